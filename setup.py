@@ -1,4 +1,6 @@
-"""Builds the shared library liblnrnn, and the Cython module lnrnn._core, which is linked to it.
+"""Builds the shared library liblnrnn, and two libraries that are linked to it.
+
+These are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime.
 
 The kernels are compiled once for each instruction set, the other C code once. Object files are kept in
 build/objects. A file is compiled again only if its source, an included header, the compiler or its flags
@@ -33,8 +35,16 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 sys.path.insert(0, "pyx")
-from build_flags import CFLAGS, units  # noqa: E402
-from library import HEADER, library_name, link, openmp_flags, rpath  # noqa: E402
+from build_flags import CFLAGS, plugin_units, units  # noqa: E402
+from library import (  # noqa: E402
+    HEADER,
+    library_name,
+    link,
+    link_plugin,
+    openmp_flags,
+    plugin_name,
+    rpath,
+)
 from objects import Objects  # noqa: E402
 
 HEADERS = [HEADER, "include/lnrnn_api.h"]  # the C API, which is copied to lnrnn.get_include()
@@ -54,7 +64,7 @@ def _without_python(command: list[str]) -> list[str]:
 
 
 class BuildExt(build_ext):
-    """Builds the shared library and the module that is linked to it, in one folder."""
+    """Builds the shared library, and the plug-in and the module that are linked to it, in one folder."""
 
     def build_extension(self, ext: Extension) -> None:
         command, linker = self.compiler.compiler_so, self.compiler.linker_so
@@ -75,11 +85,13 @@ class BuildExt(build_ext):
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
         todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
-        todo += [partial(for_all.compile, *unit) for unit in units(self.machine(), openmp)]
+        own = units(self.machine(), openmp)
+        todo += [partial(for_all.compile, *unit) for unit in [*own, *plugin_units()]]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             compiled, *objects = pool.map(lambda one: one(), todo)
-        library = Path(self.build_lib, self.library())
-        link(linker, objects, library, self.system(), openmp or ["-pthread"])
+        library, plugin = (Path(self.build_lib, path) for path in self.shared_libraries())
+        link(linker, objects[: len(own)], library, self.system(), openmp or ["-pthread"])
+        link_plugin(linker, objects[len(own) :], plugin, self.system(), library)
         ext.sources, ext.extra_objects = [], [compiled, str(library)]
         ext.extra_link_args = [*rpath(self.system()), "-lm"]
         self.force = True  # always link, because setuptools does not know the dependencies
@@ -93,19 +105,26 @@ class BuildExt(build_ext):
     def system(self) -> str:
         return "darwin" if self.plat_name.startswith("macosx") else "linux"
 
-    def library(self) -> str:
-        return f"lnrnn/{library_name(self.system())}"
+    def shared_libraries(self) -> list[str]:
+        """The paths of liblnrnn and of the plug-in for ONNX Runtime in the package."""
+        return [f"lnrnn/{name(self.system())}" for name in (library_name, plugin_name)]
 
     def copy_extensions_to_source(self) -> None:
         super().copy_extensions_to_source()
-        self.copy_file(os.path.join(self.build_lib, self.library()), self.library(), level=self.verbose)
+        for path in self.shared_libraries():
+            self.copy_file(os.path.join(self.build_lib, path), path, level=self.verbose)
 
     def get_outputs(self) -> list[str]:
-        return sorted({*super().get_outputs(), os.path.join(self.build_lib, self.library())})
+        return sorted(
+            {
+                *super().get_outputs(),
+                *(os.path.join(self.build_lib, path) for path in self.shared_libraries()),
+            }
+        )
 
     def get_output_mapping(self) -> dict[str, str]:
-        library = {os.path.join(self.build_lib, self.library()): self.library()}
-        return super().get_output_mapping() | (library if self.inplace else {})
+        built = {os.path.join(self.build_lib, path): path for path in self.shared_libraries()}
+        return super().get_output_mapping() | (built if self.inplace else {})
 
 
 class BuildPy(build_py):

@@ -29,7 +29,7 @@ enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version, declarations are only added. */
 #define LNRNN_API_MAJOR 4
-#define LNRNN_API_MINOR 0
+#define LNRNN_API_MINOR 1
 #define LNRNN_VERSION "0.2.0"
 
 #ifdef __cplusplus
@@ -259,6 +259,17 @@ typedef struct {
 
 /* Runs all layers and directions. The results equal the results of a stream, bit for bit. */
 lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE]);
+
+/* Working memory of such calls. It grows in calls that need more. On one thread, a call that needs no more than
+ * earlier calls does not allocate. One call at a time may use it, of any network. */
+typedef struct lnrnn_workspace lnrnn_workspace;
+/* Returns an empty workspace, or NULL without memory. */
+lnrnn_workspace *lnrnn_workspace_create(void);
+/* w may be NULL. */
+void lnrnn_workspace_free(lnrnn_workspace *w);
+/* Does the same as lnrnn_network_run, in working memory of the caller. */
+lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w,
+                                  char message[LNRNN_MESSAGE]);
 
 /* --- streams ---
  *

@@ -94,7 +94,10 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_handle_step)         \
     X(lnrnn_handle_reset)        \
     X(lnrnn_step_all)            \
-    X(lnrnn_network_state_size)
+    X(lnrnn_network_state_size)  \
+    X(lnrnn_workspace_create)    \
+    X(lnrnn_workspace_free)      \
+    X(lnrnn_network_run_in)
 
 /* In C++, ::name is the function even inside a struct with a member of this name. */
 #ifdef __cplusplus
@@ -195,6 +198,9 @@ static inline int lnrnn_import(void)
 #define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
 #define lnrnn_step_all (lnrnn_api_table->lnrnn_step_all)
 #define lnrnn_network_state_size (lnrnn_api_table->lnrnn_network_state_size)
+#define lnrnn_workspace_create (lnrnn_api_table->lnrnn_workspace_create)
+#define lnrnn_workspace_free (lnrnn_api_table->lnrnn_workspace_free)
+#define lnrnn_network_run_in (lnrnn_api_table->lnrnn_network_run_in)
 
 #endif
 

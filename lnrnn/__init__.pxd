@@ -136,6 +136,8 @@ cdef extern from "lnrnn_api.h" nogil:
     ctypedef struct lnrnn_network:
         pass
 
+    ctypedef struct lnrnn_workspace:
+        pass
     ctypedef struct lnrnn_stream:
         pass
 
@@ -182,6 +184,10 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_network_states(const lnrnn_network *n)
     size_t lnrnn_network_state_size(const lnrnn_network *n, int cell)
     lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
+    lnrnn_workspace *lnrnn_workspace_create()
+    void lnrnn_workspace_free(lnrnn_workspace *w)
+    lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w, char
+                                      *message)
     lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream, char
                                      *message)
     void lnrnn_stream_release(lnrnn_stream *s)

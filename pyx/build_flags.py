@@ -43,7 +43,13 @@ ISAS = {
 }
 # All other C files of pyx/ are compiled once.
 HERE = Path(__file__).parent
-ONCE = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("*/*.c") if path.parent.name != "isa")
+ONCE = sorted(
+    path.relative_to(HERE).as_posix()
+    for path in HERE.glob("*/*.c")
+    if path.parent.name not in ("isa", "onnxruntime")
+)
+# The plug-in for ONNX Runtime, a library of its own.
+PLUGIN = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("onnxruntime/*.c"))
 
 
 class Unit(NamedTuple):
@@ -71,8 +77,16 @@ def units(machine: str, openmp: list[str]) -> list[Unit]:
         if machine.lower() in machines
         for part in parts
     ]
-    once = [
-        Unit(name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *openmp], ["include", "pyx"])
-        for name in ONCE
+    return kernels + _compiled_once(ONCE, openmp)
+
+
+def plugin_units() -> list[Unit]:
+    """Returns the C files of the plug-in for ONNX Runtime."""
+    return _compiled_once(PLUGIN, [])
+
+
+def _compiled_once(names: list[str], flags: list[str]) -> list[Unit]:
+    return [
+        Unit(name.removesuffix(".c").replace("/", "_"), f"pyx/{name}", [*CFLAGS, *flags], ["include", "pyx"])
+        for name in names
     ]
-    return kernels + once

@@ -6,18 +6,53 @@
 #include "rnn/network.h"
 #include "runtime/threads.h"
 
-/* The memory of a call. Resets divide a sequence into parts. Each part is a row with its own state. The parts of a
- * sequence have consecutive states. */
+/* The blocks of a workspace: rows, lines, states for which the caller gives no memory, and scratch. */
+enum { ROWS, LINES, STATES, SCRATCH, BLOCKS };
+
+struct lnrnn_workspace {
+    struct {
+        void *at;
+        size_t bytes;
+    } block[BLOCKS];
+};
+
+/* Resets divide a sequence into parts. Each part is a row with its own state. The parts of a sequence have
+ * consecutive states. */
 typedef struct {
     const lnrnn_network *n;
     const lnrnn_sequences *s;
+    lnrnn_workspace *workspace;
     lnrnn_row *rows;
     size_t parts;      /* the number of rows, and of states of each line */
     lnrnn_line *lines; /* (lines) */
     float *states[4];  /* (lines, parts, P or C): h0, c0, hn, cn for network.c */
-    float *owned;      /* memory of the states for which the caller gives no memory */
-    float *scratch;
 } call_memory;
+
+/* Returns a block of at least this size, with any contents, or NULL without memory. */
+static void *reserve(lnrnn_workspace *w, int block, size_t bytes)
+{
+    if (w->block[block].bytes < bytes) {
+        free(w->block[block].at);
+        w->block[block].at = aligned_alloc(64, lnrnn_whole_lines(bytes));
+        w->block[block].bytes = w->block[block].at ? bytes : 0;
+    }
+    return w->block[block].at;
+}
+
+static void empty(lnrnn_workspace *w)
+{
+    for (int k = 0; k < BLOCKS; k++)
+        free(w->block[k].at);
+}
+
+lnrnn_workspace *lnrnn_workspace_create(void) { return calloc(1, sizeof(lnrnn_workspace)); }
+
+void lnrnn_workspace_free(lnrnn_workspace *w)
+{
+    if (w)
+        empty(w);
+    free(w);
+}
 
 static size_t length_of(const lnrnn_sequences *s, size_t b)
 {
@@ -50,12 +85,25 @@ static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row 
     return n;
 }
 
-/* For qsort: sorts rows longest first; rows of equal length keep their order. */
-static int longest_first(const void *a, const void *b)
+/* Sorts rows (n) longest first; rows of equal length keep their order. Shell's sort, because qsort may allocate. */
+static void sort_longest_first(lnrnn_row *rows, size_t n)
 {
-    const lnrnn_row *const x = a, *const y = b;
-    return x->length != y->length ? (x->length < y->length ? 1 : -1)
-                                  : (x->state > y->state) - (x->state < y->state);
+    size_t gap = 1;
+    while (gap < n / 3)
+        gap = 3 * gap + 1;
+    for (; gap; gap /= 3)
+        for (size_t i = gap; i < n; i++) {
+            const lnrnn_row row = rows[i];
+            size_t j = i;
+            for (; j >= gap; j -= gap) {
+                const lnrnn_row *const before = &rows[j - gap];
+                if (before->length > row.length
+                    || (before->length == row.length && before->state < row.state))
+                    break;
+                rows[j] = *before;
+            }
+            rows[j] = row;
+        }
 }
 
 static size_t width_of(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }
@@ -125,14 +173,19 @@ static int take_states(call_memory *m)
     if (__builtin_mul_overflow(lines * widest, m->parts, &floats)
         || __builtin_mul_overflow(floats, 4 * sizeof(float), &bytes))
         return 0;
-    m->owned = calloc(bytes ? bytes : 1, 1);
-    if (!m->owned)
-        return 0;
+    float *owned = NULL;
+    for (int k = 0; k < 4 && !owned; k++)
+        if ((s->resets || !given[k]) && !(k % 2 && m->n->states == 1)) {
+            owned = reserve(m->workspace, STATES, bytes ? bytes : 1);
+            if (!owned)
+                return 0;
+            memset(owned, 0, bytes);
+        }
     for (int k = 0; k < 4; k++) {
         const int in = k < 2, cell = k % 2, own = s->resets || !given[k];
         if (cell && m->n->states == 1)
             continue;
-        m->states[k] = own ? m->owned + (size_t)k * floats : given[k];
+        m->states[k] = own ? owned + (size_t)k * floats : given[k];
         if (in && s->resets && given[k])
             copy_states(m, width_of(m->n, cell), m->states[k], given[k], 1);
     }
@@ -146,13 +199,15 @@ static lnrnn_status run(call_memory *m, char *message)
     const size_t B = s->sequences;
     for (size_t b = 0; b < B; b++)
         m->parts += split(s, b, 0, NULL);
-    m->rows = malloc((m->parts + 1) * sizeof *m->rows);
-    m->lines = calloc(n->layers * n->directions, sizeof *m->lines);
+    const size_t line_bytes = n->layers * n->directions * sizeof *m->lines;
+    m->rows = reserve(m->workspace, ROWS, (m->parts + 1) * sizeof *m->rows);
+    m->lines = reserve(m->workspace, LINES, line_bytes);
     if (!m->rows || !m->lines || !take_states(m))
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for %zu sequences", B);
+    memset(m->lines, 0, line_bytes);
     for (size_t b = 0, state = 0; b < B; b++)
         state += split(s, b, state, m->rows + state);
-    qsort(m->rows, m->parts, sizeof *m->rows, longest_first);
+    sort_longest_first(m->rows, m->parts);
     if (m->parts && m->rows->length > n->refused_from)
         return lnrnn_fail(
             message, LNRNN_TOO_LONG, "sequence %lld has %lld steps, but statistics are known for %lld only",
@@ -164,10 +219,9 @@ static lnrnn_status run(call_memory *m, char *message)
     call.h0 = m->states[0], call.c0 = m->states[1], call.hn = m->states[2], call.cn = m->states[3];
     call.threads = s->threads ? s->threads : lnrnn_get_num_threads();
     const size_t floats = lnrnn_network_plan(&call);
-    m->scratch = aligned_alloc(64, lnrnn_whole_lines(floats * sizeof(float)));
-    if (!m->scratch)
+    call.scratch = reserve(m->workspace, SCRATCH, floats * sizeof(float));
+    if (!call.scratch)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a call on %zu sequences", B);
-    call.scratch = m->scratch;
     lnrnn_network_forward(&call);
     for (int k = 2; k < 2 + n->states && s->resets; k++)
         if (k == 2 ? s->hn : s->cn)
@@ -175,12 +229,18 @@ static lnrnn_status run(call_memory *m, char *message)
     return LNRNN_OK;
 }
 
+lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w,
+                                  char message[LNRNN_MESSAGE])
+{
+    call_memory m = {.n = n, .s = s, .workspace = w};
+    const lnrnn_status status = check(n, s, message);
+    return !status && s->sequences ? run(&m, message) : status;
+}
+
 lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE])
 {
-    call_memory m = {.n = n, .s = s};
-    lnrnn_status status = check(n, s, message);
-    if (!status && s->sequences)
-        status = run(&m, message);
-    free(m.rows), free(m.lines), free(m.owned), free(m.scratch);
+    lnrnn_workspace w = {0};
+    const lnrnn_status status = lnrnn_network_run_in(n, s, &w, message);
+    empty(&w);
     return status;
 }

@@ -74,7 +74,8 @@ RELEASED = {
           network_retain network_release network_inputs network_units network_layers network_directions
           network_states network_run stream_create stream_release stream_network stream_lanes stream_state
           stream_steps handle_create handle_free handle_stream handle_rows handle_step handle_reset
-          step_all network_state_size"""
+          step_all network_state_size""",
+    1: "workspace_create workspace_free network_run_in",
 }
 
 
@@ -106,7 +107,7 @@ def declared() -> dict[str, str]:
 
 
 # {minor version: the first 16 hexadecimal digits of SHA-256 of its functions' types}.
-TYPES = {0: "7824d20accf2c99e"}
+TYPES = {0: "7824d20accf2c99e", 1: "003afe8be42067a3"}
 
 
 def test_no_released_function_changes_its_types():
@@ -149,7 +150,7 @@ def imported_anew(units, folder: Path):
 
 
 @pytest.mark.parametrize("major, minor, right", [
-    (4, 0, True), (4, 1, True), (5, 0, False), (3, 9, False), (4, -1, False),
+    (4, 1, True), (4, 2, True), (5, 1, False), (3, 9, False), (4, 0, False),
 ])  # fmt: skip
 def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, right):
     new = ctypes.pythonapi.PyCapsule_New
@@ -160,7 +161,7 @@ def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, 
     if right:
         assert imported_anew(units, tmp_path).names() == [(name, 1) for name in listed()]
     else:
-        with pytest.raises(ImportError, match=rf"for version 4\.0 of lnrnn's C API.* has {major}\.{minor}$"):
+        with pytest.raises(ImportError, match=rf"for version 4\.1 of lnrnn's C API.* has {major}\.{minor}$"):
             imported_anew(units, tmp_path)
 
 
@@ -170,7 +171,7 @@ def test_an_lnrnn_without_a_table_is_refused(units, tmp_path, monkeypatch, found
         monkeypatch.delattr(_core, "_C_API")
     else:
         monkeypatch.setattr(_core, "_C_API", found)
-    with pytest.raises(ImportError, match=r"for version 4\.0 of lnrnn's C API.* has none$"):
+    with pytest.raises(ImportError, match=r"for version 4\.1 of lnrnn's C API.* has none$"):
         imported_anew(units, tmp_path)
 
 

@@ -219,6 +219,8 @@ def library(options: argparse.Namespace) -> dict[str, str]:
     into, program = folder / "a prefix", str(folder / "installed")
     copy_sources(folder / "source")
     done(["make", "install", f"PREFIX={into}"], cwd=folder / "source")
+    (plugin,) = (into / "lib").glob("liblnrnn_ort.*")
+    done([sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(plugin)!r}).CreateEpFactories"])
     environment = {**os.environ, "PKG_CONFIG_PATH": str(into / "lib/pkgconfig")}
     words = shlex.split(done(["pkg-config", "--cflags", "--libs", "lnrnn"], env=environment))
     test = str(ROOT / "tests/capi/library.c")

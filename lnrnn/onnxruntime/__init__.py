@@ -1,0 +1,141 @@
+"""A plug-in for ONNX Runtime: its sessions compute recurrent nodes with lnrnn, in any language.
+
+The plug-in is a shared library, an execution provider in ONNX Runtime's terms. Programs in all languages can
+register it by its path. It needs ONNX Runtime 1.24 or later, which must be installed separately. The plug-in
+takes nodes RNN, LSTM and GRU with constant float32 weights, and DynamicQuantizeLSTM of ONNX Runtime, whose
+int8 weights it keeps. Nodes within If, Loop and Scan need ONNX Runtime 1.25. The runtime computes all other
+nodes. Its log says once, at level INFO, which recurrent nodes the plug-in leaves to it, and why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from pathlib import Path
+from typing import Any
+
+from ..errors import bad_value, choice, integer
+
+__all__ = ["ep_name", "library_path", "register", "session"]
+
+_PROVIDER = "LnrnnExecutionProvider"
+_OLDEST = 1, 24
+_registering = threading.Lock()
+
+
+def library_path() -> str:
+    """Return the path of the plug-in, a shared library without Python, for programs in any language.
+
+    Notes
+    -----
+    Pass it to ONNX Runtime's ``RegisterExecutionProviderLibrary``. The library loads liblnrnn from its own
+    folder, so copy both files.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import lnrnn.onnxruntime
+    >>> Path(lnrnn.onnxruntime.library_path()).is_file()
+    True
+    """
+    return str(next(Path(__file__).parents[1].glob("liblnrnn_ort.*")))
+
+
+def ep_name() -> str:
+    """Return the name of the plug-in's execution provider.
+
+    Examples
+    --------
+    >>> import lnrnn.onnxruntime
+    >>> lnrnn.onnxruntime.ep_name()
+    'LnrnnExecutionProvider'
+    """
+    return _PROVIDER
+
+
+def register() -> None:
+    """Register the plug-in in this process's ONNX Runtime. Later calls do nothing.
+
+    Raises
+    ------
+    ImportError
+        If onnxruntime is not installed or is older than 1.24.
+
+    Examples
+    --------
+    >>> import lnrnn.onnxruntime
+    >>> lnrnn.onnxruntime.register()  # doctest: +SKIP
+    """
+    _register()
+
+
+def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_arguments: Any) -> Any:
+    """Open an ONNX file in ONNX Runtime, with the recurrent nodes computed by lnrnn.
+
+    Parameters
+    ----------
+    path : str, path-like or bytes
+        The file, or its contents.
+    dtype : {"float32", "bfloat16", "int8"}, optional
+        The form of the recurrent weights, as in `lnrnn.LSTM.to_dtype`. The default is "float32".
+    threads : int
+        The largest number of threads of each recurrent node, 1 to 1024. Without `sess_options`, the
+        runtime's own nodes use as many.
+    **session_arguments
+        More arguments of ``onnxruntime.InferenceSession``, for example `sess_options`, to which this function
+        adds the plug-in. `providers` and `provider_options` are not accepted.
+
+    Returns
+    -------
+    onnxruntime.InferenceSession
+
+    Raises
+    ------
+    ImportError
+        If onnxruntime is not installed or is older than 1.24.
+    ValueError
+        If an argument is wrong.
+
+    Examples
+    --------
+    >>> import lnrnn.onnxruntime
+    >>> session = lnrnn.onnxruntime.session("model.onnx", dtype="int8")  # doctest: +SKIP
+    >>> y, h = session.run(None, {"x": x})  # doctest: +SKIP
+    """
+    weights = "float32" if dtype is None else choice("dtype", dtype, ("float32", "bfloat16", "int8"))
+    threads = integer("threads", threads, 1, 1024)
+    for name in ("providers", "provider_options"):
+        if session_arguments.get(name) is not None:
+            do = "add other providers to sess_options"
+            raise bad_value(name, "left out", session_arguments[name], do)
+    runtime = _register()
+    options = session_arguments.pop("sess_options", None)
+    if options is None:
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+    devices = [device for device in runtime.get_ep_devices() if device.ep_name == _PROVIDER]
+    options.add_provider_for_devices(devices[:1], {"dtype": weights, "threads": str(threads)})
+    # By default a session without the plug-in would replace one that cannot be opened.
+    session_arguments.setdefault("enable_fallback", 0)
+    file = path if isinstance(path, bytes) else str(path)
+    return runtime.InferenceSession(file, sess_options=options, **session_arguments)
+
+
+def _register() -> Any:
+    """Registers the plug-in, and returns the module onnxruntime."""
+    wanted = ".".join(map(str, _OLDEST))
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise ImportError(
+            f"lnrnn.onnxruntime needs onnxruntime {wanted} or later: pip install onnxruntime ({error})"
+        ) from error
+    if tuple(int(part) for part in runtime.__version__.split(".")[:2]) < _OLDEST:
+        raise ImportError(
+            f"lnrnn.onnxruntime needs onnxruntime {wanted} or later, got {runtime.__version__}: "
+            "pip install -U onnxruntime"
+        )
+    with _registering:
+        if all(device.ep_name != _PROVIDER for device in runtime.get_ep_devices()):
+            runtime.register_execution_provider_library("lnrnn", library_path())
+    return runtime

@@ -1,0 +1,350 @@
+/* The execution provider. ONNX Runtime calls it to find nodes for lnrnn, and to create their kernels. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "onnxruntime/plugin.h"
+
+#define PROVIDER "LnrnnExecutionProvider"
+/* The runtime stores an option under its name with this prefix. */
+#define OPTION "ep.lnrnnexecutionprovider."
+
+typedef struct {
+    OrtEpFactory interface; /* first: the runtime has a pointer to it */
+    ort_functions ort;
+    int takes_subgraphs; /* whether the runtime has ORT_VERSION_SUBGRAPHS */
+} factory;
+
+typedef struct {
+    OrtEp interface;
+    const factory *owner;
+    const OrtLogger *logger;
+    int weights, threads;
+    network_list *networks;
+    memory_pool *pool;
+    uint64_t *said; /* (said_count) hashes of logged texts */
+    size_t said_count;
+} provider;
+
+/* --- claims --------------------------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+    return hash;
+}
+
+/* Logs a text, but only once in a session: the runtime asks for claims more than once. */
+static void say_once(provider *p, const char *text)
+{
+    const ort_functions *const ort = &p->owner->ort;
+    const uint64_t hash = hash_of(text);
+    for (size_t i = 0; i < p->said_count; i++)
+        if (p->said[i] == hash)
+            return;
+    uint64_t *const more = realloc(p->said, (p->said_count + 1) * sizeof *more);
+    if (!more)
+        return;
+    p->said = more, p->said[p->said_count++] = hash;
+    failed(ort, ort->log_message(p->logger, ORT_LOG_INFO, text, "lnrnn", 0, "claims"));
+}
+
+/* Claims a node, or logs why it is left to the runtime. within: the node with the node's graph, or NULL. */
+static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
+                        OrtEpGraphSupportInfo *claims)
+{
+    const ort_functions *const ort = &p->owner->ort;
+    static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
+    recurrent_node read;
+    char reason[REASON], text[REASON + 256];
+    int right = node_read(ort, node, p->weights, &read, reason);
+    if (right && within && !p->owner->takes_subgraphs) {
+        snprintf(reason, sizeof reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
+                 ORT_VERSION_SUBGRAPHS);
+        right = 0;
+    }
+    /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their weights. */
+    if (right)
+        return ort->claim(claims, &node, 1, &options);
+    snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%s) to the runtime: %s", read.name, read.kind,
+             reason);
+    say_once(p, text);
+    return NULL;
+}
+
+static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSupportInfo *claims)
+{
+    provider *const p = (provider *)ep;
+    const ort_functions *const ort = &p->owner->ort;
+    size_t n = 0;
+    const OrtNode *within = NULL;
+    OrtStatus *status = ort->graph_node_count(graph, &n);
+    if (!status)
+        status = ort->graph_parent(graph, &within);
+    if (status || !n)
+        return status;
+    const OrtNode **const nodes = calloc(n, sizeof *nodes);
+    status = nodes ? ort->graph_nodes(graph, nodes, n)
+                   : ort->create_status(ORT_FAIL, "lnrnn: no memory for a graph");
+    for (size_t i = 0; i < n && !status; i++)
+        if (node_is_recurrent(ort, nodes[i]))
+            status = claim(p, nodes[i], within, claims);
+    free(nodes);
+    return status;
+}
+
+/* --- kernels -------------------------------------------------------------------------------------------- */
+
+/* Creates the kernel of one claim. */
+static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode *fused,
+                              OrtNodeComputeInfo **made)
+{
+    const ort_functions *const ort = &p->owner->ort;
+    const OrtNode *node = NULL;
+    recurrent_node read = {.name = ""};
+    lnrnn_network *network = NULL;
+    size_t n = 0;
+    char reason[REASON] = "a claim must have one node", message[LNRNN_MESSAGE] = "", text[REASON + 256];
+    OrtStatus *status = ort->graph_node_count(graph, &n);
+    if (!status && n == 1)
+        status = ort->graph_nodes(graph, &node, 1);
+    if (status)
+        return status;
+    if (!node || node_read(ort, node, p->weights, &read, reason) < 1) {
+        snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
+        return ort->create_status(ORT_FAIL, text);
+    }
+    if (node_network(p->networks, &read, &network, message)) {
+        snprintf(text, sizeof text, "lnrnn: node '%.200s' (%s): %s", read.name, read.kind, message);
+        return ort->create_status(ORT_FAIL, text);
+    }
+    *made = kernel_create(ort, &read, fused, network, p->networks, p->pool, p->threads, &status);
+    return status;
+}
+
+static void release_kernels(OrtEp *ep, OrtNodeComputeInfo **kernels, size_t count)
+{
+    (void)ep;
+    for (size_t i = 0; i < count; i++)
+        kernel_free(kernels[i]);
+}
+
+static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fused, size_t count,
+                          OrtNodeComputeInfo **kernels, OrtNode **saved)
+{
+    OrtStatus *status = NULL;
+    size_t made = 0;
+    (void)saved; /* nodes of a file that keeps compiled kernels: none */
+    for (; made < count && !status; made++) {
+        kernels[made] = NULL;
+        status = compile_one((provider *)ep, graphs[made], fused[made], &kernels[made]);
+    }
+    for (size_t i = 0; i < made && status; i++) {
+        kernel_free(kernels[i]);
+        kernels[i] = NULL;
+    }
+    return status;
+}
+
+/* --- the provider of a session -------------------------------------------------------------------------- */
+
+static const char *provider_name(const OrtEp *ep)
+{
+    (void)ep;
+    return PROVIDER;
+}
+
+/* Reads the options dtype and threads. */
+static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
+{
+    static const char *const names[] = {
+        [LNRNN_WEIGHT_F32] = "float32", [LNRNN_WEIGHT_BF16] = "bfloat16", [LNRNN_WEIGHT_I8] = "int8"};
+    const ort_functions *const ort = &p->owner->ort;
+    OrtKeyValuePairs *pairs = NULL;
+    char text[REASON] = "";
+    OrtStatus *const status = ort->session_entries(session, &pairs);
+    if (status)
+        return status;
+    const char *const dtype = ort->get_pair(pairs, OPTION "dtype"), *const threads = ort->get_pair(
+                                                                        pairs, OPTION "threads");
+    p->weights = LNRNN_WEIGHT_F32, p->threads = 1;
+    if (dtype) {
+        while (p->weights <= LNRNN_WEIGHT_I8 && strcmp(dtype, names[p->weights]))
+            p->weights++;
+        if (p->weights > LNRNN_WEIGHT_I8)
+            snprintf(text, sizeof text, "lnrnn: option dtype must be float32, bfloat16 or int8, got %.60s",
+                     dtype);
+    }
+    if (threads) {
+        char *end = NULL;
+        const long n = strtol(threads, &end, 10);
+        if (end == threads || *end || n < 1 || n > LNRNN_MOST_THREADS)
+            snprintf(text, sizeof text, "lnrnn: option threads must be between 1 and %d, got %.60s",
+                     LNRNN_MOST_THREADS, threads);
+        p->threads = (int)n;
+    }
+    ort->release_pairs(pairs);
+    return *text ? ort->create_status(ORT_INVALID_ARGUMENT, text) : NULL;
+}
+
+static void provider_free(provider *p)
+{
+    if (p) {
+        networks_free(p->networks);
+        pool_free(p->pool);
+        free(p->said);
+    }
+    free(p);
+}
+
+static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *devices,
+                         const OrtKeyValuePairs *const *data, size_t count, const OrtSessionOptions *session,
+                         const OrtLogger *logger, OrtEp **ep)
+{
+    const factory *const f = (const factory *)self;
+    (void)devices, (void)data, (void)count;
+    *ep = NULL;
+    provider *const p = calloc(1, sizeof *p);
+    if (!p || !(p->pool = pool_create()) || !(p->networks = networks_create())) {
+        provider_free(p);
+        return f->ort.create_status(ORT_FAIL, "lnrnn: no memory for a session");
+    }
+    p->interface = (OrtEp){.version = ORT_VERSION,
+                           .name = provider_name,
+                           .get_capability = get_capability,
+                           .compile = compile,
+                           .release_kernels = release_kernels};
+    p->owner = f, p->logger = logger;
+    OrtStatus *const status = read_options(p, session);
+    if (status)
+        provider_free(p);
+    else
+        *ep = &p->interface;
+    return status;
+}
+
+static void release(OrtEpFactory *self, OrtEp *ep)
+{
+    (void)self;
+    provider_free((provider *)ep);
+}
+
+/* --- the factory ---------------------------------------------------------------------------------------- */
+
+static const char *factory_name(const OrtEpFactory *self)
+{
+    (void)self;
+    return PROVIDER;
+}
+
+static const char *vendor(const OrtEpFactory *self)
+{
+    (void)self;
+    return "lnrnn";
+}
+
+static uint32_t vendor_id(const OrtEpFactory *self)
+{
+    (void)self;
+    return 0;
+}
+
+static const char *provider_version(const OrtEpFactory *self)
+{
+    (void)self;
+    return lnrnn_version();
+}
+
+/* Offers the CPU. */
+static OrtStatus *offer(OrtEpFactory *self, const OrtHardwareDevice *const *devices, size_t n,
+                        OrtEpDevice **offered, size_t most, size_t *count)
+{
+    const ort_functions *const ort = &((const factory *)self)->ort;
+    OrtStatus *status = NULL;
+    *count = 0;
+    for (size_t i = 0; i < n && *count < most && !status; i++)
+        if (ort->device_type(devices[i]) == ORT_CPU && !*count) {
+            status = ort->create_device(self, devices[i], NULL, NULL, &offered[*count]);
+            *count += !status;
+        }
+    return status;
+}
+
+static OrtStatus *create_data_transfer(OrtEpFactory *self, void **transfer)
+{
+    (void)self;
+    *transfer = NULL;
+    return NULL;
+}
+
+static bool is_stream_aware(const OrtEpFactory *self)
+{
+    (void)self;
+    return false;
+}
+
+/* text: the version of the runtime, such as "1.32.0". Returns 1 if it is 1.minor or later. */
+static int is_at_least(const char *text, int minor)
+{
+    char *end = NULL;
+    const long major = strtol(text, &end, 10);
+    return major > 1 || (major == 1 && *end == '.' && strtol(end + 1, NULL, 10) >= minor);
+}
+
+#pragma GCC visibility push(default)
+OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base, const OrtLogger *logger,
+                             OrtEpFactory **factories, size_t most, size_t *count);
+OrtStatus *ReleaseEpFactory(OrtEpFactory *self);
+#pragma GCC visibility pop
+
+/* Called when a program registers the library. */
+OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base, const OrtLogger *logger,
+                             OrtEpFactory **factories, size_t most, size_t *count)
+{
+    typedef const void *const *table;
+    char text[REASON];
+    (void)registered_name, (void)logger;
+    *count = 0;
+    const char *const version = base->version();
+    const table functions = base->table(is_at_least(version, ORT_VERSION) ? ORT_VERSION : 1);
+    ort_functions ort = {.create_status = NULL};
+#define TAKE(name, position, ...) memcpy(&ort.name, &at[position], sizeof at[position]);
+    if (!is_at_least(version, ORT_VERSION)) {
+        OrtStatus *(*create_status)(int, const char *);
+        memcpy(&create_status, &functions[0], sizeof create_status);
+        snprintf(text, sizeof text, "lnrnn needs ONNX Runtime 1.%d or later, got %.40s", ORT_VERSION,
+                 version);
+        return create_status(ORT_NOT_IMPLEMENTED, text);
+    }
+    table at = functions;
+    FUNCTIONS(TAKE)
+    at = ort.provider_table();
+    PROVIDER_FUNCTIONS(TAKE)
+#undef TAKE
+    factory *const f = most ? calloc(1, sizeof *f) : NULL;
+    if (!f)
+        return ort.create_status(ORT_FAIL, "lnrnn: no memory for the provider");
+    f->ort = ort;
+    f->takes_subgraphs = is_at_least(version, ORT_VERSION_SUBGRAPHS);
+    f->interface = (OrtEpFactory){.version = ORT_VERSION,
+                                  .name = factory_name,
+                                  .vendor = vendor,
+                                  .devices = offer,
+                                  .create = create,
+                                  .release = release,
+                                  .vendor_id = vendor_id,
+                                  .provider_version = provider_version,
+                                  .create_data_transfer = create_data_transfer,
+                                  .is_stream_aware = is_stream_aware};
+    factories[0] = &f->interface;
+    *count = 1;
+    return NULL;
+}
+
+OrtStatus *ReleaseEpFactory(OrtEpFactory *self)
+{
+    free(self);
+    return NULL;
+}

@@ -1,0 +1,410 @@
+/* Runs a node through its network. A run allocates only if it needs more memory than earlier runs. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "onnxruntime/plugin.h"
+
+/* --- working memory ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    lnrnn_workspace *workspace;
+    char *block; /* (bytes) */
+    size_t bytes;
+} run_memory;
+
+/* A run takes the memory of an earlier one and puts it back, so each of n runs at the same time has its own. */
+enum { SPARES = 64 };
+struct memory_pool {
+    run_memory *spare[SPARES];
+};
+
+memory_pool *pool_create(void) { return calloc(1, sizeof(memory_pool)); }
+
+static void memory_free(run_memory *m)
+{
+    if (m) {
+        lnrnn_workspace_free(m->workspace);
+        free(m->block);
+    }
+    free(m);
+}
+
+void pool_free(memory_pool *pool)
+{
+    for (int k = 0; pool && k < SPARES; k++)
+        memory_free(pool->spare[k]);
+    free(pool);
+}
+
+/* Returns the memory of a run with a block of this size, or NULL without memory. */
+static run_memory *take(memory_pool *pool, size_t bytes)
+{
+    run_memory *m = NULL;
+    for (int k = 0; k < SPARES && !m; k++)
+        if (__atomic_load_n(&pool->spare[k], __ATOMIC_RELAXED))
+            m = __atomic_exchange_n(&pool->spare[k], NULL, __ATOMIC_ACQUIRE);
+    if (!m) {
+        m = calloc(1, sizeof *m);
+        if (m)
+            m->workspace = lnrnn_workspace_create();
+    }
+    if (m && m->bytes < bytes) {
+        free(m->block);
+        m->block = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+        m->bytes = m->block ? bytes : 0;
+    }
+    if (m && m->workspace && m->bytes >= bytes)
+        return m;
+    memory_free(m);
+    return NULL;
+}
+
+static void put_back(memory_pool *pool, run_memory *m)
+{
+    for (int k = 0; k < SPARES; k++) {
+        run_memory *none = NULL;
+        if (__atomic_compare_exchange_n(&pool->spare[k], &none, m, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            return;
+    }
+    memory_free(m);
+}
+
+/* --- kernels -------------------------------------------------------------------------------------------- */
+
+/* An input of the node at a run. */
+typedef struct {
+    int type;
+    const int64_t *shape;
+    size_t rank;
+    const void *data; /* NULL, with rank 0: left out */
+} tensor;
+
+/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
+typedef struct {
+    int place;
+    int64_t shape[3];
+    void *owned;
+    tensor constant;
+} source;
+
+/* The inputs of a run, without the weights. */
+enum { IN_X, IN_LENGTHS, IN_H0, IN_C0, RUN_INPUTS };
+static const int NODE_INPUT[RUN_INPUTS] = {X, LENGTHS, H0, C0};
+static const char *const INPUT_NAMES[RUN_INPUTS] = {"X", "sequence_lens", "initial_h", "initial_c"};
+
+typedef struct {
+    OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
+    const ort_functions *ort;
+    lnrnn_network *network;
+    network_list *list;
+    memory_pool *pool;
+    char *label; /* "node 'decoder' (LSTM)" */
+    int layout, threads;
+    size_t inputs, units, directions; /* I, H, D */
+    source source[RUN_INPUTS];
+    int output[OUTPUTS]; /* the place in the fused node, or -1 */
+} kernel;
+
+static OrtStatus *fail(const kernel *k, int code, const char *text, ...)
+    __attribute__((format(printf, 3, 4)));
+static OrtStatus *fail(const kernel *k, int code, const char *text, ...)
+{
+    char message[REASON];
+    const int used = snprintf(message, sizeof message, "lnrnn: %.200s: ", k->label);
+    va_list arguments;
+    va_start(arguments, text);
+    vsnprintf(message + used, sizeof message - (size_t)used, text, arguments);
+    va_end(arguments);
+    return k->ort->create_status(code, message);
+}
+
+/* The sizes of a run. */
+typedef struct {
+    size_t T, B, D, H;
+    size_t lengths, y,
+        state; /* bytes of working memory for the lengths, the outputs, and one of four states */
+} sizes;
+
+static OrtStatus *fetch(const kernel *k, const OrtKernelContext *context, tensor in[RUN_INPUTS])
+{
+    const ort_functions *const ort = k->ort;
+    OrtStatus *status = NULL;
+    for (int i = 0; i < RUN_INPUTS && !status; i++) {
+        const OrtValue *value = NULL;
+        in[i] = k->source[i].constant;
+        if (k->source[i].place < 0)
+            continue;
+        status = ort->kernel_input(context, (size_t)k->source[i].place, &value);
+        if (!status && value)
+            status = ort->tensor_shape(value, &in[i].type, &in[i].shape, &in[i].rank);
+        if (!status && value)
+            status = ort->get_tensor_data(value, &in[i].data);
+    }
+    return status;
+}
+
+/* Writes a shape such as "(3, 2)" to `text`. Returns `text`. */
+static const char *shown(const int64_t *shape, size_t rank, char text[96])
+{
+    size_t used = (size_t)snprintf(text, 96, "(");
+    for (size_t i = 0; i < rank && used < 64; i++)
+        used += (size_t)snprintf(text + used, 96 - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    snprintf(text + used, 96 - used, "%s)", rank == 1 ? "," : "");
+    return text;
+}
+
+static OrtStatus *check_shape(const kernel *k, const tensor *t, int input, const int64_t *wanted, size_t rank)
+{
+    char is[96], should[96];
+    if (t->rank == rank && (!rank || !memcmp(t->shape, wanted, rank * sizeof *wanted)))
+        return NULL;
+    return fail(k, ORT_INVALID_ARGUMENT, "input %s must have shape %s, got %s", INPUT_NAMES[input],
+                shown(wanted, rank, should), shown(t->shape, t->rank, is));
+}
+
+/* Checks all inputs of a run, and sets the sizes. */
+static OrtStatus *check(const kernel *k, const tensor in[RUN_INPUTS], sizes *s)
+{
+    const int first = k->layout;
+    char is[96];
+    const tensor *const x = &in[IN_X];
+    if (x->rank != 3 || x->type != ORT_FLOAT || x->shape[2] != (int64_t)k->inputs)
+        return fail(k, ORT_INVALID_ARGUMENT, "input X must be float32 of shape (%s, %zu), got %s",
+                    first ? "batch, steps" : "steps, batch", k->inputs, shown(x->shape, x->rank, is));
+    *s = (sizes){(size_t)x->shape[first], (size_t)x->shape[!first], k->directions, k->units, 0, 0, 0};
+    const int64_t batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
+    const int64_t state[3] = {first ? batch : D, first ? D : batch, H};
+    OrtStatus *status = NULL;
+    for (int i = IN_LENGTHS; i < RUN_INPUTS && !status; i++)
+        if (in[i].data || in[i].rank)
+            status =
+                i == IN_LENGTHS ? check_shape(k, &in[i], i, &batch, 1) : check_shape(k, &in[i], i, state, 3);
+    const int32_t *const lengths = in[IN_LENGTHS].data;
+    for (size_t b = 0; b < s->B && lengths && !status; b++)
+        if (lengths[b] < 0 || (uint64_t)lengths[b] > s->T)
+            status = fail(k, ORT_INVALID_ARGUMENT,
+                          "input sequence_lens must be between 0 and the %zu steps, got %d for sequence %zu",
+                          s->T, (int)lengths[b], b);
+    size_t floats;
+    if (!status
+        && (__builtin_mul_overflow(s->T, s->B, &floats)
+            || __builtin_mul_overflow(floats, s->D * s->H, &floats) || floats > SIZE_MAX / 64
+            || __builtin_mul_overflow(s->B, s->D * s->H, &floats) || floats > SIZE_MAX / 64))
+        status = fail(k, ORT_INVALID_ARGUMENT, "X has too many steps or sequences for memory");
+    return status;
+}
+
+static size_t whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+/* a (n, m, width) -> b (m, n, width) */
+static void swap_axes(const float *a, size_t n, size_t m, size_t width, float *b)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < m; j++)
+            memcpy(b + (j * n + i) * width, a + (i * m + j) * width, width * sizeof *a);
+}
+
+static OrtStatus *output(const kernel *k, OrtKernelContext *context, int place, const int64_t *shape,
+                         size_t rank, float **data)
+{
+    OrtValue *value = NULL;
+    *data = NULL;
+    if (place < 0)
+        return NULL;
+    OrtStatus *const status = k->ort->kernel_output(context, (size_t)place, shape, rank, &value);
+    return status || !value ? status : k->ort->get_tensor_mutable_data(value, (void **)data);
+}
+
+/* Allocates the outputs. y (T, D, B, H) or, with layout 1, (B, T, D, H); h and c (D, B, H) or (B, D, H). */
+static OrtStatus *outputs(const kernel *k, OrtKernelContext *context, const sizes *s, float *out[OUTPUTS])
+{
+    const int64_t T = (int64_t)s->T, batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
+    const int64_t y[4] = {k->layout ? batch : T, k->layout ? T : D, k->layout ? D : batch, H};
+    const int64_t state[3] = {k->layout ? batch : D, k->layout ? D : batch, H};
+    OrtStatus *status = output(k, context, k->output[Y], y, 4, &out[Y]);
+    for (int i = Y_H; i < OUTPUTS && !status; i++)
+        status = output(k, context, k->output[i], state, 3, &out[i]);
+    return status;
+}
+
+/* Sets the last states of sequence b to 0, as the runtime does for a sequence without steps. */
+static void clear_states(const kernel *k, const sizes *s, size_t b, float *const out[OUTPUTS])
+{
+    for (int i = Y_H; i < OUTPUTS; i++)
+        for (size_t d = 0; d < s->D && out[i]; d++)
+            memset(out[i] + (k->layout ? b * s->D + d : d * s->B + b) * s->H, 0, s->H * sizeof(float));
+}
+
+/* Runs the network. Its y is (T, B, D * H) or (B, T, D * H), its states are (D, B, H). */
+static OrtStatus *run(const kernel *k, const sizes *s, const tensor in[RUN_INPUTS], float *const out[OUTPUTS],
+                      run_memory *m)
+{
+    const int two = s->D == 2, swap_y = two && !k->layout, swap_states = two && k->layout;
+    char message[LNRNN_MESSAGE] = "";
+    char *at = m->block;
+    int64_t *const lengths = (int64_t *)at;
+    float *const y = (float *)(at += s->lengths), *states[4];
+    at += s->y;
+    for (int i = 0; i < 4; i++, at += s->state)
+        states[i] = (float *)at;
+    lnrnn_sequences call = {.steps = s->T,
+                            .sequences = s->B,
+                            .batch_first = k->layout,
+                            .threads = k->threads,
+                            .x = in[IN_X].data,
+                            .h0 = in[IN_H0].data,
+                            .c0 = in[IN_C0].data,
+                            .y = swap_y || !out[Y] ? y : out[Y],
+                            .hn = out[Y_H],
+                            .cn = out[Y_C]};
+    const int32_t *const given = in[IN_LENGTHS].data;
+    for (size_t b = 0; given && b < s->B; b++)
+        lengths[b] = given[b];
+    call.lengths = given ? lengths : NULL;
+    if (swap_states) {
+        const float **const initial[2] = {&call.h0, &call.c0};
+        float **const last[2] = {&call.hn, &call.cn};
+        for (int i = 0; i < 2; i++) {
+            if (*initial[i]) {
+                swap_axes(*initial[i], s->B, s->D, s->H, states[i]);
+                *initial[i] = states[i];
+            }
+            *last[i] = *last[i] ? states[2 + i] : NULL;
+        }
+    }
+    if (lnrnn_network_run_in(k->network, &call, m->workspace, message))
+        return fail(k, ORT_FAIL, "%s", message);
+    for (size_t t = 0; t < s->T && swap_y && out[Y]; t++)
+        swap_axes(y + t * s->B * s->D * s->H, s->B, s->D, s->H, out[Y] + t * s->B * s->D * s->H);
+    for (int i = 0; i < 2 && swap_states; i++)
+        if (out[Y_H + i])
+            swap_axes(states[2 + i], s->D, s->B, s->H, out[Y_H + i]);
+    for (size_t b = 0; given && b < s->B; b++)
+        if (!given[b])
+            clear_states(k, s, b, out);
+    return NULL;
+}
+
+static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
+{
+    const kernel *const k = (const kernel *)info;
+    tensor in[RUN_INPUTS];
+    float *out[OUTPUTS] = {NULL};
+    sizes s = {0};
+    (void)state;
+    OrtStatus *status = fetch(k, context, in);
+    if (!status)
+        status = check(k, in, &s);
+    if (!status)
+        status = outputs(k, context, &s, out);
+    if (status)
+        return status;
+    const size_t state_bytes = s.B * s.D * s.H * sizeof(float);
+    s.lengths = in[IN_LENGTHS].data ? whole_lines(s.B * sizeof(int64_t)) : 0;
+    s.y = out[Y] && !(s.D == 2 && !k->layout) ? 0 : whole_lines(s.T * s.B * s.D * s.H * sizeof(float));
+    s.state = s.D == 2 && k->layout ? whole_lines(state_bytes) : 0;
+    run_memory *const m = take(k->pool, s.lengths + s.y + 4 * s.state + 64);
+    if (!m)
+        return fail(k, ORT_FAIL, "no memory for %zu steps of %zu sequences", s.T, s.B);
+    status = run(k, &s, in, out, m);
+    put_back(k->pool, m);
+    return status;
+}
+
+static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
+{
+    (void)context;
+    networks_close(((const kernel *)info)->list);
+    *state = info;
+    return NULL;
+}
+
+static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
+
+void kernel_free(OrtNodeComputeInfo *info)
+{
+    kernel *const k = (kernel *)info;
+    if (!k)
+        return;
+    for (int i = 0; i < RUN_INPUTS; i++)
+        free(k->source[i].owned);
+    lnrnn_network_release(k->network);
+    free(k->label);
+    free(k);
+}
+
+/* Returns the place of a value among n values, or -1. */
+static int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values,
+                    size_t n)
+{
+    const char *const name = name_of(ort, value);
+    for (size_t i = 0; i < n && *name; i++)
+        if (!strcmp(name, name_of(ort, values[i])))
+            return (int)i;
+    return -1;
+}
+
+/* Copies a constant that is an input of runs. Returns 0 without memory, or if the value is no constant. */
+static int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s)
+{
+    const OrtValue *value = NULL;
+    const int64_t *shape = NULL;
+    const void *data = NULL;
+    size_t count = 1;
+    if (failed(ort, ort->initializer_value(info, &value)) || !value
+        || failed(ort, ort->tensor_shape(value, &s->constant.type, &shape, &s->constant.rank))
+        || s->constant.rank > 3 || failed(ort, ort->get_tensor_data(value, &data)))
+        return 0;
+    for (size_t i = 0; i < s->constant.rank; i++)
+        count *= (size_t)(s->shape[i] = shape[i]);
+    s->owned = malloc(count * sizeof(float) + 1); /* an int32 has as many bytes */
+    if (!s->owned)
+        return 0;
+    if (count)
+        memcpy(s->owned, data, count * sizeof(float));
+    s->constant.shape = s->shape, s->constant.data = s->owned;
+    return 1;
+}
+
+OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
+                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                  OrtStatus **status)
+{
+    const OrtValueInfo *in[RUN_INPUTS], *out[OUTPUTS];
+    size_t inputs = 0, outputs = 0;
+    *status = NULL;
+    kernel *const k = calloc(1, sizeof *k);
+    const size_t label_bytes = strlen(read->name) + 32;
+    if (!k || !(k->label = malloc(label_bytes))) {
+        free(k);
+        lnrnn_network_release(network);
+        *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a node");
+        return NULL;
+    }
+    snprintf(k->label, label_bytes, "node '%s' (%s)", read->name, read->kind);
+    k->info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
+    k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads,
+    k->layout = read->layout;
+    k->inputs = read->description.input_size, k->units = read->description.hidden_size;
+    k->directions = read->directions;
+    int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= RUN_INPUTS
+                && !failed(ort, ort->node_inputs(fused, in, inputs))
+                && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= OUTPUTS
+                && !failed(ort, ort->node_outputs(fused, out, outputs));
+    for (int i = 0; i < RUN_INPUTS && right && !*status; i++) {
+        const OrtValueInfo *const value = read->input[NODE_INPUT[i]];
+        k->source[i].place = place_of(ort, value, in, inputs);
+        if (value && k->source[i].place < 0 && !keep_constant(ort, value, &k->source[i]))
+            *status = fail(k, ORT_INVALID_ARGUMENT, "input %s cannot be read", INPUT_NAMES[i]);
+    }
+    for (int i = 0; i < OUTPUTS && right; i++)
+        k->output[i] = place_of(ort, read->output[i], out, outputs);
+    if (right && !*status)
+        return &k->info;
+    if (!right)
+        *status = fail(k, ORT_FAIL, "the fused node has other inputs or outputs than the node");
+    kernel_free(&k->info);
+    return NULL;
+}

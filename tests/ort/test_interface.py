@@ -1,0 +1,129 @@
+"""The plug-in's declarations of ONNX Runtime's C interface, checked against the installed runtime.
+
+ctypes calls the functions that need no graph at their positions. Sessions of the other tests call the rest.
+Functions about graphs and nodes decide which nodes are taken, or write a message that a test reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnxruntime = pytest.importorskip("onnxruntime", minversion="1.24")
+
+import lnrnn.onnxruntime  # noqa: E402
+from compilers import ROOT, native_compiler  # noqa: E402
+
+HEADER = (ROOT / "pyx/onnxruntime/interface.h").read_text()
+POSITIONS = {name: int(at) for name, at in re.findall(r"\bF\((\w+), (\d+),", HEADER)}
+SOURCES = "".join(path.read_text() for path in (ROOT / "pyx/onnxruntime").glob("*.c"))
+P, SIZE, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+
+
+@pytest.fixture(scope="module")
+def base():
+    (path,) = Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*")
+    get = ctypes.CDLL(str(path)).OrtGetApiBase
+    get.restype = ctypes.POINTER(P * 2)
+    return get().contents
+
+
+@pytest.fixture(scope="module")
+def table(base):
+    at = ctypes.CFUNCTYPE(P, ctypes.c_uint32)(base[0])(24)
+    return ctypes.cast(at, ctypes.POINTER(P * 415)).contents
+
+
+def function(table, name, result, *arguments):
+    return ctypes.CFUNCTYPE(result, *arguments)(table[POSITIONS[name]])
+
+
+def test_each_listed_function_is_used_and_has_its_own_position():
+    assert len(POSITIONS) > 30
+    assert all(re.search(rf"(->|\.){name}\b", SOURCES) for name in POSITIONS)
+    general = [at for name, at in POSITIONS.items() if name not in ("create_device", "claim")]
+    assert sorted(set(general)) == general
+
+
+def test_statuses(table):
+    status = function(table, "create_status", P, INT, ctypes.c_char_p)(2, b"text")
+    assert ctypes.CFUNCTYPE(INT, P)(table[1])(status) == 2
+    assert ctypes.CFUNCTYPE(ctypes.c_char_p, P)(table[2])(status) == b"text"
+    function(table, "release_status", None, P)(status)
+
+
+def test_tensors(table):
+    """Position 69 creates a description of memory, 49 a tensor in it."""
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    memory, value = P(), P()
+    assert not ctypes.CFUNCTYPE(P, INT, INT, P)(table[69])(0, 0, ctypes.addressof(memory))
+    shape = (ctypes.c_int64 * 2)(2, 3)
+    create = ctypes.CFUNCTYPE(P, P, P, SIZE, P, SIZE, INT, P)(table[49])
+    assert not create(memory, x.ctypes.data, x.nbytes, ctypes.addressof(shape), 2, 6, ctypes.addressof(value))
+    kind, dims, rank, data = INT(), ctypes.POINTER(ctypes.c_int64)(), SIZE(), P()
+    addresses = [ctypes.addressof(each) for each in (kind, dims, rank)]
+    assert not function(table, "tensor_shape", P, P, P, P, P)(value, *addresses)
+    assert (kind.value, rank.value, dims[:2]) == (6, 2, [2, 3])
+    for name in ("get_tensor_data", "get_tensor_mutable_data"):
+        assert not function(table, name, P, P, P)(value, ctypes.addressof(data))
+        assert data.value == x.ctypes.data
+
+
+def test_pairs_of_session_options(table):
+    """Position 10 creates options, 130 adds an entry."""
+    chosen, pairs = P(), P()
+    assert not ctypes.CFUNCTYPE(P, P)(table[10])(ctypes.addressof(chosen))
+    add = ctypes.CFUNCTYPE(P, P, ctypes.c_char_p, ctypes.c_char_p)(table[130])
+    assert not add(chosen, b"key", b"value")
+    assert not function(table, "session_entries", P, P, P)(chosen, ctypes.addressof(pairs))
+    get = function(table, "get_pair", ctypes.c_char_p, P, ctypes.c_char_p)
+    assert get(pairs, b"key") == b"value" and get(pairs, b"other") is None
+    function(table, "release_pairs", None, P)(pairs)
+
+
+@pytest.mark.parametrize(
+    "version, right",
+    [
+        ("1.23.2", False), ("1.9.0", False), ("0.30.0", False),
+        ("1.24.0", True), ("1.100.1", True), ("2.0.0", True),
+    ],
+)  # fmt: skip
+def test_older_runtimes_are_refused_by_a_status(tmp_path, table, version, right):
+    source = tmp_path / "version.c"
+    source.write_text(f'const char *version(void) {{ return "{version}"; }}\n')
+    library = tmp_path / "version.so"
+    subprocess.run([*native_compiler(), "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    old = ctypes.CDLL(str(library))
+    asked = []
+
+    @ctypes.CFUNCTYPE(P, ctypes.c_uint32)
+    def tables(wanted):
+        asked.append(wanted)
+        return ctypes.addressof(table)
+
+    base = (P * 2)(ctypes.cast(tables, P), ctypes.cast(old.version, P))
+    plugin = ctypes.CDLL(lnrnn.onnxruntime.library_path())
+    plugin.CreateEpFactories.restype = P
+    factories, count = (P * 4)(), SIZE(9)
+    arguments = [ctypes.c_char_p(b"x"), base, None, factories, SIZE(4), ctypes.byref(count)]
+    status = plugin.CreateEpFactories(*arguments)
+    assert (status is None, count.value) == (right, int(right))
+    assert asked == [24 if right else 1]
+    if right:
+        plugin.ReleaseEpFactory.argtypes = [P]
+        plugin.ReleaseEpFactory(factories[0])
+    else:
+        text = ctypes.CFUNCTYPE(ctypes.c_char_p, P)(table[2])(status)
+        assert text.decode() == f"lnrnn needs ONNX Runtime 1.24 or later, got {version}"
+
+
+def test_the_library_needs_only_liblnrnn_and_exports_two_functions():
+    path = lnrnn.onnxruntime.library_path()
+    listed = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+    assert re.findall(r" T (\w+)", listed) == ["CreateEpFactories", "ReleaseEpFactory"]
+    assert "onnx" not in listed.lower() and "Py" not in listed

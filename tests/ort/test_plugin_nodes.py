@@ -1,0 +1,238 @@
+"""Nodes RNN, LSTM and GRU in the plug-in, compared with ONNX Runtime's own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import helper, numpy_helper  # noqa: E402
+
+from onnx_files import FLOAT, recurrent  # noqa: E402
+from plugin_runs import (  # noqa: E402
+    KINDS,
+    agree,
+    alone,
+    claimed,
+    feed,
+    left,
+    onnxruntime,
+    options,
+    plugged,
+    version,
+)  # fmt: skip
+
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+def skip_uninitialised(kind, lengths):
+    if kind == "RNN" and lengths and 0 in lengths and version() < (1, 26):
+        pytest.skip("the runtime's own RNN leaves the states of sequences without steps uninitialised")
+
+
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("lengths", [None, (7, 0, 4), (3, 7, 7)])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_directions_lengths_and_states(rng, tmp_path, kind, direction, lengths, states):
+    skip_uninitialised(kind, lengths)
+    D = DIRECTIONS[direction]
+    for more in ({}, {"linear_before_reset": 1}) if kind == "GRU" else ({},):
+        model = recurrent(
+            rng, kind, D=D, direction=direction, lengths=lengths is not None, states=states, **more
+        )
+        given = feed(rng, kind, D=D, lengths=lengths, states=states)
+        ours, nodes = claimed(model, given, tmp_path)
+        assert nodes == 1
+        agree(ours, alone(model).run(None, given))
+
+
+@pytest.mark.parametrize("opset", [7, 11, 14, 17, 22])
+@pytest.mark.parametrize("kind", KINDS)
+def test_opsets_and_nodes_without_bias(rng, tmp_path, kind, opset):
+    model = recurrent(rng, kind, bias=opset != 11, opset=opset)
+    given = feed(rng, kind)
+    ours, nodes = claimed(model, given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(model).run(None, given))
+
+
+@pytest.mark.parametrize("outputs", [["Y"], ["", "Y_h"], ["Y", "Y_h"], ["", "", "Y_c"], ["Y", "", "Y_c"]])
+@pytest.mark.parametrize("D", [1, 2])
+def test_optional_outputs(rng, tmp_path, outputs, D):
+    model = recurrent(rng, "LSTM", D=D, outputs=outputs, lengths=True)
+    given = feed(rng, "LSTM", D=D, lengths=(7, 2, 5))
+    ours, nodes = claimed(model, given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(model).run(None, given))
+
+
+@pytest.mark.parametrize("lengths", [None, (7, 0, 4)])
+@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layout_1_is_layout_0_with_its_axes_swapped(rng, kind, D, lengths):
+    """The runtime's own kernels refuse layout 1."""
+    skip_uninitialised(kind, lengths)
+    arguments = {"lengths": lengths is not None, "states": True, "opset": 14}
+    model = recurrent(rng, kind, D=D, **arguments)
+    swapped = onnx.ModelProto()
+    swapped.CopyFrom(model)
+    swapped.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
+    for value in swapped.graph.input:
+        if value.name == "X":
+            value.CopyFrom(helper.make_tensor_value_info("X", FLOAT, ("B", "T", 3)))
+    given = feed(rng, kind, D=D, lengths=lengths, states=True)
+    moved = {name: a if name == "lens" else a.swapaxes(0, 1).copy() for name, a in given.items()}
+    y, *states = plugged(swapped).run(None, moved)
+    agree([y.transpose(1, 2, 0, 3), *(s.swapaxes(0, 1) for s in states)], alone(model).run(None, given))
+
+
+@pytest.mark.parametrize(
+    "kind, activations, more",
+    [
+        ("RNN", ["Relu"], {}), ("RNN", ["Sigmoid"], {}), ("RNN", ["Tanh"], {}),
+        ("RNN", ["Affine"], {"activation_alpha": [1.0], "activation_beta": [0.0]}),
+        ("LSTM", ["Sigmoid", "Tanh", "Tanh"], {}), ("GRU", ["sigmoid", "tanh"], {}),
+        ("LSTM", ["HardSigmoid", "Tanh", "Tanh"], {"activation_alpha": [0.2], "activation_beta": [0.5]}),
+        ("GRU", ["HardSigmoid", "Tanh"], {"activation_alpha": [0.3], "activation_beta": [0.5]}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("D", [1, 2])
+def test_activations(rng, tmp_path, kind, activations, more, D):
+    more = {name: values * D for name, values in more.items()}
+    model = recurrent(rng, kind, D=D, activations=activations * D, **more)
+    given = feed(rng, kind, D=D)
+    ours, nodes = claimed(model, given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(model).run(None, given))
+
+
+def test_constant_states_and_lengths_are_kept(rng, tmp_path):
+    """The fused node has no constant inputs."""
+    model = recurrent(rng, "LSTM", lengths=True, states=True)
+    given = feed(rng, "LSTM", lengths=(7, 2, 5), states=True)
+    for name in ("lens", "h0", "c0"):
+        model.graph.initializer.append(numpy_helper.from_array(given.pop(name), name))
+    del model.graph.input[1:]
+    ours, nodes = claimed(model, given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(model).run(None, given))
+
+
+@pytest.mark.parametrize("T, B", [(0, 3), (1, 1), (4, 0), (50, 8)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_that_change_from_run_to_run(rng, kind, T, B):
+    model = recurrent(rng, kind, D=2, states=True)
+    ours, theirs = plugged(model), alone(model)
+    for steps, sequences in ((5, 2), (T, B), (9, 4)):
+        given = feed(rng, kind, T=steps, B=sequences, D=2, states=True)
+        if not steps or not sequences:
+            y, *states = ours.run(None, given)
+            assert y.shape == (steps, 2, sequences, 4)
+            assert all(s.tobytes() == given[n].tobytes() for s, n in zip(states, ("h0", "c0"), strict=False))
+        else:
+            agree(ours.run(None, given), theirs.run(None, given))
+
+
+@pytest.mark.parametrize(
+    "kind, more, reason",
+    [
+        ("LSTM", {"clip": 0.5}, "attribute clip is set"),
+        ("LSTM", {"input_forget": 1}, "attribute input_forget is set"),
+        ("RNN", {"activations": ["Softsign"]}, "activation Softsign is not Tanh"),
+        ("GRU", {"activations": ["Sigmoid", "Relu"]}, "activation Relu of the candidate"),
+        ("GRU", {"activations": ["Relu", "Tanh"]}, "activation Relu of the gates"),
+        ("LSTM", {"D": 2, "activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Tanh", "Tanh"],
+                  "activation_alpha": [0.2], "activation_beta": [0.5]}, "the same in both directions"),
+    ],
+)  # fmt: skip
+def test_other_nodes_are_left_to_the_runtime(rng, tmp_path, capfd, kind, more, reason):
+    model = recurrent(rng, kind, **more)
+    given = feed(rng, kind, D=more.get("D", 1))
+    ours, nodes = claimed(model, given, tmp_path)
+    assert nodes == 0
+    agree(ours, alone(model).run(None, given), 0)
+    (said,) = left(model, capfd)
+    assert f"node 'node' ({kind}) to the runtime" in said and reason in said
+
+
+def test_weights_that_depend_on_inputs_are_left_to_the_runtime(rng, tmp_path):
+    model = recurrent(rng, "GRU")
+    (R,) = (a for a in model.graph.initializer if a.name == "R")
+    model.graph.initializer.remove(R)
+    model.graph.input.append(helper.make_tensor_value_info("R", FLOAT, R.dims))
+    given = feed(rng, "GRU") | {"R": numpy_helper.to_array(R)}
+    ours, nodes = claimed(model, given, tmp_path)
+    assert nodes == 0
+    agree(ours, alone(model).run(None, given), 0)
+
+
+WRONG = [
+    ("X", np.zeros((7, 3, 5)), r"input X must be float32 of shape \(steps, batch, 3\), got \(7, 3, 5\)"),
+    (
+        "lens",
+        np.array([7, -1, 4]),
+        r"input sequence_lens must be between 0 and the 7 steps, got -1 for sequence 1",
+    ),
+    (
+        "lens",
+        np.array([7, 8, 4]),
+        r"input sequence_lens must be between 0 and the 7 steps, got 8 for sequence 1",
+    ),
+    ("lens", np.array([7, 7]), r"input sequence_lens must have shape \(3,\), got \(2,\)"),
+    ("h0", np.zeros((1, 2, 4)), r"input initial_h must have shape \(1, 3, 4\), got \(1, 2, 4\)"),
+    ("c0", np.zeros((3, 4)), r"input initial_c must have shape \(1, 3, 4\), got \(3, 4\)"),
+]
+
+
+@pytest.mark.parametrize("name, value, message", WRONG)
+def test_wrong_inputs_are_errors_that_name_node_and_input(rng, name, value, message):
+    model = recurrent(rng, "LSTM", lengths=True, states=True, name="decoder")
+    for info in model.graph.input:
+        info.type.tensor_type.ClearField("shape")
+    session = plugged(model)
+    given = feed(rng, "LSTM", lengths=(7, 2, 4), states=True)
+    given[name] = value.astype(given[name].dtype)
+    with pytest.raises(Exception, match=rf"node 'decoder' \(LSTM\): {message}"):
+        session.run(None, given)
+    given = feed(rng, "LSTM", lengths=(7, 2, 4), states=True)
+    agree(session.run(None, given), alone(model).run(None, given))
+
+
+@pytest.mark.parametrize("dtype, limit", [("float32", 1e-5), ("bfloat16", 0.02), ("int8", 0.02)])
+def test_dtypes(rng, dtype, limit):
+    model = recurrent(rng, "LSTM", width=24, H=32)
+    given = feed(rng, "LSTM", I=24, H=32)
+    ours, theirs = plugged(model, dtype=dtype).run(None, given), alone(model).run(None, given)
+    agree(ours, theirs, limit)
+    assert (dtype == "float32") == (float(np.abs(ours[0] - theirs[0]).max()) < 1e-5)
+
+
+@pytest.mark.parametrize("dtype, nodes", [("float32", 1), ("bfloat16", 1), ("int8", 0)])
+def test_a_node_that_int8_refuses_is_left_to_the_runtime(rng, tmp_path, capfd, dtype, nodes):
+    """The sums of 133145 products of int8 would exceed 32 bits."""
+    model = recurrent(rng, "RNN", width=133145, H=1)
+    given = feed(rng, "RNN", T=2, B=1, I=133145, H=1)
+    ours, ran = claimed(model, given, tmp_path, dtype=dtype)
+    assert ran == nodes
+    agree(ours, alone(model).run(None, given), 0.05)
+    reasons = left(model, capfd, dtype=dtype)
+    assert len(reasons) == 1 - nodes
+    assert all("dtype must not be 'int8' for weights of 133145 inputs" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "options_given, message",
+    [({"dtype": "float16"}, "option dtype must be float32, bfloat16 or int8, got float16"),
+     ({"threads": "0"}, "option threads must be between 1 and 1024, got 0"),
+     ({"threads": "2x"}, "option threads must be between 1 and 1024, got 2x")],
+)  # fmt: skip
+def test_wrong_options_are_errors(rng, options_given, message):
+    plugged(recurrent(rng, "RNN"))  # registers the plug-in
+    chosen = options()
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "LnrnnExecutionProvider"]
+    chosen.add_provider_for_devices(devices, options_given)
+    with pytest.raises(Exception, match=message):
+        onnxruntime.InferenceSession(recurrent(rng, "RNN").SerializeToString(), chosen, enable_fallback=0)

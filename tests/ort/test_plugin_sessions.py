@@ -1,0 +1,202 @@
+"""Sessions with the plug-in: subgraphs, silero-vad, several sessions, and runs at the same time."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper  # noqa: E402
+
+import lnrnn.onnxruntime  # noqa: E402
+from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
+from plugin_runs import agree, alone, claimed, feed, onnxruntime, options, plugged, version  # noqa: E402
+
+_spec = importlib.util.find_spec("silero_vad")
+DATA = Path(_spec.origin).parent / "data" if _spec and _spec.origin else None
+needs_silero = pytest.mark.skipif(DATA is None, reason="needs the package silero-vad")
+
+
+def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
+    """The weights are constants of the outer graph, behind operators that the runtime folds."""
+    own = weights(rng, "LSTM")
+    for name in ("W", "R", "B"):
+        own[f"{name}_2"] = own.pop(name)[0]
+    unsqueezed = [helper.make_node("Unsqueeze", [f"{name}_2", "axes"], [name]) for name in ("W", "R", "B")]
+    branches = [
+        helper.make_graph(
+            [helper.make_node("LSTM", ["X", "W", "R", "B"], [f"Y_{k}"], f"branch_{k}", hidden_size=4,
+                              direction=direction)],
+            f"branch_{k}", [], [helper.make_tensor_value_info(f"Y_{k}", FLOAT, None)],
+        )
+        for k, direction in enumerate(("forward", "reverse"))
+    ]  # fmt: skip
+    node = helper.make_node("If", ["flag"], ["Y"], then_branch=branches[0], else_branch=branches[1])
+    given = {"X": (FLOAT, ("T", "B", 3)), "flag": (TensorProto.BOOL, ())}
+    nodes = [constant("axes", np.array([0])), *unsqueezed, node]
+    proto = model(nodes, given, ["Y"], own)
+    for flag in (True, False):
+        values = feed(rng, "LSTM") | {"flag": np.array(flag)}
+        ours, ran = claimed(proto, values, tmp_path)
+        assert ran == (version() >= (1, 25))
+        agree(ours, alone(proto).run(None, values))
+
+
+def silero_feed(rng, name, steps):
+    if name.endswith("sequence"):
+        zeros = np.zeros((1, 1, 128), np.float32)
+        return {"input": rng.standard_normal((steps, 576)).astype(np.float32) * 0.1, "h": zeros, "c": zeros}
+    return {
+        "input": rng.standard_normal((1, 576)).astype(np.float32) * 0.1,
+        "state": rng.standard_normal((2, 1, 128)).astype(np.float32),
+    }
+
+
+@needs_silero
+@pytest.mark.parametrize(
+    "name, within_if",
+    [
+        ("silero_vad", True), ("silero_vad_16k_op15", True), ("silero_vad_half", True),
+        ("silero_vad_openvino_16k", False), ("silero_vad_16k_sequence", False),
+    ],
+)  # fmt: skip
+def test_silero(rng, tmp_path, name, within_if):
+    path = str(DATA / f"{name}.onnx")
+    theirs = alone(path)
+    for rate in (16000, 8000) if name == "silero_vad" else (16000,):
+        given = silero_feed(rng, name, 50)
+        if any(value.name == "sr" for value in theirs.get_inputs()):
+            given["sr"] = np.array(rate)
+        if rate == 8000:
+            given["input"] = given["input"][:, :288].copy()
+        ours, ran = claimed(path, given, tmp_path)
+        assert ran == (version() >= (1, 25) or not within_if)
+        agree(ours, theirs.run(None, given))
+
+
+def test_sessions_are_independent_and_close_in_any_order(rng):
+    models = [recurrent(rng, kind, H=H) for kind, H in (("LSTM", 4), ("GRU", 9), ("RNN", 5))]
+    sessions = [plugged(each) for each in models]
+    given = feed(rng, "LSTM")
+    wanted = [alone(each).run(None, given) for each in models]
+    for order in ([1, 0, 2], [0, 2], [2]):
+        for k in order:
+            agree(sessions[k].run(None, given), wanted[k])
+        sessions[order[0]] = None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_at_the_same_time_equal_runs_in_turn(rng, threads):
+    proto = recurrent(rng, "LSTM", width=8, H=40, D=2, lengths=True, states=True)
+    session = plugged(proto, threads=threads)
+    sizes = [(T, B) for T in (1, 3, 20) for B in (1, 2, 5)] * 12
+    feeds = [feed(rng, "LSTM", T, B, 8, 40, 2, rng.integers(0, T + 1, B), states=True) for T, B in sizes]
+    wanted = [session.run(None, given) for given in feeds]
+    with ThreadPoolExecutor(6) as pool:
+        for ours, theirs in zip(pool.map(lambda given: session.run(None, given), feeds), wanted, strict=True):
+            agree(ours, theirs, 0)
+
+
+def test_threads_do_not_change_a_bit(rng):
+    for kind, D in (("LSTM", 1), ("GRU", 2), ("RNN", 1)):
+        proto = recurrent(rng, kind, width=64, H=320, D=D)
+        for T, B in ((40, 1), (10, 24)):
+            given = feed(rng, kind, T, B, 64, 320, D)
+            agree(plugged(proto, threads=2).run(None, given), plugged(proto, threads=1).run(None, given), 0)
+
+
+def test_sessions_that_open_run_and_close_at_the_same_time(rng):
+    protos = [recurrent(rng, kind, H=H).SerializeToString() for kind in ("LSTM", "GRU") for H in (4, 9, 33)]
+    given = feed(rng, "LSTM")
+    wanted = [plugged(proto).run(None, given) for proto in protos]
+
+    def work(k):
+        session = plugged(protos[k % len(protos)])
+        for _ in range(5):
+            agree(session.run(None, given), wanted[k % len(protos)], 0)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(60)))
+
+
+def test_io_binding(rng):
+    proto = recurrent(rng, "GRU", D=2, lengths=True)
+    given = feed(rng, "GRU", D=2, lengths=(7, 0, 3))
+    session, wanted = plugged(proto), alone(proto).run(None, given)
+    binding = session.io_binding()
+    for name, array in given.items():
+        binding.bind_cpu_input(name, array)
+    for name in ("Y", "Y_h"):
+        binding.bind_output(name)
+    for _ in range(3):
+        session.run_with_iobinding(binding)
+    agree(binding.copy_outputs_to_cpu(), wanted)
+    kept = [np.full_like(each, np.nan) for each in wanted]
+    for name, array in zip(("Y", "Y_h"), kept, strict=True):
+        binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    session.run_with_iobinding(binding)
+    outputs = binding.get_outputs()
+    del session, binding
+    agree([each.numpy() for each in outputs], wanted)
+
+
+def test_an_output_of_another_shape_is_refused(rng):
+    proto = recurrent(rng, "GRU")
+    session, given = plugged(proto), feed(rng, "GRU")
+    binding = session.io_binding()
+    binding.bind_cpu_input("X", given["X"])
+    binding.bind_ortvalue_output(
+        "Y", onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((7, 1, 3, 5), np.float32))
+    )
+    binding.bind_output("Y_h")
+    with pytest.raises(Exception, match="invalid dimensions for output: Y"):
+        session.run_with_iobinding(binding)
+    agree(session.run(None, given), alone(proto).run(None, given))
+
+
+ENDS = {
+    "open sessions": "kept = [o.session(path) for _ in range(3)]\nkept[1].run(None, given)",
+    "sessions in a circle": "a, b = [o.session(path)], []\na += [b]\nb += [a]\na[0].run(None, given)",
+    "a second library": (
+        "o.session(path).run(None, given)\n"
+        "onnxruntime.unregister_execution_provider_library('lnrnn')\n"
+        "o.register()\no.register()\no.session(path).run(None, given)"
+    ),
+    "threads": (
+        "session = o.session(path, threads=2)\n"
+        "threads = [threading.Thread(target=session.run, args=(None, given)) for _ in range(4)]\n"
+        "[t.start() for t in threads]\ndel session"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", ENDS.values(), ids=ENDS)
+def test_a_process_ends(rng, tmp_path, code):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(recurrent(rng, "LSTM", H=200).SerializeToString())
+    before = (
+        "import threading\nimport numpy as np\nimport onnxruntime\nimport lnrnn.onnxruntime as o\n"
+        f"path, given = {str(path)!r}, {{'X': np.ones((50, 3, 3), np.float32)}}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_arguments_of_session(rng):
+    proto = recurrent(rng, "GRU").SerializeToString()
+    with pytest.raises(ValueError, match="dtype must be"):
+        lnrnn.onnxruntime.session(proto, dtype="float16")
+    with pytest.raises(ValueError, match="threads must be"):
+        lnrnn.onnxruntime.session(proto, threads=0)
+    with pytest.raises(ValueError, match="providers must be left out"):
+        lnrnn.onnxruntime.session(proto, providers=["CPUExecutionProvider"])
+    session = lnrnn.onnxruntime.session(proto, sess_options=options())
+    assert session.get_providers()[0] == lnrnn.onnxruntime.ep_name() == "LnrnnExecutionProvider"
+    assert isinstance(session, onnxruntime.InferenceSession)

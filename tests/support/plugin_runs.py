@@ -1,0 +1,86 @@
+"""Runs ONNX models in ONNX Runtime alone and with lnrnn's plug-in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnxruntime = pytest.importorskip("onnxruntime", minversion="1.24")
+
+import lnrnn.onnxruntime  # noqa: E402
+
+KINDS = "RNN", "LSTM", "GRU"
+NEAR = 1e-5
+
+
+def version():
+    """Returns the runtime's version, such as (1, 32)."""
+    return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+
+
+def data_of(model):
+    return model if isinstance(model, (str, bytes)) else model.SerializeToString()
+
+
+def options(severity=3):
+    result = onnxruntime.SessionOptions()
+    result.intra_op_num_threads = result.inter_op_num_threads = 1
+    result.log_severity_level = severity
+    return result
+
+
+def alone(model):
+    """Returns a session of the runtime's own kernels."""
+    return onnxruntime.InferenceSession(data_of(model), options(), providers=["CPUExecutionProvider"])
+
+
+def plugged(model, **arguments):
+    """Returns a session with the plug-in."""
+    arguments.setdefault("sess_options", options())
+    return lnrnn.onnxruntime.session(data_of(model), **arguments)
+
+
+def feed(rng, kind, T=7, B=3, I=3, H=4, D=1, lengths=None, states=False, layout=0):  # noqa: E741
+    """Returns inputs for a model of onnx_files.recurrent."""
+    result = {"X": rng.standard_normal((B, T, I) if layout else (T, B, I)).astype(np.float32)}
+    if lengths is not None:
+        result["lens"] = np.array(lengths, np.int32)
+    shape = (B, D, H) if layout else (D, B, H)
+    for name in ("h0", "c0")[: (1 + (kind == "LSTM")) * states]:
+        result[name] = rng.standard_normal(shape).astype(np.float32)
+    return result
+
+
+def claimed(model, given, tmp_path, **arguments):
+    """Runs a model with the plug-in and profiling. Returns its outputs, and the number of nodes that ran in
+    the plug-in."""
+    chosen = options()
+    chosen.enable_profiling = True
+    chosen.profile_file_prefix = str(tmp_path / "profile")
+    session = plugged(model, sess_options=chosen, **arguments)
+    outputs = session.run(None, given)
+    events = json.loads(Path(session.end_profiling()).read_text())
+    ran = {
+        event["name"]
+        for event in events
+        if event.get("args", {}).get("provider") == lnrnn.onnxruntime.ep_name()
+    }
+    return outputs, len(ran)
+
+
+def left(model, capfd, **arguments):
+    """Returns the lines of the log that name the nodes that the plug-in leaves to the runtime."""
+    capfd.readouterr()
+    plugged(model, sess_options=options(severity=1), **arguments)
+    return [line for line in capfd.readouterr().err.splitlines() if "lnrnn leaves" in line]
+
+
+def agree(ours, theirs, limit=NEAR):
+    """limit: of the differences, relative to the largest number of an output if it is above 1."""
+    assert len(ours) == len(theirs)
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.shape == their.shape
+        assert float(np.abs(our - their).max(initial=0)) <= limit * float(np.abs(their).max(initial=1))
