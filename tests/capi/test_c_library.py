@@ -112,7 +112,7 @@ def test_all_interfaces_share_one_library():
         lnrnn.set_num_threads(own)
     if platform.system() == "Linux":
         maps = Path("/proc/self/maps").read_text()
-        assert len({line.split()[-1] for line in maps.splitlines() if "liblnrnn" in line}) == 1
+        assert len({line.split()[-1] for line in maps.splitlines() if "liblnrnn." in line}) == 1
 
 
 def python_flags() -> list[str]:
