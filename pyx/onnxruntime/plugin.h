@@ -51,7 +51,7 @@ typedef struct network_list network_list;
 network_list *networks_create(void);
 void networks_free(network_list *list);
 /* Does the same as lnrnn_network_create, but returns a network of the list if one has an equal description and equal weights.
- * weights (floats): the memory to which all arrays point. It is taken over. */
+ * weights (floats): memory with all arrays in the order of lnrnn_description_array, which this function takes over. */
 lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
                           size_t count, float *weights, size_t floats, lnrnn_network **network,
                           char message[LNRNN_MESSAGE]);
