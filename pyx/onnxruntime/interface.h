@@ -33,8 +33,8 @@ typedef struct OrtOpAttr OrtOpAttr;
 typedef struct OrtEpGraphSupportInfo OrtEpGraphSupportInfo;
 typedef struct OrtKernelContext OrtKernelContext;
 
-enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 }; /* codes of a status */
-enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6 };       /* types of elements */
+enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };          /* codes of a status */
+enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6, ORT_INT64 = 7 }; /* types of elements */
 enum {
     ORT_INT = 1,
     ORT_INTS = 2,
@@ -53,6 +53,8 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(get_tensor_mutable_data, 51, OrtStatus *, (OrtValue *, void **))                                       \
     F(tensor_info_of_type, 55, OrtStatus *, (const OrtTypeInfo *, const OrtTensorTypeAndShapeInfo **))       \
     F(element_type, 60, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, int *))                             \
+    F(axis_count, 61, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, size_t *))                            \
+    F(axis_sizes, 62, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, int64_t *, size_t))                   \
     F(kernel_input, 90, OrtStatus *, (const OrtKernelContext *, size_t, const OrtValue **))                  \
     F(kernel_output, 91, OrtStatus *, (OrtKernelContext *, size_t, const int64_t *, size_t, OrtValue **))    \
     F(release_status, 93, void, (OrtStatus *))                                                               \
@@ -66,6 +68,7 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(device_type, 307, int, (const OrtHardwareDevice *))                                                    \
     F(provider_table, 317, const void *, (void))                                                             \
     F(initializer_value, 326, OrtStatus *, (const OrtValueInfo *, const OrtValue **))                        \
+    F(is_graph_output, 330, OrtStatus *, (const OrtValueInfo *, bool *))                                     \
     F(is_constant, 331, OrtStatus *, (const OrtValueInfo *, bool *))                                         \
     F(graph_node_count, 344, OrtStatus *, (const OrtGraph *, size_t *))                                      \
     F(graph_nodes, 345, OrtStatus *, (const OrtGraph *, const OrtNode **, size_t))                           \
@@ -78,6 +81,8 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(node_inputs, 354, OrtStatus *, (const OrtNode *, const OrtValueInfo **, size_t))                       \
     F(node_output_count, 355, OrtStatus *, (const OrtNode *, size_t *))                                      \
     F(node_outputs, 356, OrtStatus *, (const OrtNode *, const OrtValueInfo **, size_t))                      \
+    F(node_outer_count, 357, OrtStatus *, (const OrtNode *, size_t *))                                       \
+    F(node_outer_values, 358, OrtStatus *, (const OrtNode *, const OrtValueInfo **, size_t))                 \
     F(node_attribute, 361, OrtStatus *, (const OrtNode *, const char *name, const OrtOpAttr **))             \
     F(attribute_type, 363, OrtStatus *, (const OrtOpAttr *, int *))                                          \
     F(get_tensor_data, 378, OrtStatus *, (const OrtValue *, const void **))                                  \

@@ -91,6 +91,8 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
         if (node_is_recurrent(ort, nodes[i]))
             status = claim(p, nodes[i], within, claims);
     free(nodes);
+    if (!status && (!within || p->owner->takes_subgraphs))
+        status = steps_claim(ort, graph, p->weights, claims);
     return status;
 }
 
@@ -105,11 +107,15 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
     recurrent_node read = {.name = ""};
     lnrnn_network *network = NULL;
     size_t n = 0;
-    char reason[REASON] = "a claim must have one node", message[LNRNN_MESSAGE] = "", text[REASON + 256];
+    char reason[REASON] = "a claim must be a node or a step", message[LNRNN_MESSAGE] = "", text[REASON + 256];
     OrtStatus *status = ort->graph_node_count(graph, &n);
     if (!status && n == 1)
         status = ort->graph_nodes(graph, &node, 1);
     if (status)
+        return status;
+    if ((!node || !node_is_recurrent(ort, node))
+        && (step_compile(ort, graph, fused, p->weights, p->networks, p->pool, p->threads, made, &status)
+            || status))
         return status;
     if (!node || !node_read(ort, node, p->weights, &read, reason)) {
         snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
