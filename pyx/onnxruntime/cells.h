@@ -28,7 +28,7 @@ struct value {
     size_t rank, width; /* width: the size of the last axis; 0: unknown */
     tensor constant;
     const sum *sum;     /* NULL: not computed yet */
-    const void *state;  /* the matrix weight_hh of the claimed step that computes this state, or NULL */
+    const value *state; /* the matrix weight_hh of the claimed step that computes this state, or NULL */
     struct value *next; /* in a list of the table */
 };
 
@@ -80,6 +80,8 @@ int integers_attribute(const graph *g, const node *n, const char *name, int64_t 
 value *input(const node *n, size_t at);
 /* Reads an input that is a constant of at most `most` integers. Returns their number, or -1. */
 int constant_integers(const node *n, size_t at, int64_t *numbers, int most);
+/* Returns 1 if both values are constants with the same numbers. */
+int constants_equal(const value *a, const value *b);
 /* Returns 1 if an axis is known to be the last one of a value. */
 int is_last_axis(int64_t axis, const value *v);
 

@@ -26,23 +26,25 @@ static int has_joined(const graph *g)
     return 0;
 }
 
+/* Returns the constant of a matrix of an RNN's step. */
+static const value *matrix_of(const step *s, int name)
+{
+    return s->constants[name][s->pattern->gates[0]]->matrix.of;
+}
+
 /* Returns 1 if h0 and h of an RNN's step are a state. Two products in a tanh are also an attention, or a gate. */
 static int has_state(const step *s)
 {
-    const void *matrices[2];
-    for (int k = 0; k < 2; k++) {
-        const int name = k ? CONSTANT_WEIGHT_HH : CONSTANT_WEIGHT_IH;
-        matrices[k] = s->constants[name][s->pattern->gates[0]]->matrix.of->constant.data;
-        if (s->in[k]->state == matrices[k])
+    const value *const matrices[2] = {matrix_of(s, CONSTANT_WEIGHT_IH), matrix_of(s, CONSTANT_WEIGHT_HH)};
+    for (int k = 0; k < 2; k++)
+        if (s->in[k]->state && constants_equal(s->in[k]->state, matrices[k]))
             return 1;
-    }
     for (const use *u = s->out[0]->uses; u; u = u->next) {
         const value *const by = input(u->user, 1);
-        if (u->at == 0 && by && by->is_constant
-            && (by->constant.data == matrices[0] || by->constant.data == matrices[1]))
+        if (u->at == 0 && by && (constants_equal(by, matrices[0]) || constants_equal(by, matrices[1])))
             return 1;
     }
-    return s->out[0]->is_output && !s->in[0]->producer && !s->in[1]->producer;
+    return s->out[0]->is_output && (!s->in[0]->producer || !s->in[1]->producer);
 }
 
 static OrtStatus *claim(graph *g, step *s, OrtEpGraphSupportInfo *claims)
@@ -53,7 +55,7 @@ static OrtStatus *claim(graph *g, step *s, OrtEpGraphSupportInfo *claims)
         infos[k] = s->nodes[k]->info;
         s->nodes[k]->is_taken = 1;
     }
-    s->out[0]->state = s->constants[CONSTANT_WEIGHT_HH][s->pattern->gates[0]]->matrix.of->constant.data;
+    s->out[0]->state = matrix_of(s, CONSTANT_WEIGHT_HH);
     return g->ort->claim(claims, infos, s->count, &options);
 }
 

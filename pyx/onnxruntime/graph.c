@@ -235,3 +235,20 @@ int is_last_axis(int64_t axis, const value *v)
 {
     return axis == -1 || (v->rank && axis == (int64_t)v->rank - 1);
 }
+
+int constants_equal(const value *a, const value *b)
+{
+    const tensor *const p = &a->constant, *const q = &b->constant;
+    size_t bytes = sizeof(float);
+    if (a == b)
+        return 1;
+    if (!a->is_constant || !b->is_constant || p->type != ORT_FLOAT || q->type != ORT_FLOAT
+        || p->rank != q->rank)
+        return 0;
+    for (size_t k = 0; k < p->rank; k++) {
+        if (p->shape[k] != q->shape[k])
+            return 0;
+        bytes *= (size_t)p->shape[k];
+    }
+    return p->data == q->data || !memcmp(p->data, q->data, bytes);
+}

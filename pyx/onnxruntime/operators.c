@@ -4,6 +4,8 @@
 
 #include "onnxruntime/cells.h"
 
+enum { MOST_SIZE = 1 << 22 }; /* of an axis that is cut into parts */
+
 /* Returns input k of an elementwise operator as a summand or factor, or NULL. */
 static const sum *side(graph *g, const node *n, size_t k, int depth)
 {
@@ -148,7 +150,7 @@ static const sum *split(graph *g, node *n, value *v, int depth)
     while (n->out[at] != v)
         at++;
     for (int k = 0; k < count; k++) {
-        if (sizes[k] < 0 || sizes[k] > MOST_NUMBERS * 64)
+        if (sizes[k] < 0 || sizes[k] > MOST_SIZE)
             return NULL;
         start += k < at ? sizes[k] : 0;
         total += sizes[k];
@@ -158,8 +160,46 @@ static const sum *split(graph *g, node *n, value *v, int depth)
     return cut(g, a, (size_t)start, (size_t)(start + sizes[at]));
 }
 
+/* Returns 1 and sets *found to the only integer of a value: a constant, or one computed from the size of a last axis. */
+static int integer_of(graph *g, const node *n, size_t at, int64_t *found, int depth)
+{
+    value *const v = input(n, at), *data;
+    const node *const by = v ? v->producer : NULL;
+    int64_t a, b;
+    if (constant_integers(n, at, found, 1) == 1)
+        return 1;
+    if (!by || depth > MOST_DEPTH)
+        return 0;
+    if (is_operator(by, "Squeeze") || is_operator(by, "Unsqueeze") || is_operator(by, "Cast")
+        || (is_operator(by, "Concat") && by->inputs == 1))
+        return integer_of(g, by, 0, found, depth + 1);
+    if (is_operator(by, "Gather")) {
+        const node *const shape = producer(input(by, 0), "Shape");
+        if (!shape || !(data = input(shape, 0)) || constant_integers(by, 1, &a, 1) != 1
+            || integer_attribute(g, shape, "start", 0)
+            || integer_attribute(g, shape, "end", INT64_MAX) != INT64_MAX || !is_last_axis(a, data))
+            return 0;
+        *found = (int64_t)sum_width(sum_of(g, data, depth));
+        return *found > 0;
+    }
+    if (!integer_of(g, by, 0, &a, depth + 1) || !integer_of(g, by, 1, &b, depth + 1) || a < 0 || b < 0
+        || a > MOST_SIZE || b > MOST_SIZE)
+        return 0;
+    if (is_operator(by, "Mul"))
+        *found = a * b;
+    else if (is_operator(by, "Add"))
+        *found = a + b;
+    else if (is_operator(by, "Sub"))
+        *found = a - b;
+    else if (is_operator(by, "Div") && b)
+        *found = a / b;
+    else
+        return 0;
+    return 1;
+}
+
 /* Reads the start, stop, axis and step of a Slice of one axis into b. Returns 0 for other nodes. */
-static int bounds(graph *g, node *n, int64_t b[4])
+static int bounds(graph *g, node *n, int64_t b[4], int depth)
 {
     b[2] = 0, b[3] = 1;
     if (n->version < 10) {
@@ -167,7 +207,7 @@ static int bounds(graph *g, node *n, int64_t b[4])
         return integers_attribute(g, n, "starts", &b[0], 1) == 1
                && integers_attribute(g, n, "ends", &b[1], 1) == 1 && (axes == 1 || axes == -1);
     }
-    return constant_integers(n, 1, &b[0], 1) == 1 && constant_integers(n, 2, &b[1], 1) == 1
+    return integer_of(g, n, 1, &b[0], depth) && integer_of(g, n, 2, &b[1], depth)
            && (!input(n, 3) || constant_integers(n, 3, &b[2], 1) == 1)
            && (!input(n, 4) || constant_integers(n, 4, &b[3], 1) == 1);
 }
@@ -177,7 +217,7 @@ static const sum *slice(graph *g, node *n, value *v, int depth)
     value *const data = input(n, 0);
     int64_t b[4];
     (void)v;
-    if (!data || data->is_constant || !bounds(g, n, b) || b[3] != 1 || !is_last_axis(b[2], data))
+    if (!data || data->is_constant || !bounds(g, n, b, depth) || b[3] != 1 || !is_last_axis(b[2], data))
         return NULL;
     const sum *const a = operand(g, data, depth);
     const int64_t width = (int64_t)sum_width(a);

@@ -101,8 +101,7 @@ static int same_atom(const atom *a, const atom *b)
            && a->matrix.rows == b->matrix.rows && a->matrix.column == b->matrix.column
            && a->matrix.columns == b->matrix.columns
            && (a->matrix.of == b->matrix.of
-               || (a->matrix.of && b->matrix.of
-                   && a->matrix.of->constant.data == b->matrix.of->constant.data));
+               || (a->matrix.of && b->matrix.of && constants_equal(a->matrix.of, b->matrix.of)));
 }
 
 /* Returns the atom that equals a, which may be new. */
