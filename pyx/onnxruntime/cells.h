@@ -59,13 +59,17 @@ typedef struct {
     atom *atoms[LISTS];
     size_t atom_count;
     int joined; /* a product with a Concat is a sum of products with its parts, for cells with one matrix for x and h */
-    int searches;
+    int searches, is_alone; /* is_alone: the graph is one node, whose neighbours are unknown */
+    value **in, **out; /* inputs and outputs */
+    size_t inputs, outputs;
 } graph;
 
 void *allocate(arena *memory, size_t bytes); /* zeros */
 void arena_free(arena *memory);
 /* Reads a graph. Returns a status without success. */
 OrtStatus *graph_read(const ort_functions *ort, const OrtGraph *info, graph *g);
+/* Reads one node as a graph. */
+OrtStatus *graph_read_node(const ort_functions *ort, const OrtNode *info, graph *g);
 /* Forgets all sums and atoms. */
 void graph_forget(graph *g);
 /* Returns 1 if a node is this operator of ONNX. */
@@ -218,6 +222,24 @@ typedef struct {
 step *step_match(graph *g, value *v, int with_rnn);
 const char *constant_name(int k);
 
+/* --- loops.c: a Loop or Scan whose body is one step ------------------------------------------------------ */
+
+/* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
+ * graph, or NULL: T is the number of steps of a Loop. x (T, B, D), y (T, B, P), the states (B, ..). */
+typedef struct {
+    const step *step;
+    int is_reverse;
+    node *nodes[3];
+    size_t count;
+    const OrtValueInfo *T, *in[VALUES], *y, *out[2];
+} loop;
+
+/* Reads a node of `g`. body: an empty graph, for the node's body. Returns 1, or 0 if no network replaces the node. */
+int loop_match(graph *g, node *n, graph *body, loop *l);
+/* Empty graphs. The result is NULL without memory. */
+graph *graph_create(void);
+void graph_free(graph *g);
+
 /* --- step_network.c: the networks of steps --------------------------------------------------------------------- */
 
 /* Sets the description of a step's network. Returns 0 if no network computes the step. */
@@ -225,11 +247,20 @@ int step_describe(const step *s, int weights, lnrnn_description *d);
 lnrnn_status step_network(const step *s, const lnrnn_description *d, network_list *list,
                           lnrnn_network **network, char message[LNRNN_MESSAGE]);
 
-/* --- step_run.c ------------------------------------------------------------------------------------------ */
+/* --- step_run.c, loop_run.c ------------------------------------------------------------------------------- */
 
-/* Does the same as kernel_create, for a step. */
-OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused,
-                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                OrtStatus **status);
+/* Do the same as kernel_create, for a step and for all steps of a loop. */
+OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused, lnrnn_network *network,
+                                network_list *list, memory_pool *pool, int threads, OrtStatus **status);
+OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const OrtNode *fused, lnrnn_network *network,
+                                network_list *list, memory_pool *pool, int threads, OrtStatus **status);
+/* The sizes of a run. rows: the product of the leading axes of the outputs. */
+typedef struct {
+    int64_t shape[8];
+    size_t rank, rows;
+} sizes;
+/* t (.., width) or (.., 1) -> to (rows, width) */
+void broadcast(const tensor *t, const sizes *s, size_t width, float *to);
+OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "onnxruntime/cells.h"
 
-enum { MOST_BYTES = 1 << 28 }; /* of memory to read a graph; the runtime keeps the rest of a larger one */
+static const OrtNodeFusionOptions CLAIM_OPTIONS = {.version = ORT_VERSION, .drop_constants = true};
 
 static int is_root(const node *n)
 {
@@ -49,14 +49,13 @@ static int has_state(const step *s)
 
 static OrtStatus *claim(graph *g, step *s, OrtEpGraphSupportInfo *claims)
 {
-    static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     const OrtNode **const infos = allocate(&g->memory, s->count * sizeof *infos);
     for (size_t k = 0; k < s->count; k++) {
         infos[k] = s->nodes[k]->info;
         s->nodes[k]->is_taken = 1;
     }
     s->out[0]->state = matrix_of(s, CONSTANT_WEIGHT_HH);
-    return g->ort->claim(claims, infos, s->count, &options);
+    return g->ort->claim(claims, infos, s->count, &CLAIM_OPTIONS);
 }
 
 static OrtStatus *claim_all(graph *g, int weights, OrtEpGraphSupportInfo *claims)
@@ -75,33 +74,74 @@ static OrtStatus *claim_all(graph *g, int weights, OrtEpGraphSupportInfo *claims
     return status;
 }
 
-/* Returns an empty graph, or NULL without memory. */
-static graph *graph_create(void)
+static OrtStatus *claim_loop(graph *g, const loop *l, OrtEpGraphSupportInfo *claims)
 {
-    graph *const g = calloc(1, sizeof *g);
-    if (g)
-        g->memory.most = MOST_BYTES;
-    return g;
+    const OrtNode *infos[3];
+    for (size_t k = 0; k < l->count; k++) {
+        infos[k] = l->nodes[k]->info;
+        l->nodes[k]->is_taken = 1;
+    }
+    return g->ort->claim(claims, infos, l->count, &CLAIM_OPTIONS);
 }
 
-static void graph_free(graph *g)
+/* Reads a Loop or Scan. with_loops: whether the runtime can compile a Loop. Returns 1, or 0 if no network replaces it. */
+static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body, loop *l, lnrnn_description *d)
 {
-    arena_free(&g->memory);
-    free(g);
+    if (!is_operator(n, "Scan") && !(with_loops && is_operator(n, "Loop")))
+        return 0;
+    if (!loop_match(g, n, body, l) || !step_describe(l->step, weights, d))
+        return 0;
+    d->reverse = l->is_reverse;
+    return 1;
 }
 
-OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *info, int weights,
+/* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a body before those in
+ * its outer graph, of which it shows only this node. */
+static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with_loops, int weights)
+{
+    graph *const g = graph_create(), *const body = graph_create();
+    volatile int found = 0;
+    if (g && body && !setjmp(g->memory.full))
+        if (!setjmp(body->memory.full) && !failed(ort, graph_read_node(ort, within, g))) {
+            loop l;
+            lnrnn_description d;
+            found = read_loop(g, g->nodes, with_loops, weights, body, &l, &d);
+        }
+    graph_free(g);
+    graph_free(body);
+    return found;
+}
+
+static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphSupportInfo *claims)
+{
+    OrtStatus *volatile status = NULL;
+    for (size_t k = 0; k < g->count && !status; k++) {
+        graph *const body = graph_create();
+        loop l;
+        lnrnn_description d;
+        if (body && !setjmp(body->memory.full) && read_loop(g, &g->nodes[k], with_loops, weights, body, &l, &d))
+            status = claim_loop(g, &l, claims);
+        graph_free(body);
+    }
+    return status;
+}
+
+OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *info, const OrtNode *within, int minor, int weights,
                        OrtEpGraphSupportInfo *claims)
 {
+    const int with_loops = minor >= ORT_VERSION_LOOPS;
+    if (within && (minor < ORT_VERSION_SUBGRAPHS || is_in_claim(ort, within, with_loops, weights)))
+        return NULL;
     graph *const g = graph_create();
     OrtStatus *volatile status = NULL;
     if (g && !setjmp(g->memory.full)) {
         status = graph_read(ort, info, g);
         if (!status)
+            status = claim_loops(g, with_loops, weights, claims);
+        if (!status)
             status = claim_all(g, weights, claims);
     }
-    if (g)
-        graph_free(g);
+    graph_free(g);
     return status;
 }
 
@@ -120,27 +160,44 @@ static step *whole_step(graph *g)
     return NULL;
 }
 
-int step_compile(const ort_functions *ort, const OrtGraph *info, const OrtNode *fused, int weights,
-                 network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made,
-                 OrtStatus **status)
+/* Sets *s or *l to the step or loop of a claim. Returns 0 if it is neither. */
+static int read_claim(graph *g, graph *body, int weights, const step **s, loop *l, lnrnn_description *d)
 {
-    graph *const g = graph_create();
-    int done = 0;
-    if (g && !setjmp(g->memory.full)) {
+    for (size_t k = 0; k < g->count; k++)
+        if (is_operator(&g->nodes[k], "Loop") || is_operator(&g->nodes[k], "Scan")) {
+            *s = NULL;
+            return read_loop(g, &g->nodes[k], 1, weights, body, l, d);
+        }
+    *s = whole_step(g);
+    return *s && step_describe(*s, weights, d);
+}
+
+int step_compile(const ort_functions *ort, const OrtGraph *info, const OrtNode *fused, int weights,
+                 network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made, OrtStatus **status)
+{
+    graph *const g = graph_create(), *const body = graph_create();
+    volatile int done = 0;
+    *status = NULL;
+    if (!g || !body || setjmp(g->memory.full))
+        *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a graph");
+    else if (!setjmp(body->memory.full)) {
         lnrnn_description d;
         lnrnn_network *network = NULL;
+        const step *s = NULL;
+        loop l;
         char message[LNRNN_MESSAGE] = "";
         *status = graph_read(ort, info, g);
-        const step *const s = *status ? NULL : whole_step(g);
-        if (s && step_describe(s, weights, &d)) {
-            if (step_network(s, &d, list, &network, message))
+        if (!*status && read_claim(g, body, weights, &s, &l, &d)) {
+            if (step_network(s ? s : l.step, &d, list, &network, message))
                 *status = ort->create_status(ORT_FAIL, message);
-            else
+            else if (s)
                 *made = step_kernel(ort, s, fused, network, list, pool, threads, status);
+            else
+                *made = loop_kernel(ort, &l, fused, network, list, pool, threads, status);
             done = !*status;
         }
     }
-    if (g)
-        graph_free(g);
+    graph_free(g);
+    graph_free(body);
     return done;
 }

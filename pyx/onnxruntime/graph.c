@@ -13,7 +13,7 @@ struct block {
     char data[];
 };
 
-enum { BLOCK = 1 << 16 };
+enum { BLOCK = 1 << 16, MOST_BYTES = 1 << 28 }; /* the plug-in leaves a graph that needs more to the runtime */
 
 void *allocate(arena *memory, size_t bytes)
 {
@@ -150,6 +150,23 @@ static OrtStatus *read_node(graph *g, node *n)
     return NULL;
 }
 
+typedef OrtStatus *graph_counter(const OrtGraph *, size_t *);
+typedef OrtStatus *graph_lister(const OrtGraph *, const OrtValueInfo **, size_t);
+
+/* Sets *n to the number of inputs or outputs of a graph, and *values (n) to them. */
+static OrtStatus *interface(graph *g, const OrtGraph *info, graph_counter *count, graph_lister *get, value ***values,
+                            size_t *n)
+{
+    OrtStatus *status = count(info, n);
+    const OrtValueInfo **const infos = allocate(&g->memory, (*n + 1) * sizeof *infos);
+    *values = allocate(&g->memory, (*n + 1) * sizeof **values);
+    if (!status && *n)
+        status = get(info, infos, *n);
+    for (size_t k = 0; k < *n && !status; k++)
+        (*values)[k] = value_of(g, infos[k]);
+    return status;
+}
+
 OrtStatus *graph_read(const ort_functions *ort, const OrtGraph *info, graph *g)
 {
     size_t n = 0;
@@ -164,7 +181,32 @@ OrtStatus *graph_read(const ort_functions *ort, const OrtGraph *info, graph *g)
         each->info = infos[g->count], each->place = (int)g->count;
         status = read_node(g, each);
     }
-    return status;
+    if (!status)
+        status = interface(g, info, ort->graph_input_count, ort->graph_inputs, &g->in, &g->inputs);
+    return status ? status : interface(g, info, ort->graph_output_count, ort->graph_outputs, &g->out, &g->outputs);
+}
+
+graph *graph_create(void)
+{
+    graph *const g = calloc(1, sizeof *g);
+    if (g)
+        g->memory.most = MOST_BYTES;
+    return g;
+}
+
+void graph_free(graph *g)
+{
+    if (g)
+        arena_free(&g->memory);
+    free(g);
+}
+
+OrtStatus *graph_read_node(const ort_functions *ort, const OrtNode *info, graph *g)
+{
+    g->ort = ort, g->count = 1, g->is_alone = 1;
+    g->nodes = allocate(&g->memory, sizeof *g->nodes);
+    g->nodes->info = info;
+    return read_node(g, g->nodes);
 }
 
 void graph_forget(graph *g)

@@ -18,28 +18,16 @@ typedef struct {
     size_t widths[VALUES];           /* D, P, H */
 } kernel;
 
-/* The sizes of a run. rows: the product of the leading axes of the outputs. */
-typedef struct {
-    int64_t shape[MOST_RANK];
-    size_t rank, rows;
-} sizes;
-
-static OrtStatus *fetch(const kernel *k, const OrtKernelContext *context, tensor in[VALUES])
+OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t)
 {
-    const ort_functions *const ort = k->ort;
-    OrtStatus *status = NULL;
-    for (int i = 0; i < VALUES && !status; i++) {
-        const OrtValue *value = NULL;
-        in[i] = (tensor){0};
-        if (k->in[i] < 0)
-            continue;
-        status = ort->kernel_input(context, (size_t)k->in[i], &value);
-        if (!status)
-            status = ort->tensor_shape(value, &in[i].type, &in[i].shape, &in[i].rank);
-        if (!status)
-            status = ort->get_tensor_data(value, &in[i].data);
-    }
-    return status;
+    const OrtValue *value = NULL;
+    *t = (tensor){0};
+    if (place < 0)
+        return NULL;
+    OrtStatus *status = ort->kernel_input(context, (size_t)place, &value);
+    if (!status)
+        status = ort->tensor_shape(value, &t->type, &t->shape, &t->rank);
+    return status ? status : ort->get_tensor_data(value, &t->data);
 }
 
 /* Sets the sizes of a run. Returns 0 if shapes do not fit. */
@@ -81,8 +69,7 @@ static int is_whole(const tensor *t, const sizes *s, size_t width)
     return rows == s->rows && t->rank && (size_t)t->shape[t->rank - 1] == width;
 }
 
-/* t (.., width) or (.., 1) -> to (rows, width) */
-static void broadcast(const tensor *t, const sizes *s, size_t width, float *to)
+void broadcast(const tensor *t, const sizes *s, size_t width, float *to)
 {
     const size_t own = t->rank ? (size_t)t->shape[t->rank - 1] : 1;
     for (size_t row = 0; row < s->rows; row++, to += width) {
@@ -113,7 +100,9 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     size_t bytes[VALUES] = {0}, h_bytes = 0, total = 64;
     char message[LNRNN_MESSAGE] = "";
     (void)state;
-    OrtStatus *status = fetch(k, context, in);
+    OrtStatus *status = NULL;
+    for (int i = 0; i < VALUES && !status; i++)
+        status = input_at(k->ort, context, k->in[i], &in[i]);
     if (!status && !measure(k, in, &s))
         status = refuse(k, "lnrnn: a step's input and states have shapes or types that do not fit");
     for (int i = 0; i < 2 && !status; i++) {

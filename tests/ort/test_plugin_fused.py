@@ -97,8 +97,8 @@ def test_hard_sigmoids(rng, tmp_path, alpha):
 @pytest.mark.parametrize("primitives", [False, True])
 @pytest.mark.parametrize("placement", ["split", "joint", "gate"])
 def test_forms_of_norms(rng, tmp_path, placement, primitives):
-    """The order of gates is not lnrnn's."""
-    p, w = draw(rng, "LSTM", D, H, bias=False), Writer(rng)
+    """The order of gates is not lnrnn's. ONNX Runtime 1.24 reads eps only as the second operand of Add."""
+    p, w = draw(rng, "LSTM", D, H, bias=False), Writer(None if primitives else rng)
     x_, h_ = affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], None)
 
     def norm(a, n):
