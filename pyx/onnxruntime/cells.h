@@ -60,7 +60,7 @@ typedef struct {
     size_t atom_count;
     int joined; /* a product with a Concat is a sum of products with its parts, for cells with one matrix for x and h */
     int searches, is_alone; /* is_alone: the graph is one node, whose neighbours are unknown */
-    value **in, **out; /* inputs and outputs */
+    value **in, **out;      /* inputs and outputs */
     size_t inputs, outputs;
 } graph;
 
@@ -225,10 +225,11 @@ const char *constant_name(int k);
 /* --- loops.c: a Loop or Scan whose body is one step ------------------------------------------------------ */
 
 /* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
- * graph, or NULL: T is the number of steps of a Loop. x (T, B, D), y (T, B, P), the states (B, ..). */
+ * graph, or NULL. T: the number of steps of a Loop, or `steps` if it is constant. x (T, B, D), y (T, B, P), the states (B, ..). */
 typedef struct {
     const step *step;
     int is_reverse;
+    int64_t steps; /* -1: all of x, or T */
     node *nodes[3];
     size_t count;
     const OrtValueInfo *T, *in[VALUES], *y, *out[2];
@@ -250,10 +251,12 @@ lnrnn_status step_network(const step *s, const lnrnn_description *d, network_lis
 /* --- step_run.c, loop_run.c ------------------------------------------------------------------------------- */
 
 /* Do the same as kernel_create, for a step and for all steps of a loop. */
-OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused, lnrnn_network *network,
-                                network_list *list, memory_pool *pool, int threads, OrtStatus **status);
-OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const OrtNode *fused, lnrnn_network *network,
-                                network_list *list, memory_pool *pool, int threads, OrtStatus **status);
+OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused,
+                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                OrtStatus **status);
+OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const OrtNode *fused,
+                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                OrtStatus **status);
 /* The sizes of a run. rows: the product of the leading axes of the outputs. */
 typedef struct {
     int64_t shape[8];

@@ -85,7 +85,8 @@ static OrtStatus *claim_loop(graph *g, const loop *l, OrtEpGraphSupportInfo *cla
 }
 
 /* Reads a Loop or Scan. with_loops: whether the runtime can compile a Loop. Returns 1, or 0 if no network replaces it. */
-static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body, loop *l, lnrnn_description *d)
+static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body, loop *l,
+                     lnrnn_description *d)
 {
     if (!is_operator(n, "Scan") && !(with_loops && is_operator(n, "Loop")))
         return 0;
@@ -119,15 +120,16 @@ static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphS
         graph *const body = graph_create();
         loop l;
         lnrnn_description d;
-        if (body && !setjmp(body->memory.full) && read_loop(g, &g->nodes[k], with_loops, weights, body, &l, &d))
+        if (body && !setjmp(body->memory.full)
+            && read_loop(g, &g->nodes[k], with_loops, weights, body, &l, &d))
             status = claim_loop(g, &l, claims);
         graph_free(body);
     }
     return status;
 }
 
-OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *info, const OrtNode *within, int minor, int weights,
-                       OrtEpGraphSupportInfo *claims)
+OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *info, const OrtNode *within, int minor,
+                       int weights, OrtEpGraphSupportInfo *claims)
 {
     const int with_loops = minor >= ORT_VERSION_LOOPS;
     if (within && (minor < ORT_VERSION_SUBGRAPHS || is_in_claim(ort, within, with_loops, weights)))
@@ -173,7 +175,8 @@ static int read_claim(graph *g, graph *body, int weights, const step **s, loop *
 }
 
 int step_compile(const ort_functions *ort, const OrtGraph *info, const OrtNode *fused, int weights,
-                 network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made, OrtStatus **status)
+                 network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made,
+                 OrtStatus **status)
 {
     graph *const g = graph_create(), *const body = graph_create();
     volatile int done = 0;

@@ -13,7 +13,10 @@ struct block {
     char data[];
 };
 
-enum { BLOCK = 1 << 16, MOST_BYTES = 1 << 28 }; /* the plug-in leaves a graph that needs more to the runtime */
+enum {
+    BLOCK = 1 << 16,
+    MOST_BYTES = 1 << 28
+}; /* the plug-in leaves a graph that needs more to the runtime */
 
 void *allocate(arena *memory, size_t bytes)
 {
@@ -154,8 +157,8 @@ typedef OrtStatus *graph_counter(const OrtGraph *, size_t *);
 typedef OrtStatus *graph_lister(const OrtGraph *, const OrtValueInfo **, size_t);
 
 /* Sets *n to the number of inputs or outputs of a graph, and *values (n) to them. */
-static OrtStatus *interface(graph *g, const OrtGraph *info, graph_counter *count, graph_lister *get, value ***values,
-                            size_t *n)
+static OrtStatus *interface(graph *g, const OrtGraph *info, graph_counter *count, graph_lister *get,
+                            value ***values, size_t *n)
 {
     OrtStatus *status = count(info, n);
     const OrtValueInfo **const infos = allocate(&g->memory, (*n + 1) * sizeof *infos);
@@ -183,7 +186,8 @@ OrtStatus *graph_read(const ort_functions *ort, const OrtGraph *info, graph *g)
     }
     if (!status)
         status = interface(g, info, ort->graph_input_count, ort->graph_inputs, &g->in, &g->inputs);
-    return status ? status : interface(g, info, ort->graph_output_count, ort->graph_outputs, &g->out, &g->outputs);
+    return status ? status
+                  : interface(g, info, ort->graph_output_count, ort->graph_outputs, &g->out, &g->outputs);
 }
 
 graph *graph_create(void)

@@ -68,13 +68,14 @@ static int match_scan(graph *g, node *n, graph *body, loop *l)
     if (n->version < 9 || integer_attribute(g, n, "num_scan_inputs", 0) != 1 || n->inputs != states + 1
         || body->inputs != states + 1 || body->outputs != n->outputs || n->outputs != states + 1
         || !all_are(g, n, "scan_input_axes", 1, 0) || !all_are(g, n, "scan_output_axes", 1, 0)
-        || !all_are(g, n, "scan_input_directions", 1, back) || !all_are(g, n, "scan_output_directions", 1, back))
+        || !all_are(g, n, "scan_input_directions", 1, back)
+        || !all_are(g, n, "scan_output_directions", 1, back))
         return 0;
     for (size_t k = 0; k < states; k++)
         if (!set_state(n, body, l, k, k))
             return 0;
     const value *const x = input(n, states), *const y = n->out[states];
-    if (!x || x->rank != 3 || body->in[states] != l->step->in[VALUE_X]
+    if (!x || x->rank != 3 || x->is_constant || body->in[states] != l->step->in[VALUE_X]
         || before_identity(body->out[states]) != l->step->out[0])
         return 0;
     l->in[VALUE_X] = x->info, l->y = y ? y->info : NULL, l->is_reverse = (int)back;
@@ -85,7 +86,8 @@ static int match_scan(graph *g, node *n, graph *body, loop *l)
 /* Returns 1 if a value is a constant that is true. */
 static int is_true(const value *v)
 {
-    return v->is_constant && v->constant.type == ORT_BOOL && v->constant.rank <= 1 && *(const char *)v->constant.data;
+    return v->is_constant && v->constant.type == ORT_BOOL && v->constant.rank <= 1
+           && *(const char *)v->constant.data;
 }
 
 /* Sets y: output `at` of the body is a sequence to which each step adds h, and which a ConcatFromSequence joins. */
@@ -116,7 +118,8 @@ static int match_loop(graph *g, node *n, graph *body, loop *l)
     const size_t states = (size_t)l->step->pattern->states, extra = n->inputs - 2 - states;
     const node *const gather = l->step->in[VALUE_X]->producer;
     if (n->inputs < 2 + states || extra > 1 || body->inputs != n->inputs || body->outputs != n->outputs + 1
-        || body->outputs != 2 + states || !input(n, 0) || (input(n, 1) && !is_true(input(n, 1))))
+        || body->outputs != 2 + states || !input(n, 0)
+        || (!g->is_alone && input(n, 1) && !is_true(input(n, 1))))
         return 0;
     if (before_identity(body->out[0]) != body->in[1] && !is_true(before_identity(body->out[0])))
         return 0;
@@ -131,7 +134,11 @@ static int match_loop(graph *g, node *n, graph *body, loop *l)
     for (size_t k = 0; k < body->inputs; k++)
         if (x == body->in[k])
             return 0;
-    l->in[VALUE_X] = x->info, l->T = input(n, 0)->info;
+    l->in[VALUE_X] = x->info;
+    if (constant_integers(n, 0, &l->steps, 1) != 1)
+        l->T = input(n, 0)->info;
+    else if (l->steps < 0)
+        return 0;
     l->nodes[0] = n, l->count = 1;
     if (extra)
         return match_sequence(g, n, body, l, 1 + states);
@@ -145,7 +152,7 @@ int loop_match(graph *g, node *n, graph *body, loop *l)
     const OrtGraph *info = NULL;
     const char *name = NULL;
     size_t count = 0;
-    *l = (loop){.count = 0};
+    *l = (loop){.steps = -1};
     if (failed(g->ort, g->ort->node_subgraph_count(n->info, &count)) || count != 1
         || failed(g->ort, g->ort->node_subgraphs(n->info, &info, 1, &name)) || !info
         || failed(g->ort, graph_read(g->ort, info, body)) || !(l->step = only_step(body)))

@@ -390,8 +390,11 @@ static int accept(matcher *m)
     const atom *const norm = m->b.eps;
     s.eps = norm ? norm->eps : 0;
     s.out[0] = m->b.results[EQUATION_H], s.out[1] = m->p->states > 1 ? m->b.results[EQUATION_C] : NULL;
-    for (int k = 0; k < VALUES; k++)
+    for (int k = 0; k < VALUES; k++) {
         s.in[k] = m->b.values[k];
+        if (s.in[k] && s.in[k]->is_constant)
+            return 0;
+    }
     if (!s.in[VALUE_X] || !s.in[VALUE_H0] || (m->p->states > 1 && (!s.out[1] || !s.in[VALUE_C0])))
         return 0;
     for (int k = 0; k < FUNCTIONS_; k++)

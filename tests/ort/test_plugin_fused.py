@@ -8,16 +8,16 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnx_ir")
 
-from onnx import helper  # noqa: E402
+from onnx import helper, numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 import onnx_loops  # noqa: E402
 from lnrnn.onnx.cells.patterns import PATTERNS  # noqa: E402
 from networks import calm  # noqa: E402
-from onnx_cells import BLENDS, Writer, affine, blend, cut, draw, gru, layer_norm, lstm, step, step_model  # noqa: E402
+from onnx_cells import BLENDS, Writer, affine, blend, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
-from plugin_runs import agree, alone, claimed, plugged, version  # noqa: E402
+from plugin_runs import agree, alone, claimed, plugged, profiled, version  # noqa: E402
 
 D, H, SIZES = 3, 4, {"B": 2, "T": 5}
 WITHIN = pytest.mark.skipif(version() < (1, 25), reason="nodes of subgraphs need ONNX Runtime 1.25")
@@ -32,13 +32,15 @@ def draw_inputs(session, rng, **sizes):
     }  # fmt: skip
 
 
-def check(proto, rng, tmp_path, nodes=1, **sizes):
-    """Compares a model with the runtime. nodes: the number of nodes that the plug-in must run."""
+def check(proto, rng, tmp_path, nodes=1, loop=False, **sizes):
+    """Compares a model with the runtime. nodes: the number of nodes that the plug-in must run. loop: whether
+    the runtime must run a Loop or Scan."""
     theirs = alone(proto)
     given = draw_inputs(theirs, rng, **sizes)
-    ours, ran = claimed(proto, given, tmp_path)
+    ours, ran, others = profiled(proto, given, tmp_path)
     agree(ours, theirs.run(None, given))
-    assert ran == nodes
+    assert len(ran) == nodes
+    assert bool({"Loop", "Scan"} & others) == loop
 
 
 # --- the table of patterns ----------------------------------------------------------------------------------
@@ -61,18 +63,23 @@ def test_each_pattern_as_a_step_of_to_onnx(rng, tmp_path, name):
     check(proto, rng, tmp_path, B=1)
 
 
-@WITHIN
-@pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if "norm=" in name or "LayerNorm" in name])
-def test_each_pattern_with_a_norm_in_a_scan_of_to_onnx(rng, tmp_path, name):
-    proto = written(calm(5, 8, **CONFIGURATIONS[name]), tmp_path / "model.onnx")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if "LayerNorm" in name])
+def test_each_pattern_with_a_norm_in_a_scan_of_to_onnx(rng, tmp_path, name, reverse):
+    if reverse and "proj_size" in name:
+        pytest.skip("tested once")
+    proto = written(calm(5, 8, reverse=reverse, **CONFIGURATIONS[name]), tmp_path / "model.onnx")
     check(proto, rng, tmp_path)
+    check(proto, rng, tmp_path, B=1, T=1)
 
 
 # --- the forms that files have ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["Split", "Split into sizes", "Slice", "Slice by Shape"])
-@pytest.mark.parametrize("product", ["Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose", "joined"])
+@pytest.mark.parametrize(
+    "product", ["Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose", "joined"]
+)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LiGRU"])
 def test_forms_of_a_step(rng, tmp_path, kind, product, how):
     """The order of an LSTM's gates is not lnrnn's."""
@@ -160,17 +167,95 @@ def test_steps_in_a_row(rng, tmp_path, kind):
             check(model(w.nodes, inputs, list(state), w.arrays), rng, tmp_path, nodes=4)
 
 
-@WITHIN
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+LOOPS = pytest.mark.skipif(version() < (1, 32), reason="earlier runtimes do not pass all inputs of a Loop")
+CELLS = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+
+
+@LOOPS
+@CELLS
+@pytest.mark.parametrize("trip", ["shape", 3])
 @pytest.mark.parametrize("join", ["sequence", "scan output"])
-def test_steps_in_a_loop(rng, tmp_path, kind, join):
-    check(onnx_loops.loop(rng, kind, join=join), rng, tmp_path)
+def test_a_loop_of_steps(rng, tmp_path, kind, join, trip):
+    proto = onnx_loops.loop(rng, kind, join=join, trip=trip)
+    check(proto, rng, tmp_path)
+    check(proto, rng, tmp_path, T=9, B=1)
+
+
+@LOOPS
+def test_a_loop_with_more_steps_than_its_input_is_an_error(rng):
+    session = plugged(onnx_loops.loop(rng, "GRU", trip=6))
+    with pytest.raises(Exception, match="a loop has more steps than its input"):
+        session.run(None, draw_inputs(session, rng))
+    session.run(None, draw_inputs(session, rng, T=6))
+
+
+@LOOPS
+def test_states_of_a_loop_that_are_constants_or_serve_all_sequences(rng, tmp_path):
+    for shape in ((1, H), (2, H)):
+        proto = onnx_loops.loop(rng, "LSTM")
+        for name in ("h0", "c0"):
+            value = rng.standard_normal(shape).astype(np.float32)
+            proto.graph.initializer.append(numpy_helper.from_array(value, name))
+            (given,) = (i for i in proto.graph.input if i.name == name)
+            proto.graph.input.remove(given)
+        for node in proto.graph.node:
+            for a in node.attribute:
+                if a.name == "body":
+                    for i in a.g.input[2:4]:
+                        i.type.tensor_type.shape.dim[0].ClearField("dim_param")
+        check(proto, rng, tmp_path)
 
 
 @WITHIN
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@CELLS
+@pytest.mark.parametrize("options", [{"index": "T - 1 - t"}, {"join": "front of sequence"}], ids=str)
+def test_steps_in_another_loop(rng, tmp_path, kind, options):
+    check(onnx_loops.loop(rng, kind, **options), rng, tmp_path, loop=True)
+
+
+@CELLS
+def test_a_scan_of_steps(rng, tmp_path, kind):
+    for back in ((0, 0), (1, 1)):
+        check(onnx_loops.scan(rng, kind, back), rng, tmp_path)
+
+
+@WITHIN
+@CELLS
+@pytest.mark.parametrize("options", [{"back": (1, 0)}, {"back": (0, 1)}, {"axes": (1, 1)}, {"axes": (0, 1)}],
+                         ids=str)  # fmt: skip
+def test_steps_in_another_scan(rng, tmp_path, kind, options):
+    check(onnx_loops.scan(rng, kind, **options), rng, tmp_path, loop=True)
+
+
+@WITHIN
+@CELLS
 def test_two_steps_in_a_scan(rng, tmp_path, kind):
-    check(onnx_loops.scan(rng, kind, layers=2), rng, tmp_path, nodes=2)
+    check(onnx_loops.scan(rng, kind, layers=2), rng, tmp_path, nodes=2, loop=True)
+
+
+@WITHIN
+def test_a_sequence_that_two_nodes_read_keeps_the_loop(rng, tmp_path):
+    more = helper.make_node("ConcatFromSequence", ["ys_n"], ["y2"], axis=0, new_axis=1)
+    proto = onnx_loops.loop(rng, "GRU", extra=[more])
+    proto.graph.output.append(helper.make_tensor_value_info("y2", FLOAT, None))
+    check(proto, rng, tmp_path, nodes=0, loop=True)
+
+
+@WITHIN
+@pytest.mark.parametrize("fault", ["states exchanged", "a state that stays", "c as y"])
+def test_a_scan_with_other_outputs_is_left_or_right(rng, tmp_path, fault):
+    proto = onnx_loops.scan(rng, "LSTM")
+    (body,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "body")
+    h, c, y = (value.name for value in body.output)
+    for node in body.node:
+        if node.output[0] == y and fault == "c as y":
+            node.input[0] = c
+    if fault == "states exchanged":
+        body.output[0].name, body.output[1].name = c, h
+    if fault == "a state that stays":
+        body.node.append(helper.make_node("Identity", [body.input[1].name], ["same"]))
+        body.output[1].name = "same"
+    check(proto, rng, tmp_path, loop=True)
 
 
 # --- near misses: left to the runtime, or right -------------------------------------------------------------
@@ -261,7 +346,9 @@ def test_another_gru_is_left_or_right(rng, tmp_path, fault):
     w, p = Writer(), draw(rng, "GRU", D, H)
     x_, h_ = affine(w, "x", p["weight_ih"], p["bias_ih"]), affine(w, "h0", p["weight_hh"], p["bias_hh"])
     x, h = (dict(zip("rzn", cut(w, a, 3, H), strict=True)) for a in (x_, h_))
-    r, z = (w.node("Sigmoid", w.node("Add", x[k], h[k])) for k in ("zr" if fault == "gates exchanged" else "rz"))
+    r, z = (
+        w.node("Sigmoid", w.node("Add", x[k], h[k])) for k in ("zr" if fault == "gates exchanged" else "rz")
+    )
     reset = w.node("Mul", r, h["n"])
     n = w.node("Tanh", w.node("Add", x["n"], w.node("Mul", r, reset) if fault == "r twice" else reset))
     new = blend(w, z, n, "c0" if fault == "another old h" else "h0", "h - n")
