@@ -100,7 +100,6 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(attribute_type, 363, OrtStatus *, (const OrtOpAttr *, int *))                                          \
     F(node_subgraph_count, 365, OrtStatus *, (const OrtNode *, size_t *))                                    \
     F(node_subgraphs, 366, OrtStatus *, (const OrtNode *, const OrtGraph **, size_t, const char **names))    \
-    F(node_graph, 367, OrtStatus *, (const OrtNode *, const OrtGraph **))                                    \
     F(get_tensor_data, 378, OrtStatus *, (const OrtValue *, const void **))                                  \
     F(session_entries, 379, OrtStatus *, (const OrtSessionOptions *, OrtKeyValuePairs **))                   \
     F(tensor_shape, 414, OrtStatus *, (const OrtValue *, int *type, const int64_t **shape, size_t *rank))

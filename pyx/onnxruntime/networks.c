@@ -84,13 +84,15 @@ static const struct {
     size_t gates, onnx_gate[4];
 } ORDERS[] = {[LNRNN_RNN] = {1, {0}}, [LNRNN_LSTM] = {4, {0, 2, 3, 1}}, [LNRNN_GRU] = {3, {1, 0, 2}}};
 
+/* Returns the place of the number of output o of direction d in a scale or zero point. */
+static size_t of_column(size_t columns, size_t d, size_t o) { return columns == 1 ? d : d * columns + o; }
+
 int quantized_integer(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i)
 {
-    const size_t at = (d * shape[2] + i) * shape[1] + o,
-                 of_column = d * q->columns + (q->columns > 1 ? o : 0);
+    const size_t at = (d * shape[2] + i) * shape[1] + o, zero = of_column(q->zero_columns, d, o);
     if (q->type == ORT_UINT8)
-        return ((const uint8_t *)q->data)[at] - ((const uint8_t *)q->zero)[of_column];
-    return ((const int8_t *)q->data)[at] - ((const int8_t *)q->zero)[of_column];
+        return ((const uint8_t *)q->data)[at] - ((const uint8_t *)q->zero)[zero];
+    return ((const int8_t *)q->data)[at] - ((const int8_t *)q->zero)[zero];
 }
 
 /* Writes W (k = 0), R (1), or the biases of W (2) and R (3) of direction d to target (G * H, n), with lnrnn's order of
@@ -110,7 +112,7 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
             for (size_t j = 0; j < n; j++) {
                 const size_t o = from + i;
                 const double w = q ? quantized_integer(q, shape, d, o, j)
-                                         * (double)q->scale[d * q->columns + (q->columns > 1 ? o : 0)]
+                                         * (double)q->scale[of_column(q->scale_columns, d, o)]
                                    : (double)source[o * n + j];
                 *target++ = (float)(w * factor);
             }

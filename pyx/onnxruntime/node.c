@@ -241,8 +241,9 @@ static int element_type(const ort_functions *ort, const OrtValueInfo *value)
 
 /* Sets *found to the numbers of a constant of this type. shape (rank): expected; 0 is any size of at least 1, which is
  * written. */
-static int constant(const ort_functions *ort, const OrtValueInfo *info, const char *name, int type,
-                    size_t *shape, size_t rank, const void **found, char reason[REASON])
+static int constant(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
+                    const char *name, int type, size_t *shape, size_t rank, const void **found,
+                    char reason[REASON])
 {
     bool is_constant = false;
     const OrtValue *value = NULL;
@@ -264,27 +265,28 @@ static int constant(const ort_functions *ort, const OrtValueInfo *info, const ch
         fits = is[k] > 0 && (!shape[k] || shape[k] == (size_t)is[k]);
         shape[k] = (size_t)is[k];
     }
+    read->contradictory = !fits;
     return fits || refuse(reason, "the shape of input %s does not fit the node", name);
 }
 
-static int floats(const ort_functions *ort, const OrtValueInfo *info, const char *name, size_t *shape,
-                  size_t rank, const float **found, char reason[REASON])
+static int floats(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info, const char *name,
+                  size_t *shape, size_t rank, const float **found, char reason[REASON])
 {
     const void *data = NULL;
-    const int right = constant(ort, info, name, ORT_FLOAT, shape, rank, &data, reason);
+    const int right = constant(ort, read, info, name, ORT_FLOAT, shape, rank, &data, reason);
     *found = data;
     return right;
 }
 
 /* Returns 1 if the peepholes are left out, or are zero. */
-static int no_peepholes(const ort_functions *ort, const OrtValueInfo *info, size_t directions, size_t H,
-                        char reason[REASON])
+static int no_peepholes(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
+                        size_t directions, size_t H, char reason[REASON])
 {
     size_t shape[2] = {directions, 3 * H};
     const float *peepholes = NULL;
     if (!info)
         return 1;
-    if (!floats(ort, info, "P", shape, 2, &peepholes, reason))
+    if (!floats(ort, read, info, "P", shape, 2, &peepholes, reason))
         return 0;
     for (size_t k = 0; k < shape[0] * shape[1]; k++)
         if (peepholes[k] != 0)
@@ -292,40 +294,50 @@ static int no_peepholes(const ort_functions *ort, const OrtValueInfo *info, size
     return 1;
 }
 
-/* Reads scales and zero points, of shape (D,) or (D, columns). */
-static int scales(const ort_functions *ort, const OrtValueInfo *scale, const OrtValueInfo *zero, int which,
-                  size_t directions, size_t columns, quantized_weight *q, char reason[REASON])
+/* Reads a scale or zero point of shape (D,) or (D, columns). Sets *read_columns to 1 or to columns. */
+static int per_column(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
+                      const char *name, int type, size_t columns, const void **found, size_t *read_columns,
+                      char reason[REASON])
+{
+    size_t shape[2] = {read->directions, columns};
+    *read_columns = 1;
+    if (constant(ort, read, info, name, type, shape, 1, found, reason))
+        return 1;
+    shape[0] = read->directions;
+    *read_columns = columns;
+    return constant(ort, read, info, name, type, shape, 2, found, reason);
+}
+
+static int scales(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *const *inputs,
+                  int which, size_t columns, quantized_weight *q, char reason[REASON])
 {
     static const char *const names[2][2] = {{"W_scale", "W_zero_point"}, {"R_scale", "R_zero_point"}};
-    size_t rank = 1, shape[2] = {directions, columns};
+    const OrtValueInfo *const *const own = &inputs[INPUTS + 2 * which];
     const void *found = NULL;
-    if (!constant(ort, scale, names[which][0], ORT_FLOAT, shape, rank, &found, reason)) {
-        rank = 2, shape[0] = directions;
-        if (!constant(ort, scale, names[which][0], ORT_FLOAT, shape, rank, &found, reason))
-            return 0;
-    }
+    if (!per_column(ort, read, own[0], names[which][0], ORT_FLOAT, columns, &found, &q->scale_columns, reason)
+        || !per_column(ort, read, own[1], names[which][1], q->type, columns, &q->zero, &q->zero_columns,
+                       reason))
+        return 0;
     q->scale = found;
-    q->columns = rank == 2 ? columns : 1;
     /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
-    for (size_t k = 0; k < directions * q->columns; k++)
+    for (size_t k = 0; k < read->directions * q->scale_columns; k++)
         if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
             return refuse(reason, "input %s has a number that is not 0, or within 2^-100 .. 2^119",
                           names[which][0]);
-    shape[0] = directions, shape[1] = columns;
-    return constant(ort, zero, names[which][1], q->type, shape, rank, &q->zero, reason);
+    return 1;
 }
 
 /* Reads W (D, I, 4 H) or R (D, H, 4 H) of a DynamicQuantizeLSTM. Sets shape to (D, 4 H, I) or (D, 4 H, H). */
-static int quantized(const ort_functions *ort, const OrtValueInfo *const *inputs, int which, size_t shape[3],
-                     quantized_weight *q, char reason[REASON])
+static int quantized(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *const *inputs,
+                     int which, size_t shape[3], quantized_weight *q, char reason[REASON])
 {
     static const char *const names[] = {"W", "R"};
     /* A sum of 32 bits holds fewer products by -128. */
     enum { LOW_INPUTS = INT32_MAX / (127 * 128) };
     size_t is[3] = {shape[0], shape[2], shape[1]};
     q->type = element_type(ort, inputs[W + which]) == ORT_UINT8 ? ORT_UINT8 : ORT_INT8;
-    if (!constant(ort, inputs[W + which], names[which], q->type, is, 3, &q->data, reason)
-        || !scales(ort, inputs[8 + 2 * which], inputs[9 + 2 * which], which, is[0], is[2], q, reason))
+    if (!constant(ort, read, inputs[W + which], names[which], q->type, is, 3, &q->data, reason)
+        || !scales(ort, read, inputs, which, is[2], q, reason))
         return 0;
     shape[1] = is[2], shape[2] = is[1];
     const int lowest = shape[2] <= LOW_INPUTS ? -128 : -127;
@@ -348,15 +360,16 @@ static int weights(const ort_functions *ort, const OrtValueInfo *const *inputs, 
 {
     const size_t G = OPERATORS[row].gates;
     const int is_quantized = row == QUANTIZED;
-    if (is_quantized ? !quantized(ort, inputs, 1, r, &read->quantized[1], reason)
-                     : !floats(ort, inputs[R], "R", r, 3, &read->weight[R], reason))
+    if (is_quantized ? !quantized(ort, read, inputs, 1, r, &read->quantized[1], reason)
+                     : !floats(ort, read, inputs[R], "R", r, 3, &read->weight[R], reason))
         return 0;
     const size_t H = r[2];
-    if (H > SIZE_MAX / G || r[1] != G * H)
+    read->contradictory = H > SIZE_MAX / G || r[1] != G * H;
+    if (read->contradictory)
         return refuse(reason, "the shape of input R does not fit the node");
     w[1] = G * H;
-    return is_quantized ? quantized(ort, inputs, 0, w, &read->quantized[0], reason)
-                        : floats(ort, inputs[W], "W", w, 3, &read->weight[W], reason);
+    return is_quantized ? quantized(ort, read, inputs, 0, w, &read->quantized[0], reason)
+                        : floats(ort, read, inputs[W], "W", w, 3, &read->weight[W], reason);
 }
 
 /* Reads the weights, and checks the types of the other inputs. all (MOST_INPUTS): the inputs. */
@@ -365,21 +378,22 @@ static int inputs(const ort_functions *ort, const OrtNode *node, const OrtValueI
 {
     const size_t G = OPERATORS[row].gates, D = read->directions;
     size_t r[3] = {D, 0, 0}, w[3] = {D, 0, 0};
-    int64_t hidden_size = 0;
     if (!weights(ort, all, row, w, r, read, reason))
         return 0;
     const size_t H = r[2];
+    int64_t hidden_size = (int64_t)H;
     size_t b[2] = {D, 2 * G * H};
-    if (read->input[B] && !floats(ort, read->input[B], "B", b, 2, &read->weight[B], reason))
+    if (read->input[B] && !floats(ort, read, read->input[B], "B", b, 2, &read->weight[B], reason))
         return 0;
     if (!integer(ort, node, "hidden_size", &hidden_size, reason))
         return 0;
-    if (hidden_size && (uint64_t)hidden_size != H)
+    read->contradictory = hidden_size < 0 || (uint64_t)hidden_size != H;
+    if (read->contradictory)
         return refuse(reason, "attribute hidden_size is %lld, but R has %zu units", (long long)hidden_size,
                       H);
     if (OPERATORS[row].cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
         return refuse(reason, "the node has more inputs than its operator");
-    if (!no_peepholes(ort, read->input[PEEPHOLES], D, H, reason))
+    if (!no_peepholes(ort, read, read->input[PEEPHOLES], D, H, reason))
         return 0;
     static const struct {
         int input, type;
@@ -413,7 +427,8 @@ int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurr
                              .description = lnrnn_describe(OPERATORS[row].cell, 1, 1)};
     read->name = failed(ort, ort->node_name(node, &name)) || !name ? "" : name;
     read->description.norm = LNRNN_NORM_NONE;
-    read->description.weights = row == QUANTIZED ? LNRNN_WEIGHT_I8 : weights;
+    /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
+    read->description.weights = row == QUANTIZED ? LNRNN_WEIGHT_I8A8 : weights;
     if (failed(ort, ort->node_version(node, &version)) || (version < 7 && row != QUANTIZED))
         return refuse(reason, "the operator must be of opset 7 or later");
     if (failed(ort, ort->node_input_count(node, &in)) || in > (row == QUANTIZED ? MOST_INPUTS : INPUTS)
@@ -426,7 +441,7 @@ int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurr
         if (!*name_of(ort, read->output[k]))
             read->output[k] = NULL;
     if (!attributes(ort, node, row, read, reason) || !inputs(ort, node, all, row, read, reason))
-        return 0;
+        return read->contradictory ? -1 : 0;
     read->description.bias = read->weight[B] != NULL;
     char message[LNRNN_MESSAGE] = "";
     if (lnrnn_description_resolve(&read->description, message))

@@ -16,7 +16,7 @@ typedef struct {
     int type; /* ORT_INT8 or ORT_UINT8, of data and zero */
     const void *data, *zero;
     const float *scale;
-    size_t columns; /* 4 * H: each column has a scale and a zero point; 1: each direction has one */
+    size_t scale_columns, zero_columns; /* 4 * H: each column has its own; 1: a direction has one */
 } quantized_weight;
 
 /* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the runtime. */
@@ -26,6 +26,7 @@ typedef struct {
     lnrnn_description description;
     int layout;                 /* 0: X (T, B, I); 1: X (B, T, I) */
     size_t directions;          /* D */
+    int contradictory;          /* the shapes of weights contradict each other or an attribute */
     double gate_factor;         /* multiplies the sums of the gates, because hard sigmoids differ in slope */
     const float *weight[B + 1]; /* at W (D, G * H, I), at R (D, G * H, H), at B (D, 2 * G * H) or NULL */
     quantized_weight
@@ -35,8 +36,8 @@ typedef struct {
 /* node.c */
 /* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
-/* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1, or 0 with the reason why no network
- * can replace the node. */
+/* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1; or 0 with the reason why no network
+ * can replace the node; or -1 with the reason why the node is contradictory. */
 int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurrent_node *read,
               char reason[REASON]);
 /* Returns a status that is not NULL as 1, and releases it. */
@@ -50,7 +51,7 @@ typedef struct network_list network_list;
 network_list *networks_create(void);
 void networks_free(network_list *list);
 /* Does the same as lnrnn_network_create, but returns a network of the list if one has an equal description and equal weights.
- * weights (floats): the memory to which all arrays point. It is taken over. */
+ * weights (floats): memory with all arrays in the order of lnrnn_description_array, which this function takes over. */
 lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
                           size_t count, float *weights, size_t floats, lnrnn_network **network,
                           char message[LNRNN_MESSAGE]);

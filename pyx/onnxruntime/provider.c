@@ -66,6 +66,7 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                  ORT_VERSION_SUBGRAPHS);
         right = 0;
     }
+    /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their weights. */
     if (right)
         return ort->claim(claims, &node, 1, &options);
     snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%s) to the runtime: %s", read.name, read.kind,
@@ -118,7 +119,7 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
         && (step_compile(ort, graph, fused, p->weights, p->networks, p->pool, p->threads, made, &status)
             || status))
         return status;
-    if (!node || !node_read(ort, node, p->weights, &read, reason)) {
+    if (!node || node_read(ort, node, p->weights, &read, reason) < 1) {
         snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
         return ort->create_status(ORT_FAIL, text);
     }

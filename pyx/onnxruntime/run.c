@@ -361,6 +361,7 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
 {
     const OrtValueInfo *in[RUN_INPUTS], *out[OUTPUTS];
     size_t inputs = 0, outputs = 0;
+    *status = NULL;
     kernel *const k = calloc(1, sizeof *k);
     const size_t label_bytes = strlen(read->name) + 32;
     if (!k || !(k->label = malloc(label_bytes))) {
@@ -380,17 +381,18 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
                 && !failed(ort, ort->node_inputs(fused, in, inputs))
                 && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= OUTPUTS
                 && !failed(ort, ort->node_outputs(fused, out, outputs));
-    for (int i = 0; i < RUN_INPUTS && right; i++) {
+    for (int i = 0; i < RUN_INPUTS && right && !*status; i++) {
         const OrtValueInfo *const value = read->input[NODE_INPUT[i]];
         k->source[i].place = place_of(ort, value, in, inputs);
-        if (value && k->source[i].place < 0)
-            right = keep_constant(ort, value, &k->source[i]);
+        if (value && k->source[i].place < 0 && !keep_constant(ort, value, &k->source[i]))
+            *status = fail(k, ORT_INVALID_ARGUMENT, "input %s cannot be read", INPUT_NAMES[i]);
     }
     for (int i = 0; i < OUTPUTS && right; i++)
         k->output[i] = place_of(ort, read->output[i], out, outputs);
-    if (right)
+    if (right && !*status)
         return &k->base.info;
-    *status = fail(k, ORT_FAIL, "the fused node has other inputs or outputs than the node");
+    if (!right)
+        *status = fail(k, ORT_FAIL, "the fused node has other inputs or outputs than the node");
     release(&k->base.info);
     return NULL;
 }

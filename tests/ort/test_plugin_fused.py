@@ -233,7 +233,7 @@ def test_two_steps_in_a_scan(rng, tmp_path, kind):
     check(onnx_loops.scan(rng, kind, layers=2), rng, tmp_path, nodes=2, loop=True)
 
 
-@WITHIN
+@LOOPS
 def test_a_sequence_that_two_nodes_read_keeps_the_loop(rng, tmp_path):
     more = helper.make_node("ConcatFromSequence", ["ys_n"], ["y2"], axis=0, new_axis=1)
     proto = onnx_loops.loop(rng, "GRU", extra=[more])

@@ -10,8 +10,8 @@ pytest.importorskip("onnx")
 from onnx import helper  # noqa: E402
 
 from onnx_files import FLOAT, model  # noqa: E402
-from plugin_runs import agree, alone, claimed, left  # noqa: E402
-from quantized_lstm import KINDS, STATE, D, H, X, feed, proto, quantized  # noqa: E402
+from plugin_runs import agree, alone, claimed, left, plugged  # noqa: E402
+from quantized_lstm import INPUTS, KINDS, STATE, D, H, X, feed, proto, quantized  # noqa: E402
 
 each_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 
@@ -30,18 +30,23 @@ def in_float32(own):
 
 @each_kind
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_weights_are_exact_and_the_states_have_14_bits(rng, tmp_path, options, dtype):
-    own, given = quantized(rng, **options), feed(rng, 20)
+def test_weights_are_exact(rng, tmp_path, options, dtype):
+    """Inputs and states of one step are multiples of 1 / 64 up to 127 / 64, which 8 bits represent."""
+    own = quantized(rng, **options)
+    given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
     ours, nodes = claimed(proto(own), given, tmp_path, dtype=dtype)
     assert nodes == 1
-    for our, their in zip(ours, alone(in_float32(own)).run(None, given), strict=True):
-        assert np.sqrt(np.square(our - their).mean()) < 5e-5
+    agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
 
 
 @each_kind
-def test_the_runtime_s_own_kernel_rounds_states_to_8_bits(rng, tmp_path, options):
-    made, given = proto(quantized(rng, **options)), feed(rng, 20)
-    agree(claimed(made, given, tmp_path)[0], alone(made).run(None, given), 6e-3)
+def test_errors_are_those_of_the_runtime_s_own_kernel(rng, options):
+    """Both round x and h to 8 bits. The plug-in has a scale for each sequence."""
+    own = quantized(rng, **options)
+    given = {name: np.float32(rng.standard_normal(a.shape)) for name, a in feed(rng, 40).items()}
+    sessions = plugged(proto(own)), alone(proto(own)), alone(in_float32(own))
+    ours, theirs, exact = (session.run(None, given)[0] for session in sessions)
+    assert np.square(ours - exact).mean() < 1.1 * np.square(theirs - exact).mean() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -62,9 +67,40 @@ def test_weights_that_int8_does_not_hold_are_left_to_the_runtime(rng, tmp_path, 
     assert f"node 'node' (DynamicQuantizeLSTM) to the runtime: {reason}" in said
 
 
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_scale_of_each_column_with_one_zero_point(rng, tmp_path, columns):
+    """The runtime's own kernel permits it, and the reverse."""
+    own = quantized(rng, np.uint8, zero=128, columns=columns)
+    for name in ("W", "R"):
+        own[f"{name}_zero_point"] = np.full((D,) if columns else (D, 4 * H), 128, np.uint8)
+    given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
+    ours, nodes = claimed(proto(own), given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
+    alone(proto(own)).run(None, given)
+
+
+CONTRADICTIONS = [
+    ("W", (D, INPUTS, 4 * H - 1)), ("W", (D, INPUTS, 8 * H)), ("W", (1, INPUTS, 4 * H)), ("W", (D, 0, 4 * H)),
+    ("R", (D, H, 4 * H - 1)), ("R", (D, H + 5, 4 * H)), ("R", (D, 4 * H, H)), ("R", (H, 4 * H)),
+    ("W_scale", ()), ("W_scale", (1,)), ("W_scale", (D, 1)), ("R_scale", (D, 4 * H + 1)), ("R_scale", (0,)),
+    ("W_zero_point", (3,)), ("W_zero_point", (1, 4 * H)), ("R_zero_point", (4 * H,)),
+    ("B", (D, 4 * H)), ("B", (1, 8 * H)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, shape", CONTRADICTIONS)
+def test_shapes_that_contradict_each_other_are_errors(rng, name, shape):
+    own = quantized(rng)
+    own[name] = np.ones(shape, own[name].dtype)
+    with pytest.raises(Exception, match=f"node 'node': the shape of input {name} does not fit the node"):
+        plugged(proto(own))
+
+
 def test_scales_of_zero(rng, tmp_path):
-    own, given = quantized(rng, columns=True), feed(rng, 3)
+    own = quantized(rng, columns=True)
+    given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
     own["W_scale"][:, ::5] = 0
     ours, nodes = claimed(proto(own), given, tmp_path)
     assert nodes == 1
-    agree(ours, alone(in_float32(own)).run(None, given), 1e-3)
+    agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
