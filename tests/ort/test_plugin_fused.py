@@ -14,7 +14,19 @@ import lnrnn  # noqa: E402
 import onnx_loops  # noqa: E402
 from lnrnn.onnx.cells.patterns import PATTERNS  # noqa: E402
 from networks import calm  # noqa: E402
-from onnx_cells import BLENDS, Writer, affine, blend, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
+from onnx_cells import (  # noqa: E402
+    BLENDS,
+    Writer,
+    affine,
+    blend,
+    cut,
+    draw,
+    exported,
+    layer_norm,
+    lstm,
+    step,
+    step_model,
+)
 from onnx_files import FLOAT, model  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
 from plugin_runs import agree, alone, claimed, plugged, profiled, version  # noqa: E402
@@ -362,3 +374,68 @@ def test_an_attention_is_no_rnn(rng, tmp_path):
     w, p = Writer(), draw(rng, "RNN", D, H)
     a = step(w, "RNN", p, "x", ["h0"])[0]
     check(step_model(w, [w.node("Neg", a)], D, H), rng, tmp_path, nodes=0)
+
+
+def test_a_part_of_a_norm_for_two_gates_is_no_lstm(rng, tmp_path):
+    for twice in (False, True):
+        w, p = Writer(), draw(rng, "LSTM", D, H, bias=False)
+        x_, h_ = (
+            cut(w, layer_norm(w, affine(w, name, p[weight], None), rng.uniform(0.5, 1.5, 4 * H), None), 4, H)
+            for name, weight in (("x", "weight_ih"), ("h0", "weight_hh"))
+        )
+        order = [0, 0, 2, 3] if twice else [1, 0, 2, 3]
+        gates = [w.node("Add", x_[k], h_[at]) for k, at in enumerate(order)]
+        new = lstm(w, dict(zip("ifgo", gates, strict=True)), "c0")
+        check(step_model(w, new, D, H), rng, tmp_path, nodes=int(not twice))
+
+
+@LOOPS
+def test_a_loop_whose_outputs_are_joined_without_a_new_axis_is_left(rng, tmp_path):
+    proto = onnx_loops.loop(rng, "GRU")
+    (join,) = (node for node in proto.graph.node if node.op_type == "ConcatFromSequence")
+    del join.attribute[:]
+    join.attribute.append(helper.make_attribute("axis", 0))
+    check(proto, rng, tmp_path, nodes=0, loop=True)
+
+
+# --- files of torch -----------------------------------------------------------------------------------------
+
+
+def unrolled(torch, cell):
+    """Returns a module that calls a cell for each of five steps."""
+
+    class Unrolled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x, h, c):
+            ys = []
+            for t in range(5):
+                h, c = self.cell(x[t], h, c)
+                ys.append(h)
+            return torch.stack(ys), h, c
+
+    return Unrolled()
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_a_cell_of_torch(rng, tmp_path, kind, dynamo):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(1)
+    x, h, c = torch.randn(2, D), torch.randn(2, H), torch.randn(2, H)
+    given = (x, (h, c)) if kind == "LSTMCell" else (x, h)
+    check(exported(getattr(torch.nn, kind)(D, H), given, dynamo), rng, tmp_path)
+
+
+@pytest.mark.parametrize("dynamo, opset", [(False, 16), (False, 17), (True, 18)])
+def test_an_unrolled_layer_norm_lstm_of_torch(rng, tmp_path, dynamo, opset):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    from torch_cells import LayerNormLSTMCell, shaken
+
+    given = torch.randn(5, 2, D), torch.randn(2, H), torch.randn(2, H)
+    module = unrolled(torch, shaken(LayerNormLSTMCell(D, H)))
+    check(exported(module, given, dynamo, opset), rng, tmp_path, nodes=5)
