@@ -97,7 +97,7 @@ static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body
 }
 
 /* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a body before those in
- * its outer graph, of which it shows only this node. */
+ * its outer graph. Meanwhile it shows only this node of the outer graph. */
 static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with_loops, int weights)
 {
     graph *const g = graph_create(), *const body = graph_create();

@@ -1,5 +1,6 @@
-/* Runs all steps of a Loop or Scan through a network: x (T, B, D), h0 (B, P), c0 (B, H) -> y (T, B, P), h (B, P), c (B, H).
- * B may be 1 in an input, which then serves all sequences. */
+/* Runs all steps of a Loop or Scan through a network.
+ * x (T, B, D), h0 (B, P), c0 (B, H) -> y (T, B, P), h (B, P), c (B, H)
+ * An input with a B of 1 serves all sequences. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
