@@ -1,6 +1,5 @@
-/* Runs all steps of a Loop or Scan through a network.
- * x (T, B, D), h0 (B, P), c0 (B, H) -> y (T, B, P), h (B, P), c (B, H)
- * An input with a B of 1 serves all sequences. */
+/* x (T, B, D), h0 (B, P), c0 (B, H) -> y (T, B, P), h (B, P), c (B, H).
+ * Runs all steps of a Loop or Scan through a network. An input with one sequence serves all sequences. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
