@@ -1,4 +1,4 @@
-/* The plug-in's own types, for its files: reading nodes, their networks, running them, and the provider. */
+/* The plug-in's own types. cells.h has those for steps of cells in plain operators. */
 #ifndef LNRNN_ONNXRUNTIME_PLUGIN_H
 #define LNRNN_ONNXRUNTIME_PLUGIN_H
 
@@ -64,15 +64,53 @@ lnrnn_status node_network(network_list *list, const recurrent_node *read, lnrnn_
 int quantized_integer(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i);
 
 /* run.c */
+/* A tensor at a run, or a constant. */
+typedef struct {
+    int type;
+    const int64_t *shape;
+    size_t rank;
+    const void *data; /* NULL, with rank 0: left out */
+} tensor;
+
 /* Working memory of runs that no run uses now. */
 typedef struct memory_pool memory_pool;
 memory_pool *pool_create(void);
 void pool_free(memory_pool *pool);
+typedef struct {
+    lnrnn_workspace *workspace;
+    char *block; /* (bytes) */
+    size_t bytes;
+} run_memory;
+/* Returns the memory of a run with a block of this size, or NULL without memory. */
+run_memory *memory_take(memory_pool *pool, size_t bytes);
+void memory_put_back(memory_pool *pool, run_memory *m);
+/* The first members of each kernel. */
+typedef struct {
+    OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
+    void (*release)(OrtNodeComputeInfo *);
+} kernel_base;
 /* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
  * has all its networks when it calls the kernel's create_state, which closes `list`. */
 OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
                                   lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
                                   OrtStatus **status);
+/* kernel may be NULL. */
 void kernel_free(OrtNodeComputeInfo *kernel);
+/* Allocates an output of `context` at this place of the fused node, float32. place -1: sets *data to NULL. */
+OrtStatus *kernel_output_at(const ort_functions *ort, OrtKernelContext *context, int place,
+                            const int64_t *shape, size_t rank, float **data);
+/* Returns the place of a value among n values, or -1. */
+int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values,
+             size_t n);
+
+/* claims.c */
+/* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. The runtime is
+ * version 1.minor. weights: LNRNN_WEIGHT_F32 .. */
+OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *graph, const OrtNode *within, int minor,
+                       int weights, OrtEpGraphSupportInfo *claims);
+/* Creates the kernel of a claimed step. Returns 1, or 0 with a status or if the graph is no step. */
+int step_compile(const ort_functions *ort, const OrtGraph *graph, const OrtNode *fused, int weights,
+                 network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made,
+                 OrtStatus **status);
 
 #endif

@@ -1,4 +1,5 @@
 /* The execution provider. ONNX Runtime calls it to find nodes for lnrnn, and to create their kernels. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 typedef struct {
     OrtEpFactory interface; /* first: the runtime has a pointer to it */
     ort_functions ort;
-    int takes_subgraphs; /* whether the runtime has ORT_VERSION_SUBGRAPHS */
+    int minor; /* the runtime is version 1.minor */
 } factory;
 
 typedef struct {
@@ -60,7 +61,7 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
     recurrent_node read;
     char reason[REASON], text[REASON + 256];
     int right = node_read(ort, node, p->weights, &read, reason);
-    if (right && within && !p->owner->takes_subgraphs) {
+    if (right && within && p->owner->minor < ORT_VERSION_SUBGRAPHS) {
         snprintf(reason, sizeof reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
                  ORT_VERSION_SUBGRAPHS);
         right = 0;
@@ -92,6 +93,8 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
         if (node_is_recurrent(ort, nodes[i]))
             status = claim(p, nodes[i], within, claims);
     free(nodes);
+    if (!status)
+        status = steps_claim(ort, graph, within, p->owner->minor, p->weights, claims);
     return status;
 }
 
@@ -106,11 +109,15 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
     recurrent_node read = {.name = ""};
     lnrnn_network *network = NULL;
     size_t n = 0;
-    char reason[REASON] = "a claim must have one node", message[LNRNN_MESSAGE] = "", text[REASON + 256];
+    char reason[REASON] = "a claim must be a node or a step", message[LNRNN_MESSAGE] = "", text[REASON + 256];
     OrtStatus *status = ort->graph_node_count(graph, &n);
     if (!status && n == 1)
         status = ort->graph_nodes(graph, &node, 1);
     if (status)
+        return status;
+    if ((!node || !node_is_recurrent(ort, node))
+        && (step_compile(ort, graph, fused, p->weights, p->networks, p->pool, p->threads, made, &status)
+            || status))
         return status;
     if (!node || node_read(ort, node, p->weights, &read, reason) < 1) {
         snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
@@ -285,12 +292,12 @@ static bool is_stream_aware(const OrtEpFactory *self)
     return false;
 }
 
-/* text: the version of the runtime, such as "1.32.0". Returns 1 if it is 1.minor or later. */
-static int is_at_least(const char *text, int minor)
+/* text: the version of the runtime, such as "1.32.0". Returns 32; INT_MAX for a later major version, -1 for an earlier one. */
+static int minor_of(const char *text)
 {
     char *end = NULL;
     const long major = strtol(text, &end, 10);
-    return major > 1 || (major == 1 && *end == '.' && strtol(end + 1, NULL, 10) >= minor);
+    return major > 1 ? INT_MAX : major == 1 && *end == '.' ? (int)strtol(end + 1, NULL, 10) : -1;
 }
 
 #pragma GCC visibility push(default)
@@ -308,10 +315,10 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
     (void)registered_name, (void)logger;
     *count = 0;
     const char *const version = base->version();
-    const table functions = base->table(is_at_least(version, ORT_VERSION) ? ORT_VERSION : 1);
+    const table functions = base->table(minor_of(version) >= ORT_VERSION ? ORT_VERSION : 1);
     ort_functions ort = {.create_status = NULL};
 #define TAKE(name, position, ...) memcpy(&ort.name, &at[position], sizeof at[position]);
-    if (!is_at_least(version, ORT_VERSION)) {
+    if (minor_of(version) < ORT_VERSION) {
         OrtStatus *(*create_status)(int, const char *);
         memcpy(&create_status, &functions[0], sizeof create_status);
         snprintf(text, sizeof text, "lnrnn needs ONNX Runtime 1.%d or later, got %.40s", ORT_VERSION,
@@ -327,7 +334,7 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
     if (!f)
         return ort.create_status(ORT_FAIL, "lnrnn: no memory for the provider");
     f->ort = ort;
-    f->takes_subgraphs = is_at_least(version, ORT_VERSION_SUBGRAPHS);
+    f->minor = minor_of(version);
     f->interface = (OrtEpFactory){.version = ORT_VERSION,
                                   .name = factory_name,
                                   .vendor = vendor,

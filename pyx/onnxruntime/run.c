@@ -8,12 +8,6 @@
 
 /* --- working memory ------------------------------------------------------------------------------------- */
 
-typedef struct {
-    lnrnn_workspace *workspace;
-    char *block; /* (bytes) */
-    size_t bytes;
-} run_memory;
-
 /* A run takes the memory of an earlier one and puts it back, so each of n runs at the same time has its own. */
 enum { SPARES = 64 };
 struct memory_pool {
@@ -38,8 +32,7 @@ void pool_free(memory_pool *pool)
     free(pool);
 }
 
-/* Returns the memory of a run with a block of this size, or NULL without memory. */
-static run_memory *take(memory_pool *pool, size_t bytes)
+run_memory *memory_take(memory_pool *pool, size_t bytes)
 {
     run_memory *m = NULL;
     for (int k = 0; k < SPARES && !m; k++)
@@ -61,7 +54,7 @@ static run_memory *take(memory_pool *pool, size_t bytes)
     return NULL;
 }
 
-static void put_back(memory_pool *pool, run_memory *m)
+void memory_put_back(memory_pool *pool, run_memory *m)
 {
     for (int k = 0; k < SPARES; k++) {
         run_memory *none = NULL;
@@ -72,14 +65,6 @@ static void put_back(memory_pool *pool, run_memory *m)
 }
 
 /* --- kernels -------------------------------------------------------------------------------------------- */
-
-/* An input of the node at a run. */
-typedef struct {
-    int type;
-    const int64_t *shape;
-    size_t rank;
-    const void *data; /* NULL, with rank 0: left out */
-} tensor;
 
 /* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
 typedef struct {
@@ -95,7 +80,7 @@ static const int NODE_INPUT[RUN_INPUTS] = {X, LENGTHS, H0, C0};
 static const char *const INPUT_NAMES[RUN_INPUTS] = {"X", "sequence_lens", "initial_h", "initial_c"};
 
 typedef struct {
-    OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
+    kernel_base base; /* first: the runtime has a pointer to it */
     const ort_functions *ort;
     lnrnn_network *network;
     network_list *list;
@@ -206,15 +191,15 @@ static void swap_axes(const float *a, size_t n, size_t m, size_t width, float *b
             memcpy(b + (j * n + i) * width, a + (i * m + j) * width, width * sizeof *a);
 }
 
-static OrtStatus *output(const kernel *k, OrtKernelContext *context, int place, const int64_t *shape,
-                         size_t rank, float **data)
+OrtStatus *kernel_output_at(const ort_functions *ort, OrtKernelContext *context, int place,
+                            const int64_t *shape, size_t rank, float **data)
 {
     OrtValue *value = NULL;
     *data = NULL;
     if (place < 0)
         return NULL;
-    OrtStatus *const status = k->ort->kernel_output(context, (size_t)place, shape, rank, &value);
-    return status || !value ? status : k->ort->get_tensor_mutable_data(value, (void **)data);
+    OrtStatus *const status = ort->kernel_output(context, (size_t)place, shape, rank, &value);
+    return status || !value ? status : ort->get_tensor_mutable_data(value, (void **)data);
 }
 
 /* Allocates the outputs. y (T, D, B, H) or, with layout 1, (B, T, D, H); h and c (D, B, H) or (B, D, H). */
@@ -223,9 +208,9 @@ static OrtStatus *outputs(const kernel *k, OrtKernelContext *context, const size
     const int64_t T = (int64_t)s->T, batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
     const int64_t y[4] = {k->layout ? batch : T, k->layout ? T : D, k->layout ? D : batch, H};
     const int64_t state[3] = {k->layout ? batch : D, k->layout ? D : batch, H};
-    OrtStatus *status = output(k, context, k->output[Y], y, 4, &out[Y]);
+    OrtStatus *status = kernel_output_at(k->ort, context, k->output[Y], y, 4, &out[Y]);
     for (int i = Y_H; i < OUTPUTS && !status; i++)
-        status = output(k, context, k->output[i], state, 3, &out[i]);
+        status = kernel_output_at(k->ort, context, k->output[i], state, 3, &out[i]);
     return status;
 }
 
@@ -305,11 +290,11 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     s.lengths = in[IN_LENGTHS].data ? whole_lines(s.B * sizeof(int64_t)) : 0;
     s.y = out[Y] && !(s.D == 2 && !k->layout) ? 0 : whole_lines(s.T * s.B * s.D * s.H * sizeof(float));
     s.state = s.D == 2 && k->layout ? whole_lines(state_bytes) : 0;
-    run_memory *const m = take(k->pool, s.lengths + s.y + 4 * s.state + 64);
+    run_memory *const m = memory_take(k->pool, s.lengths + s.y + 4 * s.state + 64);
     if (!m)
         return fail(k, ORT_FAIL, "no memory for %zu steps of %zu sequences", s.T, s.B);
     status = run(k, &s, in, out, m);
-    put_back(k->pool, m);
+    memory_put_back(k->pool, m);
     return status;
 }
 
@@ -323,11 +308,9 @@ static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **s
 
 static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
 
-void kernel_free(OrtNodeComputeInfo *info)
+static void release(OrtNodeComputeInfo *info)
 {
     kernel *const k = (kernel *)info;
-    if (!k)
-        return;
     for (int i = 0; i < RUN_INPUTS; i++)
         free(k->source[i].owned);
     lnrnn_network_release(k->network);
@@ -335,9 +318,13 @@ void kernel_free(OrtNodeComputeInfo *info)
     free(k);
 }
 
-/* Returns the place of a value among n values, or -1. */
-static int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values,
-                    size_t n)
+void kernel_free(OrtNodeComputeInfo *info)
+{
+    if (info)
+        ((kernel_base *)info)->release(info);
+}
+
+int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values, size_t n)
 {
     const char *const name = name_of(ort, value);
     for (size_t i = 0; i < n && *name; i++)
@@ -384,7 +371,8 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
         return NULL;
     }
     snprintf(k->label, label_bytes, "node '%s' (%s)", read->name, read->kind);
-    k->info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
+    k->base.info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
+    k->base.release = release;
     k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads,
     k->layout = read->layout;
     k->inputs = read->description.input_size, k->units = read->description.hidden_size;
@@ -402,9 +390,9 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
     for (int i = 0; i < OUTPUTS && right; i++)
         k->output[i] = place_of(ort, read->output[i], out, outputs);
     if (right && !*status)
-        return &k->info;
+        return &k->base.info;
     if (!right)
         *status = fail(k, ORT_FAIL, "the fused node has other inputs or outputs than the node");
-    kernel_free(&k->info);
+    release(&k->base.info);
     return NULL;
 }

@@ -54,21 +54,28 @@ def feed(rng, kind, T=7, B=3, I=3, H=4, D=1, lengths=None, states=False, layout=
     return result
 
 
-def claimed(model, given, tmp_path, **arguments):
-    """Runs a model with the plug-in and profiling. Returns its outputs, and the number of nodes that ran in
-    the plug-in."""
+def profiled(model, given, tmp_path, **arguments):
+    """Runs a model with the plug-in and profiling. Returns its outputs, the names of nodes that ran in the
+    plug-in, and the operators of the runtime's nodes."""
     chosen = options()
     chosen.enable_profiling = True
     chosen.profile_file_prefix = str(tmp_path / "profile")
     session = plugged(model, sess_options=chosen, **arguments)
     outputs = session.run(None, given)
-    events = json.loads(Path(session.end_profiling()).read_text())
-    ran = {
-        event["name"]
-        for event in events
-        if event.get("args", {}).get("provider") == lnrnn.onnxruntime.ep_name()
-    }
-    return outputs, len(ran)
+    ours, theirs = set(), set()
+    for event in json.loads(Path(session.end_profiling()).read_text()):
+        of = event.get("args", {})
+        if of.get("provider") == lnrnn.onnxruntime.ep_name():
+            ours.add(event["name"])
+        elif "op_name" in of:
+            theirs.add(of["op_name"])
+    return outputs, ours, theirs
+
+
+def claimed(model, given, tmp_path, **arguments):
+    """Runs a model with the plug-in. Returns its outputs, and the number of nodes that ran in the plug-in."""
+    outputs, ours, _ = profiled(model, given, tmp_path, **arguments)
+    return outputs, len(ours)
 
 
 def left(model, capfd, **arguments):

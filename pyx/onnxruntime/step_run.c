@@ -1,0 +1,195 @@
+/* Runs a step of a cell through its network: x (.., D), h0 (.., P), c0 (.., H) -> h (.., P), c (.., H). The leading axes of the
+ * inputs are broadcast as NumPy does. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "onnxruntime/cells.h"
+
+enum { MOST_RANK = 8 };
+
+typedef struct {
+    kernel_base base;
+    const ort_functions *ort;
+    lnrnn_network *network;
+    network_list *list;
+    memory_pool *pool;
+    int threads, in[VALUES], out[2]; /* places in the fused node; -1: none */
+    size_t widths[VALUES];           /* D, P, H */
+} kernel;
+
+OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t)
+{
+    const OrtValue *value = NULL;
+    *t = (tensor){0};
+    if (place < 0)
+        return NULL;
+    OrtStatus *status = ort->kernel_input(context, (size_t)place, &value);
+    if (!status)
+        status = ort->tensor_shape(value, &t->type, &t->shape, &t->rank);
+    return status ? status : ort->get_tensor_data(value, &t->data);
+}
+
+/* Sets the sizes of a run. Returns 0 if shapes do not fit. */
+static int measure(const kernel *k, const tensor in[VALUES], sizes *s)
+{
+    *s = (sizes){.rank = 0, .rows = 1};
+    for (int i = 0; i < VALUES; i++)
+        s->rank = in[i].rank > s->rank ? in[i].rank : s->rank;
+    if (s->rank > MOST_RANK)
+        return 0;
+    for (size_t a = 0; a < s->rank; a++)
+        s->shape[a] = 1;
+    for (int i = 0; i < VALUES; i++) {
+        const tensor *const t = &in[i];
+        if (k->in[i] < 0)
+            continue;
+        const int64_t last = t->rank ? t->shape[t->rank - 1] : 1, width = (int64_t)k->widths[i];
+        if (t->type != ORT_FLOAT || !(last == width || (i == VALUE_C0 && last == 1))
+            || (i != VALUE_C0 && !t->rank))
+            return 0;
+        for (size_t a = 0; a + 1 < t->rank; a++) {
+            int64_t *const size = &s->shape[s->rank - t->rank + a];
+            if (*size != t->shape[a] && *size != 1 && t->shape[a] != 1)
+                return 0;
+            *size = *size == 1 ? t->shape[a] : *size;
+        }
+    }
+    for (size_t a = 0; a + 1 < s->rank; a++)
+        s->rows *= (size_t)s->shape[a];
+    return s->rank > 0;
+}
+
+/* Returns 1 if an input has the shape of the outputs, but for the last axis. */
+static int is_whole(const tensor *t, const sizes *s, size_t width)
+{
+    size_t rows = 1;
+    for (size_t a = 0; a + 1 < t->rank; a++)
+        rows *= (size_t)t->shape[a];
+    return rows == s->rows && t->rank && (size_t)t->shape[t->rank - 1] == width;
+}
+
+void broadcast(const tensor *t, const sizes *s, size_t width, float *to)
+{
+    const size_t own = t->rank ? (size_t)t->shape[t->rank - 1] : 1;
+    for (size_t row = 0; row < s->rows; row++, to += width) {
+        size_t rest = row, from = 0, stride = own;
+        for (size_t a = s->rank - 1; a-- > 0;) {
+            const size_t at = rest % (size_t)s->shape[a], missing = s->rank - t->rank;
+            const size_t size = a < missing ? 1 : (size_t)t->shape[a - missing];
+            rest /= (size_t)s->shape[a];
+            from += size > 1 ? at * stride : 0;
+            stride *= size;
+        }
+        for (size_t j = 0; j < width; j++)
+            to[j] = ((const float *)t->data)[from + (own > 1 ? j : 0)];
+    }
+}
+
+static OrtStatus *refuse(const kernel *k, const char *text)
+{
+    return k->ort->create_status(ORT_INVALID_ARGUMENT, text);
+}
+
+static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
+{
+    const kernel *const k = (const kernel *)info;
+    tensor in[VALUES];
+    sizes s;
+    float *h = NULL, *c = NULL, *given[VALUES];
+    size_t bytes[VALUES] = {0}, h_bytes = 0, total = 64;
+    char message[LNRNN_MESSAGE] = "";
+    (void)state;
+    OrtStatus *status = NULL;
+    for (int i = 0; i < VALUES && !status; i++)
+        status = input_at(k->ort, context, k->in[i], &in[i]);
+    if (!status && !measure(k, in, &s))
+        status = refuse(k, "lnrnn: a step's input and states have shapes or types that do not fit");
+    for (int i = 0; i < 2 && !status; i++) {
+        s.shape[s.rank - 1] = (int64_t)k->widths[i ? VALUE_C0 : VALUE_H0];
+        status = kernel_output_at(k->ort, context, k->out[i], s.shape, s.rank, i ? &c : &h);
+    }
+    if (status || !s.rows)
+        return status;
+    for (int i = 0; i < VALUES; i++)
+        if (k->in[i] >= 0 && !is_whole(&in[i], &s, k->widths[i]))
+            total += bytes[i] = (s.rows * k->widths[i] * sizeof(float) + 63) & ~(size_t)63;
+    if (!h)
+        total += h_bytes = (s.rows * k->widths[VALUE_H0] * sizeof(float) + 63) & ~(size_t)63;
+    run_memory *const m = memory_take(k->pool, total);
+    if (!m)
+        return k->ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");
+    char *at = m->block;
+    for (int i = 0; i < VALUES; at += bytes[i++]) {
+        given[i] = (float *)(bytes[i] ? at : (char *)in[i].data);
+        if (bytes[i])
+            broadcast(&in[i], &s, k->widths[i], given[i]);
+    }
+    const lnrnn_sequences call = {.steps = 1,
+                                  .sequences = s.rows,
+                                  .threads = k->threads,
+                                  .x = given[VALUE_X],
+                                  .h0 = given[VALUE_H0],
+                                  .c0 = given[VALUE_C0],
+                                  .y = h_bytes ? (float *)at : h,
+                                  .cn = c};
+    if (lnrnn_network_run_in(k->network, &call, m->workspace, message))
+        status = k->ort->create_status(ORT_FAIL, message);
+    memory_put_back(k->pool, m);
+    return status;
+}
+
+static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
+{
+    (void)context;
+    networks_close(((const kernel *)info)->list);
+    *state = info;
+    return NULL;
+}
+
+static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
+
+static void release(OrtNodeComputeInfo *info)
+{
+    lnrnn_network_release(((kernel *)info)->network);
+    free(info);
+}
+
+OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused,
+                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                OrtStatus **status)
+{
+    const OrtValueInfo *in[VALUES], *out[2];
+    size_t inputs = 0, outputs = 0;
+    kernel *const k = calloc(1, sizeof *k);
+    if (!k) {
+        lnrnn_network_release(network);
+        *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");
+        return NULL;
+    }
+    k->base.info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
+    k->base.release = release;
+    k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads;
+    k->widths[VALUE_X] = s->input_size, k->widths[VALUE_H0] = s->state_size, k->widths[VALUE_C0] = s->units;
+    int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= VALUES
+                && !failed(ort, ort->node_inputs(fused, in, inputs))
+                && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= 2
+                && !failed(ort, ort->node_outputs(fused, out, outputs));
+    size_t found = 0;
+    for (int i = 0; i < VALUES && right; i++) {
+        k->in[i] = s->in[i] ? place_of(ort, s->in[i]->info, in, inputs) : -1;
+        found += k->in[i] >= 0;
+        right = !s->in[i] || k->in[i] >= 0;
+    }
+    right &= found == inputs;
+    found = 0;
+    for (int i = 0; i < 2 && right; i++) {
+        k->out[i] = s->out[i] ? place_of(ort, s->out[i]->info, out, outputs) : -1;
+        found += k->out[i] >= 0;
+    }
+    if (right && found == outputs)
+        return &k->base.info;
+    *status = ort->create_status(ORT_FAIL, "lnrnn: the fused node has other inputs or outputs than the step");
+    release(&k->base.info);
+    return NULL;
+}
