@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir
 
 from ...errors import bad_type, bad_value, integer, message, real
+from ...onnxruntime import session as plugin_session
 from ..errors import text_of
 from ..graph.constants import external_file
 from ..graph.reading import read, tensors
@@ -22,11 +23,14 @@ Array = np.ndarray
 MOST = 2**28  # numbers of all states in a lane
 
 
-def open_session(model: str | bytes, threads: int = 1, *, optimised: bool = True) -> Any:
+def open_session(
+    model: str | bytes, threads: int = 1, *, optimised: bool = True, plugin: bool = False
+) -> Any:
     """Returns an onnxruntime.InferenceSession of a path, or of the bytes of a file, on the CPU.
 
-    optimised: whether onnxruntime may change the graph and its weights. Raises ImportError without
-    onnxruntime, and for a model that it refuses errors without a common class.
+    optimised: whether onnxruntime may change the graph and its weights. plugin: whether lnrnn's plug-in takes
+    recurrent nodes. Raises ImportError without onnxruntime, and for a model that it refuses errors without a
+    common class.
     """
     onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
     options = onnxruntime.SessionOptions()
@@ -35,6 +39,8 @@ def open_session(model: str | bytes, threads: int = 1, *, optimised: bool = True
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
+    if plugin:
+        return plugin_session(model, threads=threads, sess_options=options)
     # Without the fallback: it prints text, and tries the same provider again.
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
