@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir
 
 from ...errors import bad_type, bad_value, integer, message, real
+from ...onnxruntime import register
 from ...onnxruntime import session as plugin_session
 from ..errors import text_of
 from ..graph.constants import external_file
@@ -45,9 +46,15 @@ def open_session(
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
-def _session(path: str, threads: int) -> Any:
+def _session(path: str, threads: int, plugin: bool) -> Any:
+    """Returns a session. Without the plug-in if onnxruntime is too old for it."""
+    if plugin:
+        try:
+            register()
+        except ImportError:
+            plugin = False
     try:
-        return open_session(path, threads)
+        return open_session(path, threads, plugin=plugin)
     except ImportError as error:
         raise ImportError(f"lnrnn.onnx.Model needs onnxruntime: pip install onnxruntime ({error})") from error
     except MemoryError:  # pragma: no cover - no memory for the file
@@ -64,12 +71,14 @@ class FileSession:
     outputs: names, without states. restarting: names of recurrent nodes whose state starts at 0 in each run.
     """
 
-    def __init__(self, path: str, states: Any, constants: Any, shapes: Any, threads: int) -> None:
+    def __init__(
+        self, path: str, states: Any, constants: Any, shapes: Any, threads: int, plugin: bool
+    ) -> None:
         model = read(path)
         graph = model.graph
         shapes = _checked_shapes(shapes, inputs(graph))
         self.path = path
-        self._arguments = (path, states, constants, shapes, threads)
+        self._arguments = (path, states, constants, shapes, threads, plugin)
         self.states = {state.input: state for state in find_states(model, states, shapes)}
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
@@ -85,7 +94,7 @@ class FileSession:
         self._has_nodes = flow.has_recurrent_nodes()
         external = {external_file(t) for t in tensors(model) if isinstance(t, onnx_ir.ExternalTensor)}
         self._files = [path, *sorted(external)]
-        self.session = _session(path, threads)
+        self.session = _session(path, threads, plugin)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
         self._hash = ""
 
