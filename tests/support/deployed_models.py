@@ -17,8 +17,8 @@ class Deployed:
     """A model, and a stream of its inputs.
 
     steps: the inputs of each step, without states. states: maps inputs to the outputs with their next values.
-    first: the states before the first step. nodes: how many nodes the plug-in takes; None for files with
-    cells in other operators. within: whether the nodes are within an If.
+    first: the states before the first step. nodes: the number of recurrent nodes; None for files with
+    cells in other operators. within: whether they are within an If.
     """
 
     model: Any
@@ -27,6 +27,10 @@ class Deployed:
     first: dict[str, np.ndarray] = field(default_factory=dict)
     nodes: int | None = 1
     within: bool = False
+
+    def taken(self, version):
+        """Returns how many nodes the plug-in takes in a version of ONNX Runtime, such as (1, 32)."""
+        return self.nodes if version >= (1, 25) or not self.within else 0
 
     def run(self, session):
         """Returns the outputs of all steps, states included, as a list of arrays."""
