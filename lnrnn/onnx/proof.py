@@ -26,6 +26,7 @@ Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
 STEPS, BATCH = 7, 3  # as in importers/probes.py
 SINGLE = float(np.finfo(np.float32).eps)
+MOST = 2**22  # numbers of x, or of y: a file may fix large sizes
 LARGEST = 2.0**56  # of the weights before a norm: squares of their sums are less than 2^128
 
 
@@ -117,6 +118,8 @@ def drawn(part: Part, steps: int, sequences: int = BATCH) -> Arguments:
     assert network is not None
     rng = np.random.default_rng(0)
     T, B = (part.baked.get(axis, size) for axis, size in (("T", steps), ("B", sequences)))
+    if T * B * max(network.input_size, network.hidden_size) > MOST:
+        raise Unrun(f"the file fixes sizes that are too large to try, T={T} and B={B}")
     x = rng.standard_normal((T, B, network.input_size), dtype=np.float32)
     feed = {_name(part.x): _arranged(x, "TBI", part.axes["x"])}
     lengths = None
