@@ -1,8 +1,8 @@
 # make demo         install lnrnn into .venv, and draw the figure of the README
 # make test         run the tests; K=pattern selects tests by name; ARGS="-m quick" takes a minute
 # make build        compile changed C and Cython (make test does it too)
-# make lib          build liblnrnn for C programs, in build/lib
-# make install      install liblnrnn, its header and lnrnn.pc into PREFIX (/usr/local)
+# make lib          build liblnrnn for C programs, and the plug-in for ONNX Runtime, in build/lib
+# make install      install these libraries, the header and lnrnn.pc into PREFIX (/usr/local)
 # make bench        compare lnrnn's speed with installed libraries; K=pattern selects benchmarks
 # make lint         check types, style, spelling and sentences
 # make docs         build the documentation, build/docs/index.html

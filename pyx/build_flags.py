@@ -81,8 +81,8 @@ def units(machine: str, openmp: list[str]) -> list[Unit]:
 
 
 def plugin_units() -> list[Unit]:
-    """Returns the C files of the plug-in for ONNX Runtime."""
-    return _compiled_once(PLUGIN, [])
+    """Returns the C files of the plug-in for ONNX Runtime, compiled for size: liblnrnn computes."""
+    return _compiled_once(PLUGIN, ["-Os"])
 
 
 def _compiled_once(names: list[str], flags: list[str]) -> list[Unit]:

@@ -3,9 +3,9 @@
 setup.py links the compiled module to the shared library. `make lib` and `make install` run this file:
 
 python3 pyx/library.py [--prefix PREFIX]
-    Compiles the shared and the static library into build/lib. With PREFIX it installs them, the header and
-    lnrnn.pc there; DESTDIR is put before these paths. CC, CFLAGS, LDFLAGS and AR mean the same as for
-    make. LNRNN_OPENMP=0 builds without OpenMP.
+    Compiles the shared and the static library and the plug-in for ONNX Runtime into build/lib. With PREFIX it
+    installs them, the header and lnrnn.pc there; DESTDIR is put before these paths. CC, CFLAGS, LDFLAGS and
+    AR mean the same as for make. LNRNN_OPENMP=0 builds without OpenMP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from build_flags import units
+from build_flags import plugin_units, units
 from objects import Objects
 
 __all__ = ["HEADER", "library_name", "link", "link_plugin", "openmp_flags", "plugin_name", "rpath"]
@@ -107,18 +107,21 @@ def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
 
 
 def _make(folder: Path) -> list[str]:
-    """Compiles the shared and the static library in `folder`. Returns the flags for programs that link the
-    static library."""
+    """Compiles the shared and the static library and the plug-in in `folder`. Returns the flags for programs
+    that link the static library."""
     compiler = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", "")), "-fPIC"]
     shared = [*compiler, "-shared", *shlex.split(os.environ.get("LDFLAGS", ""))]
     openmp = openmp_flags(compiler, shared)
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     objects = Objects(compiler, version, folder / "objects")
-    todo = [partial(objects.compile, *unit) for unit in units(platform.machine(), openmp)]
+    own = units(platform.machine(), openmp)
+    todo = [partial(objects.compile, *unit) for unit in [*own, *plugin_units()]]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        compiled = list(pool.map(lambda one: one(), todo))
+        all_compiled = list(pool.map(lambda one: one(), todo))
+    compiled, plugin = all_compiled[: len(own)], all_compiled[len(own) :]
     name, threads = library_name(sys.platform), openmp or ["-pthread"]
     link(shared, compiled, folder / name, sys.platform, threads)
+    link_plugin(shared, plugin, folder / plugin_name(sys.platform), sys.platform, folder / name)
     _point(folder, name)
     archive = folder / "liblnrnn.a"
     archive.unlink(missing_ok=True)  # else ar keeps members of the old archive
@@ -137,7 +140,7 @@ def _install(folder: Path, prefix: Path, private: list[str]) -> None:
     into, name = Path(f"{os.environ.get('DESTDIR', '')}{prefix}"), library_name(sys.platform)
     for part in ("lib/pkgconfig", "include"):
         (into / part).mkdir(parents=True, exist_ok=True)
-    for file in (name, "liblnrnn.a"):
+    for file in (name, "liblnrnn.a", plugin_name(sys.platform)):
         (into / "lib" / file).unlink(missing_ok=True)
         shutil.copy2(folder / file, into / "lib" / file)
     _point(into / "lib", name)

@@ -2,9 +2,9 @@
 
 The plug-in is a shared library, an execution provider in ONNX Runtime's terms. Programs in all languages can
 register it by its path. It needs ONNX Runtime 1.24 or later, which must be installed separately. The plug-in
-takes nodes RNN, LSTM and GRU with constant float32 weights. Nodes within If, Loop and Scan need ONNX Runtime
-1.25. The runtime computes all other nodes. Its log
-says once, at level INFO, which recurrent nodes the plug-in leaves to it, and why.
+takes nodes RNN, LSTM and GRU with constant float32 weights, and DynamicQuantizeLSTM of ONNX Runtime, whose
+int8 weights it keeps. Nodes within If, Loop and Scan need ONNX Runtime 1.25. The runtime computes all other
+nodes. Its log says once, at level INFO, which recurrent nodes the plug-in leaves to it, and why.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ typedef struct OrtEpGraphSupportInfo OrtEpGraphSupportInfo;
 typedef struct OrtKernelContext OrtKernelContext;
 
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 }; /* codes of a status */
-enum { ORT_FLOAT = 1, ORT_INT32 = 6 };                                    /* types of elements */
+enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6 };       /* types of elements */
 enum {
     ORT_INT = 1,
     ORT_INTS = 2,

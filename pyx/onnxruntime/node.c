@@ -1,24 +1,23 @@
-/* Reads nodes RNN, LSTM and GRU of ONNX, opsets 7 to 22, and creates their networks. */
+/* Reads nodes RNN, LSTM and GRU of ONNX, opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "onnxruntime/plugin.h"
 
-enum { MOST_FUNCTIONS = 6, MOST_NAMES = 256 };
+/* MOST_INPUTS: DynamicQuantizeLSTM has the inputs W_scale, W_zero_point, R_scale and R_zero_point too. */
+enum { MOST_FUNCTIONS = 6, MOST_NAMES = 256, MOST_INPUTS = INPUTS + 4, QUANTIZED = 3 };
 
-/* Of each cell: the operator, and the numbers of activations of a direction and of gates G. onnx_gate has the gate of
- * ONNX at each place of lnrnn's order. The gates of an LSTM are i, o, f, c in ONNX, and i, f, g, o in lnrnn. Those of a
- * GRU are z, r, h in ONNX, and r, z, n in lnrnn. */
+/* Of each operator: the domain, the cell, and the numbers of gates G and of activations of a direction. */
 static const struct {
-    const char *operator;
+    const char *operator, *domain;
     int cell, functions;
-    size_t gates, onnx_gate[4];
-} CELLS[] = {{"RNN", LNRNN_RNN, 1, 1, {0}},
-             {"LSTM", LNRNN_LSTM, 3, 4, {0, 2, 3, 1}},
-             {"GRU", LNRNN_GRU, 2, 3, {1, 0, 2}}};
+    size_t gates;
+} OPERATORS[] = {{"RNN", "ai.onnx", LNRNN_RNN, 1, 1},
+                 {"LSTM", "ai.onnx", LNRNN_LSTM, 3, 4},
+                 {"GRU", "ai.onnx", LNRNN_GRU, 2, 3},
+                 {"DynamicQuantizeLSTM", "com.microsoft", LNRNN_LSTM, 3, 4}};
 
 int failed(const ort_functions *ort, OrtStatus *status)
 {
@@ -44,15 +43,17 @@ const char *name_of(const ort_functions *ort, const OrtValueInfo *value)
     return !value || failed(ort, ort->value_name(value, &name)) || !name ? "" : name;
 }
 
-/* Returns the row of CELLS of a node, or -1. */
+/* Returns the row of OPERATORS of a node, or -1. */
 static int row_of(const ort_functions *ort, const OrtNode *node)
 {
     const char *operator = NULL, *domain = NULL;
     if (failed(ort, ort->node_operator(node, &operator)) || failed(ort, ort->node_domain(node, &domain))
-        || !operator || (domain && *domain && strcmp(domain, "ai.onnx")))
+        || !operator)
         return -1;
-    for (int k = 0; k < (int)(sizeof CELLS / sizeof *CELLS); k++)
-        if (!strcmp(operator, CELLS[k].operator))
+    if (!domain || !*domain)
+        domain = "ai.onnx";
+    for (int k = 0; k < (int)(sizeof OPERATORS / sizeof *OPERATORS); k++)
+        if (!strcmp(operator, OPERATORS[k].operator) && !strcmp(domain, OPERATORS[k].domain))
             return k;
     return -1;
 }
@@ -145,7 +146,7 @@ static int activations(const ort_functions *ort, const OrtNode *node, int row, r
     char names[MOST_NAMES] = {0};
     function f[MOST_FUNCTIONS] = {{{0}, 0, 0}};
     size_t bytes = 0, n = 0;
-    const size_t each = (size_t)CELLS[row].functions;
+    const size_t each = (size_t)OPERATORS[row].functions;
     const int given =
         attribute(ort, node, "activations", ORT_STRINGS, names, sizeof names - 1, &bytes, reason);
     if (given <= 0)
@@ -169,7 +170,7 @@ static int activations(const ort_functions *ort, const OrtNode *node, int row, r
         if (strcasecmp(f[i].name, f[i - each].name) || f[i].alpha != f[i - each].alpha
             || f[i].beta != f[i - each].beta)
             return refuse(reason, "attribute activations must be the same in both directions");
-    if (CELLS[row].cell == LNRNN_RNN) {
+    if (OPERATORS[row].cell == LNRNN_RNN) {
         static const char *const known[] = {"tanh", "relu", "sigmoid", "affine"};
         for (int act = 0; act < 4; act++)
             if (!strcasecmp(f->name, known[act]) && (act < 3 || (f->alpha == 1 && f->beta == 0))) {
@@ -219,7 +220,7 @@ static int attributes(const ort_functions *ort, const OrtNode *node, int row, re
         return refuse(reason, "attribute input_forget is set, and no network couples these gates");
     read->layout = (int)layout;
     read->description.batch_first = (int)layout;
-    read->description.reset_after = CELLS[row].cell != LNRNN_GRU || before != 0;
+    read->description.reset_after = OPERATORS[row].cell != LNRNN_GRU || before != 0;
     return activations(ort, node, row, read, reason);
 }
 
@@ -238,43 +239,54 @@ static int element_type(const ort_functions *ort, const OrtValueInfo *value)
     return element;
 }
 
-/* Sets *found to the numbers of a constant. shape (rank): expected; 0 is any size of at least 1, which is written. */
-static int constant(const ort_functions *ort, const OrtValueInfo *info, const char *name, size_t *shape,
-                    size_t rank, const float **found, char reason[REASON])
+/* Sets *found to the numbers of a constant of this type. shape (rank): expected; 0 is any size of at least 1, which is
+ * written. */
+static int constant(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
+                    const char *name, int type, size_t *shape, size_t rank, const void **found,
+                    char reason[REASON])
 {
     bool is_constant = false;
     const OrtValue *value = NULL;
     const int64_t *is = NULL;
-    const void *data = NULL;
-    int type = 0;
+    int is_type = 0;
     size_t dimensions = 0;
     if (!info || failed(ort, ort->is_constant(info, &is_constant)) || !is_constant
         || failed(ort, ort->initializer_value(info, &value)) || !value)
         return refuse(reason, "input %s is no constant", name);
-    if (failed(ort, ort->tensor_shape(value, &type, &is, &dimensions)) || type != ORT_FLOAT)
-        return refuse(reason, "input %s is not float32", name);
-    if (failed(ort, ort->get_tensor_data(value, &data)))
+    if (failed(ort, ort->tensor_shape(value, &is_type, &is, &dimensions)) || is_type != type)
+        return refuse(reason, "input %s is not %s", name,
+                      type == ORT_FLOAT   ? "float32"
+                      : type == ORT_UINT8 ? "uint8"
+                                          : "int8");
+    if (failed(ort, ort->get_tensor_data(value, found)))
         return refuse(reason, "input %s cannot be read", name);
     int fits = dimensions == rank;
     for (size_t k = 0; k < rank && fits; k++) {
         fits = is[k] > 0 && (!shape[k] || shape[k] == (size_t)is[k]);
         shape[k] = (size_t)is[k];
     }
-    if (!fits)
-        return refuse(reason, "the shape of input %s does not fit the node", name);
+    read->contradictory = !fits;
+    return fits || refuse(reason, "the shape of input %s does not fit the node", name);
+}
+
+static int floats(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info, const char *name,
+                  size_t *shape, size_t rank, const float **found, char reason[REASON])
+{
+    const void *data = NULL;
+    const int right = constant(ort, read, info, name, ORT_FLOAT, shape, rank, &data, reason);
     *found = data;
-    return 1;
+    return right;
 }
 
 /* Returns 1 if the peepholes are left out, or are zero. */
-static int no_peepholes(const ort_functions *ort, const OrtValueInfo *info, size_t directions, size_t H,
-                        char reason[REASON])
+static int no_peepholes(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
+                        size_t directions, size_t H, char reason[REASON])
 {
     size_t shape[2] = {directions, 3 * H};
     const float *peepholes = NULL;
     if (!info)
         return 1;
-    if (!constant(ort, info, "P", shape, 2, &peepholes, reason))
+    if (!floats(ort, read, info, "P", shape, 2, &peepholes, reason))
         return 0;
     for (size_t k = 0; k < shape[0] * shape[1]; k++)
         if (peepholes[k] != 0)
@@ -282,32 +294,106 @@ static int no_peepholes(const ort_functions *ort, const OrtValueInfo *info, size
     return 1;
 }
 
-/* Reads the weights, and checks the types of the other inputs. */
-static int inputs(const ort_functions *ort, const OrtNode *node, int row, recurrent_node *read,
-                  char reason[REASON])
+/* Reads a scale or zero point of shape (D,) or (D, columns). Sets *read_columns to 1 or to columns. */
+static int per_column(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
+                      const char *name, int type, size_t columns, const void **found, size_t *read_columns,
+                      char reason[REASON])
 {
-    const size_t G = CELLS[row].gates, D = read->directions;
-    size_t r[3] = {D, 0, 0}, w[3] = {D, 0, 0};
-    int64_t hidden_size = 0;
-    if (!constant(ort, read->input[R], "R", r, 3, &read->weight[R], reason))
+    size_t shape[2] = {read->directions, columns};
+    *read_columns = 1;
+    if (constant(ort, read, info, name, type, shape, 1, found, reason))
+        return 1;
+    shape[0] = read->directions;
+    *read_columns = columns;
+    return constant(ort, read, info, name, type, shape, 2, found, reason);
+}
+
+static int scales(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *const *inputs,
+                  int which, size_t columns, quantized_weight *q, char reason[REASON])
+{
+    static const char *const names[2][2] = {{"W_scale", "W_zero_point"}, {"R_scale", "R_zero_point"}};
+    const OrtValueInfo *const *const own = &inputs[INPUTS + 2 * which];
+    const void *found = NULL;
+    if (!per_column(ort, read, own[0], names[which][0], ORT_FLOAT, columns, &found, &q->scale_columns, reason)
+        || !per_column(ort, read, own[1], names[which][1], q->type, columns, &q->zero, &q->zero_columns,
+                       reason))
+        return 0;
+    q->scale = found;
+    /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
+    for (size_t k = 0; k < read->directions * q->scale_columns; k++)
+        if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
+            return refuse(reason, "input %s has a number that is not 0, or within 2^-100 .. 2^119",
+                          names[which][0]);
+    return 1;
+}
+
+/* Reads W (D, I, 4 H) or R (D, H, 4 H) of a DynamicQuantizeLSTM. Sets shape to (D, 4 H, I) or (D, 4 H, H). */
+static int quantized(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *const *inputs,
+                     int which, size_t shape[3], quantized_weight *q, char reason[REASON])
+{
+    static const char *const names[] = {"W", "R"};
+    /* A sum of 32 bits holds fewer products by -128. */
+    enum { LOW_INPUTS = INT32_MAX / (127 * 128) };
+    size_t is[3] = {shape[0], shape[2], shape[1]};
+    q->type = element_type(ort, inputs[W + which]) == ORT_UINT8 ? ORT_UINT8 : ORT_INT8;
+    if (!constant(ort, read, inputs[W + which], names[which], q->type, is, 3, &q->data, reason)
+        || !scales(ort, read, inputs, which, is[2], q, reason))
+        return 0;
+    shape[1] = is[2], shape[2] = is[1];
+    const int lowest = shape[2] <= LOW_INPUTS ? -128 : -127;
+    for (size_t d = 0; d < shape[0]; d++)
+        for (size_t i = 0; i < shape[2]; i++)
+            for (size_t o = 0; o < shape[1]; o++) {
+                const int n = quantized_integer(q, shape, d, o, i);
+                if (n < lowest || n > 127)
+                    return refuse(reason,
+                                  "input %s has integers that differ by more than %d .. 127 from "
+                                  "their zero point, which int8 weights do not hold",
+                                  names[which], lowest);
+            }
+    return 1;
+}
+
+/* Reads W and R. Sets w to (D, G * H, I) and r to (D, G * H, H). */
+static int weights(const ort_functions *ort, const OrtValueInfo *const *inputs, int row, size_t w[3],
+                   size_t r[3], recurrent_node *read, char reason[REASON])
+{
+    const size_t G = OPERATORS[row].gates;
+    const int is_quantized = row == QUANTIZED;
+    if (is_quantized ? !quantized(ort, read, inputs, 1, r, &read->quantized[1], reason)
+                     : !floats(ort, read, inputs[R], "R", r, 3, &read->weight[R], reason))
         return 0;
     const size_t H = r[2];
-    if (H > SIZE_MAX / G || r[1] != G * H)
+    read->contradictory = H > SIZE_MAX / G || r[1] != G * H;
+    if (read->contradictory)
         return refuse(reason, "the shape of input R does not fit the node");
     w[1] = G * H;
-    if (!constant(ort, read->input[W], "W", w, 3, &read->weight[W], reason))
+    return is_quantized ? quantized(ort, read, inputs, 0, w, &read->quantized[0], reason)
+                        : floats(ort, read, inputs[W], "W", w, 3, &read->weight[W], reason);
+}
+
+/* Reads the weights, and checks the types of the other inputs. all (MOST_INPUTS): the inputs. */
+static int inputs(const ort_functions *ort, const OrtNode *node, const OrtValueInfo *const *all, int row,
+                  recurrent_node *read, char reason[REASON])
+{
+    const size_t G = OPERATORS[row].gates, D = read->directions;
+    size_t r[3] = {D, 0, 0}, w[3] = {D, 0, 0};
+    if (!weights(ort, all, row, w, r, read, reason))
         return 0;
+    const size_t H = r[2];
+    int64_t hidden_size = (int64_t)H;
     size_t b[2] = {D, 2 * G * H};
-    if (read->input[B] && !constant(ort, read->input[B], "B", b, 2, &read->weight[B], reason))
+    if (read->input[B] && !floats(ort, read, read->input[B], "B", b, 2, &read->weight[B], reason))
         return 0;
     if (!integer(ort, node, "hidden_size", &hidden_size, reason))
         return 0;
-    if (hidden_size && (uint64_t)hidden_size != H)
+    read->contradictory = hidden_size < 0 || (uint64_t)hidden_size != H;
+    if (read->contradictory)
         return refuse(reason, "attribute hidden_size is %lld, but R has %zu units", (long long)hidden_size,
                       H);
-    if (CELLS[row].cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
+    if (OPERATORS[row].cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
         return refuse(reason, "the node has more inputs than its operator");
-    if (!no_peepholes(ort, read->input[PEEPHOLES], D, H, reason))
+    if (!no_peepholes(ort, read, read->input[PEEPHOLES], D, H, reason))
         return 0;
     static const struct {
         int input, type;
@@ -325,92 +411,40 @@ static int inputs(const ort_functions *ort, const OrtNode *node, int row, recurr
     return 1;
 }
 
-int node_read(const ort_functions *ort, const OrtNode *node, recurrent_node *read, char reason[REASON])
+int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurrent_node *read,
+              char reason[REASON])
 {
     const int row = row_of(ort, node);
     int version = 0;
     size_t in = 0, out = 0;
     const char *name = NULL;
+    const OrtValueInfo *all[MOST_INPUTS] = {NULL};
     *reason = 0;
     if (row < 0)
         return refuse(reason, "the node is not recurrent");
-    *read = (recurrent_node){
-        .kind = CELLS[row].operator, .gate_factor = 1, .description = lnrnn_describe(CELLS[row].cell, 1, 1)};
+    *read = (recurrent_node){.kind = OPERATORS[row].operator,
+                             .gate_factor = 1,
+                             .description = lnrnn_describe(OPERATORS[row].cell, 1, 1)};
     read->name = failed(ort, ort->node_name(node, &name)) || !name ? "" : name;
     read->description.norm = LNRNN_NORM_NONE;
-    if (failed(ort, ort->node_version(node, &version)) || version < 7)
+    /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
+    read->description.weights = row == QUANTIZED ? LNRNN_WEIGHT_I8A8 : weights;
+    if (failed(ort, ort->node_version(node, &version)) || (version < 7 && row != QUANTIZED))
         return refuse(reason, "the operator must be of opset 7 or later");
-    if (failed(ort, ort->node_input_count(node, &in)) || in > INPUTS
-        || failed(ort, ort->node_inputs(node, read->input, in))
-        || failed(ort, ort->node_output_count(node, &out)) || out > OUTPUTS
-        || failed(ort, ort->node_outputs(node, read->output, out)))
+    if (failed(ort, ort->node_input_count(node, &in)) || in > (row == QUANTIZED ? MOST_INPUTS : INPUTS)
+        || failed(ort, ort->node_inputs(node, all, in)) || failed(ort, ort->node_output_count(node, &out))
+        || out > OUTPUTS || failed(ort, ort->node_outputs(node, read->output, out)))
         return refuse(reason, "the node has more inputs or outputs than its operator");
     for (int k = 0; k < INPUTS; k++)
-        if (!*name_of(ort, read->input[k]))
-            read->input[k] = NULL;
+        read->input[k] = *name_of(ort, all[k]) ? all[k] : NULL;
     for (int k = 0; k < OUTPUTS; k++)
         if (!*name_of(ort, read->output[k]))
             read->output[k] = NULL;
-    if (!attributes(ort, node, row, read, reason) || !inputs(ort, node, row, read, reason))
-        return 0;
+    if (!attributes(ort, node, row, read, reason) || !inputs(ort, node, all, row, read, reason))
+        return read->contradictory ? -1 : 0;
     read->description.bias = read->weight[B] != NULL;
     char message[LNRNN_MESSAGE] = "";
     if (lnrnn_description_resolve(&read->description, message))
         return refuse(reason, "%s", message);
     return 1;
-}
-
-/* --- networks ------------------------------------------------------------------------------------------- */
-
-/* source (G * H, n) in ONNX's order of gates -> target (G * H, n) in lnrnn's. */
-static void reorder(const recurrent_node *read, int row, const float *source, size_t n, float *target)
-{
-    const size_t G = CELLS[row].gates, block = read->description.hidden_size * n;
-    for (size_t g = 0; g < G; g++) {
-        const float *const from = source + CELLS[row].onnx_gate[g] * block;
-        const double factor = g == 2 ? 1 : read->gate_factor; /* the candidate of LSTM and GRU */
-        for (size_t i = 0; i < block; i++)
-            target[g * block + i] = (float)(from[i] * factor);
-    }
-}
-
-lnrnn_status node_network(const recurrent_node *read, int weights, lnrnn_network **network,
-                          char message[LNRNN_MESSAGE])
-{
-    static const char *const names[2][4] = {
-        {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"},
-        {"weight_ih_l0_reverse", "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse"}};
-    int row = 0;
-    while (strcmp(CELLS[row].operator, read->kind))
-        row++;
-    const size_t H = read->description.hidden_size, GH = CELLS[row].gates * H,
-                 widths[4] = {read->description.input_size, H, 1, 1};
-    const int each = read->weight[B] ? 4 : 2;
-    float *const memory = malloc(read->directions * GH * (widths[0] + H + 2) * sizeof *memory),
-                 *next = memory;
-    lnrnn_array arrays[8];
-    size_t n = 0;
-    *network = NULL;
-    if (!memory) {
-        snprintf(message, LNRNN_MESSAGE, "no memory for the weights");
-        return LNRNN_NO_MEMORY;
-    }
-    for (size_t d = 0; d < read->directions; d++)
-        for (int k = 0; k < each; k++) {
-            const float *const source = k == 0   ? read->weight[W] + d * GH * widths[0]
-                                        : k == 1 ? read->weight[R] + d * GH * H
-                                                 : read->weight[B] + (2 * d + (size_t)k - 2) * GH;
-            reorder(read, row, source, widths[k], next);
-            arrays[n++] = (lnrnn_array){.name = names[d][k],
-                                        .dtype = LNRNN_ARRAY_F32,
-                                        .ndim = k < 2 ? 2 : 1,
-                                        .shape = {GH, widths[k]},
-                                        .data = next};
-            next += GH * widths[k];
-        }
-    lnrnn_description description = read->description;
-    description.weights = weights;
-    const lnrnn_status status = lnrnn_network_create(&description, arrays, n, network, message);
-    free(memory);
-    return status;
 }

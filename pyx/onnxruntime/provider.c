@@ -20,6 +20,7 @@ typedef struct {
     const factory *owner;
     const OrtLogger *logger;
     int weights, threads;
+    network_list *networks;
     memory_pool *pool;
     uint64_t *said; /* (said_count) hashes of logged texts */
     size_t said_count;
@@ -58,12 +59,13 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     recurrent_node read;
     char reason[REASON], text[REASON + 256];
-    int right = node_read(ort, node, &read, reason);
+    int right = node_read(ort, node, p->weights, &read, reason);
     if (right && within && !p->owner->takes_subgraphs) {
         snprintf(reason, sizeof reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
                  ORT_VERSION_SUBGRAPHS);
         right = 0;
     }
+    /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their weights. */
     if (right)
         return ort->claim(claims, &node, 1, &options);
     snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%s) to the runtime: %s", read.name, read.kind,
@@ -110,15 +112,15 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
         status = ort->graph_nodes(graph, &node, 1);
     if (status)
         return status;
-    if (!node || !node_read(ort, node, &read, reason)) {
+    if (!node || node_read(ort, node, p->weights, &read, reason) < 1) {
         snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
         return ort->create_status(ORT_FAIL, text);
     }
-    if (node_network(&read, p->weights, &network, message)) {
+    if (node_network(p->networks, &read, &network, message)) {
         snprintf(text, sizeof text, "lnrnn: node '%.200s' (%s): %s", read.name, read.kind, message);
         return ort->create_status(ORT_FAIL, text);
     }
-    *made = kernel_create(ort, &read, fused, network, p->pool, p->threads, &status);
+    *made = kernel_create(ort, &read, fused, network, p->networks, p->pool, p->threads, &status);
     return status;
 }
 
@@ -190,6 +192,7 @@ static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
 static void provider_free(provider *p)
 {
     if (p) {
+        networks_free(p->networks);
         pool_free(p->pool);
         free(p->said);
     }
@@ -204,7 +207,7 @@ static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *dev
     (void)devices, (void)data, (void)count;
     *ep = NULL;
     provider *const p = calloc(1, sizeof *p);
-    if (!p || !(p->pool = pool_create())) {
+    if (!p || !(p->pool = pool_create()) || !(p->networks = networks_create())) {
         provider_free(p);
         return f->ort.create_status(ORT_FAIL, "lnrnn: no memory for a session");
     }

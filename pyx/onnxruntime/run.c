@@ -98,6 +98,7 @@ typedef struct {
     OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
     const ort_functions *ort;
     lnrnn_network *network;
+    network_list *list;
     memory_pool *pool;
     char *label; /* "node 'decoder' (LSTM)" */
     int layout, threads;
@@ -315,6 +316,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
 {
     (void)context;
+    networks_close(((const kernel *)info)->list);
     *state = info;
     return NULL;
 }
@@ -367,10 +369,12 @@ static int keep_constant(const ort_functions *ort, const OrtValueInfo *info, sou
 }
 
 OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
-                                  lnrnn_network *network, memory_pool *pool, int threads, OrtStatus **status)
+                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                  OrtStatus **status)
 {
     const OrtValueInfo *in[RUN_INPUTS], *out[OUTPUTS];
     size_t inputs = 0, outputs = 0;
+    *status = NULL;
     kernel *const k = calloc(1, sizeof *k);
     const size_t label_bytes = strlen(read->name) + 32;
     if (!k || !(k->label = malloc(label_bytes))) {
@@ -381,24 +385,26 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
     }
     snprintf(k->label, label_bytes, "node '%s' (%s)", read->name, read->kind);
     k->info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
-    k->ort = ort, k->network = network, k->pool = pool, k->threads = threads, k->layout = read->layout;
+    k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads,
+    k->layout = read->layout;
     k->inputs = read->description.input_size, k->units = read->description.hidden_size;
     k->directions = read->directions;
     int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= RUN_INPUTS
                 && !failed(ort, ort->node_inputs(fused, in, inputs))
                 && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= OUTPUTS
                 && !failed(ort, ort->node_outputs(fused, out, outputs));
-    for (int i = 0; i < RUN_INPUTS && right; i++) {
+    for (int i = 0; i < RUN_INPUTS && right && !*status; i++) {
         const OrtValueInfo *const value = read->input[NODE_INPUT[i]];
         k->source[i].place = place_of(ort, value, in, inputs);
-        if (value && k->source[i].place < 0)
-            right = keep_constant(ort, value, &k->source[i]);
+        if (value && k->source[i].place < 0 && !keep_constant(ort, value, &k->source[i]))
+            *status = fail(k, ORT_INVALID_ARGUMENT, "input %s cannot be read", INPUT_NAMES[i]);
     }
     for (int i = 0; i < OUTPUTS && right; i++)
         k->output[i] = place_of(ort, read->output[i], out, outputs);
-    if (right)
+    if (right && !*status)
         return &k->info;
-    *status = fail(k, ORT_FAIL, "the fused node has other inputs or outputs than the node");
+    if (!right)
+        *status = fail(k, ORT_FAIL, "the fused node has other inputs or outputs than the node");
     kernel_free(&k->info);
     return NULL;
 }

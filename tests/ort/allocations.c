@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <link.h>
+#include <malloc.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ static struct {
     char *first, *end;
 } watched[MOST];
 static int count;
-static long requests;
+static long requests, held;
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
@@ -19,55 +20,60 @@ void *__libc_realloc(void *block, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *block);
 
-static void request(void *caller)
+static int is_watched(const void *caller)
 {
     for (int k = 0; k < count; k++)
-        if ((char *)caller >= watched[k].first && (char *)caller < watched[k].end)
-            __atomic_add_fetch(&requests, 1, __ATOMIC_RELAXED);
+        if ((const char *)caller >= watched[k].first && (const char *)caller < watched[k].end)
+            return 1;
+    return 0;
 }
 
-#define REQUEST request(__builtin_return_address(0))
-
-void *malloc(size_t size)
+/* Counts a request of `caller`, which adds the bytes of `block`. Returns `block`. */
+static void *request(void *caller, void *block)
 {
-    REQUEST;
-    return __libc_malloc(size);
+    if (is_watched(caller)) {
+        __atomic_add_fetch(&requests, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&held, (long)malloc_usable_size(block), __ATOMIC_RELAXED);
+    }
+    return block;
 }
 
-void *calloc(size_t n, size_t size)
+static void forget(void *caller, void *block)
 {
-    REQUEST;
-    return __libc_calloc(n, size);
+    if (is_watched(caller))
+        __atomic_sub_fetch(&held, (long)malloc_usable_size(block), __ATOMIC_RELAXED);
 }
+
+#define CALLER __builtin_return_address(0)
+
+void *malloc(size_t size) { return request(CALLER, __libc_malloc(size)); }
+
+void *calloc(size_t n, size_t size) { return request(CALLER, __libc_calloc(n, size)); }
 
 void *realloc(void *block, size_t size)
 {
-    REQUEST;
-    return __libc_realloc(block, size);
+    forget(CALLER, block);
+    return request(CALLER, __libc_realloc(block, size));
 }
 
-void *memalign(size_t alignment, size_t size)
-{
-    REQUEST;
-    return __libc_memalign(alignment, size);
-}
+void *memalign(size_t alignment, size_t size) { return request(CALLER, __libc_memalign(alignment, size)); }
 
 void *aligned_alloc(size_t alignment, size_t size)
 {
-    REQUEST;
-    return __libc_memalign(alignment, size);
+    return request(CALLER, __libc_memalign(alignment, size));
 }
 
 int posix_memalign(void **block, size_t alignment, size_t size)
 {
-    REQUEST;
-    *block = __libc_memalign(alignment, size);
+    *block = request(CALLER, __libc_memalign(alignment, size));
     return *block ? 0 : ENOMEM;
 }
 
 void free(void *block)
 {
-    REQUEST;
+    forget(CALLER, block);
+    if (is_watched(CALLER))
+        __atomic_add_fetch(&requests, 1, __ATOMIC_RELAXED);
     __libc_free(block);
 }
 
@@ -94,3 +100,6 @@ int watch(void)
 }
 
 long requests_until_now(void) { return requests; }
+
+/* Returns the bytes of the blocks that the libraries have requested and not freed. */
+long bytes_now(void) { return held; }

@@ -1,8 +1,9 @@
-"""Runs of the plug-in's nodes do not allocate after the first."""
+"""Memory of the plug-in's nodes: runs after the first do not allocate, and equal weights are packed once."""
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import platform
@@ -15,42 +16,111 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from onnx import helper  # noqa: E402
+
+import lnrnn.onnxruntime  # noqa: E402
 from compilers import native_compiler, preloading  # noqa: E402
-from onnx_files import recurrent  # noqa: E402
-from plugin_runs import KINDS, feed, plugged  # noqa: E402
+from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
+from plugin_runs import KINDS, feed, plugged, version  # noqa: E402
 
 SOURCE = Path(__file__).with_name("allocations.c")
+SIZES = [(9, 40), (1, 1), (20, 2), (9, 40), (3, 33), (1, 40)]  # (T, B)
+DTYPES = "float32", "bfloat16", "int8"
 
 
-def counts(path: str) -> list[list[int]]:
-    """Returns the requests for memory of each of four runs, by network."""
+def watching(path: str) -> ctypes.CDLL:
     counter = ctypes.CDLL(path)
-    rng, result = np.random.default_rng(0), []
-    for kind in KINDS:
-        for D in (1, 2):
-            session = plugged(recurrent(rng, kind, D=D, lengths=True, states=True))
-            assert counter.watch() == 2
-            given = feed(rng, kind, T=9, B=40, D=D, lengths=rng.integers(0, 10, 40), states=True)
-            smaller = feed(rng, kind, T=1, B=1, D=D, lengths=[1], states=True)
-            before = []
-            for each in (given, given, smaller, given):
-                before.append(counter.requests_until_now())
-                session.run(None, each)
+    counter.requests_until_now.restype = counter.bytes_now.restype = ctypes.c_long
+    lnrnn.onnxruntime.register()
+    assert counter.watch() == 2
+    return counter
+
+
+def requests(path: str) -> list[list[int]]:
+    """Returns the requests for memory of each run, by network. Each network runs all sizes twice."""
+    counter, rng, result = watching(path), np.random.default_rng(0), []
+    for kind, D, lengths, layout, dtype in itertools.product(KINDS, (1, 2), (0, 1), (0, 1), DTYPES):
+        proto = recurrent(
+            rng, kind, D=D, lengths=bool(lengths), states=True, layout=layout, opset=14, outputs=["Y", "Y_h"]
+        )
+        session = plugged(proto, dtype=dtype)
+        before = []
+        for T, B in SIZES * 2:
+            some = rng.integers(0, T + 1, B) if lengths else None
+            given = feed(rng, kind, T, B, D=D, lengths=some, states=True, layout=layout)
             before.append(counter.requests_until_now())
-            result.append([b - a for a, b in zip(before, before[1:], strict=False)])
+            session.run(None, given)
+        before.append(counter.requests_until_now())
+        result.append([b - a for a, b in itertools.pairwise(before)])
     return result
 
 
-def test_runs_after_the_first_do_not_allocate(tmp_path):
+def two_nodes(rng: np.random.Generator, equal: bool, within_if: bool, **more: str) -> bytes:
+    """Two LSTMs of 128 units whose weights, 0.5 MB, have names of their own."""
+    first = weights(rng, "LSTM", 128, 128)
+    second = first if equal else weights(rng, "LSTM", 128, 128)
+    own = {f"{name}{k}": a for k, each in enumerate((first, second)) for name, a in each.items()}
+    nodes = [
+        helper.make_node("LSTM", ["X", f"W{k}", f"R{k}", f"B{k}"], [f"Y{k}"], f"n{k}", hidden_size=128, **now)
+        for k, now in enumerate((more, {}))
+    ]
+    given, outputs = {"X": (FLOAT, ("T", "B", 128))}, ["Y0", "Y1"]
+    if within_if:
+        branches = [
+            helper.make_graph([node], node.name, [], [helper.make_tensor_value_info(y, FLOAT, None)])
+            for node, y in zip(nodes, outputs, strict=True)
+        ]
+        nodes = [helper.make_node("If", ["flag"], ["Y"], then_branch=branches[0], else_branch=branches[1])]
+        given, outputs = given | {"flag": (9, ())}, ["Y"]
+    return bytes(model(nodes, given, outputs, own).SerializeToString())
+
+
+def megabytes(path: str) -> list[list[float]]:
+    """Returns the memory of the plug-in for pairs of nodes: with one network, with two, and afterwards."""
+    counter, rng, result = watching(path), np.random.default_rng(0), []
+    for within_if in (False, True) if version() >= (1, 25) else (False,):
+        bytes_held = []
+        for equal, more in ((True, {}), (False, {}), (True, {"direction": "reverse"})):
+            before = counter.bytes_now()
+            session = plugged(two_nodes(rng, equal, within_if, **more))
+            bytes_held.append((counter.bytes_now() - before) / 2**20)
+            del session
+            bytes_held.append((counter.bytes_now() - before) / 2**20)
+        result.append(bytes_held)
+    return result
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """Returns a function that calls a function of this file in a process that counts requests for memory."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("counts the requests to the C library of GNU/Linux")
-    library = tmp_path / "allocations.so"
+    library = tmp_path_factory.mktemp("counter") / "allocations.so"
     command = [*native_compiler(), "-O1", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-shared", "-fPIC"]
     subprocess.run([*command, str(SOURCE), "-o", str(library)], check=True)
     paths = os.pathsep.join([str(Path(__file__).parents[1] / "support"), str(Path(__file__).parent)])
-    code = f"import json, test_plugin_memory as t; print(json.dumps(t.counts({str(library)!r})))"
     environment = os.environ | preloading(library) | {"PYTHONPATH": paths}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for first, *later in json.loads(done.stdout):
-        assert first > 0 and later == [0, 0, 0]
+
+    def call(function):
+        name = function.__name__
+        code = f"import json, test_plugin_memory as t; print(json.dumps(t.{name}({str(library)!r})))"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return call
+
+
+def test_runs_after_the_first_do_not_allocate(counted):
+    """The first run is the largest. A later run of a new shape must not allocate either."""
+    for first, *later in counted(requests):
+        assert first > 0 and not any(later), (first, later)
+
+
+def test_equal_weights_are_packed_once(counted):
+    """A network of 128 units takes 0.5 MB. No copies of weights remain, and the session frees everything."""
+    for one, after_one, two, after_two, reverse, after_reverse in counted(megabytes):
+        assert 0.5 < one < 0.6 and 1 < two < 1.2 and 1 < reverse < 1.2
+        # If free is the last call of a function, it counts as a call of the function's caller.
+        assert max(map(abs, (after_one, after_two, after_reverse))) < 0.001

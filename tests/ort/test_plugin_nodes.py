@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import onnx
 import pytest
@@ -14,7 +11,18 @@ pytest.importorskip("onnx")
 from onnx import helper, numpy_helper  # noqa: E402
 
 from onnx_files import FLOAT, recurrent  # noqa: E402
-from plugin_runs import KINDS, agree, alone, claimed, feed, onnxruntime, options, plugged, version  # noqa: E402
+from plugin_runs import (  # noqa: E402
+    KINDS,
+    agree,
+    alone,
+    claimed,
+    feed,
+    left,
+    onnxruntime,
+    options,
+    plugged,
+    version,
+)  # fmt: skip
 
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
@@ -140,23 +148,14 @@ def test_sizes_that_change_from_run_to_run(rng, kind, T, B):
                   "activation_alpha": [0.2], "activation_beta": [0.5]}, "the same in both directions"),
     ],
 )  # fmt: skip
-def test_other_nodes_are_left_to_the_runtime(rng, tmp_path, kind, more, reason):
+def test_other_nodes_are_left_to_the_runtime(rng, tmp_path, capfd, kind, more, reason):
     model = recurrent(rng, kind, **more)
     given = feed(rng, kind, D=more.get("D", 1))
     ours, nodes = claimed(model, given, tmp_path)
     assert nodes == 0
     agree(ours, alone(model).run(None, given), 0)
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    code = (
-        "import onnxruntime, lnrnn.onnxruntime\n"
-        "options = onnxruntime.SessionOptions()\noptions.log_severity_level = 1\n"
-        f"lnrnn.onnxruntime.session({str(path)!r}, sess_options=options)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    said = [line for line in done.stderr.splitlines() if "lnrnn leaves" in line]
-    assert len(said) == 1, done.stderr
-    assert f"node 'node' ({kind}) to the runtime" in said[0] and reason in said[0]
+    (said,) = left(model, capfd)
+    assert f"node 'node' ({kind}) to the runtime" in said and reason in said
 
 
 def test_weights_that_depend_on_inputs_are_left_to_the_runtime(rng, tmp_path):
@@ -209,6 +208,19 @@ def test_dtypes(rng, dtype, limit):
     ours, theirs = plugged(model, dtype=dtype).run(None, given), alone(model).run(None, given)
     agree(ours, theirs, limit)
     assert (dtype == "float32") == (float(np.abs(ours[0] - theirs[0]).max()) < 1e-5)
+
+
+@pytest.mark.parametrize("dtype, nodes", [("float32", 1), ("bfloat16", 1), ("int8", 0)])
+def test_a_node_that_int8_refuses_is_left_to_the_runtime(rng, tmp_path, capfd, dtype, nodes):
+    """The sums of 133145 products of int8 would exceed 32 bits."""
+    model = recurrent(rng, "RNN", width=133145, H=1)
+    given = feed(rng, "RNN", T=2, B=1, I=133145, H=1)
+    ours, ran = claimed(model, given, tmp_path, dtype=dtype)
+    assert ran == nodes
+    agree(ours, alone(model).run(None, given), 0.05)
+    reasons = left(model, capfd, dtype=dtype)
+    assert len(reasons) == 1 - nodes
+    assert all("dtype must not be 'int8' for weights of 133145 inputs" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(

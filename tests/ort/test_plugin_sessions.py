@@ -66,21 +66,89 @@ def test_runs_at_the_same_time_equal_runs_in_turn(rng, threads):
             agree(ours, theirs, 0)
 
 
-def test_io_binding_and_a_process_that_ends_with_open_sessions(rng, tmp_path):
-    proto = recurrent(rng, "GRU")
-    given = feed(rng, "GRU")
-    session = plugged(proto)
+def test_threads_do_not_change_a_bit(rng):
+    for kind, D in (("LSTM", 1), ("GRU", 2), ("RNN", 1)):
+        proto = recurrent(rng, kind, width=64, H=320, D=D)
+        for T, B in ((40, 1), (10, 24)):
+            given = feed(rng, kind, T, B, 64, 320, D)
+            agree(plugged(proto, threads=2).run(None, given), plugged(proto, threads=1).run(None, given), 0)
+
+
+def test_sessions_that_open_run_and_close_at_the_same_time(rng):
+    protos = [recurrent(rng, kind, H=H).SerializeToString() for kind in ("LSTM", "GRU") for H in (4, 9, 33)]
+    given = feed(rng, "LSTM")
+    wanted = [plugged(proto).run(None, given) for proto in protos]
+
+    def work(k):
+        session = plugged(protos[k % len(protos)])
+        for _ in range(5):
+            agree(session.run(None, given), wanted[k % len(protos)], 0)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(60)))
+
+
+def test_io_binding(rng):
+    proto = recurrent(rng, "GRU", D=2, lengths=True)
+    given = feed(rng, "GRU", D=2, lengths=(7, 0, 3))
+    session, wanted = plugged(proto), alone(proto).run(None, given)
     binding = session.io_binding()
-    binding.bind_cpu_input("X", given["X"])
+    for name, array in given.items():
+        binding.bind_cpu_input(name, array)
     for name in ("Y", "Y_h"):
         binding.bind_output(name)
     for _ in range(3):
         session.run_with_iobinding(binding)
-    agree(binding.copy_outputs_to_cpu(), alone(proto).run(None, given))
+    agree(binding.copy_outputs_to_cpu(), wanted)
+    kept = [np.full_like(each, np.nan) for each in wanted]
+    for name, array in zip(("Y", "Y_h"), kept, strict=True):
+        binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    session.run_with_iobinding(binding)
+    outputs = binding.get_outputs()
+    del session, binding
+    agree([each.numpy() for each in outputs], wanted)
+
+
+def test_an_output_of_another_shape_is_refused(rng):
+    proto = recurrent(rng, "GRU")
+    session, given = plugged(proto), feed(rng, "GRU")
+    binding = session.io_binding()
+    binding.bind_cpu_input("X", given["X"])
+    binding.bind_ortvalue_output(
+        "Y", onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((7, 1, 3, 5), np.float32))
+    )
+    binding.bind_output("Y_h")
+    with pytest.raises(Exception, match="invalid dimensions for output: Y"):
+        session.run_with_iobinding(binding)
+    agree(session.run(None, given), alone(proto).run(None, given))
+
+
+ENDS = {
+    "open sessions": "kept = [o.session(path) for _ in range(3)]\nkept[1].run(None, given)",
+    "sessions in a circle": "a, b = [o.session(path)], []\na += [b]\nb += [a]\na[0].run(None, given)",
+    "a second library": (
+        "o.session(path).run(None, given)\n"
+        "onnxruntime.unregister_execution_provider_library('lnrnn')\n"
+        "o.register()\no.register()\no.session(path).run(None, given)"
+    ),
+    "threads": (
+        "session = o.session(path, threads=2)\n"
+        "threads = [threading.Thread(target=session.run, args=(None, given)) for _ in range(4)]\n"
+        "[t.start() for t in threads]\ndel session"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", ENDS.values(), ids=ENDS)
+def test_a_process_ends(rng, tmp_path, code):
     path = tmp_path / "model.onnx"
-    path.write_bytes(proto.SerializeToString())
-    code = f"import lnrnn.onnxruntime as o; kept = [o.session({str(path)!r}) for _ in range(3)]; o.register()"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    path.write_bytes(recurrent(rng, "LSTM", H=200).SerializeToString())
+    before = (
+        "import threading\nimport numpy as np\nimport onnxruntime\nimport lnrnn.onnxruntime as o\n"
+        f"path, given = {str(path)!r}, {{'X': np.ones((50, 3, 3), np.float32)}}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_arguments_of_session(rng):

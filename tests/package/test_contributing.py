@@ -50,6 +50,7 @@ TABLES = [
             "lnrnn/rnn/specs.py": "an option that only a GRU has",
             "lnrnn/torch/accelerate.py": "torch's own classes",
             "lnrnn/torch/torch_nn.py": "torch's own classes",
+            "pyx/onnxruntime/networks.c": "the order of ONNX's gates",
             "pyx/onnxruntime/node.c": "ONNX's own operators",
         },
         docstrings=False,

@@ -71,6 +71,13 @@ def ran_in_plugin(session):
     return {event["name"] for event in events if event.get("args", {}).get("provider") == mine}
 
 
+def left(model, capfd, **arguments):
+    """Returns the lines of the log that name the nodes that the plug-in leaves to the runtime."""
+    capfd.readouterr()
+    plugged(model, sess_options=options(severity=1), **arguments)
+    return [line for line in capfd.readouterr().err.splitlines() if "lnrnn leaves" in line]
+
+
 def agree(ours, theirs, limit=NEAR):
     """limit: of the differences, relative to the largest number of an output if it is above 1."""
     assert len(ours) == len(theirs)

@@ -38,11 +38,13 @@ SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 FOLDERS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
     "tests/demo", "tests/data", "tests/campaigns/fuzz", "tests/runtime", "tests/capi",
+    "tests/ort",
 )  # fmt: skip
 # Tests that limit or count memory or measure stacks are omitted, because the sanitizer reserves terabytes.
 NOT = (
     "tests/runtime/test_threads.py", "tests/runtime/test_result_memory.py",
     "tests/runtime/test_interrupts.py", "tests/capi/test_c_realtime.py",
+    "tests/ort/test_plugin_memory.py",
 )  # fmt: skip
 # This test is omitted, because a process crashes on purpose, and the sanitizer changes its exit status.
 NOT_TESTS = ("tests/campaigns/fuzz/test_fuzz.py::test_a_fault_is_reported[crash]",)
@@ -219,6 +221,8 @@ def library(options: argparse.Namespace) -> dict[str, str]:
     into, program = folder / "a prefix", str(folder / "installed")
     copy_sources(folder / "source")
     done(["make", "install", f"PREFIX={into}"], cwd=folder / "source")
+    (plugin,) = (into / "lib").glob("liblnrnn_ort.*")
+    done([sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(plugin)!r}).CreateEpFactories"])
     environment = {**os.environ, "PKG_CONFIG_PATH": str(into / "lib/pkgconfig")}
     words = shlex.split(done(["pkg-config", "--cflags", "--libs", "lnrnn"], env=environment))
     test = str(ROOT / "tests/capi/library.c")

@@ -18,7 +18,7 @@ from source_copy import ROOT
 
 sys.path.insert(0, str(ROOT / "pyx"))
 
-from build_flags import units  # noqa: E402
+from build_flags import plugin_units, units  # noqa: E402
 
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-fsyntax-only"]
 
@@ -55,7 +55,7 @@ def check(command: list[str], machine: str) -> list[str]:
         return lines or ([done.stderr] if done.returncode else [])
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        of_units = pool.map(complaints, units(machine, openmp))
+        of_units = pool.map(complaints, [*units(machine, openmp), *plugin_units()])
     return list(dict.fromkeys(line for lines in of_units for line in lines))
 
 

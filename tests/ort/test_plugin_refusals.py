@@ -1,0 +1,188 @@
+"""Wrong models and wrong inputs of sessions with the plug-in: errors that name the node and the input.
+
+If attributes and weights of a node contradict each other, no session is made. The runtime's own LSTM reads
+beyond such weights in some versions, such as 1.26.0.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from onnx_files import GATES, recurrent  # noqa: E402
+from plugin_runs import KINDS, agree, alone, claimed, feed, plugged  # noqa: E402
+
+
+def weight(proto, name, array):
+    """Replaces an initializer."""
+    (found,) = (a for a in proto.graph.initializer if a.name == name)
+    found.CopyFrom(numpy_helper.from_array(array, name))
+
+
+def contradictions(kind):
+    """Returns (input, shape) that do not fit a node of 3 inputs and 4 units."""
+    n = GATES[kind] * 4
+    w = [(1, n, 2), (1, n, 9), (1, n // 2, 3), (1, 2 * n, 3), (2, n, 3), (n, 3), (1, n, 0), (0, n, 3)]
+    r = [(1, n, 2), (1, n, 9), (1, n // 2, 4), (1, 2 * n, 8), (2, n, 4), (n, 4), (1, 0, 0), (0, n, 4)]
+    b = [(1, n), (1, 2 * n - 1), (1, 20 * n), (2, 2 * n), (2 * n,), (1, 0)]
+    return [(name, shape) for name, shapes in (("W", w), ("R", r), ("B", b)) for shape in shapes]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_that_contradict_the_node_are_errors(rng, kind):
+    for name, shape in contradictions(kind):
+        proto = recurrent(rng, kind, lengths=True, states=True)
+        weight(proto, name, rng.standard_normal(shape).astype(np.float32))
+        named = "W" if name == "R" and shape[-1] == 8 else name
+        message = rf"node 'node'( \({kind}\))?: (the shape of input {named} does not fit|input X must be)"
+        with pytest.raises(Exception, match=message):
+            plugged(proto).run(None, feed(rng, kind, lengths=(7, 2, 3), states=True))
+
+
+@pytest.mark.parametrize("hidden_size", [-1, 0, 1, 3, 5, 400, 2**31, 2**62])
+@pytest.mark.parametrize("kind", KINDS)
+def test_hidden_sizes_that_contradict_the_weights_are_errors(rng, kind, hidden_size):
+    proto = recurrent(rng, kind)
+    (attribute,) = (a for a in proto.graph.node[0].attribute if a.name == "hidden_size")
+    attribute.i = hidden_size
+    message = f"node 'node': attribute hidden_size is {hidden_size}, but R has 4 units"
+    with pytest.raises(Exception, match=message):
+        plugged(proto)
+
+
+@pytest.mark.parametrize("T, B", [(0, 2), (5, 0), (0, 0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_steps_and_no_sequences(rng, kind, T, B):
+    for D in (1, 2):
+        for layout in (0, 1):
+            proto = recurrent(rng, kind, D=D, lengths=True, states=True, layout=layout, opset=14)
+            given = feed(rng, kind, T, B, D=D, lengths=np.zeros(B), states=True, layout=layout)
+            y, *states = plugged(proto).run(None, given)
+            assert y.shape == ((B, T, D, 4) if layout else (T, D, B, 4))
+            assert all(s.shape == ((B, D, 4) if layout else (D, B, 4)) and not s.any() for s in states)
+            given["lens"] = np.ones(B, np.int32)
+            if B and not T:
+                with pytest.raises(
+                    Exception, match=r"node 'node' .*sequence_lens must be between 0 and the 0"
+                ):
+                    plugged(proto).run(None, given)
+
+
+def without_shapes(proto):
+    for info in proto.graph.input:
+        info.type.tensor_type.ClearField("shape")
+    return proto
+
+
+WRONG = [
+    ("X", (7, 3)), ("X", (7, 3, 4)), ("X", (7, 3, 0)), ("X", (7, 3, 3, 1)), ("X", ()),
+    ("sequence_lens", (2,)), ("sequence_lens", (4,)), ("sequence_lens", ()), ("sequence_lens", (3, 1)),
+    ("initial_h", (2, 3, 5)), ("initial_h", (1, 3, 4)), ("initial_h", (2, 2, 4)), ("initial_h", (2, 12)),
+    ("initial_c", (2, 3)), ("initial_c", ()), ("initial_c", (3, 2, 4)), ("initial_c", (0, 3, 4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("constant", [False, True])
+def test_shapes_of_inputs(rng, constant, layout):
+    """Constants are inputs that the plug-in keeps. The runtime refuses some of them at once."""
+    for name, shape in WRONG:
+        key = {"X": "X", "sequence_lens": "lens", "initial_h": "h0", "initial_c": "c0"}[name]
+        if constant and name == "X":
+            continue
+        if layout and len(shape) == 3 and name != "X":
+            shape = (shape[1], shape[0], shape[2])
+        proto = without_shapes(
+            recurrent(rng, "LSTM", D=2, lengths=True, states=True, layout=layout, opset=14)
+        )
+        given = feed(rng, "LSTM", D=2, lengths=(7, 0, 3), states=True, layout=layout)
+        given[key] = np.zeros(shape, given[key].dtype)
+        if constant:
+            proto.graph.initializer.append(numpy_helper.from_array(given.pop(key), key))
+            (old,) = (info for info in proto.graph.input if info.name == key)
+            proto.graph.input.remove(old)
+        with pytest.raises(Exception, match=rf"node 'node' \(LSTM\): input {name} must"):
+            plugged(proto).run(None, given)
+
+
+@pytest.mark.parametrize("lengths", [(7, -1, 3), (7, 8, 3), (2**31 - 1, 1, 1), (-(2**31), 1, 1)])
+def test_constant_lengths(rng, lengths):
+    proto = recurrent(rng, "GRU", lengths=True)
+    proto.graph.initializer.append(numpy_helper.from_array(np.int32(lengths), "lens"))
+    del proto.graph.input[1]
+    with pytest.raises(
+        Exception, match=r"node 'node' \(GRU\): input sequence_lens must be between 0 and the 7"
+    ):
+        plugged(proto).run(None, feed(rng, "GRU"))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_nodes_of_other_dtypes_are_left_to_the_runtime(rng, tmp_path, dtype):
+    """The runtime has no kernel for float64 either."""
+    proto = recurrent(rng, "LSTM")
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for array in proto.graph.initializer:
+        array.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(array).astype(dtype), array.name))
+    for info in [*proto.graph.input, *proto.graph.output]:
+        info.type.tensor_type.elem_type = element
+    given = {"X": feed(rng, "LSTM")["X"].astype(dtype)}
+    if dtype == np.float64:
+        with pytest.raises(Exception, match="LSTM"):
+            plugged(proto).run(None, given)
+        return
+    ours, nodes = claimed(proto, given, tmp_path)
+    assert nodes == 0
+    agree(ours, alone(proto).run(None, given), 0)
+
+
+def test_lengths_of_another_dtype_are_an_error(rng):
+    proto = recurrent(rng, "LSTM", lengths=True)
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    with pytest.raises(Exception, match=r"Type 'tensor\(int64\)' of input parameter \(lens\) .*LSTM.*node"):
+        plugged(proto)
+
+
+def test_a_node_without_outputs(rng, tmp_path):
+    proto = recurrent(rng, "LSTM")
+    extra = helper.make_node("LSTM", ["X", "W", "R", "B"], ["", "", ""], "no outputs", hidden_size=4)
+    proto.graph.node.append(extra)
+    given = feed(rng, "LSTM")
+    agree(claimed(proto, given, tmp_path)[0], alone(proto).run(None, given))
+
+
+CHANGED = """
+import sys
+import numpy as np
+from plugin_runs import plugged
+path, change = sys.argv[1:]
+x = np.ones((7, 3, 64), np.float32)
+session = plugged(path + "/model.onnx")
+before = session.run(None, {"X": x})
+if change == "truncate":
+    open(path + "/weights", "r+b").truncate(0)
+else:
+    size = len(open(path + "/weights", "rb").read())
+    open(path + "/weights", "r+b").write(bytes([255]) * size)
+assert all(np.array_equal(a, b) for a, b in zip(before, session.run(None, {"X": x})))
+"""
+
+
+@pytest.mark.parametrize("change", ["truncate", "overwrite"])
+def test_weights_may_change_in_their_file_after_a_session_has_loaded_them(rng, tmp_path, change):
+    """The runtime maps external data, so that a read of a truncated file would end the process."""
+    proto = recurrent(rng, "LSTM", width=64, H=64)
+    onnx.save(
+        proto, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=64
+    )
+    assert (tmp_path / "weights").stat().st_size > 2**17
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", CHANGED, tmp_path, change], check=True, env=environment)
