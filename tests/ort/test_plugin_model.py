@@ -15,7 +15,7 @@ import state_models  # noqa: E402
 from deployed_models import MODELS  # noqa: E402
 from lnrnn.onnx import Model  # noqa: E402
 from lnrnn.onnxruntime import ep_name  # noqa: E402
-from plugin_runs import NEAR, data_of, onnxruntime  # noqa: E402
+from plugin_runs import data_of, onnxruntime  # noqa: E402
 
 
 def has_plugin(model):
@@ -39,9 +39,11 @@ def test_streams_with_and_without_the_plug_in_agree(rng, tmp_path, name):
     for step in deployed.steps:
         for ours, theirs in zip(*(outputs(stream, step) for stream in streams), strict=True):
             if ours.dtype.kind == "f":
-                assert np.abs(ours - theirs).max(initial=0) <= NEAR * max(np.abs(theirs).max(initial=0), 1)
+                assert np.abs(ours - theirs).max(initial=0) <= deployed.limit * max(
+                    np.abs(theirs).max(initial=0), 1
+                )
     for key, state in streams[0].state.items():
-        assert np.abs(state - streams[1].state[key]).max() <= NEAR * max(np.abs(state).max(), 1)
+        assert np.abs(state - streams[1].state[key]).max() <= deployed.limit * max(np.abs(state).max(), 1)
 
 
 def outputs(stream, step):

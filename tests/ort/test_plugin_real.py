@@ -26,7 +26,7 @@ def test_a_stream_equals_that_of_the_runtime_alone(rng, tmp_path, name, threads)
     chosen.enable_profiling, chosen.profile_file_prefix = True, str(tmp_path / "profile")
     chosen.intra_op_num_threads = threads
     session = plugged(deployed.model, sess_options=chosen, threads=threads)
-    agree(deployed.run(session), deployed.run(alone(deployed.model)))
+    agree(deployed.run(session), deployed.run(alone(deployed.model)), deployed.limit)
     if deployed.nodes is not None:
         assert len(ran_in_plugin(session)) == deployed.taken(version())
 

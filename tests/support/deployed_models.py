@@ -18,7 +18,7 @@ class Deployed:
 
     steps: the inputs of each step, without states. states: maps inputs to the outputs with their next values.
     first: the states before the first step. nodes: the number of recurrent nodes; None for files with
-    cells in other operators. within: whether they are within an If.
+    cells in other operators. within: whether they are within an If. limit: of differences between runtimes.
     """
 
     model: Any
@@ -27,6 +27,7 @@ class Deployed:
     first: dict[str, np.ndarray] = field(default_factory=dict)
     nodes: int | None = 1
     within: bool = False
+    limit: float = 1e-5
 
     def taken(self, version):
         """Returns how many nodes the plug-in takes in a version of ONNX Runtime, such as (1, 32)."""
@@ -215,10 +216,15 @@ def nakdimon(rng):
     return Deployed(str(path_of("piper/hebrew/nakdimon.onnx")), [{"input_1": letters}], nodes=None)
 
 
-def ddddocr(rng):
+def ddddocr(rng, name="common", limit=1e-5):
     """Returns ddddocr's reader of captchas: convolutions, and an LSTM of 512 units in both directions."""
     steps = [{"input1": rng.uniform(0, 1, (1, 1, 64, w)).astype(np.float32)} for w in (64, 160)]
-    return Deployed(str(path_of("ddddocr/common.onnx")), steps)
+    return Deployed(str(path_of(f"ddddocr/{name}.onnx")), steps, limit=limit)
+
+
+def ddddocr_8_bits(rng):
+    """Returns a reader with DynamicQuantizeLSTM, whose inputs lnrnn and the runtime round differently."""
+    return ddddocr(rng, "common_old", 2e-2)
 
 
 BUILT = {"denoiser": denoiser, "predictor": predictor, "text_encoder": text_encoder, "policy": policy}
@@ -228,6 +234,6 @@ FILES = {
         f"silero_vad_{name}": silero(f"silero_vad_{name}")
         for name in ("16k_op15", "half", "openvino_16k", "16k_sequence", "op18_ifless")
     },
-    "tashkeel": tashkeel, "nakdimon": nakdimon, "ddddocr": ddddocr,
+    "tashkeel": tashkeel, "nakdimon": nakdimon, "ddddocr": ddddocr, "ddddocr_8_bits": ddddocr_8_bits,
 }  # fmt: skip
 MODELS = BUILT | FILES
