@@ -194,7 +194,8 @@ def build_parser() -> argparse.ArgumentParser:
         "onnx",
         help="list the recurrent parts and the states of an ONNX file",
         description="Prints the recurrent parts of FILE. Each has the network that lnrnn.from_onnx returns, "
-        "or the reason why there is none, and warnings. Also prints the states that lnrnn.onnx.Model keeps.",
+        "or the reason why there is none, and warnings. If onnxruntime is installed, the plug-in for it is "
+        "tried, and costs are estimated. Also prints the states that lnrnn.onnx.Model keeps.",
     )
     onnx.add_argument("file", type=Path, metavar="FILE.onnx", help="an ONNX file")
     onnx.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -1,4 +1,4 @@
-"""Makes a small model of a part for proof.py. It has the nodes of the part and those of its weights."""
+"""Makes a small model of a part, for proof.py and plugin_trial.py: its nodes and those of its weights."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Unrun(Exception):
 
 
 def extracted(
-    part: Part, model: onnx_ir.Model, reset_after: bool | None = None
+    part: Part, model: onnx_ir.Model, reset_after: bool | None = None, *, unchanged: bool = False
 ) -> tuple[onnx.ModelProto, np.dtype]:
     """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
 
-    Only the values that are not None become inputs and outputs. reset_after: as in from_onnx.
+    Only the values that are not None become inputs and outputs. reset_after: as in from_onnx. unchanged:
+    whether nodes stay as they are, also those that ONNX Runtime does not run.
     """
     outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
     inputs = list(
@@ -39,7 +40,7 @@ def extracted(
     )
     if not outputs:
         raise Unrun("the file uses none of its outputs")
-    extract = _Extract(part, reset_after, {id(v): v for v in inputs})
+    extract = _Extract(part, reset_after, unchanged, {id(v): v for v in inputs})
     for value in outputs:
         extract.collect(value)
     names = [v.name for v in extract.values.values()]
@@ -79,13 +80,14 @@ class _Extract:
 
     part: Part
     reset_after: bool | None
+    unchanged: bool
     values: dict[int, onnx_ir.Value]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
     def collect(self, value: onnx_ir.Value) -> None:
         """Adds the nodes that compute a value, and the constants that they read."""
-        layers = {id(node) for node in self.part.layers}
+        layers = set() if self.unchanged else {id(node) for node in self.part.layers}
         stack = [value]
         while stack:  # a loop, since chains of nodes may be longer than Python's stack
             top = stack[-1]

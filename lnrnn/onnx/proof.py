@@ -26,6 +26,7 @@ Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
 STEPS, BATCH = 7, 3  # as in importers/probes.py
 SINGLE = float(np.finfo(np.float32).eps)
+MOST = 2**22  # numbers of x, or of y: a file may fix large sizes
 LARGEST = 2.0**56  # of the weights before a norm: squares of their sums are less than 2^128
 
 
@@ -90,7 +91,7 @@ def _reference(proto: onnx.ModelProto, part: Part, reason: str) -> tuple[Any, st
 
 
 @dataclass(frozen=True)
-class _Arguments:
+class Arguments:
     """Random arguments of a network. feed: the same by the names of a part's values, with the part's axes.
 
     x: (T, B, I). inside (T, B, 1): whether a sequence has a step. states: h and c, (layers * D, B, *).
@@ -105,17 +106,20 @@ class _Arguments:
 
 def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     """Raises ValueError if the outputs of the part and its network differ on one random input."""
-    given = _drawn(part, steps)
+    given = drawn(part, steps)
     got = run({name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in given.feed.items()})
     theirs = [a.astype(np.float32) for a in _of_part(part, given, got)]
     _check(part, theirs, lambda network: _of_network(part, given, network), float(np.finfo(dtype).eps))
 
 
-def _drawn(part: Part, steps: int) -> _Arguments:
+def drawn(part: Part, steps: int, sequences: int = BATCH) -> Arguments:
+    """Returns random arguments of a part that has a network. The file may fix the sizes."""
     network = part.network
     assert network is not None
     rng = np.random.default_rng(0)
-    T, B = (part.baked.get(axis, size) for axis, size in (("T", steps), ("B", BATCH)))
+    T, B = (part.baked.get(axis, size) for axis, size in (("T", steps), ("B", sequences)))
+    if T * B * max(network.input_size, network.hidden_size) > MOST:
+        raise Unrun(f"the file fixes sizes that are too large to try, T={T} and B={B}")
     x = rng.standard_normal((T, B, network.input_size), dtype=np.float32)
     feed = {_name(part.x): _arranged(x, "TBI", part.axes["x"])}
     lengths = None
@@ -141,10 +145,10 @@ def _drawn(part: Part, steps: int) -> _Arguments:
                 state[k] = known.setdefault(id(value), drawn)
                 feed[_name(value)] = _arranged(state[k], "DBH", part.axes["h"])
         states.append(state.reshape(-1, B, width))
-    return _Arguments(x, lengths, inside, states, feed)
+    return Arguments(x, lengths, inside, states, feed)
 
 
-def _of_part(part: Part, given: _Arguments, got: dict[str, Array]) -> list[Array]:
+def _of_part(part: Part, given: Arguments, got: dict[str, Array]) -> list[Array]:
     """Returns y (T, B, D * H) and states (D, B, H) from the outputs of a part by name."""
     result = []
     if part.y is not None:
@@ -155,7 +159,7 @@ def _of_part(part: Part, given: _Arguments, got: dict[str, Array]) -> list[Array
     return result + [_arranged(got[_name(value)], part.axes["h"], "DBH") for value in states]
 
 
-def _of_network(part: Part, given: _Arguments, network: Any) -> list[Array]:
+def _of_network(part: Part, given: Arguments, network: Any) -> list[Array]:
     """Returns the outputs of a network that are those of the part."""
     start, first = given.states[0] if not part.c0 else tuple(given.states), network.batch_first
     y, state = network(given.x.swapaxes(0, 1) if first else given.x, start, lengths=given.lengths)

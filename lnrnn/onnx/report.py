@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..onnxruntime import register
 from ..packages import require
 from ..rnn.network import Network, architecture
 from .errors import OnnxFileError
@@ -24,6 +25,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     require("onnx_ir", "lnrnn onnx", "onnx")
     from .cells.finding import unknown_loops
     from .graph.reading import opset_of, read
+    from .plugin_trial import tried
 
     model = read(path)
     parts = parts_of(model)
@@ -32,10 +34,19 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "opset": opset_of(model),
         "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
         "parts": [describe_part(part) for part in parts],
+        "no_plugin": "",
         "loops": unknown_loops(model, parts),
         "states": [],
         "unclear": "",
     }
+    try:
+        if parts:
+            register()
+    except ImportError as error:
+        result["no_plugin"] = str(error)
+    else:
+        for part, described in zip(parts, result["parts"], strict=True):
+            described["plugin"] = tried(part, model)
     try:
         states = find_states(model)
     except AmbiguousStatesError as error:
@@ -70,6 +81,7 @@ def describe_part(part: Part) -> dict[str, Any]:
         "network": None if part.network is None else _call(part.network),
         "reason": part.reason,
         "warnings": list(part.warnings),
+        "plugin": None,
     }
 
 
@@ -116,6 +128,8 @@ def text(report: dict[str, Any]) -> str:
         lines += _part_lines(number, part)
     for loop in report["loops"]:
         lines += _wrapped(f"no part: {loop}", 9, first=5)
+    if report["no_plugin"]:
+        lines += ["", *_wrapped(f"Plug-in for ONNX Runtime: not tried. {report['no_plugin']}", 4, first=0)]
     states = report["states"]
     if report["unclear"]:
         lines += ["", "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}."]
@@ -156,7 +170,29 @@ def _part_lines(number: int, part: dict[str, Any]) -> list[str]:
         lines += _wrapped(f"reason: {part['reason'] or 'unknown'}", 9, first=5)
     for warning in part["warnings"]:
         lines += _wrapped(f"warning: {warning}", 9, first=5)
+    for line in _plugin_lines(part["plugin"]):
+        lines += _wrapped(line, 9, first=5)
     return lines
+
+
+def _plugin_lines(plugin: dict[str, Any] | None) -> Iterable[str]:
+    """Yields whether the plug-in for ONNX Runtime takes a part, and the costs of calls."""
+    if plugin is None:
+        return
+    verb = {True: "takes it", False: "leaves it to ONNX Runtime", None: "was not tried"}[plugin["taken"]]
+    if plugin["taken"] and plugin["reason"]:
+        verb = "takes it in part"
+    yield f"plug-in: {verb}" + f": {plugin['reason']}" * bool(plugin["reason"])
+    for call in plugin["calls"]:
+        alone = "not run" if call["onnxruntime"] is None else _time(call["onnxruntime"])
+        size = f"T={call['steps']}, B={call['sequences']}"
+        yield f"estimate, {size}: {alone} in ONNX Runtime, {_time(call['lnrnn'])} in the plug-in"
+
+
+def _time(seconds: float) -> str:
+    """Returns a time with two or three digits: "12 us", "3.4 ms"."""
+    amount, name = (seconds * 1e6, "us") if seconds < 999.5e-6 else (seconds * 1e3, "ms")
+    return f"{amount:.0f} {name}" if amount >= 99.5 else f"{amount:.2g} {name}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -111,11 +111,15 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
             raise bad_value(name, "left out", session_arguments[name], do)
     runtime = _register()
     options = session_arguments.pop("sess_options", None)
+    devices = {device.ep_name: device for device in reversed(runtime.get_ep_devices())}
+    chosen = {_PROVIDER: {"dtype": weights, "threads": str(threads)}}
     if options is None:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-    devices = [device for device in runtime.get_ep_devices() if device.ep_name == _PROVIDER]
-    options.add_provider_for_devices(devices[:1], {"dtype": weights, "threads": str(threads)})
+        # The runtime warns of nodes on a provider that is not named.
+        chosen["CPUExecutionProvider"] = {}
+    for name, settings in chosen.items():
+        options.add_provider_for_devices([devices[name]], settings)
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
     file = path if isinstance(path, bytes) else str(path)

@@ -10,6 +10,7 @@ pytest.importorskip("onnx_ir")
 from onnx import helper  # noqa: E402
 
 import lnrnn  # noqa: E402
+from lnrnn.onnx.report import describe  # noqa: E402
 from onnx_files import FLOAT, constant, model, weights  # noqa: E402
 from onnx_runs import run  # noqa: E402
 
@@ -103,6 +104,20 @@ def test_a_reshape_alone_merges_one_direction(rng):
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = T
     part = check(rng, proto, 3)
     assert part.baked == {"T": T} and "sets the number of steps to 6" in part.warnings[0]
+
+
+def test_sizes_too_large_to_try_are_a_reason_not_to_run_a_part(rng, tmp_path):
+    def reshape(source, target):
+        return [constant(f"{target} shape", np.array([10**12, -1, H])),
+                helper.make_node("Reshape", [source, f"{target} shape"], [target])]  # fmt: skip
+
+    proto = stack(rng, "LSTM", reshape)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 10**12
+    with pytest.warns(UserWarning, match="sizes that are too large to try, T=1000000000000 and B=3"):
+        assert lnrnn.from_onnx(proto).num_layers == 3
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    (part,) = describe(tmp_path / "m.onnx")["parts"]
+    assert part["plugin"] is None or "T=1000000000000 and B=1" in part["plugin"]["reason"]
 
 
 def test_two_transposes_and_a_dropout_between_layers_vanish(rng):

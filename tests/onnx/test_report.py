@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 
@@ -38,14 +39,18 @@ def run(capsys):
 
 
 def test_the_text_of_a_file(tmp_path, run, monkeypatch):
+    """tests/ort/test_plugin_report.py has the lines about the plug-in."""
     state_models.decoder_joint(tmp_path / "m.onnx")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "register", lambda: importlib.import_module("no_such_module"))
     want = """\
 m.onnx: opset 17
 
 1 recurrent part, converted
   1. LSTM, 6 nodes: LSTM(3, 4, num_layers=2, batch_first=True, norm=None)
      LSTM of y0
+
+Plug-in for ONNX Runtime: not tried. No module named 'no_such_module'
 
 States: 2
     input           output           shape      dtype    lane axis  evidence
@@ -65,7 +70,8 @@ Other outputs: 2
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_line_fits_into_80_columns_and_json_has_the_same_facts(tmp_path, run, name):
+def test_every_line_fits_into_80_columns_and_json_has_the_same_facts(tmp_path, run, name, monkeypatch):
+    monkeypatch.setattr("lnrnn.onnx.plugin_trial._least", lambda sessions, feed: [1e-5] * len(sessions))
     path = getattr(state_models, name)(tmp_path / "m.onnx")
     code, out, err = run(path)
     assert (code, err) == (0, "") and max(map(len, out.splitlines())) <= 80
@@ -184,9 +190,11 @@ def test_without_onnx_the_error_says_how_to_install_it(tmp_path, run, monkeypatc
     assert (code, out) == (2, "") and "pip install onnx" in err and err.count("\n") == 1
 
 
-def test_the_command_does_not_need_onnxruntime(tmp_path, run, monkeypatch):
+def test_without_onnxruntime_the_plug_in_is_not_tried(tmp_path, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert run(state_models.silero(tmp_path / "m.onnx"))[0] == 0
+    code, out, _ = run(state_models.silero(tmp_path / "m.onnx"))
+    assert code == 0 and "estimate" not in out
+    assert "Plug-in for ONNX Runtime: not tried. lnrnn.onnxruntime needs onnxruntime 1.24" in out
 
 
 def test_a_scan_of_no_known_cell_is_listed(tmp_path, run):

@@ -1,12 +1,10 @@
-"""Sessions with the plug-in: subgraphs, silero-vad, several sessions, and runs at the same time."""
+"""Sessions with the plug-in: subgraphs, several sessions, and runs at the same time."""
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +16,6 @@ from onnx import TensorProto, helper  # noqa: E402
 import lnrnn.onnxruntime  # noqa: E402
 from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
 from plugin_runs import agree, alone, claimed, feed, onnxruntime, options, plugged, version  # noqa: E402
-
-_spec = importlib.util.find_spec("silero_vad")
-DATA = Path(_spec.origin).parent / "data" if _spec and _spec.origin else None
-needs_silero = pytest.mark.skipif(DATA is None, reason="needs the package silero-vad")
 
 
 def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
@@ -47,38 +41,6 @@ def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
         ours, ran = claimed(proto, values, tmp_path)
         assert ran == (version() >= (1, 25))
         agree(ours, alone(proto).run(None, values))
-
-
-def silero_feed(rng, name, steps):
-    if name.endswith("sequence"):
-        zeros = np.zeros((1, 1, 128), np.float32)
-        return {"input": rng.standard_normal((steps, 576)).astype(np.float32) * 0.1, "h": zeros, "c": zeros}
-    return {
-        "input": rng.standard_normal((1, 576)).astype(np.float32) * 0.1,
-        "state": rng.standard_normal((2, 1, 128)).astype(np.float32),
-    }
-
-
-@needs_silero
-@pytest.mark.parametrize(
-    "name, within_if",
-    [
-        ("silero_vad", True), ("silero_vad_16k_op15", True), ("silero_vad_half", True),
-        ("silero_vad_openvino_16k", False), ("silero_vad_16k_sequence", False),
-    ],
-)  # fmt: skip
-def test_silero(rng, tmp_path, name, within_if):
-    path = str(DATA / f"{name}.onnx")
-    theirs = alone(path)
-    for rate in (16000, 8000) if name == "silero_vad" else (16000,):
-        given = silero_feed(rng, name, 50)
-        if any(value.name == "sr" for value in theirs.get_inputs()):
-            given["sr"] = np.array(rate)
-        if rate == 8000:
-            given["input"] = given["input"][:, :288].copy()
-        ours, ran = claimed(path, given, tmp_path)
-        assert ran == (version() >= (1, 25) or not within_if)
-        agree(ours, theirs.run(None, given))
 
 
 def test_sessions_are_independent_and_close_in_any_order(rng):

@@ -12,6 +12,8 @@ import numpy as np
 import onnx_ir
 
 from ...errors import bad_type, bad_value, integer, message, real
+from ...onnxruntime import register
+from ...onnxruntime import session as plugin_session
 from ..errors import text_of
 from ..graph.constants import external_file
 from ..graph.reading import read, tensors
@@ -22,11 +24,14 @@ Array = np.ndarray
 MOST = 2**28  # numbers of all states in a lane
 
 
-def open_session(model: str | bytes, threads: int = 1, *, optimised: bool = True) -> Any:
+def open_session(
+    model: str | bytes, threads: int = 1, *, optimised: bool = True, plugin: bool = False
+) -> Any:
     """Returns an onnxruntime.InferenceSession of a path, or of the bytes of a file, on the CPU.
 
-    optimised: whether onnxruntime may change the graph and its weights. Raises ImportError without
-    onnxruntime, and for a model that it refuses errors without a common class.
+    optimised: whether onnxruntime may change the graph and its weights. plugin: whether lnrnn's plug-in takes
+    recurrent nodes. Raises ImportError without onnxruntime, and for a model that it refuses errors without a
+    common class.
     """
     onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
     options = onnxruntime.SessionOptions()
@@ -35,13 +40,21 @@ def open_session(model: str | bytes, threads: int = 1, *, optimised: bool = True
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
+    if plugin:
+        return plugin_session(model, threads=threads, sess_options=options)
     # Without the fallback: it prints text, and tries the same provider again.
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
-def _session(path: str, threads: int) -> Any:
+def _session(path: str, threads: int, plugin: bool) -> Any:
+    """Returns a session. Without the plug-in if onnxruntime is too old for it."""
+    if plugin:
+        try:
+            register()
+        except ImportError:
+            plugin = False
     try:
-        return open_session(path, threads)
+        return open_session(path, threads, plugin=plugin)
     except ImportError as error:
         raise ImportError(f"lnrnn.onnx.Model needs onnxruntime: pip install onnxruntime ({error})") from error
     except MemoryError:  # pragma: no cover - no memory for the file
@@ -58,12 +71,14 @@ class FileSession:
     outputs: names, without states. restarting: names of recurrent nodes whose state starts at 0 in each run.
     """
 
-    def __init__(self, path: str, states: Any, constants: Any, shapes: Any, threads: int) -> None:
+    def __init__(
+        self, path: str, states: Any, constants: Any, shapes: Any, threads: int, plugin: bool
+    ) -> None:
         model = read(path)
         graph = model.graph
         shapes = _checked_shapes(shapes, inputs(graph))
         self.path = path
-        self._arguments = (path, states, constants, shapes, threads)
+        self._arguments = (path, states, constants, shapes, threads, plugin)
         self.states = {state.input: state for state in find_states(model, states, shapes)}
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
@@ -79,7 +94,7 @@ class FileSession:
         self._has_nodes = flow.has_recurrent_nodes()
         external = {external_file(t) for t in tensors(model) if isinstance(t, onnx_ir.ExternalTensor)}
         self._files = [path, *sorted(external)]
-        self.session = _session(path, threads)
+        self.session = _session(path, threads, plugin)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
         self._hash = ""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import bad_type, integer
+from ...errors import bad_type, flag, integer
 from ...packages import require
 from ...state import Closed
 from .model_stream import ModelStream
@@ -39,7 +39,11 @@ class Model(Closed):
         Shapes of inputs, for files that declare too little. None is a free size, and in a state the axis of
         lanes: ``{"state": (2, None, 128)}``.
     threads : int
-        Threads of onnxruntime.
+        Threads of onnxruntime, and of the plug-in.
+    plugin : bool
+        Whether lnrnn's plug-in computes the recurrent nodes, those that it takes. It needs onnxruntime 1.24;
+        older versions compute all nodes themselves. Outputs with and without it differ by rounding errors,
+        which are those of 8 bits in DynamicQuantizeLSTM.
 
     Raises
     ------
@@ -52,7 +56,7 @@ class Model(Closed):
 
     Notes
     -----
-    All states are 0 at the start. Outputs have the bits of onnxruntime's ``session.run``.
+    All states are 0 at the start. Outputs have the bits of ``session.run`` of the attribute `session`.
 
     Examples
     --------
@@ -87,14 +91,16 @@ class Model(Closed):
         constants: Mapping[str, ArrayLike] | None = None,
         shapes: Mapping[str, Dims] | None = None,
         threads: int = 1,
+        plugin: bool = True,
     ) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise bad_type("path", "the path of an ONNX file", path)
         threads = integer("threads", threads, 1, 1024)
+        plugin = flag("plugin", plugin)
         require("onnx_ir", "lnrnn.onnx.Model", "onnx")
         from .file_session import FileSession
 
-        self._file = FileSession(os.fspath(path), states, constants, shapes, threads)
+        self._file = FileSession(os.fspath(path), states, constants, shapes, threads, plugin)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ class ModelStream(Closed):
 
     Notes
     -----
-    The outputs have the bits of calls of onnxruntime's ``session.run`` with the same states. Several threads
-    may call a stream at once if no lane is in two of the calls. A copy or a pickle is an independent stream.
+    The outputs have the bits of ``model.session.run`` with the same states. Several threads may call a stream
+    at once if no lane is in two of the calls. A copy or a pickle is an independent stream.
 
     Examples
     --------

@@ -1,0 +1,142 @@
+"""Tries a part in ONNX Runtime with and without lnrnn's plug-in, and measures both, for `lnrnn onnx FILE`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from .. import onnxruntime as plugin
+from .errors import text_of
+from .extraction import Unrun, extracted
+from .graph.reading import parent
+from .part import Part
+from .proof import drawn
+from .running.file_session import open_session
+from .running.states import inputs
+from .writing.read_back import KIND
+
+Array = np.ndarray
+STEPS = 1, 50  # of a call
+SECONDS = 0.05  # for each number of steps
+WITHIN = 1, 25  # the first version with nodes in subgraphs
+_LEFT = re.compile(r"lnrnn leaves node '.*' \(\w+\) to the runtime: ([^\x1b\n]*)")
+
+
+def tried(part: Part, model: onnx_ir.Model) -> dict[str, Any]:
+    """Returns whether the plug-in takes a part, the reasons why not, and the seconds of a call.
+
+    The keys are taken, reason and calls. taken is None if the part could not be run. Each call has steps and
+    sequences, and seconds in the plug-in (lnrnn) and without it (onnxruntime, None if that cannot run it).
+    The plug-in takes no part without a network, because it uses the same networks.
+    """
+    taken, reason, calls = False, "", []
+    if part.network is not None:
+        try:
+            if part.kind == KIND:
+                proto, dtype = onnx_ir.to_proto(model), np.dtype(np.float32)
+            else:
+                proto, dtype = extracted(part, model, unchanged=True)
+            data = proto.SerializeToString()
+            graph = part.nodes[0].graph
+            taken, reason = _claims(data, graph is not None and parent(graph) is not None)
+            if taken:
+                calls = _calls(part, model, data, dtype)
+        except Exception as error:  # of many types
+            says = "" if isinstance(error, Unrun) else "ONNX Runtime says: "
+            return {"taken": None, "reason": says + text_of(error), "calls": []}
+    return {"taken": taken, "reason": reason, "calls": calls}
+
+
+def _claims(data: bytes, within: bool) -> tuple[bool, str]:
+    """Returns whether the plug-in takes nodes of a model, and why it leaves others.
+
+    The reasons are in the runtime's log, which it writes to the standard error of C. within: whether the
+    nodes are within a node If, Loop or Scan of the file.
+    """
+    runtime = importlib.import_module("onnxruntime")
+    if within and tuple(map(int, runtime.__version__.split(".")[:2])) < WITHIN:
+        return (
+            False,
+            f"nodes within If, Loop and Scan need ONNX Runtime {'.'.join(map(str, WITHIN))} or later",
+        )
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 1
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    with tempfile.TemporaryFile() as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            session = plugin.session(data, sess_options=options)
+            names = {each.ep_name for each in session.get_provider_graph_assignment_info()}
+            del session
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        log.seek(0)
+        reasons = dict.fromkeys(_LEFT.findall(log.read().decode(errors="replace")))
+    taken = plugin.ep_name() in names
+    return taken, "; ".join(reasons) or ("" if taken else "it knows no such nodes")
+
+
+def _calls(part: Part, model: onnx_ir.Model, data: bytes, dtype: np.dtype[Any]) -> list[dict[str, Any]]:
+    """Measures calls of a model with the plug-in and without."""
+    sessions = {"lnrnn": open_session(data, plugin=True)}
+    with suppress(Exception):  # it does not run all nodes that the plug-in runs
+        sessions["onnxruntime"] = open_session(data)
+    calls = []
+    for steps in [part.baked["T"]] if "T" in part.baked else STEPS:
+        sequences = part.baked.get("B", 1)
+        feed = {
+            name: array.astype(dtype) if array.dtype.kind == "f" else array
+            for name, array in _feed(part, model, steps, sequences).items()
+        }
+        least = dict(zip(sessions, _least(list(sessions.values()), feed), strict=True))
+        seconds = {name: least.get(name) for name in ("onnxruntime", "lnrnn")}
+        calls.append({"steps": steps, "sequences": sequences, **seconds})
+    return calls
+
+
+def _feed(part: Part, model: onnx_ir.Model, steps: int, sequences: int) -> dict[str, Array]:
+    """Returns random inputs by name."""
+    if part.kind != KIND:
+        return drawn(part, steps, sequences).feed
+    rng, sizes = np.random.default_rng(0), {"T": steps, "B": sequences}
+    result = {}
+    for each in inputs(model.graph):
+        shape = [size if isinstance(size, int) else sizes[str(size)] for size in each.shape or ()]
+        if each.name == "lengths":
+            result[each.name] = np.full(shape, steps, each.dtype)
+        else:
+            result[each.name] = rng.uniform(-0.9, 0.9, shape).astype(each.dtype)
+    return result
+
+
+def _least(sessions: Sequence[Any], feed: dict[str, Array]) -> list[float]:
+    """Returns the least seconds of a call of each session. The sessions alternate."""
+    bound = []
+    for session in sessions:  # a call with bound arrays spends the least time in Python
+        binding = session.io_binding()
+        for name, array in feed.items():
+            binding.bind_cpu_input(name, array)
+        for each in session.get_outputs():
+            binding.bind_output(each.name)
+        bound.append((session.run_with_iobinding, binding))
+    least = [math.inf] * len(sessions)
+    end = time.perf_counter() + SECONDS
+    while math.inf in least or time.perf_counter() < end:
+        for k, (run, binding) in enumerate(bound):
+            since = time.perf_counter()
+            run(binding)
+            least[k] = min(least[k], time.perf_counter() - since)
+    return least
