@@ -66,7 +66,7 @@ def profiled(model, given, tmp_path, **arguments):
 
 
 def ran(session):
-    """Ends the profiling of a session. Returns the names of nodes in the plug-in, and operators in the runtime."""
+    """Ends profiling. Returns the names of nodes in the plug-in, and the operators in the runtime."""
     ours, theirs = set(), set()
     for event in json.loads(Path(session.end_profiling()).read_text()):
         of = event.get("args", {})
