@@ -8,21 +8,15 @@
 
 typedef struct {
     kernel_base base;
-    const ort_functions *ort;
-    lnrnn_network *network;
-    network_list *list;
-    memory_pool *pool;
-    int threads, T, in[VALUES], y, out[2]; /* places in the fused node; -1: none */
-    size_t widths[VALUES];                 /* D, P, H */
-    int64_t steps;                         /* a constant number of steps, or -1 */
-    tensor constant[VALUES];               /* states that are no inputs of the fused node */
-    int64_t shape[VALUES][2];
-    float *owned[VALUES];
+    int T, y, out[2];      /* places in the fused node; -1: none */
+    size_t widths[VALUES]; /* D, P, H */
+    int64_t steps;         /* a constant number of steps, or -1 */
+    source source[VALUES]; /* also states that are constants */
 } kernel;
 
 static OrtStatus *refuse(const kernel *k, const char *text)
 {
-    return k->ort->create_status(ORT_INVALID_ARGUMENT, text);
+    return k->base.ort->create_status(ORT_INVALID_ARGUMENT, text);
 }
 
 /* Reads the inputs, and sets T and B. */
@@ -30,12 +24,12 @@ static OrtStatus *measure(const kernel *k, const OrtKernelContext *context, tens
                           size_t *B)
 {
     tensor steps;
-    OrtStatus *status = input_at(k->ort, context, k->T, &steps);
+    OrtStatus *status = input_at(k->base.ort, context, k->T, &steps);
     int64_t batch = 1;
     for (int i = 0; i < VALUES && !status; i++) {
-        status = input_at(k->ort, context, k->in[i], &in[i]);
-        if (k->owned[i])
-            in[i] = k->constant[i];
+        status = input_at(k->base.ort, context, k->source[i].place, &in[i]);
+        if (k->source[i].owned)
+            in[i] = k->source[i].constant;
         if (status || !in[i].data)
             continue;
         const size_t rank = i == VALUE_X ? 3 : 2;
@@ -75,10 +69,10 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     const int64_t sequences = (int64_t)B, P = (int64_t)k->widths[VALUE_H0],
                   y_shape[3] = {(int64_t)T, sequences, P};
     if (!status)
-        status = kernel_output_at(k->ort, context, k->y, y_shape, 3, &y);
+        status = kernel_output_at(k->base.ort, context, k->y, y_shape, 3, &y);
     for (int i = 0; i < 2 && !status; i++) {
         const int64_t shape[2] = {sequences, (int64_t)k->widths[VALUE_H0 + i]};
-        status = kernel_output_at(k->ort, context, k->out[i], shape, 2, &out[i]);
+        status = kernel_output_at(k->base.ort, context, k->out[i], shape, 2, &out[i]);
     }
     if (status || !B)
         return status;
@@ -87,9 +81,9 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
             total += bytes[i] = whole_lines((i == VALUE_X ? T : 1) * B * k->widths[i]);
     if (!y)
         total += y_bytes = whole_lines(T * B * k->widths[VALUE_H0]);
-    run_memory *const m = memory_take(k->pool, total);
+    run_memory *const m = memory_take(k->base.pool, total);
     if (!m)
-        return k->ort->create_status(ORT_FAIL, "lnrnn: no memory for a loop");
+        return k->base.ort->create_status(ORT_FAIL, "lnrnn: no memory for a loop");
     char *at = m->block;
     for (int i = 0; i < VALUES; at += bytes[i++]) {
         const sizes s = {.shape = {i == VALUE_X ? (int64_t)T : sequences, sequences},
@@ -101,58 +95,26 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     }
     const lnrnn_sequences call = {.steps = T,
                                   .sequences = B,
-                                  .threads = k->threads,
+                                  .threads = k->base.threads,
                                   .x = given[VALUE_X],
                                   .h0 = given[VALUE_H0],
                                   .c0 = given[VALUE_C0],
                                   .y = y_bytes ? (float *)at : y,
                                   .hn = out[0],
                                   .cn = out[1]};
-    if (lnrnn_network_run_in(k->network, &call, m->workspace, message))
-        status = k->ort->create_status(ORT_FAIL, message);
-    memory_put_back(k->pool, m);
+    if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
+        status = k->base.ort->create_status(ORT_FAIL, message);
+    memory_put_back(k->base.pool, m);
     return status;
 }
-
-static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
-{
-    (void)context;
-    networks_close(((const kernel *)info)->list);
-    *state = info;
-    return NULL;
-}
-
-static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
 
 static void release(OrtNodeComputeInfo *info)
 {
     kernel *const k = (kernel *)info;
     for (int i = 0; i < VALUES; i++)
-        free(k->owned[i]);
-    lnrnn_network_release(k->network);
+        free(k->source[i].owned);
+    lnrnn_network_release(k->base.network);
     free(info);
-}
-
-/* Copies a constant state (.., ..). Returns 0 without memory, or if the value is no such constant. */
-static int keep_constant(kernel *k, int i, const OrtValueInfo *info)
-{
-    const ort_functions *const ort = k->ort;
-    const OrtValue *value = NULL;
-    const int64_t *shape = NULL;
-    const void *data = NULL;
-    tensor *const t = &k->constant[i];
-    if (failed(ort, ort->initializer_value(info, &value)) || !value
-        || failed(ort, ort->tensor_shape(value, &t->type, &shape, &t->rank)) || t->rank != 2
-        || t->type != ORT_FLOAT || failed(ort, ort->get_tensor_data(value, &data)))
-        return 0;
-    const size_t bytes = (size_t)shape[0] * (size_t)shape[1] * sizeof(float);
-    k->owned[i] = malloc(bytes + 1);
-    if (!k->owned[i])
-        return 0;
-    memcpy(k->owned[i], data, bytes);
-    memcpy(k->shape[i], shape, sizeof k->shape[i]);
-    t->shape = k->shape[i], t->data = k->owned[i];
-    return 1;
 }
 
 OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const OrtNode *fused,
@@ -168,9 +130,7 @@ OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const O
         *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a loop");
         return NULL;
     }
-    k->base.info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
-    k->base.release = release;
-    k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads;
+    k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
     k->steps = l->steps, k->widths[VALUE_X] = l->step->input_size, k->widths[VALUE_H0] = l->step->state_size;
     k->widths[VALUE_C0] = l->step->units;
     int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= MOST_IN
@@ -180,9 +140,10 @@ OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const O
     k->T = right && l->T ? place_of(ort, l->T, in, inputs) : -1;
     right &= !l->T || k->T >= 0;
     for (int i = 0; i < VALUES && right; i++) {
-        k->in[i] = l->in[i] ? place_of(ort, l->in[i], in, inputs) : -1;
-        if (l->in[i] && k->in[i] < 0)
-            right = keep_constant(k, i, l->in[i]);
+        k->source[i].place = l->in[i] ? place_of(ort, l->in[i], in, inputs) : -1;
+        if (l->in[i] && k->source[i].place < 0)
+            right = keep_constant(ort, l->in[i], &k->source[i]) && k->source[i].constant.rank == 2
+                    && k->source[i].constant.type == ORT_FLOAT;
     }
     if (right) {
         k->y = l->y ? place_of(ort, l->y, out, outputs) : -1;

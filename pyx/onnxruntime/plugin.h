@@ -84,11 +84,30 @@ typedef struct {
 /* Returns the memory of a run with a block of this size, or NULL without memory. */
 run_memory *memory_take(memory_pool *pool, size_t bytes);
 void memory_put_back(memory_pool *pool, run_memory *m);
+/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
+typedef struct {
+    int place;
+    int64_t shape[3];
+    void *owned;
+    tensor constant;
+} source;
+/* Copies a constant that is an input of runs. Returns 0 without memory, or if the value is no constant. */
+int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s);
+typedef OrtStatus *kernel_compute(OrtNodeComputeInfo *, void *state, OrtKernelContext *);
+typedef void kernel_release(OrtNodeComputeInfo *);
 /* The first members of each kernel. */
 typedef struct {
     OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
-    void (*release)(OrtNodeComputeInfo *);
+    kernel_release *release;
+    const ort_functions *ort;
+    lnrnn_network *network;
+    network_list *list;
+    memory_pool *pool;
+    int threads;
 } kernel_base;
+/* Returns these members. create_state closes the list. */
+kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
+                           memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release);
 /* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
  * has all its networks when it calls the kernel's create_state, which closes `list`. */
 OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,

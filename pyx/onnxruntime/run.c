@@ -66,14 +66,6 @@ void memory_put_back(memory_pool *pool, run_memory *m)
 
 /* --- kernels -------------------------------------------------------------------------------------------- */
 
-/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
-typedef struct {
-    int place;
-    int64_t shape[3];
-    void *owned;
-    tensor constant;
-} source;
-
 /* The inputs of a run, without the weights. */
 enum { IN_X, IN_LENGTHS, IN_H0, IN_C0, RUN_INPUTS };
 static const int NODE_INPUT[RUN_INPUTS] = {X, LENGTHS, H0, C0};
@@ -81,12 +73,8 @@ static const char *const INPUT_NAMES[RUN_INPUTS] = {"X", "sequence_lens", "initi
 
 typedef struct {
     kernel_base base; /* first: the runtime has a pointer to it */
-    const ort_functions *ort;
-    lnrnn_network *network;
-    network_list *list;
-    memory_pool *pool;
-    char *label; /* "node 'decoder' (LSTM)" */
-    int layout, threads;
+    char *label;      /* "node 'decoder' (LSTM)" */
+    int layout;
     size_t inputs, units, directions; /* I, H, D */
     source source[RUN_INPUTS];
     int output[OUTPUTS]; /* the place in the fused node, or -1 */
@@ -102,7 +90,7 @@ static OrtStatus *fail(const kernel *k, int code, const char *text, ...)
     va_start(arguments, text);
     vsnprintf(message + used, sizeof message - (size_t)used, text, arguments);
     va_end(arguments);
-    return k->ort->create_status(code, message);
+    return k->base.ort->create_status(code, message);
 }
 
 /* The sizes of a run. */
@@ -114,7 +102,7 @@ typedef struct {
 
 static OrtStatus *fetch(const kernel *k, const OrtKernelContext *context, tensor in[RUN_INPUTS])
 {
-    const ort_functions *const ort = k->ort;
+    const ort_functions *const ort = k->base.ort;
     OrtStatus *status = NULL;
     for (int i = 0; i < RUN_INPUTS && !status; i++) {
         const OrtValue *value = NULL;
@@ -208,9 +196,9 @@ static OrtStatus *outputs(const kernel *k, OrtKernelContext *context, const size
     const int64_t T = (int64_t)s->T, batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
     const int64_t y[4] = {k->layout ? batch : T, k->layout ? T : D, k->layout ? D : batch, H};
     const int64_t state[3] = {k->layout ? batch : D, k->layout ? D : batch, H};
-    OrtStatus *status = kernel_output_at(k->ort, context, k->output[Y], y, 4, &out[Y]);
+    OrtStatus *status = kernel_output_at(k->base.ort, context, k->output[Y], y, 4, &out[Y]);
     for (int i = Y_H; i < OUTPUTS && !status; i++)
-        status = kernel_output_at(k->ort, context, k->output[i], state, 3, &out[i]);
+        status = kernel_output_at(k->base.ort, context, k->output[i], state, 3, &out[i]);
     return status;
 }
 
@@ -237,7 +225,7 @@ static OrtStatus *run(const kernel *k, const sizes *s, const tensor in[RUN_INPUT
     lnrnn_sequences call = {.steps = s->T,
                             .sequences = s->B,
                             .batch_first = k->layout,
-                            .threads = k->threads,
+                            .threads = k->base.threads,
                             .x = in[IN_X].data,
                             .h0 = in[IN_H0].data,
                             .c0 = in[IN_C0].data,
@@ -259,7 +247,7 @@ static OrtStatus *run(const kernel *k, const sizes *s, const tensor in[RUN_INPUT
             *last[i] = *last[i] ? states[2 + i] : NULL;
         }
     }
-    if (lnrnn_network_run_in(k->network, &call, m->workspace, message))
+    if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
         return fail(k, ORT_FAIL, "%s", message);
     for (size_t t = 0; t < s->T && swap_y && out[Y]; t++)
         swap_axes(y + t * s->B * s->D * s->H, s->B, s->D, s->H, out[Y] + t * s->B * s->D * s->H);
@@ -290,32 +278,39 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     s.lengths = in[IN_LENGTHS].data ? whole_lines(s.B * sizeof(int64_t)) : 0;
     s.y = out[Y] && !(s.D == 2 && !k->layout) ? 0 : whole_lines(s.T * s.B * s.D * s.H * sizeof(float));
     s.state = s.D == 2 && k->layout ? whole_lines(state_bytes) : 0;
-    run_memory *const m = memory_take(k->pool, s.lengths + s.y + 4 * s.state + 64);
+    run_memory *const m = memory_take(k->base.pool, s.lengths + s.y + 4 * s.state + 64);
     if (!m)
         return fail(k, ORT_FAIL, "no memory for %zu steps of %zu sequences", s.T, s.B);
     status = run(k, &s, in, out, m);
-    memory_put_back(k->pool, m);
+    memory_put_back(k->base.pool, m);
     return status;
 }
-
-static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
-{
-    (void)context;
-    networks_close(((const kernel *)info)->list);
-    *state = info;
-    return NULL;
-}
-
-static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
 
 static void release(OrtNodeComputeInfo *info)
 {
     kernel *const k = (kernel *)info;
     for (int i = 0; i < RUN_INPUTS; i++)
         free(k->source[i].owned);
-    lnrnn_network_release(k->network);
+    lnrnn_network_release(k->base.network);
     free(k->label);
     free(k);
+}
+
+static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
+{
+    (void)context;
+    networks_close(((const kernel_base *)info)->list);
+    *state = info;
+    return NULL;
+}
+
+static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
+
+kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
+                           memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release)
+{
+    const OrtNodeComputeInfo info = {ORT_VERSION, create_state, compute, release_state, {NULL}};
+    return (kernel_base){info, release, ort, network, list, pool, threads};
 }
 
 void kernel_free(OrtNodeComputeInfo *info)
@@ -333,8 +328,7 @@ int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValue
     return -1;
 }
 
-/* Copies a constant that is an input of runs. Returns 0 without memory, or if the value is no constant. */
-static int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s)
+int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s)
 {
     const OrtValue *value = NULL;
     const int64_t *shape = NULL;
@@ -371,9 +365,7 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
         return NULL;
     }
     snprintf(k->label, label_bytes, "node '%s' (%s)", read->name, read->kind);
-    k->base.info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
-    k->base.release = release;
-    k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads,
+    k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
     k->layout = read->layout;
     k->inputs = read->description.input_size, k->units = read->description.hidden_size;
     k->directions = read->directions;

@@ -10,12 +10,8 @@ enum { MOST_RANK = 8 };
 
 typedef struct {
     kernel_base base;
-    const ort_functions *ort;
-    lnrnn_network *network;
-    network_list *list;
-    memory_pool *pool;
-    int threads, in[VALUES], out[2]; /* places in the fused node; -1: none */
-    size_t widths[VALUES];           /* D, P, H */
+    int in[VALUES], out[2]; /* places in the fused node; -1: none */
+    size_t widths[VALUES];  /* D, P, H */
 } kernel;
 
 OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t)
@@ -88,7 +84,7 @@ void broadcast(const tensor *t, const sizes *s, size_t width, float *to)
 
 static OrtStatus *refuse(const kernel *k, const char *text)
 {
-    return k->ort->create_status(ORT_INVALID_ARGUMENT, text);
+    return k->base.ort->create_status(ORT_INVALID_ARGUMENT, text);
 }
 
 static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
@@ -102,12 +98,12 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     (void)state;
     OrtStatus *status = NULL;
     for (int i = 0; i < VALUES && !status; i++)
-        status = input_at(k->ort, context, k->in[i], &in[i]);
+        status = input_at(k->base.ort, context, k->in[i], &in[i]);
     if (!status && !measure(k, in, &s))
         status = refuse(k, "lnrnn: a step's input and states have shapes or types that do not fit");
     for (int i = 0; i < 2 && !status; i++) {
         s.shape[s.rank - 1] = (int64_t)k->widths[i ? VALUE_C0 : VALUE_H0];
-        status = kernel_output_at(k->ort, context, k->out[i], s.shape, s.rank, i ? &c : &h);
+        status = kernel_output_at(k->base.ort, context, k->out[i], s.shape, s.rank, i ? &c : &h);
     }
     if (status || !s.rows)
         return status;
@@ -116,9 +112,9 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
             total += bytes[i] = (s.rows * k->widths[i] * sizeof(float) + 63) & ~(size_t)63;
     if (!h)
         total += h_bytes = (s.rows * k->widths[VALUE_H0] * sizeof(float) + 63) & ~(size_t)63;
-    run_memory *const m = memory_take(k->pool, total);
+    run_memory *const m = memory_take(k->base.pool, total);
     if (!m)
-        return k->ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");
+        return k->base.ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");
     char *at = m->block;
     for (int i = 0; i < VALUES; at += bytes[i++]) {
         given[i] = (float *)(bytes[i] ? at : (char *)in[i].data);
@@ -127,31 +123,21 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     }
     const lnrnn_sequences call = {.steps = 1,
                                   .sequences = s.rows,
-                                  .threads = k->threads,
+                                  .threads = k->base.threads,
                                   .x = given[VALUE_X],
                                   .h0 = given[VALUE_H0],
                                   .c0 = given[VALUE_C0],
                                   .y = h_bytes ? (float *)at : h,
                                   .cn = c};
-    if (lnrnn_network_run_in(k->network, &call, m->workspace, message))
-        status = k->ort->create_status(ORT_FAIL, message);
-    memory_put_back(k->pool, m);
+    if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
+        status = k->base.ort->create_status(ORT_FAIL, message);
+    memory_put_back(k->base.pool, m);
     return status;
 }
 
-static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
-{
-    (void)context;
-    networks_close(((const kernel *)info)->list);
-    *state = info;
-    return NULL;
-}
-
-static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
-
 static void release(OrtNodeComputeInfo *info)
 {
-    lnrnn_network_release(((kernel *)info)->network);
+    lnrnn_network_release(((kernel *)info)->base.network);
     free(info);
 }
 
@@ -167,9 +153,7 @@ OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const O
         *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");
         return NULL;
     }
-    k->base.info = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state, {NULL}};
-    k->base.release = release;
-    k->ort = ort, k->network = network, k->list = list, k->pool = pool, k->threads = threads;
+    k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
     k->widths[VALUE_X] = s->input_size, k->widths[VALUE_H0] = s->state_size, k->widths[VALUE_C0] = s->units;
     int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= VALUES
                 && !failed(ort, ort->node_inputs(fused, in, inputs))
