@@ -22,7 +22,8 @@ def plain(w, rng, kind, D, H, x, old, p=None):
 
 
 def scan(rng, kind, back=(0, 0), axes=(0, 0), outputs=None, layers=1, D=D, H=H, add=plain):
-    """A model of one Scan. back: the directions of x and y. axes: those of steps in x and y. add: as plain."""
+    """A model of one Scan. back: the directions of x and y. axes: those of steps in x and y. add: such as
+    plain."""
     w, new, x = Writer(rng), [], "x_t"
     names = [f"{name}{k}" for k in range(layers) for name in states_of(kind)]
     for k in range(layers):
