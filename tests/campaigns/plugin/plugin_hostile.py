@@ -129,8 +129,8 @@ def outputs(rng: Rng, proto: onnx.ModelProto, given: Call) -> str:
 
 def inputs(rng: Rng, proto: onnx.ModelProto, given: Call) -> str:
     node = some(rng, [node for graph in graphs_of(proto) for node in graph.node])
-    if not node.input:
-        return ""
+    if not node.input or node.op_type == "LayerNormalization":
+        return ""  # ONNX Runtime 1.32 crashes if the name of a bias is empty
     if rng.random() < 0.5:
         node.input[int(rng.integers(len(node.input)))] = ""
     else:
