@@ -21,8 +21,8 @@ def size(a):
 
 
 def errors(seed, path):
-    """Returns the errors of the plug-in and the runtime, and the error that the runtime's error of one step
-    makes in float64, if each step adds it to h and c."""
+    """Returns the errors of the plug-in, of the runtime, and of the steps. The latter is the error in float64
+    if each step adds noise to h and c, as large as the runtime's error after one step."""
     rng, rnn = np.random.default_rng(seed), lnrnn.LSTM(D, H, seed=seed)
     proto = written(rnn, path)
     own = {name.removesuffix("_l0"): a for name, a in rnn.state_dict().items()}

@@ -202,6 +202,23 @@ def test_a_loop_with_more_steps_than_its_input_is_an_error(rng):
 
 
 @LOOPS
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_loop_whose_number_of_steps_is_not_one_number_is_an_error(rng, count):
+    proto = onnx_loops.loop(rng, "GRU")
+    (node,) = (node for node in proto.graph.node if node.op_type == "Loop")
+    node.input[0] = "M"
+    proto.graph.input.append(helper.make_tensor_value_info("M", onnx_loops.INT64, ("n",)))
+    sessions = plugged(proto), alone(proto)
+    given = draw_inputs(sessions[0], rng, n=count) | {"M": np.full(count, 4)}
+    if count == 1:
+        agree(*(session.run(None, given) for session in sessions))
+        return
+    for session in sessions:
+        with pytest.raises(Exception, match="input M.? (of|must|should)|'M' should be a scalar"):
+            session.run(None, given)
+
+
+@LOOPS
 def test_states_of_a_loop_that_are_constants_or_serve_all_sequences(rng, tmp_path):
     for shape in ((1, H), (2, H)):
         proto = onnx_loops.loop(rng, "LSTM")

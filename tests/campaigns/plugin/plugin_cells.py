@@ -238,7 +238,7 @@ CHANGES = (another_edge, another_edge, another_attribute, another_constant, anot
 
 
 def changed(rng: Rng, proto: onnx.ModelProto) -> str:
-    """Changes one edge, attribute, constant, operator or output of a model. Returns what has changed."""
+    """Changes one edge, attribute, constant, operator or output of a model. Returns the name of the part."""
     for _ in range(20):
         if what := pick(rng, CHANGES)(rng, graphs_of(proto)[int(rng.integers(len(graphs_of(proto))))]):
             return str(what)

@@ -144,7 +144,7 @@ CHANGES: tuple[Any, ...] = (
 
 
 def changed(rng: Rng, proto: onnx.ModelProto, given: Call) -> str:
-    """Changes a model or its inputs. Returns what has changed."""
+    """Changes a model or its inputs. Returns the name of the part."""
     for _ in range(20):
         if what := CHANGES[rng.integers(len(CHANGES))](rng, proto, given):
             return str(what)

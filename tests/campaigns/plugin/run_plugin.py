@@ -6,8 +6,8 @@ give equal bits. The results must differ by at most 2e-5 of the largest number f
 the plug-in. At least half of the graphs must differ in some bit, as a proof that the plug-in computed them.
 --at repeats one graph.
 cells: draws --graphs models of cells in plain operators: one step, unrolled steps, a Scan or a Loop, with and
-without layer norm. In six of ten, one edge, attribute, constant, operator or output is then changed. What the
-runtime alone refuses, a session with the plug-in must refuse too.
+without layer norm. In six of ten, one edge, attribute, constant, operator or output is then changed. If the
+runtime alone refuses a model, a session with the plug-in must refuse it too.
 quantized: draws --graphs models of one DynamicQuantizeLSTM. Steps with inputs that 8 bits represent are
 compared with an LSTM of the same weights in float32. For other inputs, the error may be at most twice that of
 the runtime's own kernel, and 0.012. ONNX Runtime 1.32 is wrong for two directions if only the scales or only
