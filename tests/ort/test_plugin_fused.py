@@ -188,6 +188,23 @@ def test_a_loop_with_more_steps_than_its_input_is_an_error(rng):
 
 
 @LOOPS
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_loop_whose_number_of_steps_is_not_one_number_is_an_error(rng, count):
+    proto = onnx_loops.loop(rng, "GRU")
+    (node,) = (node for node in proto.graph.node if node.op_type == "Loop")
+    node.input[0] = "M"
+    proto.graph.input.append(helper.make_tensor_value_info("M", onnx_loops.INT64, ("n",)))
+    sessions = plugged(proto), alone(proto)
+    given = draw_inputs(sessions[0], rng, n=count) | {"M": np.full(count, 4)}
+    if count == 1:
+        agree(*(session.run(None, given) for session in sessions))
+        return
+    for session in sessions:
+        with pytest.raises(Exception, match="input M.? (of|must|should)|'M' should be a scalar"):
+            session.run(None, given)
+
+
+@LOOPS
 def test_states_of_a_loop_that_are_constants_or_serve_all_sequences(rng, tmp_path):
     for shape in ((1, H), (2, H)):
         proto = onnx_loops.loop(rng, "LSTM")
@@ -259,7 +276,7 @@ def test_a_scan_with_other_outputs_is_left_or_right(rng, tmp_path, fault):
 # --- near misses: left to the runtime, or right -------------------------------------------------------------
 
 
-def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), span=None):
+def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), how="Split"):
     """An LSTM with layer norm, or another cell. Returns the writer and the values by role."""
     w, p = Writer(), draw(rng, "LSTM", D, H, bias=False)
     n = 4 * H
@@ -268,7 +285,7 @@ def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), spa
         for name, weight, e in zip(("x", "h0"), ("weight_ih", "weight_hh"), eps, strict=True)
     )
     v = {"a": w.node("Add", x_, h_)}
-    v |= dict(zip("ifgo", cut(w, v["a"], 4, H), strict=True))
+    v |= dict(zip("ifgo", cut(w, v["a"], 4, H, how), strict=True))
     v |= {f"s{k}": w.node("Sigmoid", v[k]) for k in "ifo"}
     v["n"] = w.node("Mul", v["si"], w.node(candidate, v["g"]))
     scaled = w.node("Mul", v["n"], w.array(half)) if half != 1 else v["n"]
@@ -276,6 +293,18 @@ def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), spa
     v["t"] = w.node("Tanh", v["c"])
     v["h"] = w.node("Mul", v["so"], v["t"])
     return w, v
+
+
+@pytest.mark.parametrize("n", [4 * H - 1, 4 * H + 1, 8 * H])
+@pytest.mark.parametrize("which", ["gain", "bias"])
+def test_a_norm_whose_vectors_do_not_fit_stays_an_error(rng, which, n):
+    w, v = lstm_step(rng, how="Slice")
+    (node, *_) = (node for node in w.nodes if node.op_type == "LayerNormalization")
+    name = node.input[1 + (which == "bias")]
+    w.arrays[name] = np.resize(w.arrays[name], n)
+    session = plugged(step_model(w, [v["h"], v["c"]], D, H))
+    with pytest.raises(Exception, match="must match X.shape|Got scale size"):
+        session.run(None, draw_inputs(session, rng))
 
 
 def test_the_step_without_a_fault_is_taken(rng, tmp_path):
