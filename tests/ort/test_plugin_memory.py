@@ -86,6 +86,7 @@ def others(rng: np.random.Generator) -> dict[str, onnx.ModelProto]:
     for kind in KINDS:
         w = Writer()
         made[f"{kind}, step"] = step_model(w, step(w, kind, draw(rng, kind, 3, 4), "x", ("h0", "c0")), 3, 4)
+        made[f"{kind}, chain"] = chain_model(rng, kind)
         made[f"{kind}, Scan"] = onnx_loops.scan(rng, kind, back=(1, 1))
         if version() >= (1, 32):
             made[f"{kind}, Loop"] = onnx_loops.loop(rng, kind)
@@ -95,6 +96,16 @@ def others(rng: np.random.Generator) -> dict[str, onnx.ModelProto]:
         one = made["one state"] = written(lnrnn.GRU(8, 40, seed=0), Path(folder) / "model.onnx", step=True)
     one.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 1
     return made
+
+
+def chain_model(rng: np.random.Generator, kind: str) -> onnx.ModelProto:
+    """Three equal steps, each with the states of the one before."""
+    w, p, state = Writer(), draw(rng, kind, 3, 4), ("h0", "c0")
+    for t in range(3):
+        state = step(w, kind, p, f"x{t}", state)
+    names = {f"x{t}": 3 for t in range(3)} | dict.fromkeys(("h0", "c0")[: len(state)], 4)
+    inputs = {name: (FLOAT, ("B", width)) for name, width in names.items()}
+    return model(w.nodes, inputs, list(state), w.arrays)
 
 
 def two_nodes(rng: np.random.Generator, equal: bool, within_if: bool, **more: str) -> bytes:

@@ -207,7 +207,7 @@ def layer_norm_lstm(scripted):
         sizes = [(6, 1), (1, 1), (20, 1)] if scripted else [(6, 2)] * 3
         steps = [{"x": normal(rng, *size, 10)} for size in sizes]
         proto = onnx.load_from_string(layer_norm_lstm_file(scripted))
-        return deployed(rng, proto, steps, nodes=1 if scripted else 6, within=scripted)
+        return deployed(rng, proto, steps, within=scripted)
 
     return load
 
