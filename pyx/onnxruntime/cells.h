@@ -242,7 +242,7 @@ size_t chain_length(const step *first);
 
 /* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
  * graph, or NULL. T: the number of steps of a Loop, or `steps` if it is constant. x (T, B, D), y (T, B, P), the states (B, ..).
- * A chain is a loop without nodes: `chain` is its first step, with x_t (B, D) and h_t (B, P) in place of x and y. */
+ * A chain is a loop without nodes. `chain` is its first step. It has x_t (B, D) and h_t (B, P) in place of x and y. */
 typedef struct {
     const step *step, *chain;
     int is_reverse;

@@ -1,4 +1,4 @@
-/* Finds chains: steps of one network, each of which reads the states that the one before computes. */
+/* Finds chains: steps of one network, where a step reads the states that the one before computes. */
 #include <string.h>
 
 #include "onnxruntime/cells.h"

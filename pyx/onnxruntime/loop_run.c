@@ -21,7 +21,7 @@ static OrtStatus *refuse(const kernel *k, const char *text)
     return k->base.ort->create_status(ORT_INVALID_ARGUMENT, text);
 }
 
-/* Checks an input of `rank` axes, the last two of which are (B or 1, width), and sets B. */
+/* Checks an input of `rank` axes, the last two (B or 1, width), and sets B. */
 static OrtStatus *check(const kernel *k, const tensor *t, size_t rank, size_t width, int64_t *B)
 {
     if (t->type != ORT_FLOAT || t->rank != rank || t->shape[rank - 1] != (int64_t)width)

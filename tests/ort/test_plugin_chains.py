@@ -131,7 +131,7 @@ def test_layers_are_chains(rng, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_two_chains_that_need_each_other(rng, tmp_path, kind):
-    """Each layer reads what the other has computed. One may be a chain, but not both."""
+    """Each layer reads results of the other. One may be a chain, but not both."""
     w, p, q = Writer(), draw(rng, kind, D, H), draw(rng, kind, D, H)
     a, b = ("h0", "c0"), ("g0", "d0")
     a, b = step(w, kind, p, "x0", a), step(w, kind, q, "x1", b)
