@@ -28,13 +28,16 @@ from .batches import (
 )  # fmt: skip
 from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot
+from .state_bytes import decode, encode
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StreamState(Generic[State]):
-    """The state of R lanes of a stream, returned by `Stream.get_state`. It can be pickled; len() is R.
+    """The state of R lanes of a stream, returned by `Stream.get_state`. len() is R.
+
+    It can be pickled. `to_bytes` makes bytes that are safe to load from anywhere.
 
     Attributes
     ----------
@@ -45,6 +48,10 @@ class StreamState(Generic[State]):
     fingerprint : str
         Hash of the network, equal on all machines.
 
+    Notes
+    -----
+    A state has no instruction set: it may be set on another machine, which continues with its own kernels.
+
     Examples
     --------
     >>> import numpy as np
@@ -52,7 +59,8 @@ class StreamState(Generic[State]):
     >>> rnn = lnrnn.RNN(3, 4, seed=0)
     >>> stream, other = rnn.stream(2), rnn.stream(2)
     >>> y = stream(np.ones((2, 3)))
-    >>> other.set_state([1], stream.get_state([0]))
+    >>> data = stream.get_state([0]).to_bytes()
+    >>> other.set_state([1], lnrnn.StreamState.from_bytes(data))
     >>> other.step
     array([0, 1])
     """
@@ -60,6 +68,26 @@ class StreamState(Generic[State]):
     state: State
     step: Array
     fingerprint: str
+
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes in the form of a safetensors file, little-endian on every machine.
+
+        The metadata have the format's version and the fingerprint.
+        """
+        return encode(self.state, self.step, self.fingerprint)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StreamState[Any]:
+        """Return the state of a result of `to_bytes`, in new arrays, with NaN and infinity as they were.
+
+        Nothing in `data` is executed. `set_state` refuses the state of another network.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If `data` is not a result of `to_bytes`, or is damaged.
+        """
+        return cls(*decode(data)[:3])
 
     def __len__(self) -> int:
         return len(self.step)
