@@ -27,7 +27,7 @@ from .batches import (
     states,
 )  # fmt: skip
 from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
-from .snapshot import LAST_STEP, Snapshot
+from .snapshot import LAST_STEP, Snapshot, frozen
 from .state_bytes import decode, encode
 
 Array = np.ndarray
@@ -324,12 +324,12 @@ class Stream(Closed, Generic[State]):
 
     @property
     def step(self) -> Array:
-        """A copy of the number of steps of each lane since its start or reset, (batch_size,) int64.
+        """The number of steps of each lane since its start or reset, (batch_size,) int64, a read-only view.
 
-        It may be set, to an integer or one for each lane. Batch norm uses the statistics of this step.
+        The view is live: its values change with each call, so copy those to keep. It may outlive the stream.
+        `step` may be set, to an integer or one for each lane. Batch norm uses the statistics of this step.
         """
-        found: Array = self._lanes.steps.copy()
-        return found
+        return frozen(self._lanes.steps.view())
 
     @step.setter
     def step(self, value: ArrayLike) -> None:
