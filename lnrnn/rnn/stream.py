@@ -14,6 +14,7 @@ from ..errors import bad_type, bad_value, integer, message, output, real, shaped
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
+from .architecture import Architecture
 from .batches import (
     FLOAT32,
     State,
@@ -178,7 +179,7 @@ class Stream(Closed, Generic[State]):
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
-        self._lanes = _core.Lanes(snapshot.compiled(), batch_size)
+        self._lanes = _core.Lanes(snapshot.compiled(), batch_size, batch_size)
         self._all = np.arange(batch_size)
         if state is not None:
             cell = snapshot.architecture.cell
@@ -314,10 +315,7 @@ class Stream(Closed, Generic[State]):
         self._lanes.put(self._all, self._shaped("state", value, len(self._all)), None)
 
     def _shaped(self, name: str, value: Any, lanes: int) -> list[Array]:
-        made = self._snapshot.architecture
-        named = zip(states(name, value, made.cell), made.state_widths, strict=True)
-        found = [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
-        return side_by_side(found, made.cell)
+        return stream_states(name, value, lanes, self._snapshot.architecture)
 
     def _as_state(self, found: list[Array]) -> State:
         return as_state(found, self._snapshot.architecture.cell)
@@ -396,6 +394,13 @@ class Stream(Closed, Generic[State]):
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]
         return type(self), (self._snapshot, state[0].shape[1], state, self.step)
+
+
+def stream_states(name: str, value: Any, lanes: int, made: Architecture) -> list[Array]:
+    """Returns the argument `name`, the state of `lanes` lanes, as the arrays of the engine."""
+    named = zip(states(name, value, made.cell), made.state_widths, strict=True)
+    found = [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
+    return side_by_side(found, made.cell)
 
 
 def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | None = None) -> list[Array]:

@@ -216,6 +216,7 @@ BAD_ROWS = [
     (ValueError, [5], "between 0 and 4"),
     (ValueError, [0, 2**62], "between 0 and 4"),
     (ValueError, [1, 3, 1], "lane 1 twice"),
+    (ValueError, [0, 1, 2, 3, 4, 0], "lane 0 twice"),
     (ValueError, [[0, 1]], "shape"),
     (TypeError, [0.0], "integers"),
     (TypeError, [True, False], "integers"),
