@@ -65,13 +65,21 @@ cdef class Lanes:
         return <lnrnn_handle_fields *>found
 
     cdef lnrnn_handle_fields *take(self, size_t rows, int threads) except NULL:
-        """Returns a handle that no other call uses."""
+        """Returns a handle that no other call uses. Memory for more rows is kept, because the next call may have more."""
         cdef lnrnn_handle_fields *h
+        cdef size_t more = min(<size_t>self.stream.lanes, rows + rows // 4)
         with cython.critical_section(self):
             h = self.idle
             if h != NULL:
                 self.idle = h.next
-        if h != NULL and h.rows == rows and h.call.threads == threads and h.network.isa == lnrnn_isa_name():
+        if h != NULL and h.network.isa == lnrnn_isa_name():
+            if h.rows == rows and h.call.threads == threads:
+                return h
+            if lnrnn_handle_fit(h, rows, threads):
+                return h
+        lnrnn_handle_free(<lnrnn_handle *>h)
+        h = self.create(more, threads)
+        if more == rows or lnrnn_handle_fit(h, rows, threads):
             return h
         lnrnn_handle_free(<lnrnn_handle *>h)
         return self.create(rows, threads)

@@ -6,7 +6,7 @@ A new block has as many lanes as all before it, up to LARGEST. Memory of a lane 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
@@ -21,13 +21,15 @@ FREE = np.inf  # in Block.last, for a lane without a session
 class Block:
     """Lanes `start` to `end` - 1 of a pool.
 
-    last (lanes,) float64: when each was used last. kept (lanes,) int64: the step of its last checkpoint.
+    last (lanes,) float64: when each was used last. kept (lanes,) int64: the step of its last checkpoint. ids
+    (lanes,) object: not a list, which the garbage collector would read in each of its passes.
     """
 
     def __init__(self, network: _core.Network, start: int, lanes: int) -> None:
         self.start, self.end = start, start + lanes
         self.lanes = _core.Lanes(network, lanes, 1)
         self.last, self.kept = np.zeros(lanes), np.zeros(lanes, np.int64)
+        self.ids = np.empty(lanes, object)
 
 
 class Blocks:
@@ -60,7 +62,7 @@ class Blocks:
 
     def give(self, lane: int) -> None:
         block, k = self._place(lane)
-        block.last[k] = FREE
+        block.last[k], block.ids[k] = FREE, None
         heapq.heappush(self._free, lane)
 
     def _place(self, lane: int) -> tuple[Block, int]:
@@ -69,11 +71,16 @@ class Blocks:
                 return block, lane - block.start
         raise AssertionError(f"broken promise: lane {lane}")
 
-    def put(self, lane: int, states: list[Array | None], step: int, last: float) -> None:
+    def id(self, lane: int) -> Hashable:
+        block, k = self._place(lane)
+        found: Hashable = block.ids[k]
+        return found
+
+    def put(self, lane: int, id: Hashable, states: list[Array | None], step: int, last: float) -> None:
         """Sets a lane. states: (layers, 1, *) each, or None for zeros."""
         block, k = self._place(lane)
         block.lanes.put(np.array([k]), states, np.array([step]))
-        block.last[k], block.kept[k] = last, step
+        block.last[k], block.kept[k], block.ids[k] = last, step, id
 
     def get(self, lane: int) -> tuple[list[Array], int, float]:
         """Returns copies of the states (layers, 1, *), the step and the time of the last use."""
@@ -122,15 +129,15 @@ class Blocks:
             y[part] = each
         return y
 
-    def idle(self, before: float) -> Iterator[int]:
-        """Yields the lanes of sessions that were used last before this time."""
+    def idle(self, before: float) -> Iterator[Hashable]:
+        """Yields the ids of sessions that were used last before this time."""
         for block in self.blocks:
             n = max(0, min(self._used, block.end) - block.start)
-            yield from (np.flatnonzero(block.last[:n] < before) + block.start).tolist()
+            yield from block.ids[:n][block.last[:n] < before].tolist()
 
-    def due(self, every: int) -> Iterator[int]:
-        """Yields the lanes of sessions that have made `every` steps or more since the last checkpoint."""
+    def due(self, every: int) -> Iterator[Hashable]:
+        """Yields the ids of sessions that have made `every` steps or more since the last checkpoint."""
         for block in self.blocks:
             n = max(0, min(self._used, block.end) - block.start)
             late = (block.lanes.steps[:n] - block.kept[:n] >= every) & (block.last[:n] < FREE)
-            yield from (np.flatnonzero(late) + block.start).tolist()
+            yield from block.ids[:n][late].tolist()

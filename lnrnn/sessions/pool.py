@@ -102,7 +102,7 @@ class SessionPool(Closed):
     """
 
     __slots__ = (
-        "_snapshot", "_blocks", "_tables", "_ids", "_live", "_parked", "_values", "_bad", "_park_after",
+        "_snapshot", "_blocks", "_tables", "_live", "_parked", "_values", "_bad", "_park_after",
         "_drop_after", "_every", "_clock",
     )  # fmt: skip
 
@@ -145,7 +145,6 @@ class SessionPool(Closed):
         self._blocks = Blocks(self._snapshot, max_sessions)
         self._tables: list[dict[Hashable, int]] = [{} for _ in range(TABLES)]
         self._parked: list[dict[Hashable, bytes]] = [{} for _ in range(TABLES)]
-        self._ids: list[Hashable] = []  # by lane
         self._live = 0
 
     def step(self, ids: Iterable[Hashable], x: ArrayLike, out: Any = None) -> Array:
@@ -187,7 +186,7 @@ class SessionPool(Closed):
         if bad is not None:
             y[bad] = np.nan
             for k in bad.tolist():
-                self._blocks.put(int(rows[k]), self._zeros(), 0, self._clock())
+                self._blocks.put(int(rows[k]), ids[k], self._zeros(), 0, self._clock())
         return y
 
     def _checked(self, ids: Any, rows: Array, x: Any, out: Any, now: float | None) -> Array:
@@ -201,8 +200,8 @@ class SessionPool(Closed):
         try:
             self._snapshot.refuse_overrun(padded(None, 1, len(rows)).after(steps).table)
         except SequenceTooLongError as error:
-            what, hint = f"session {ids[error.sequence]!r:.60}, index", error._hint
-            raise SequenceTooLongError(error.sequence, error.length, error.known_steps, hint, what) from None
+            error.args = (f"session {ids[error.sequence]!r:.60}: {error}",)
+            raise
         if steps.size and steps.max() >= LAST_STEP:
             k = int(steps.argmax())
             text = message(f"the step of session {ids[k]!r:.60}", f"less than {LAST_STEP}", f"{steps[k]}")
@@ -291,14 +290,10 @@ class SessionPool(Closed):
             elif self._values is not None and (value := self._values.take(id)) is not None:
                 states[:], step, session = value
                 joined = Joined("restored" if session == "parked" else "checkpoint", step)
-            self._blocks.put(lane, states, joined.step, self._clock())
+            self._blocks.put(lane, id, states, joined.step, self._clock())
         except BaseException:
             self._blocks.give(lane)
             raise
-        if lane == len(self._ids):
-            self._ids.append(id)
-        else:
-            self._ids[lane] = id
         live[id] = lane
         parked.pop(id, None)
         self._live += 1
@@ -338,10 +333,8 @@ class SessionPool(Closed):
             raise SessionError(message("id", "of a live or parked session", described(id)), [id])
 
     def _free(self, id: Hashable) -> None:
-        lane = self._tables_of(id)[0].pop(id)
-        self._ids[lane] = None
+        self._blocks.give(self._tables_of(id)[0].pop(id))
         self._live -= 1
-        self._blocks.give(lane)
 
     def _park(self, ids: list[Hashable]) -> tuple[list[Hashable], dict[Hashable, StoreError]]:
         """Parks live sessions. Returns those that are parked, and the errors of the others."""
@@ -387,13 +380,13 @@ class SessionPool(Closed):
             self._drop(now - self._drop_after, left, result)
             left -= len(result.dropped) + len(result.errors)
         if self._park_after is not None and left > 0:
-            ids = [self._ids[lane] for lane in islice(self._blocks.idle(now - self._park_after), left)]
+            ids = list(islice(self._blocks.idle(now - self._park_after), left))
             parked, errors = self._park(ids)
             result.parked.extend(parked)
             result.errors.update(errors)
             left -= len(ids)
         if self._every is not None and left > 0:
-            ids = [self._ids[lane] for lane in islice(self._blocks.due(self._every), left)]
+            ids = list(islice(self._blocks.due(self._every), left))
             errors = self._put(ids, "living")
             result.stored.extend(id for id in ids if id not in errors)
             result.errors.update(errors)
@@ -401,7 +394,7 @@ class SessionPool(Closed):
 
     def _drop(self, before: float, left: int, result: Maintained) -> None:
         """Ends sessions that were used last before this time: live ones, and those parked in the pool."""
-        for id in [self._ids[lane] for lane in islice(self._blocks.idle(before), left)]:
+        for id in list(islice(self._blocks.idle(before), left)):
             try:
                 self.leave(id)
             except StoreError as error:

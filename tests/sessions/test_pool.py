@@ -145,7 +145,7 @@ def test_a_step_without_statistics_names_the_session(rng, monkeypatch, several):
     want = rnn(x[:2])[0]
     same(pool.step(["a", "b"], x[0]), want[0])
     same(pool.step(["b"], x[1, 1:]), want[1, 1:])
-    with pytest.raises(lnrnn.SequenceTooLongError, match="^session 'b', index 1 has 3 steps") as found:
+    with pytest.raises(lnrnn.SequenceTooLongError, match="^session 'b': sequence 1 has 3 steps") as found:
         pool.step(["a", "b"], x[2])
     assert found.value.sequence == 1
     same(pool.step(["a"], x[1, :1]), want[1, :1])
@@ -181,7 +181,7 @@ def test_a_freed_lane_is_used_before_a_new_one(rng):
         pool.leave(id)
     for id, lane in zip("abc", (2, 5, 7), strict=True):
         pool.join(id)
-        assert pool._ids[lane] == id
+        assert pool._blocks.id(lane) == id
     x = normal(rng, 1, 3, D)
     same(pool.step(list("abc"), x[0]), streamed(x)[0])  # a new session starts at 0
 
