@@ -168,8 +168,9 @@ class SessionPool(Closed):
         ------
         SessionError
             For ids that are not live or occur twice, and for frames that `bad` refuses. Its `ids` has them.
-        ValueError, TypeError, SequenceTooLongError
-            As for a stream. After any of these errors no session has moved.
+            A step without statistics is such a reason too.
+        ValueError, TypeError
+            For a wrong `x` or `out`. After any of these errors no session has moved.
         """
         if type(ids) is not list and type(ids) is not tuple:
             ids = self._listed(ids)
@@ -200,8 +201,8 @@ class SessionPool(Closed):
         try:
             self._snapshot.refuse_overrun(padded(None, 1, len(rows)).after(steps).table)
         except SequenceTooLongError as error:
-            error.args = (f"session {ids[error.sequence]!r:.60}: {error}",)
-            raise
+            id = ids[error.sequence]
+            raise SessionError(f"session {id!r:.60}: {error}", [id]) from error
         if steps.size and steps.max() >= LAST_STEP:
             k = int(steps.argmax())
             text = message(f"the step of session {ids[k]!r:.60}", f"less than {LAST_STEP}", f"{steps[k]}")
