@@ -91,6 +91,8 @@ class Shard:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, UnicodeDecodeError):
             pass
+        except asyncio.CancelledError:  # the shard ends
+            pass
         finally:
             for id in filter(self.pool.__contains__, joined):  # the client has gone
                 try:

@@ -1,7 +1,7 @@
 """Sessions without a lane: their states in the memory of the pool, and as values of a store.
 
-In memory a state is a bytes object of the time of its last use, its step and its floats, because each session
-should need few bytes more than its floats. Values of a store have the form of `StreamState.to_bytes`.
+In memory a state is a bytes object: the time of its last use, its step and its floats. So a session needs few
+bytes more than its floats. Values of a store have the form of `StreamState.to_bytes`.
 """
 
 from __future__ import annotations

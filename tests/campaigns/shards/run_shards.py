@@ -1,7 +1,8 @@
 """Kills processes that hold sessions, and compares every answer with a stream of each session's own.
 
 kills: three shards (examples/session_shards.py; with --quick two) share a Redis server. In each round,
-sessions join, step, are parked, and leave. Then a shard gets SIGKILL, or every third time SIGTERM, and another takes its address.
+sessions join, step, are parked, and leave. Then a shard gets SIGKILL, or every third time SIGTERM. Another
+takes its address.
 After SIGTERM all sessions must be restored; after SIGKILL those that were parked, while live ones continue
 from a checkpoint. All outputs must have the bits of `rnn.stream()`. control: the value of one session is
 copied over another's, which the comparison must find.
@@ -37,7 +38,7 @@ def example():
 
 
 class Cluster:
-    """A Redis server and shards, each of which prints its port."""
+    """A Redis server and shards. Each shard prints its port."""
 
     def __init__(self, folder: Path, rnn, shards: int) -> None:
         self.folder, self.processes = folder, {}
