@@ -47,7 +47,7 @@ class Store:
     """Values in Redis, which forgets sessions that have not been stored for `seconds`."""
 
     def __init__(self, url: str, seconds: int) -> None:
-        self.redis = redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1)
+        self.redis = redis.Redis.from_url(url, socket_timeout=0.2, socket_connect_timeout=0.2)
         self.seconds = seconds
 
     def get(self, key: str) -> Any:
@@ -160,10 +160,11 @@ async def run(options: argparse.Namespace) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print(f"port {listening.sockets[0].getsockname()[1]}", flush=True)
     while not stop.is_set():
-        for error in pool.maintain().errors.values():
+        errors = pool.maintain().errors
+        for error in errors.values():
             print(error, flush=True)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(stop.wait(), 0.02)
+        with suppress(asyncio.TimeoutError):  # if the store is away, each attempt may wait for timeouts
+            await asyncio.wait_for(stop.wait(), 1 if errors else 0.02)
     listening.close()  # no connection is accepted any more
     while errors := pool.drain().errors:  # the store may be away: try until it is back
         print(*set(map(str, errors.values())), sep="\n", flush=True)

@@ -93,8 +93,20 @@ class Blocks:
         block, k = self._place(lane)
         block.kept[k] = step
 
+    def _split(self, rows: Array) -> list[tuple[Block, Array, Array]]:
+        """Returns each block that has some of the lanes `rows`, their indices in `rows`, and in the block."""
+        which = np.searchsorted(self._starts, rows, "right") - 1
+        order = np.argsort(which, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
+        found = [(self.blocks[which[part[0]]], part) for part in parts]
+        return [(block, part, rows[part] - block.start) for block, part in found]
+
     def steps(self, rows: Array) -> Array:
-        return np.array([self._place(lane)[0].lanes.steps[self._place(lane)[1]] for lane in rows.tolist()])
+        """Returns the step of each lane, (R,) int64."""
+        found = np.empty(len(rows), np.int64)
+        for block, part, places in self._split(rows):
+            found[part] = block.lanes.steps[places]
+        return found
 
     def step(self, rows: Array, x: Array, out: Array | None, now: float | None) -> Array | None:
         """Computes one step of the lanes `rows` and sets the time of their last use, unless it is None.
@@ -112,21 +124,15 @@ class Blocks:
             type(out) is np.ndarray and out.dtype == np.float32 and out.shape == wide and out.flags.writeable
         ):
             return None
-        which = np.searchsorted(self._starts, rows, "right") - 1
-        order = np.argsort(which, kind="stable")
-        parts = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
-        blocks = [self.blocks[which[part[0]]] for part in parts]
-        places = [rows[part] - block.start for block, part in zip(blocks, parts, strict=True)]
-        calls = [(b.lanes, x[part], place) for b, part, place in zip(blocks, parts, places, strict=True)]
-        found = _core.step_all(calls, 0)
+        split = self._split(rows)
+        found = _core.step_all([(block.lanes, x[part], places) for block, part, places in split], 0)
         if found is None:
             return None
-        if now is not None:
-            for block, place in zip(blocks, places, strict=True):
-                block.last[place] = now
         y = np.empty(wide, np.float32) if out is None else out
-        for part, each in zip(parts, found, strict=True):
+        for (block, part, places), each in zip(split, found, strict=True):
             y[part] = each
+            if now is not None:
+                block.last[places] = now
         return y
 
     def idle(self, before: float) -> Iterator[Hashable]:

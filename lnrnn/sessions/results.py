@@ -32,7 +32,7 @@ class Maintained(NamedTuple):
     stored, parked, dropped : list
         Live sessions that have a new checkpoint; sessions that are now parked; sessions that have ended.
     errors : dict
-        A `StoreError` for each session whose bytes the store did not take. It stays live.
+        A `StoreError` for each session for which the store failed. It stays live, unless it is dropped.
     """
 
     stored: list[Hashable]

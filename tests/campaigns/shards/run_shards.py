@@ -10,11 +10,8 @@ copied over another's, which the comparison must find.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,59 +20,10 @@ import numpy as np
 
 import lnrnn
 from outcome import Missing, Wrong
+from session_shards import EVERY, Cluster, example
 
-ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "session_shards.py"
-D, H, EVERY = 3, 8, 5  # EVERY: steps between checkpoints
+D, H = 3, 8
 KILLS, QUICK_KILLS, SESSIONS = 20, 2, 12
-
-
-def example():
-    spec = importlib.util.spec_from_file_location("session_shards", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Cluster:
-    """A Redis server and shards. Each shard prints its port."""
-
-    def __init__(self, folder: Path, rnn, shards: int) -> None:
-        self.folder, self.processes = folder, {}
-        self.socket = folder / "redis.sock"
-        rnn.save(folder / "model.safetensors")
-        words = ["--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no"]
-        self.redis = subprocess.Popen(
-            ["redis-server", *words, "--dir", folder], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
-        )
-        until = time.monotonic() + 30
-        while not self.socket.exists():
-            if time.monotonic() > until or self.redis.poll() is not None:
-                raise Wrong("redis-server did not start")
-            time.sleep(0.01)
-        for _ in range(shards):
-            self.begin()
-
-    def begin(self, port: int = 0):
-        command = [sys.executable, EXAMPLE, self.folder / "model.safetensors", "--port", str(port)]
-        command += ["--redis", f"unix://{self.socket}", "--checkpoint", str(EVERY), "--idle", "1000"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        line = process.stdout.readline().split()
-        if line[:1] != ["port"]:
-            raise Wrong(f"a shard did not start: {line}")
-        self.processes["127.0.0.1", int(line[1])] = process
-
-    def end(self, shard, number: signal.Signals) -> None:
-        process = self.processes.pop(shard)
-        process.send_signal(number)
-        process.communicate(timeout=60)
-        if process.returncode != (-signal.SIGKILL if number == signal.SIGKILL else 0):
-            raise Wrong(f"a shard ended with {process.returncode}")
-
-    def close(self) -> None:
-        for process in (*self.processes.values(), self.redis):
-            process.kill()
-            process.communicate()
 
 
 class Sessions:
