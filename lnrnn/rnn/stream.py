@@ -144,8 +144,8 @@ class Stream(Closed, Generic[State]):
     -----
     The result of a lane does not depend on the other lanes, to the last bit. A stream keeps the parameters
     and statistics that the network had when the stream was created. Under batch norm each lane counts its own
-    steps. With overrun="batch" all lanes must have the same step, so rows, lengths and resets are refused. NaN
-    stays in the state of a lane until its reset.
+    steps. With overrun="batch" all lanes must have the same step, so rows, lengths and resets are refused.
+    NaN stays in the state of a lane until its reset.
 
     A step with `out` allocates no memory if x and `out` are float32 and C-contiguous, and rows is None or
     int64. The first such call for a new number of rows may allocate.
