@@ -125,6 +125,36 @@ def test_the_policy_pass_computes_the_frame(rng):
     assert np.isnan(want[1, 2]).all() and np.isfinite(want[:, :2]).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_the_policy_reset_starts_the_session_anew(rng, value):
+    """Without a norm, an infinite frame gives finite outputs, which nobody gets."""
+    rnn = network(D, H, cell="GRU", norm=None)
+    pool, x = lnrnn.SessionPool(rnn, bad="reset"), normal(rng, 3, 2, D)
+    pool.join("a"), pool.join("b")
+    pool.step(["a", "b"], x[0])
+    x[1, 0] = value
+    y = pool.step(["a", "b"], x[1])
+    assert np.isnan(y[0]).all()
+    same(y[1], rnn(x[:2, 1])[0][1])
+    same(pool.step(["a"], x[2, :1]), rnn(x[2:, :1])[0][0])
+    pool.park("a")
+    assert pool.join("a") == ("restored", 1)
+
+
+def test_the_last_step_of_a_session(rng):
+    rnn, store = network(D, H, cell="LSTM"), {}
+    pool = lnrnn.SessionPool(rnn, store=store)
+    pool.join("a"), pool.join("b")
+    pool.park("a")
+    store["lnrnn:s:a"] = store["lnrnn:s:a"].replace(bytes(8), (2**62).to_bytes(8, "little"), 1)
+    assert pool.join("a") == ("restored", 2**62)
+    with pytest.raises(SessionError, match="^the step of session 'a' must be less than") as found:
+        pool.step(["b", "a"], normal(rng, 2, D))
+    assert found.value.ids == ("a",)
+    pool.park("b")
+    assert pool.join("b") == ("restored", 0)
+
+
 def test_the_limit_of_sessions(rng):
     pool = pool_of("ab", max_sessions=2)
     with pytest.raises(SessionError, match="at most max_sessions 2") as found:
@@ -173,6 +203,46 @@ def test_growth_to_many_blocks_keeps_every_state(rng, monkeypatch):
         same(pool.step(order.tolist(), frame[order]), y[order])
     limited = pool_of(range(7), max_sessions=7)
     assert [block.end for block in limited._blocks.blocks] == [7]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_times_and_checkpoints_of_sessions(rng, monkeypatch, several):
+    if several:
+        monkeypatch.setattr(blocks, "FIRST", 1)
+    now, store = [0.0], {}
+    pool = pool_of(store=store, checkpoint_every=2, park_after=10, clock=lambda: now[0])
+
+    def step(ids):
+        pool.step(list(ids), normal(rng, len(ids), D))
+
+    step("abcd"), step("abc")
+    assert sorted(pool.maintain().stored) == list("abc")
+    assert pool.maintain() == ([], [], [], {})
+    step("abd")
+    assert pool.maintain().stored == ["d"]
+    pool.leave("b")
+    now[0] = 8.0
+    step("ac")
+    done = pool.maintain()
+    assert done.stored == ["a"]  # c has made one step since; b has left
+    now[0] = 15.0
+    done = pool.maintain()
+    assert done == ([], ["d"], [], {})
+    assert pool.join("d") == ("restored", 2) and pool.join("b") == ("new", 0)
+    assert pool.maintain() == ([], [], [], {})  # a restored session is due after two more steps
+    now[0] = 18.5
+    step("bd")
+    assert sorted(pool.maintain().parked) == ["a", "c"]
+
+
+def test_a_join_that_fails_leaves_no_lane_in_use():
+    store = Poisoned()
+    pool = pool_of("", store=store, max_sessions=1)
+    store["lnrnn:s:a"] = b"damaged"
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            pool.join("a")
+    assert pool.join("c") == ("new", 0) and list(pool) == ["c"]
 
 
 def test_a_freed_lane_is_used_before_a_new_one(rng):
@@ -248,18 +318,22 @@ def test_unusable_values_are_refused_and_stay(rng):
     store = {}
     pool = pool_of("a", store=store)
     pool.park("a")
-    good = store["lnrnn:s:a"]
+    good, other = store["lnrnn:s:a"], {}
+    foreign = lnrnn.SessionPool(network(D, H, cell="LSTM", seed=9), store=other)
+    foreign.join("a")
+    foreign.park("a")
     bad = {
         "damaged": good[:-1],
-        "of another network": lnrnn.LSTM(D, H, seed=9).stream().get_state().to_bytes(),
+        "of another network": other["lnrnn:s:a"],
         "not a value of a SessionPool": network(D, H, cell="LSTM").stream().get_state().to_bytes(),
-        "not a value": network(D, H, cell="LSTM").stream(2).get_state().to_bytes(),
-        "got text": "text",
-        "dtype F16": good.replace(b"F32", b"F16"),
+        "got 'text'": "text",
+        "do not fit": good.replace(b"F32", b"F16"),
     }
-    for value in bad.values():
+    for words, value in bad.items():
         store["lnrnn:s:a"] = value
-        with pytest.raises(StoreError, match="^the store's value of session 'a' cannot be used: ") as found:
+        words = "got " if words == "damaged" else words
+        text = f"^the store's value of session 'a' cannot be used: .*{words}"
+        with pytest.raises(StoreError, match=text) as found:
             pool.join("a")
         assert found.value.ids == ("a",) and store["lnrnn:s:a"] == value and not len(pool)
     pool.leave("a")
