@@ -132,6 +132,13 @@ def moved(name, to):
     return lambda header: header[name].update(data_offsets=list(header[to]["data_offsets"]))
 
 
+def gap(header, content):
+    """Moves the last array by 8 bytes."""
+    begin, end = header["c"]["data_offsets"]
+    header["c"]["data_offsets"] = [begin + 8, end + 8]
+    return header, content[:begin] + bytes(8) + content[begin:]
+
+
 HOSTILE = {
     "empty": b"",
     "a header of 2^64 - 1 bytes": b"\xff" * 8 + GOOD[8:],
@@ -142,7 +149,8 @@ HOSTILE = {
     "not UTF-8": pack(b'{"\xff": 0}'),
     "a number": pack(b"5"),
     "a list": pack(b"[]"),
-    "twice": changed(lambda h: json.dumps(h).replace('"c"', '"h"').encode()),
+    "twice": changed(lambda h: (json.dumps(h)[:-1] + f', "h": {json.dumps(h["h"])}}}').encode()),
+    "a gap": pack(*gap(*unpack(GOOD))),
     "no metadata": changed(lambda h: h.pop("__metadata__") and None),
     "another format": changed(lambda h: h["__metadata__"].update(format="pt")),
     "metadata of a list": changed(lambda h: h.update(__metadata__=[])),

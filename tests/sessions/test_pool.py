@@ -132,7 +132,7 @@ def test_the_policy_reset_starts_the_session_anew(rng, value):
     pool, x = lnrnn.SessionPool(rnn, bad="reset"), normal(rng, 3, 2, D)
     pool.join("a"), pool.join("b")
     pool.step(["a", "b"], x[0])
-    x[1, 0] = value
+    x[1, 0, 0] = value
     y = pool.step(["a", "b"], x[1])
     assert np.isnan(y[0]).all()
     same(y[1], rnn(x[:2, 1])[0][1])
@@ -233,6 +233,13 @@ def test_times_and_checkpoints_of_sessions(rng, monkeypatch, several):
     now[0] = 18.5
     step("bd")
     assert sorted(pool.maintain().parked) == ["a", "c"]
+    step("b")
+    assert pool.maintain().stored == ["b"]  # although an older session of its lane has a checkpoint at step 2
+    step("bd"), step("bd")
+    pool.leave("b")
+    assert pool.maintain().stored == ["d"]
+    again = lnrnn.SessionPool(network(D, H, cell="LSTM"), store=store, checkpoint_every=2)
+    assert again.join("d").how == "checkpoint" and again.maintain() == ([], [], [], {})
 
 
 def test_a_join_that_fails_leaves_no_lane_in_use():
@@ -285,6 +292,7 @@ def test_the_error_of_one_session_leaves_the_others_alone(rng):
     assert done.stored == ["a", "c", "d"] and set(done.errors) == {"b"}
     assert str(done.errors["b"]) == "the store failed to write session 'b': OSError: disk full"
     assert isinstance(done.errors["b"].__cause__, OSError)
+    assert list(pool.maintain().errors) == ["b"]  # it is still due
     with pytest.raises(StoreError, match="session 'b'"):
         pool.park("b")
     same(pool.step(list("abcd"), x[1]), want[1])
