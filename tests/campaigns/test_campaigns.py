@@ -27,6 +27,7 @@ QUICK = {
     "plugin": ["graphs", "control"],
     "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
     "reader": ["fuzz"],
+    "shards": ["kills", "control"],
     "site": ["control"],
     "soak": ["streams", "calls"],
     "ulp": ["aarch64"],
