@@ -37,16 +37,21 @@ LENGTH = struct.Struct("<i")
 NAME = 200  # the largest number of bytes of a name
 
 
+def ignore(answer: object) -> None:
+    """Takes the answers of a session whose connection has ended."""
+
+
 class Session:
     """The frames and the answers of one connection."""
 
-    __slots__ = ("close", "id", "send", "text", "waiting")
+    __slots__ = ("close", "ended", "id", "send", "text", "waiting")
 
     def __init__(
         self, send: Callable[[bytes], None], text: Callable[[str], None], close: Callable[[], None]
     ) -> None:
         self.send, self.text, self.close = send, text, close
         self.id = ""
+        self.ended = False
         self.waiting: deque[bytes] | None = None  # None: no frame is in the next batch
 
 
@@ -82,8 +87,13 @@ class Server:
         session.text(joined.kind if joined.kind == "new" else f"{joined.kind} {joined.step}")
         return True
 
-    def park(self, session: Session) -> None:
-        """Parks the session of a connection that has ended."""
+    def end(self, session: Session) -> None:
+        """Parks the session of a connection that has ended, after the frames that it has sent."""
+        session.ended, session.send, session.text = True, ignore, ignore
+        if session.waiting is None:
+            self._park(session)
+
+    def _park(self, session: Session) -> None:
         if self.open.pop(session.id, None):
             try:
                 self.pool.park(session.id)
@@ -135,6 +145,8 @@ class Server:
                 self._add(session, waiting.popleft())
             else:
                 session.waiting = None
+                if session.ended:
+                    self._park(session)
         self.counts["frames"] += len(sessions)
         self.counts["batches"] += 1
         if time.perf_counter() - since > self.late:
@@ -189,7 +201,7 @@ class Connection(asyncio.Protocol):
         self.rest = data[at:]
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.server.park(self.session)
+        self.server.end(self.session)
 
 
 class Websocket(WSListener):  # type: ignore[misc]
@@ -217,7 +229,7 @@ class Websocket(WSListener):  # type: ignore[misc]
             transport.disconnect()
 
     def on_ws_disconnected(self, transport: Any) -> None:
-        self.server.park(self.session)
+        self.server.end(self.session)
 
 
 # --- the process --------------------------------------------------------------------------------------------
@@ -261,8 +273,8 @@ async def serve(options: argparse.Namespace) -> None:
     for each in listening:
         each.close()
     for session in list(server.open.values()):
-        server.park(session)
         session.close()
+        server.end(session)
     ended = resource.getrusage(resource.RUSAGE_SELF)
     user, system = ended.ru_utime - began.ru_utime, ended.ru_stime - began.ru_stime
     print(json.dumps({**server.counts, "user_seconds": user, "system_seconds": system}))
