@@ -6,10 +6,12 @@ Python converts the arguments or raises an error. All functions assert that Pyth
 Objects that threads share change in critical sections, for Pythons without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongAndOverflow
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.pystate cimport PyThreadState
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
