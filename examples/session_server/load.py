@@ -103,7 +103,9 @@ async def run(options: argparse.Namespace) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     for client in clients:
         if options.websocket:
-            await ws_connect(lambda c=client: Websocket(c), f"ws://{options.host}:{options.port}/{client.name}")
+            await ws_connect(
+                lambda c=client: Websocket(c), f"ws://{options.host}:{options.port}/{client.name}"
+            )
         else:
             await loop.create_connection(lambda c=client: Raw(c), options.host, options.port)
         await client.joined
@@ -116,14 +118,20 @@ async def run(options: argparse.Namespace) -> dict[str, float]:
     errors = sum(len(client.texts) - 1 for client in clients)
     p50, p99 = np.quantile(delays, [0.5, 0.99]) * 1e3
     return {
-        "clients": len(clients), "frames_per_second": round(len(delays) / options.seconds), "p50_ms": round(p50, 2),
-        "p99_ms": round(p99, 2), "late_percent": round(100 * float((delays > every).mean()), 2),
-        "unanswered": sum(len(client.sent) for client in clients), "errors": errors,
-    }  # fmt: skip
+        "clients": len(clients),
+        "frames_per_second": round(len(delays) / options.seconds),
+        "p50_ms": round(p50, 2),
+        "p99_ms": round(p99, 2),
+        "late_percent": round(100 * float((delays > every).mean()), 2),
+        "unanswered": sum(len(client.sent) for client in clients),
+        "errors": errors,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9000)
     parser.add_argument("--websocket", action="store_true")

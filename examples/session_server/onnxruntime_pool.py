@@ -23,7 +23,9 @@ class RuntimePool:
             lnrnn.to_onnx(network, path, step=True)
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = options.inter_op_num_threads = 1
-            self.runtime = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self.runtime = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
         names = [given.name for given in self.runtime.get_inputs()]
         self.x, self.names = names[0], names[1:]
         layers, _, width = self.runtime.get_inputs()[1].shape
@@ -35,10 +37,13 @@ class RuntimePool:
         lane = self.lanes[name] = self.free.pop()
         for state in self.states:
             state[:, lane] = 0
-        return SimpleNamespace(kind="new", step=0)
+        return SimpleNamespace(how="new", step=0)
 
     def park(self, name: str) -> None:
         self.free.append(self.lanes.pop(name))
+
+    def maintain(self) -> Any:
+        return SimpleNamespace(parked=[])
 
     def step(self, names: list[str], x: np.ndarray) -> np.ndarray:
         rows = np.array([self.lanes[name] for name in names])

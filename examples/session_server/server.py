@@ -4,8 +4,8 @@
     python server.py model.safetensors --port 9000 --websocket-port 9001
     python load.py --port 9000 --clients 200 --every 10         # in another terminal
 
-Each connection is a session with a name. Frames of all sessions that arrive at the same time are one step of a
-`lnrnn.SessionPool`. If a connection ends, its session is parked, and a later connection of the same name goes on.
+Each connection is a session with a name. Frames of all sessions that arrive at the same time are one step of
+a `lnrnn.SessionPool`. If a connection ends, its session is parked. A later connection of this name continues.
 
 Over TCP a message is a little-endian int32, the number of bytes that follow, and these bytes. A negative
 number announces text. The first message of a client is the name, as text. The server answers "new",
@@ -32,6 +32,7 @@ import uvloop
 from picows import WSListener, WSMsgType, WSUpgradeRequest, ws_create_server
 
 import lnrnn
+from lnrnn.sessions import SessionError
 
 LENGTH = struct.Struct("<i")
 NAME = 200  # the largest number of bytes of a name
@@ -78,13 +79,13 @@ class Server:
             if not name or name in self.open:
                 raise ValueError(f"the name of a session must be new and not empty, got {name!r}")
             joined = self.pool.join(name)
-        except (ValueError, OSError) as error:
+        except ValueError as error:  # also of the pool: too many sessions, a store that fails
             self.refuse(session, error)
             session.close()
             return False
         session.id = name
         self.open[name] = session
-        session.text(joined.kind if joined.kind == "new" else f"{joined.kind} {joined.step}")
+        session.text("new" if joined.how == "new" else f"{joined.how} {joined.step}")
         return True
 
     def end(self, session: Session) -> None:
@@ -97,8 +98,8 @@ class Server:
         if self.open.pop(session.id, None):
             try:
                 self.pool.park(session.id)
-            except OSError as error:
-                print(f"{session.id} is lost: {error}", flush=True)
+            except SessionError as error:  # the session stays live; it joins again, or `maintain` parks it
+                print(f"{session.id} is not parked: {error}", flush=True)
 
     def refuse(self, session: Session, reason: Any) -> None:
         self.counts["refused"] += 1
@@ -128,16 +129,20 @@ class Server:
         """Steps all sessions that have a frame."""
         sessions, frames, since = self.sessions, self.frames, self.since
         self.sessions, self.frames = [], []
-        x = np.frombuffer(b"".join(frames), np.float32).reshape(-1, self.inputs)
         begin = time.thread_time()
-        try:
-            y = self.pool.step([session.id for session in sessions], x)
-        except (ValueError, KeyError):
-            self._each(sessions, x)
-        else:
-            self.counts["model_seconds"] += time.thread_time() - begin
+        answered = sessions
+        while answered:
+            x = np.frombuffer(b"".join(frames), np.float32).reshape(-1, self.inputs)
+            try:
+                y = self.pool.step([session.id for session in answered], x)
+            except SessionError as error:  # NaN in the frames of these sessions
+                answered, frames = self._without(error, answered, frames)
+            else:
+                break
+        self.counts["model_seconds"] += time.thread_time() - begin
+        if answered:
             data, width = y.tobytes(), 4 * y.shape[1]
-            for at, session in enumerate(sessions):
+            for at, session in enumerate(answered):
                 session.send(data[at * width : (at + 1) * width])
         for session in sessions:
             waiting = session.waiting
@@ -152,13 +157,19 @@ class Server:
         if time.perf_counter() - since > self.late:
             self.counts["late"] += len(sessions)
 
-    def _each(self, sessions: list[Session], x: np.ndarray) -> None:
-        """Steps sessions one by one, after the pool has refused the batch. Only those at fault get errors."""
-        for at, session in enumerate(sessions):
-            try:
-                session.send(self.pool.step([session.id], x[at : at + 1]).tobytes())
-            except (ValueError, KeyError) as error:
+    def _without(
+        self, error: SessionError, sessions: list[Session], frames: list[bytes]
+    ) -> tuple[list[Session], list[bytes]]:
+        """Tells the sessions of an error about it. Returns the others, with their frames."""
+        left = []
+        for session, frame in zip(sessions, frames, strict=True):
+            if session.id in error.ids:
                 self.refuse(session, error)
+            else:
+                left.append((session, frame))
+        if len(left) == len(sessions):
+            raise error
+        return [session for session, _ in left], [frame for _, frame in left]
 
 
 class Connection(asyncio.Protocol):
@@ -187,7 +198,9 @@ class Connection(asyncio.Protocol):
             (size,) = LENGTH.unpack_from(data, at)
             size = abs(size)
             if size > max(NAME, self.server.size):
-                self.server.refuse(self.session, f"a message must be at most {self.server.size} bytes, got {size}")
+                self.server.refuse(
+                    self.session, f"a message must be at most {self.server.size} bytes, got {size}"
+                )
                 self.session.close()
                 return
             if end - at < 4 + size:
@@ -242,12 +255,26 @@ def pool_of(options: argparse.Namespace) -> tuple[Any, int]:
 
         return RuntimePool(options.model), lnrnn.load(options.model).input_size
     network = lnrnn.load(options.model)
-    store = None
+    store, every = None, None
     if options.store:
         import redis
 
-        store = redis.Redis.from_url(options.store)
-    return lnrnn.SessionPool(network, store=store), network.input_size
+        store, every = redis.Redis.from_url(options.store), options.checkpoint
+    pool = lnrnn.SessionPool(
+        network, options.sessions, park_after=options.idle, store=store, checkpoint_every=every
+    )
+    return pool, network.input_size
+
+
+async def maintain(pool: Any, server: Server) -> None:
+    """Stores checkpoints, and parks sessions that send nothing, a thousand a time."""
+    while True:
+        await asyncio.sleep(0.1)
+        for name in pool.maintain().parked:
+            if name in server.open:
+                session = server.open.pop(name)
+                server.refuse(session, "the session sent nothing for too long, and is parked")
+                session.close()
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -264,12 +291,16 @@ async def serve(options: argparse.Namespace) -> None:
             return Websocket(server, request.path.decode().strip("/"))
 
         listening.append(
-            await ws_create_server(listener, options.host, options.websocket_port, max_frame_size=max(NAME, server.size))
+            await ws_create_server(
+                listener, options.host, options.websocket_port, max_frame_size=max(NAME, server.size)
+            )
         )
     ports = [each.sockets[0].getsockname()[1] for each in listening]
     print("ports", *ports, flush=True)
     began = resource.getrusage(resource.RUSAGE_SELF)
+    keeper = loop.create_task(maintain(pool, server))
     await stop.wait()
+    keeper.cancel()
     for each in listening:
         each.close()
     for session in list(server.open.values()):
@@ -281,15 +312,26 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", help="a file of lnrnn's save")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9000, help="of raw TCP; 0 chooses one")
     parser.add_argument("--websocket-port", type=int)
     parser.add_argument("--store", metavar="URL", help="redis://..., where parked sessions are kept")
+    parser.add_argument("--sessions", type=int, help="the largest number of live sessions")
+    parser.add_argument("--idle", type=float, metavar="SECONDS", help="park sessions that send nothing")
+    parser.add_argument(
+        "--checkpoint", type=int, default=100, metavar="STEPS", help="between two checkpoints"
+    )
     parser.add_argument("--backlog", type=int, default=50, help="frames of a session that may wait")
-    parser.add_argument("--late-ms", type=float, default=10, help="an answer is late after so many milliseconds")
-    parser.add_argument("--engine", choices=["lnrnn", "onnxruntime"], default="lnrnn", help="onnxruntime: to compare")
+    parser.add_argument(
+        "--late-ms", type=float, default=10, help="an answer is late after so many milliseconds"
+    )
+    parser.add_argument(
+        "--engine", choices=["lnrnn", "onnxruntime"], default="lnrnn", help="onnxruntime: to compare"
+    )
     options = parser.parse_args()
     lnrnn.set_num_threads(1)
     uvloop.run(serve(options))
