@@ -266,6 +266,22 @@ def pool_of(options: argparse.Namespace) -> tuple[Any, int]:
     return pool, network.input_size
 
 
+class Metrics:
+    """The server's counts for Prometheus, read when they are asked for. A hook of prometheus_client."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def collect(self) -> Any:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, value in self.server.counts.items():
+            yield CounterMetricFamily(
+                f"lnrnn_{name}", f"{name.replace('_', ' ')} since the start", value=value
+            )
+        yield GaugeMetricFamily("lnrnn_sessions", "connections that are open", value=len(self.server.open))
+
+
 async def maintain(pool: Any, server: Server) -> None:
     """Stores checkpoints, and parks sessions that send nothing, a thousand a time."""
     while True:
@@ -295,6 +311,12 @@ async def serve(options: argparse.Namespace) -> None:
                 listener, options.host, options.websocket_port, max_frame_size=max(NAME, server.size)
             )
         )
+    if options.metrics_port is not None:
+        import prometheus_client
+
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(Metrics(server))
+        prometheus_client.start_http_server(options.metrics_port, options.host, registry)
     ports = [each.sockets[0].getsockname()[1] for each in listening]
     print("ports", *ports, flush=True)
     began = resource.getrusage(resource.RUSAGE_SELF)
@@ -319,6 +341,9 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9000, help="of raw TCP; 0 chooses one")
     parser.add_argument("--websocket-port", type=int)
+    parser.add_argument(
+        "--metrics-port", type=int, help="of counters for Prometheus; needs prometheus_client"
+    )
     parser.add_argument("--store", metavar="URL", help="redis://..., where parked sessions are kept")
     parser.add_argument("--sessions", type=int, help="the largest number of live sessions")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="park sessions that send nothing")

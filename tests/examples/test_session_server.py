@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -166,6 +167,19 @@ def test_a_silent_session_is_parked(model, rng):
         assert ann.answer() is None
         ann = joined_again(port, "ann", "restored 1")
         np.testing.assert_array_equal(ann.step(x[1]), stream(x[1:])[0])
+
+
+def test_counters_for_prometheus(model):
+    pytest.importorskip("prometheus_client")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        metrics = free.getsockname()[1]
+    with running(model, "--metrics-port", str(metrics)) as (_, port, _):
+        ann = Client(port, "ann")
+        ann.step(np.zeros(D))
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as page:
+            lines = page.read().decode().splitlines()
+    assert {"lnrnn_frames_total 1.0", "lnrnn_refused_total 0.0", "lnrnn_sessions 1.0"} <= set(lines)
 
 
 @pytest.mark.parametrize("websocket", [False, True])
