@@ -341,9 +341,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9000, help="of raw TCP; 0 chooses one")
     parser.add_argument("--websocket-port", type=int)
-    parser.add_argument(
-        "--metrics-port", type=int, help="of counters for Prometheus; needs prometheus_client"
-    )
+    parser.add_argument("--metrics-port", type=int, help="of counters; needs prometheus_client")
     parser.add_argument("--store", metavar="URL", help="redis://..., where parked sessions are kept")
     parser.add_argument("--sessions", type=int, help="the largest number of live sessions")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="park sessions that send nothing")
