@@ -2,7 +2,8 @@
 
 Everything that `forward` saves for `backward` is an array. `described` returns a text for an architecture,
 because operators accept texts. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
-arrays in the order of statistics.named_shapes, for each layer and direction.
+arrays in the order of statistics.named_shapes, for each layer and direction. Lengths are (B,) int64, or with
+resets (1 + T, B): lengths, and below them 1 where a state is reset before a step; or None.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
 from .file_format import architecture_of
-from .rows import LENGTH, Rows, padded
+from .rows import LENGTH, Rows, padded, reset
 from .snapshot import Snapshot, tape_width
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
@@ -44,6 +45,21 @@ def whole(array: Array) -> Array:
     if array.dtype is FLOAT32 and array.flags.carray:
         return array  # the same as from np.require, which is slower
     return np.require(array, FLOAT32, ["C", "A"])
+
+
+def divided(lengths: Array | None) -> tuple[Array | None, Array | None]:
+    """Returns lengths (B,) and resets (T, B) bool, or None, of the lengths of an operator."""
+    if lengths is None or lengths.ndim == 1:
+        return lengths, None
+    return lengths[0], lengths[1:] != 0
+
+
+def _batch(made: Architecture, x: Array, lengths: Array | None) -> tuple[Array, Rows]:
+    """Returns x (T, B, D), checked, and the rows of a call."""
+    lengths, resets = divided(lengths)
+    x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+    T, B, _ = x.shape
+    return x, padded(lengths, T, B) if resets is None else reset(resets, lengths, T, B)
 
 
 # --- inference ----------------------------------------------------------------------------------------------
@@ -181,9 +197,8 @@ def forward(
                 array.setflags(write=True)
             _keep(tapes[0], _Kept(snapshot, Rows(table), begin))
             return y, _ends(made, _arrays(state)), [], between + tapes + _kept_end(made, _arrays(state))
-    x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+    x, rows = _batch(made, x, lengths)
     T, B, _ = x.shape
-    rows = padded(lengths, T, B)
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
     states = engine.state_arrays(made, "h0", _state(start), B, False)
@@ -252,8 +267,7 @@ def backward(
     """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
     if entry is None:
-        x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
-        rows = padded(lengths, x.shape[0], x.shape[1])
+        x, rows = _batch(made, x, lengths)
         states = tuple(engine.state_arrays(made, "h0", _state(start), x.shape[1], False))
         snapshot = _snapshot(made, _named(made, parameters()))
     else:

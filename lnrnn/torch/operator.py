@@ -7,7 +7,8 @@
 - update_statistics: updates batch norm's running statistics after a training batch, in place, on any device
 
 Arguments. network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B,
-*), or empty for zeros. lengths: (B,) int64 or None. parameters: in the order of Architecture.shapes.
+*), or empty for zeros. lengths: int64 or None, see rnn/functional.py. parameters: in the order of
+Architecture.shapes.
 statistics: for each layer and direction, in the order of statistics.named_shapes. All tensors are float32 on
 the CPU, except statistics and lengths.
 
@@ -160,7 +161,10 @@ def _run_cpu(
             return _tensors([y, *end, *seen])
         snapshot = _snapshot(network, parameters, statistics, overrun)
         h0 = None if not start_ else start_[0] if len(start_) == 1 else tuple(start_)
-        y, end = engine.call(snapshot, x_, h0, lengths_, None, 0)
+        lengths_, resets = functional.divided(lengths_)
+        if resets is not None and snapshot.architecture.batch_first:
+            resets = resets.T
+        y, end = engine.call(snapshot, x_, h0, lengths_, resets, 0)
         return _tensors([y, *(end if isinstance(end, tuple) else (end,))])
 
 
