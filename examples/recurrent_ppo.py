@@ -60,7 +60,7 @@ class Policy(torch.nn.Module):
 
 
 def step_by_step(lstm, x, state, resets):
-    """Returns what lstm(x, state, resets=resets) does, as a loop over the steps."""
+    """Returns the results of lstm(x, state, resets=resets), from a loop over the steps."""
     outputs = []
     for x_t, resets_t in zip(x, resets, strict=True):
         kept = 1 - resets_t.float()[:, None]

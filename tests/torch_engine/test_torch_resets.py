@@ -10,6 +10,7 @@ import lnrnn
 torch = pytest.importorskip("torch")
 
 import lnrnn.torch  # noqa: E402
+import pages  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -148,6 +149,36 @@ def test_dropout_has_the_same_masks_in_both_engines(rng):
         torch.manual_seed(0)
         found.append(results(module, lambda m=module: flat(m(x, start, resets=resets)), x, start))
     assert_close(*found, 1e-5)
+
+
+def loop_of_sb3(features, lstm_states, episode_starts, lstm):
+    """Returns the results of _process_sequence of sb3-contrib's recurrent policies."""
+    n = lstm_states[0].shape[1]
+    x = features.reshape(n, -1, lstm.input_size).swapaxes(0, 1)
+    outputs = []
+    for x_t, starts in zip(x, episode_starts.reshape(n, -1).swapaxes(0, 1), strict=True):
+        kept = (1.0 - starts).view(1, n, 1)
+        y, lstm_states = lstm(x_t[None], tuple(kept * s for s in lstm_states))
+        outputs.append(y)
+    return torch.cat(outputs).transpose(0, 1).flatten(0, 1), lstm_states
+
+
+def test_the_function_for_sb3_on_the_page():
+    page = pages.ROOT / "docs" / "sessions.md"
+    (block,) = [b for b in pages.blocks(page) if "def _process_sequence" in b.text]
+    space: dict = {}
+    exec(block.text, space)
+    theirs, own = torch.nn.LSTM(D, H, 2), lnrnn.torch.LSTM(D, H, 2, norm=None)
+    for name, parameter in theirs.named_parameters():
+        setattr(own, name, parameter)
+    features, starts = torch.randn(B * T, D, requires_grad=True), (torch.rand(B * T) < 0.2).float()
+    states = tuple(torch.randn(2, B, H, requires_grad=True) for _ in range(2))
+    found = []
+    for call, lstm in ((loop_of_sb3, theirs), (space["_process_sequence"], own)):
+        results_ = flat(call(features, states, starts, lstm))
+        loss = sum(r.sin().sum() for r in results_)
+        found.append([*results_, *torch.autograd.grad(loss, [features, *states, *theirs.parameters()])])
+    assert_close(*found, 2e-6)
 
 
 def test_wrong_resets_are_refused(rng):
