@@ -145,8 +145,15 @@ def test_a_model_with_a_quantized_part_is_refused_with_its_name():
     model = nn.ModuleDict({"rnn": quantized(MODULES["LSTM"]), "out": nn.Linear(H, 2)})
     with pytest.raises(ValueError, match=r"from_torch can convert a part of it: give model.rnn"):
         lnrnn.from_torch(model)
-    with pytest.raises(ValueError, match=r"give prefix='rnn.'"):
-        lnrnn.from_torch(model.state_dict())
+    square = nn.ModuleDict({"rnn": quantized(lambda: nn.LSTM(H, H, 2)), "out": nn.Linear(H, 2)})
+    for each in (model, square):
+        with pytest.raises(ValueError, match=r"give prefix='rnn.'"):
+            lnrnn.from_torch(each.state_dict())
+
+
+def test_other_values_under_the_names_of_packed_weights():
+    with pytest.raises(ValueError, match="keys are of no known cell: .*packed_weight_ih"):
+        lnrnn.from_torch({"_packed_weight_ih": np.zeros((4, 3)), "_packed_weight_hh": np.zeros((4, 4))})
 
 
 def test_check_runs_only_modules_that_do_not_round_their_inputs():

@@ -94,6 +94,7 @@ WRONG = {
     "a scale too few": ((Q, np.ones(H - 1), 0), ValueError, r"scale of .* of shape \(24,\)"),
     "a scale for each input": ((Q, np.ones((H, I)), 0), ValueError, "scale of .* one for each output"),
     "scale 0": ((Q, 0, 0), ValueError, "scale of .* from 1e-30 to 1e.36, got 0"),
+    "a scale whose weights would become zeros": ((Q, 1e-31, 0), ValueError, "scale of .* from 1e-30 to"),
     "negative scale": ((Q, np.where(np.arange(H) == 3, -1.0, 1.0), 0), ValueError, "scale of weight_ih_l0"),
     "NaN": ((Q, np.nan, 0), ValueError, "scale of .* got nan"),
     "infinite": ((Q, np.inf, 0), ValueError, "scale of .* got inf"),

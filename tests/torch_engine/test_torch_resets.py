@@ -130,6 +130,10 @@ def test_no_gradient_passes_a_reset(rng, engine):
 
 @each_engine
 def test_one_sequence_no_step_and_one_step(rng, engine):
+    module = made("GRU", engine)
+    x, (h,), resets = drawn(rng, module)
+    alone = module(x[1], h[:, 1], resets=resets[1])[0]
+    assert_close([alone], [module(x, h, resets=resets)[0][1]], 1e-6)
     module = made("GRU", engine, batch_first=False)
     x, (h,), resets = drawn(rng, module)
     y, end = module(x, h, resets=resets)
