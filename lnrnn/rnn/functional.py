@@ -21,8 +21,9 @@ from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
 from .file_format import architecture_of
+from .network import checked_activation_bits, checked_dtype
 from .rows import LENGTH, Rows, padded, reset
-from .snapshot import Snapshot, tape_width
+from .snapshot import Dtype, Snapshot, tape_width
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
 
@@ -30,7 +31,10 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """Returns a text for an architecture. The function `architecture` converts it back, in any process."""
+    """Returns a text for an architecture. The function `architecture` converts it back, in any process.
+
+    The text also has a dtype of weights, float32: see `with_dtype`.
+    """
     overrun = made.batch_norm.overrun if made.batch_norm else None
     return json.dumps(made.configuration("float32", overrun))
 
@@ -38,6 +42,18 @@ def described(made: Architecture) -> str:
 @lru_cache(maxsize=256)
 def architecture(network: str) -> Architecture:
     return architecture_of(json.loads(network))
+
+
+def with_dtype(network: str, dtype: Dtype) -> str:
+    """Returns the text with another dtype of the packed weights. Calls with gradients compute in float32."""
+    checked_dtype(architecture(network), dtype)
+    return json.dumps(json.loads(network) | {"dtype": dtype})
+
+
+@lru_cache(maxsize=256)
+def dtype_of(network: str) -> Dtype:
+    found: Dtype = json.loads(network)["dtype"]
+    return found
 
 
 def whole(array: Array) -> Array:
@@ -69,21 +85,24 @@ class Served:
     """A network with copies of parameters and statistics, kept between calls to pack weights only once."""
 
     def __init__(
-        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
-    ) -> None:
+        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
+        dtype: Dtype = "float32",
+    ) -> None:  # fmt: skip
         self._made, self._overrun = made, overrun
         self._given = [np.array(a, order="C") for a in (*parameters, *statistics)]
         arrays = dict(zip(made.shapes, map(whole, self._given), strict=False))
         for array in arrays.values():
             array.setflags(write=False)
         kept = _by_suffix(made, self._given[len(parameters) :])
-        self.snapshot = Snapshot(made, arrays, kept, overrun, "float32")
+        bits = checked_activation_bits(dtype, None)
+        self.snapshot = Snapshot(made, arrays, kept, overrun, dtype, activation_bits=bits)
 
     def fits(
-        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
-    ) -> bool:
+        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
+        dtype: Dtype = "float32",
+    ) -> bool:  # fmt: skip
         """Returns whether these arguments have the same bytes as those of the constructor."""
-        if made != self._made or overrun != self._overrun:
+        if made != self._made or overrun != self._overrun or dtype != self.snapshot.dtype:
             return False
         given = (*parameters, *statistics)
         return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))

@@ -642,13 +642,8 @@ class Network(Closed, Generic[State]):
         'int8'
         """
         other = copy.copy(self)
-        new = choice("dtype", dtype, DTYPES)
+        new = checked_dtype(self._snapshot.architecture, dtype)
         bits = checked_activation_bits(new, activation_bits)
-        shapes = self._snapshot.architecture.shapes.values()
-        inputs = max(shape[1] for shape in shapes if len(shape) == 2)
-        if new == "int8" and inputs > INT8_INPUTS:
-            do = f"sums of int8 hold at most {INT8_INPUTS}"
-            raise bad_value("dtype", f"'float32' or 'bfloat16' for {inputs} inputs", dtype, do)
         other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
 
@@ -681,6 +676,16 @@ def _generator(seed: Any, rng: Any) -> np.random.Generator:
     except (TypeError, ValueError) as error:
         kind = bad_type if isinstance(error, TypeError) else bad_value
         raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
+
+
+def checked_dtype(made: Architecture, dtype: Any) -> Dtype:
+    """Returns the checked argument dtype of `to_dtype`."""
+    new = choice("dtype", dtype, DTYPES)
+    inputs = max(shape[1] for shape in made.shapes.values() if len(shape) == 2)
+    if new == "int8" and inputs > INT8_INPUTS:
+        do = f"sums of int8 hold at most {INT8_INPUTS}"
+        raise bad_value("dtype", f"'float32' or 'bfloat16' for {inputs} inputs", dtype, do)
+    return new
 
 
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,15 @@ import torch
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type
+from ..errors import bad_type, choice
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
+from ..rnn.snapshot import DTYPES, Dtype
 from . import custom_modules, torch_nn
 from .modules import Twin
+from .short_weights import Rounding, rounding, use
 
 Tensor = torch.Tensor
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -39,6 +41,11 @@ class Report:
         The name of each module that lnrnn computes now, and a description.
     left : list of (str, str)
         The name of each recurrent module that did not change, and the reason.
+    dtype : {"float32", "bfloat16", "int8"} or None
+        The argument of `accelerate`.
+    rounding : tuple of three floats (largest, rms, size), or None
+        With dtype and check: the largest difference of the model's outputs from those with float32 weights,
+        the root mean square of the differences, and that of the outputs.
 
     Examples
     --------
@@ -51,6 +58,8 @@ class Report:
 
     replaced: list[tuple[str, str]]
     left: list[tuple[str, str]]
+    dtype: Dtype | None = None
+    rounding: Rounding | None = None
     _undo: list[Callable[[], None]] = field(default_factory=list)
 
     def restore(self) -> None:
@@ -62,10 +71,13 @@ class Report:
         lines = [f"replaced {len(self.replaced)}, left {len(self.left)}"]
         lines += [f"  replaced {name or 'the model'}: {what}" for name, what in self.replaced]
         lines += [f"  left {name or 'the model'}: {why}" for name, why in self.left]
+        if self.dtype is not None:
+            how = "" if self.rounding is None else ": outputs differ by up to {:.2g}, {:.2g} rms of {:.2g}"
+            lines.append(f"  {self.dtype} weights without gradients{how.format(*self.rounding or ())}")
         return "\n".join(lines)
 
 
-def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
+def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = None) -> Report:
     """Changes a model in place so that lnrnn's kernels compute its recurrent modules, forward and back.
 
     Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules, which are those that have the
@@ -79,6 +91,11 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
         An input of the model. The model is run on this input before and after the change, in evaluation mode
         and without gradients. If the outputs differ by more than rounding, the model is restored and a
         ValueError is raised. Flags, buffers and torch's random state do not change.
+    dtype : {"float32", "bfloat16", "int8"}, optional
+        The type of the packed weights in calls without gradients, as in `lnrnn.LSTM.to_dtype`. It is set in
+        all modules that lnrnn computes, also in modules of lnrnn.torch. Default: float32, or as set before.
+        Calls that need gradients use float32, and so do the parameters. With `check`, the report says how
+        much the outputs differ; the error has no limit.
 
     Returns
     -------
@@ -90,7 +107,7 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     TypeError
         If model or check is of another type.
     ValueError
-        If the model's outputs on the input `check` change.
+        If the model's outputs on the input `check` change, or are not finite with dtype. For another dtype.
 
     Notes
     -----
@@ -142,16 +159,27 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
     run = None if check is None else _call(model, check)
-    before = run() if run else []
-    report = Report([], [])
+    report = Report([], [], None if dtype is None else choice("dtype", dtype, DTYPES))
     try:
+        if report.dtype is not None:
+            _set_dtype(model, "float32", report)
+        before = run() if run else []
         _replace(model, report)
         if run:
             _compare(model, run, before, report)
+        if report.dtype is not None:
+            _set_dtype(model, report.dtype, report)
+            if run:
+                return replace(report, rounding=rounding(before, run(), report.dtype))
     except BaseException:
         report.restore()
         raise
     return report
+
+
+def _set_dtype(model: torch.nn.Module, dtype: Dtype, report: Report) -> None:
+    for module in model.modules():
+        report._undo.extend(use(module, dtype))
 
 
 # --- the modules --------------------------------------------------------------------------------------------

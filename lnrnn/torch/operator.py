@@ -28,7 +28,7 @@ from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..rnn import engine, functional
-from ..rnn.functional import Served, architecture
+from ..rnn.functional import Served, architecture, dtype_of
 from ..rnn.snapshot import tape_width
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
@@ -134,7 +134,7 @@ def _snapshot(
     overrun: str | None,
 ) -> Any:
     arch = architecture(network)
-    given = arch, _arrays(parameters), _arrays(statistics), overrun
+    given = arch, _arrays(parameters), _arrays(statistics), overrun, dtype_of(network)
     kept = _served.get(parameters[0])
     if kept is None or not kept.fits(*given):
         kept = Served(*given)
