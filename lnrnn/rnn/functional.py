@@ -97,12 +97,15 @@ class Served:
         bits = checked_activation_bits(dtype, None)
         self.snapshot = Snapshot(made, arrays, kept, overrun, dtype, activation_bits=bits)
 
+    def computes(self, made: Architecture, overrun: Any, dtype: Dtype) -> bool:
+        return made == self._made and overrun == self._overrun and dtype == self.snapshot.dtype
+
     def fits(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
         dtype: Dtype = "float32",
     ) -> bool:  # fmt: skip
         """Returns whether these arguments have the same bytes as those of the constructor."""
-        if made != self._made or overrun != self._overrun or dtype != self.snapshot.dtype:
+        if not self.computes(made, overrun, dtype):
             return False
         given = (*parameters, *statistics)
         return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))
