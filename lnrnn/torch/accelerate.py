@@ -20,13 +20,13 @@ from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
 from . import custom_modules, torch_nn
 from .modules import Twin
+from .recurrences import Calls, why_called, why_unknown
 
 Tensor = torch.Tensor
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantised layers
 _ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
-_UNKNOWN = re.compile(r"\w*(RNN|LSTM|GRU)_?(Cell|Layer)?")  # names of classes of other people
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,9 +143,14 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
         raise bad_type("model", "a torch.nn.Module", model)
     run = None if check is None else _call(model, check)
     before = run() if run else []
+    calls = Calls(model)
+    if run:
+        with calls:
+            run()
     report = Report([], [])
     try:
         _replace(model, report)
+        _add_called(model, calls, report)
         if run:
             _compare(model, run, before, report)
     except BaseException:
@@ -191,8 +196,10 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
             first.clear()
             first.update(known)
             note(name, module, why, "")
-        elif len(report.replaced) + len(report.left) == replaced + left and _unknown(module):
-            note(name, module, f"lnrnn.from_torch does not know its class {type(module).__name__}", "")
+            return
+        unknown = why_unknown(module, len(report.replaced) + len(report.left) == replaced + left)
+        if unknown is not None:
+            note(name, module, unknown, "")
 
     visit("", model, (id(model),))
 
@@ -237,11 +244,6 @@ def _recurrent(module: torch.nn.Module) -> bool:
     return bool(_QUANTISED.match(cls.__module__) and _LAYER.fullmatch(cls.__name__))
 
 
-def _unknown(module: torch.nn.Module) -> bool:
-    """Returns whether a module of another class is recurrent, by the class's name."""
-    return bool(_UNKNOWN.fullmatch(type(module).__name__)) and any(True for _ in module.parameters())
-
-
 def _why_left(module: Any) -> str | None:
     """Returns the reason why a recurrent module cannot be replaced, or None if it can be."""
     cls, own = type(module), vars(module)
@@ -275,6 +277,17 @@ def _replacement(module: Any) -> str:
     mode = "" if module.engine == "lnrnn" else ", for now by torch.nn's forward: its parameters are "
     like = next(module.parameters())
     return f"{module}{mode}{f'{like.dtype} on {like.device}' if mode else ''}"
+
+
+def _add_called(model: torch.nn.Module, calls: Calls, report: Report) -> None:
+    """Adds the modules that `calls` has found, if these and their parts are not in the report yet."""
+    for name, module in model.named_modules():
+        listed = [known for known, _ in (*report.replaced, *report.left)]
+        if id(module) in calls.found and not any(
+            f"{known}.".startswith(f"{name}.") or f"{name}.".startswith(f"{known}.") or not known
+            for known in listed
+        ):
+            report.left.append((name, why_called(calls.found[id(module)])))
 
 
 # --- the check ----------------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ LEFT = {
     "one step at a time": lambda: nn.LSTMCell(I, H),
     "it is scripted": lambda: torch.jit.script(nn.LSTM(I, H)),
     "rnn.0.h_init of its state dict is no parameter": lambda: LiGRU(LiGRULayer(I, H)),
-    "from_torch does not know its class QuasiRNN_Layer": QuasiRNN_Layer,
+    "lnrnn does not know its class QuasiRNN_Layer: lnrnn.from_torch(module) may": QuasiRNN_Layer,
     **{f"it has {kind}": lambda kind=kind: hooked(kind)
        for kind in ("forward hooks", "forward pre hooks", "backward hooks", "backward pre hooks")},
 }  # fmt: skip
