@@ -7,7 +7,6 @@ import inspect
 from types import CodeType
 from typing import Any
 
-import torch
 from torch.nn.utils.parametrize import is_parametrized
 
 # Methods that torch.nn's forward calls, and lnrnn's does not.
@@ -61,7 +60,7 @@ def derived(cls: Any, own: Any) -> Any:
 
 def _reduce(module: Any, protocol: Any) -> Any:
     """Pickles and copies name the class that is replaced, because the derived class has no name."""
-    cls = next(base for base in type(module).__mro__ if "_own" in vars(base))
+    cls: Any = next(base for base in type(module).__mro__ if "_own" in vars(base))
     result = super(cls, module).__reduce_ex__(protocol)
     if type(module) is cls and result[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
         return (_new, (cls._replaces, cls._own), *result[2:])
@@ -111,12 +110,13 @@ def why_not(module: Any, base: Any, own: Any) -> str | None:
     for above in between:
         inner = sorted(set(_INNER) & vars(above).keys())
         if inner:
-            return f"its class {cls.__name__} has {', '.join(inner)} of its own, which only torch.nn's forward calls"
+            return f"its class {cls.__name__} has {', '.join(inner)} of its own, which only torch.nn's forward "
+                "calls"
         forward = vars(above).get("forward")
         if forward is not None and not _calls_super(forward):
             return (
-                f"the forward of its class {above.__name__} does not call super().forward, the only call that "
-                "lnrnn can compute"
+                f"the forward of its class {above.__name__} does not call super().forward, the only call "
+                "that lnrnn can compute"
             )
     ours = [each for each in own.__mro__ if not issubclass(base, each)]
     names = {name for each in ours for name in vars(each)} - {"forward", "_replaces"}

@@ -233,7 +233,7 @@ CLASSES: dict[Any, Any] = {cls._replaces: cls for cls in (AcceleratedRNN, Accele
 
 
 def base_class(module: torch.nn.Module) -> Any:
-    """Returns the class of torch.nn from which the class of a module is derived, or None for other modules."""
+    """Returns the class of torch.nn from which a module's class is derived, or None for other modules."""
     return next((base for base in type(module).__mro__ if base in CLASSES), None)
 
 

@@ -14,7 +14,7 @@ T, B, I, H = 6, 2, 5, 8  # noqa: E741 - the letters of the shapes in the documen
 
 
 def listed(model, check=None):
-    """Returns {name: reason} of what is left, for a model of which nothing is replaced."""
+    """Returns {name: reason} for all modules that are left. None must be replaced."""
     report = accelerate(model, check)
     assert not report.replaced
     return dict(report.left)
