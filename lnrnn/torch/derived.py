@@ -18,7 +18,7 @@ _INNER = (
 
 
 class Like(type):
-    """A metaclass whose classes are equal to the class in place of which they are, also in dicts and sets.
+    """A metaclass whose classes are equal to the classes that they replace, also in dicts and sets.
 
     Functions that look up the class of a module need it, such as torch.ao.quantization.quantize_dynamic.
     """
@@ -31,7 +31,7 @@ class Like(type):
 
 
 def replaced(cls: Any) -> Any:
-    """Returns the class in place of which a class of `derived` is; the class itself for others."""
+    """Returns the class that a class of `derived` replaces; the class itself for others."""
     return vars(cls).get("_replaces", cls)
 
 
@@ -110,8 +110,8 @@ def why_not(module: Any, base: Any, own: Any) -> str | None:
     for above in between:
         inner = sorted(set(_INNER) & vars(above).keys())
         if inner:
-            return f"its class {cls.__name__} has {', '.join(inner)} of its own, which only torch.nn's forward "
-                "calls"
+            names = ", ".join(inner)
+            return f"its class {cls.__name__} has {names} of its own, which only torch.nn's forward calls"
         forward = vars(above).get("forward")
         if forward is not None and not _calls_super(forward):
             return (
@@ -119,10 +119,10 @@ def why_not(module: Any, base: Any, own: Any) -> str | None:
                 "that lnrnn can compute"
             )
     ours = [each for each in own.__mro__ if not issubclass(base, each)]
-    names = {name for each in ours for name in vars(each)} - {"forward", "_replaces"}
-    names |= {name for each in ours for name in inspect.get_annotations(each) if name.startswith("_")}
-    names = {name for name in names if not name.startswith("__")}
-    taken = names & {*vars(module), *(name for above in between for name in vars(above))}
+    known = {name for each in ours for name in vars(each)} - {"forward", "_replaces"}
+    known |= {name for each in ours for name in inspect.get_annotations(each) if name.startswith("_")}
+    known = {name for name in known if not name.startswith("__")}
+    taken = known & {*vars(module), *(name for above in between for name in vars(above))}
     if taken:
         return f"its class {cls.__name__} uses lnrnn's names {', '.join(sorted(taken))}"
     try:

@@ -80,7 +80,7 @@ Place = tuple[int, int]  # a tensor: the number of its memory, and the offset th
 
 @dataclass(frozen=True)
 class _Output:
-    """A tensor's dependence on a module's last output. width: the least last axis on the way from that output.
+    """A tensor's dependence on a module's last output. width: the least last axis on the way from there.
     others: the tensors that were combined with it on the way."""
 
     width: int
@@ -100,8 +100,8 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """In this context, finds modules that get their own last output, with new input, in a later call.
 
     `found` has the number of calls of each such module, by id. A matrix of the module must have the shape
-    (kH, n), n >= H, for outputs of width H. Other modules are called in a loop too. But shared layers have no new
-    input, and the output of a layer behind a cell returns through the cell.
+    (kH, n), n >= H, for outputs of width H. Other modules are called in a loop too. But shared layers have no
+    new input, and the output of a layer behind a cell returns through the cell.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
