@@ -17,7 +17,7 @@ from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
-from . import custom_modules, derived, torch_nn
+from . import computed, custom_modules, derived, torch_nn
 from .modules import Twin
 from .recurrences import Calls, why_called, why_unknown
 
@@ -209,7 +209,8 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
 
 def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
     """Replaces a recurrent module of torch.nn. Returns (None, description), or (the reason why not, "")."""
-    why = _why_left(module)
+    with computed.without_effects(module):
+        why = _why_left(module)
     if why is not None:
         return why, ""
     try:
@@ -274,7 +275,8 @@ def _why_left(module: Any) -> str | None:
 
 def _replacement(module: Any) -> str:
     mode = "" if module.engine == "lnrnn" else ", for now by torch.nn's forward: its parameters are "
-    like = getattr(module, torch_nn.parameter_names(module)[0])
+    with computed.without_effects(module):
+        like = getattr(module, torch_nn.parameter_names(module)[0])
     return f"{module}{mode}{f'{like.dtype} on {like.device}' if mode else ''}"
 
 

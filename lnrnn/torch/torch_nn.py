@@ -18,7 +18,7 @@ from ..errors import choice
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
-from . import derived, operator
+from . import computed, derived, operator
 from .common import LayerResult, layer_by_layer, through_padding
 from .derived import Like
 from .modules import ENGINES
@@ -110,7 +110,8 @@ class Accelerated:
         """
         if self._engine is not None:
             return self._engine
-        return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
+        with computed.without_effects(self):
+            return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
@@ -172,6 +173,8 @@ class Accelerated:
         return y, end[0] if len(end) == 1 else tuple(end)
 
     def _parameter_list(self) -> list[Tensor]:
+        if "parametrizations" in self._modules and not computed.fixed(self):
+            return computed.as_torch(self, parameter_names(self))
         return [getattr(self, name) for name in parameter_names(self)]
 
     # --- calls that the kernels do not serve ----------------------------------------------------------------
