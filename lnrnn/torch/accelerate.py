@@ -194,10 +194,12 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
         for own, child in vars(module)["_modules"].items():
             if child is not None and id(child) not in outer:
                 visit(f"{name}.{own}" if name else own, child, (*outer, id(child)))
-        if why is not None and len(report.replaced) == replaced:  # none of its parts was replaced
+        now = [what for _, what in report.replaced[replaced:]]
+        if why is not None and not now:
             del report.left[left:]
             first.clear()
             first.update(known)
+        if why is not None and all(custom_modules.ONE_STEP in what for what in now):
             note(name, module, why, "")
             return
         unknown = why_unknown(module, len(report.replaced) + len(report.left) == replaced + left)

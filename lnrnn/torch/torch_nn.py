@@ -97,6 +97,7 @@ class Accelerated:
     dropout: float
     bidirectional: bool
     training: bool
+    _modules: dict[str, Any]
 
     @property
     def engine(self) -> str:
