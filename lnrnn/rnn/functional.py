@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
+from ..errors import bad_value
 from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
@@ -90,7 +91,7 @@ class Served:
     ) -> None:  # fmt: skip
         self._made, self._overrun = made, overrun
         self._given = [np.array(a, order="C") for a in (*parameters, *statistics)]
-        arrays = dict(zip(made.shapes, map(whole, self._given), strict=False))
+        arrays = _named(made, self._given[: len(parameters)])
         for array in arrays.values():
             array.setflags(write=False)
         kept = _by_suffix(made, self._given[len(parameters) :])
@@ -190,6 +191,9 @@ def _snapshot(made: Architecture, arrays: dict[str, Array]) -> Snapshot:
 
 
 def _named(made: Architecture, parameters: Sequence[Array]) -> dict[str, Array]:
+    for (name, shape), array in zip(made.shapes.items(), parameters, strict=True):
+        if array.shape != shape:
+            raise bad_value(name, f"of shape {shape}", array)
     return dict(zip(made.shapes, map(whole, parameters), strict=True))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type, choice
@@ -19,8 +18,9 @@ from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
 from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype
-from . import custom_modules, torch_nn
+from . import computed, custom_modules, derived, torch_nn
 from .modules import Twin
+from .recurrences import Calls, why_called, why_unknown
 from .short_weights import Rounding, rounding, use
 
 Tensor = torch.Tensor
@@ -28,7 +28,6 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 _QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantised layers
 _ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
-_UNKNOWN = re.compile(r"\w*(RNN|LSTM|GRU)_?(Cell|Layer)?")  # names of classes of other people
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,11 +124,15 @@ def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = 
     before torch.export too if custom modules are replaced. Under torch.compile the modules run outside the
     graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
 
-    Some modules do not change, and the report says why. They have parametrizations, weights that are no
-    parameters, forward or backward hooks, or a forward set on the object. Or they are of
-    classes derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time. Or
-    `lnrnn.from_torch` does not know their class, and its name ends in RNN, LSTM or GRU, or in one of these
-    and Cell or Layer.
+    Classes derived from torch.nn's are replaced too. If they have a forward of their own, lnrnn computes its
+    calls of super().forward. Weights may be computed, by weight_norm, parametrizations or dropout, and set as
+    attributes. They are read in each call.
+
+    Some modules do not change, and the report says why. They have a forward set on the object, or a derived
+    class with other parts of torch.nn's forward. Or they are quantised, scripted, or cells, which are called
+    one step at a time. Or lnrnn does not know their class, and they seem recurrent. This is shown by the name
+    of the class (RNN, LSTM, GRU, Recurrent, Cell), or by parameters with shapes of W_ih and W_hh. With
+    `check`, modules that get their own last output in a later call are found too.
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
     compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
@@ -164,7 +167,12 @@ def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = 
         if report.dtype is not None:
             _set_dtype(model, "float32", report)
         before = run() if run else []
+        calls = Calls(model)
+        if run:
+            with calls:
+                run()
         _replace(model, report)
+        _add_called(model, calls, report)
         if run:
             _compare(model, run, before, report)
         if report.dtype is not None:
@@ -214,20 +222,25 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
         for own, child in vars(module)["_modules"].items():
             if child is not None and id(child) not in outer:
                 visit(f"{name}.{own}" if name else own, child, (*outer, id(child)))
-        if why is not None and len(report.replaced) == replaced:  # none of its parts was replaced
+        now = [what for _, what in report.replaced[replaced:]]
+        if why is not None and not now:
             del report.left[left:]
             first.clear()
             first.update(known)
+        if why is not None and all(custom_modules.ONE_STEP in what for what in now):
             note(name, module, why, "")
-        elif len(report.replaced) + len(report.left) == replaced + left and _unknown(module):
-            note(name, module, f"lnrnn.from_torch does not know its class {type(module).__name__}", "")
+            return
+        unknown = why_unknown(module, len(report.replaced) + len(report.left) == replaced + left)
+        if unknown is not None:
+            note(name, module, unknown, "")
 
     visit("", model, (id(model),))
 
 
 def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
     """Replaces a recurrent module of torch.nn. Returns (None, description), or (the reason why not, "")."""
-    why = _why_left(module)
+    with computed.without_effects(module):
+        why = _why_left(module)
     if why is not None:
         return why, ""
     try:
@@ -265,11 +278,6 @@ def _recurrent(module: torch.nn.Module) -> bool:
     return bool(_QUANTISED.match(cls.__module__) and _LAYER.fullmatch(cls.__name__))
 
 
-def _unknown(module: torch.nn.Module) -> bool:
-    """Returns whether a module of another class is recurrent, by the class's name."""
-    return bool(_UNKNOWN.fullmatch(type(module).__name__)) and any(True for _ in module.parameters())
-
-
 def _why_left(module: Any) -> str | None:
     """Returns the reason why a recurrent module cannot be replaced, or None if it can be."""
     cls, own = type(module), vars(module)
@@ -279,30 +287,38 @@ def _why_left(module: Any) -> str | None:
         return "it is scripted, and TorchScript's modules cannot be changed"
     if not isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
         return f"it is quantised ({cls.__module__}.{cls.__name__})"
-    if is_parametrized(module):
-        parametrized: Any = module.parametrizations
-        return f"it has parametrizations, of {', '.join(parametrized)}"
     if isinstance(module, torch.nn.RNNCellBase):
         return "it is called one step at a time: only a torch.nn.RNN, LSTM or GRU runs whole sequences"
-    if cls not in torch_nn.CLASSES:
-        bases = [base.__name__ for base in torch_nn.CLASSES if issubclass(cls, base)]
-        return f"its class {cls.__name__} is derived from torch.nn.{(*bases, 'RNNBase')[0]}"
+    base = torch_nn.base_class(module)
+    if base is None:
+        return f"its class {cls.__name__} is derived from torch.nn.RNNBase"
     if "forward" in own:
         return "it has a forward of its own"
-    hooks = [name.strip("_") for name in _HOOKS if own.get(name)]
-    if hooks:
-        return f"it has {' and '.join(hooks).replace('_', ' ')}"
-    parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
-    bare = [name for name in torch_nn.parameter_names(module) if name not in parameters]
-    if bare:
-        return f"it has weights that are no parameters: {', '.join(bare)}"
-    return None
+    if own.get("_backward_hooks") and not own["_is_full_backward_hook"]:
+        return "it has backward hooks, which see torch.nn's operations: use register_full_backward_hook"
+    names = torch_nn.parameter_names(module)
+    missing = [name for name in names if not isinstance(getattr(module, name, None), Tensor)]
+    if missing:
+        return f"it has no {', '.join(missing)}: call the model before, if its forward sets them"
+    return derived.why_not(module, base, torch_nn.CLASSES[base])
 
 
 def _replacement(module: Any) -> str:
     mode = "" if module.engine == "lnrnn" else ", for now by torch.nn's forward: its parameters are "
-    like = next(module.parameters())
+    with computed.without_effects(module):
+        like = getattr(module, torch_nn.parameter_names(module)[0])
     return f"{module}{mode}{f'{like.dtype} on {like.device}' if mode else ''}"
+
+
+def _add_called(model: torch.nn.Module, calls: Calls, report: Report) -> None:
+    """Adds the modules that `calls` has found, if these and their parts are not in the report yet."""
+    for name, module in model.named_modules():
+        listed = [known for known, _ in (*report.replaced, *report.left)]
+        if id(module) in calls.found and not any(
+            f"{known}.".startswith(f"{name}.") or f"{name}.".startswith(f"{known}.") or not known
+            for known in listed
+        ):
+            report.left.append((name, why_called(calls.found[id(module)])))
 
 
 # --- the check ----------------------------------------------------------------------------------------------
@@ -337,6 +353,7 @@ def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
 def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, report: Report) -> None:
     """Raises ValueError if the outputs of `run` differ from `before`, those before the change."""
     weights = [p for name, _ in report.replaced for p in model.get_submodule(name).parameters()]
+    weights = weights or list(model.parameters()) if report.replaced else []
     if not weights:
         return
     eps = max(torch.finfo(p.dtype).eps for p in weights)

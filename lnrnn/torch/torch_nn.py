@@ -17,8 +17,9 @@ from ..errors import choice
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
-from . import operator
+from . import computed, derived, operator
 from .common import LayerResult, layer_by_layer, through_padding
+from .derived import Like
 from .kept import Keeping
 from .modules import ENGINES
 
@@ -97,6 +98,7 @@ class Accelerated(Keeping):
     dropout: float
     bidirectional: bool
     training: bool
+    _modules: dict[str, Any]
 
     @property
     def engine(self) -> str:
@@ -110,7 +112,8 @@ class Accelerated(Keeping):
         """
         if self._engine is not None:
             return self._engine
-        return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
+        with computed.without_effects(self):
+            return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
@@ -180,6 +183,8 @@ class Accelerated(Keeping):
         return y, end[0] if len(end) == 1 else tuple(end)
 
     def _parameter_list(self) -> list[Tensor]:
+        if "parametrizations" in self._modules and not computed.fixed(self):
+            return computed.as_torch(self, parameter_names(self))
         return [getattr(self, name) for name in parameter_names(self)]
 
     # --- calls that the kernels do not serve ----------------------------------------------------------------
@@ -219,48 +224,40 @@ class Accelerated(Keeping):
         return None
 
 
-class _Like(type):
-    """A metaclass whose classes are equal to their base in torch.nn, also in dicts and sets.
-
-    Functions that look up the class of a module need it, such as torch.ao.quantization.quantize_dynamic.
-    """
-
-    def __eq__(cls, other: object) -> bool:
-        return cls is other or other is cls.__bases__[-1]
-
-    def __hash__(cls) -> int:
-        return hash(cls.__bases__[-1])
-
-
-class AcceleratedRNN(Accelerated, torch.nn.RNN, metaclass=_Like):
+class AcceleratedRNN(Accelerated, torch.nn.RNN, metaclass=Like):
     """torch.nn.RNN on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
+    _replaces = torch.nn.RNN
 
-class AcceleratedLSTM(Accelerated, torch.nn.LSTM, metaclass=_Like):
+
+class AcceleratedLSTM(Accelerated, torch.nn.LSTM, metaclass=Like):
     """torch.nn.LSTM on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
+    _replaces = torch.nn.LSTM
 
-class AcceleratedGRU(Accelerated, torch.nn.GRU, metaclass=_Like):
+
+class AcceleratedGRU(Accelerated, torch.nn.GRU, metaclass=Like):
     """torch.nn.GRU on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
+    _replaces = torch.nn.GRU
 
-CLASSES = {cls.__bases__[1]: cls for cls in (AcceleratedRNN, AcceleratedLSTM, AcceleratedGRU)}
+
+CLASSES: dict[Any, Any] = {cls._replaces: cls for cls in (AcceleratedRNN, AcceleratedLSTM, AcceleratedGRU)}
+
+
+def base_class(module: torch.nn.Module) -> Any:
+    """Returns the class of torch.nn from which a module's class is derived, or None for other modules."""
+    return next((base for base in type(module).__mro__ if base in CLASSES), None)
 
 
 def accelerate_module(module: torch.nn.RNNBase) -> None:
-    """Sets the class of a torch.nn.RNN, LSTM or GRU to the class of this file that is derived from it."""
+    """Sets the class of a module to one that is derived from it and from a class of this file."""
     names = networks(module)
-    module.__class__ = CLASSES[type(module)]
+    derived.set_class(module, CLASSES[base_class(module)])
     module._networks = names
 
 
 def restore_module(module: torch.nn.RNNBase) -> None:
-    cls: Any = type(module)
-    if cls in CLASSES.values():
-        module.__class__ = cls.__bases__[1]
-    else:  # torch derived a class for the module's parametrization
-        cls.__bases__ = tuple(
-            base.__bases__[1] if base in CLASSES.values() else base for base in cls.__bases__
-        )
+    derived.restore_class(module)
     for name in ("_networks", "_engine", "_kept", "_frozen"):
         vars(module).pop(name, None)
