@@ -24,10 +24,10 @@ from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.network import architecture
 from . import operator
+from .accelerated import other_system
 from .custom_checks import Differs, compare
 from .custom_mapping import Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings
-from .torch_nn import other_system
 
 Tensor = torch.Tensor
 ONE_STEP = "one step at a time"  # in the description of a cell

@@ -11,9 +11,10 @@ import torch
 
 from ..rnn.functional import with_dtype
 from ..rnn.snapshot import Dtype
+from .accelerated import Accelerated
 from .custom_modules import Forward
 from .modules import Twin
-from .torch_nn import Accelerated
+
 
 Array = np.ndarray
 

@@ -20,7 +20,25 @@ from torch_cells import CustomLSTM  # noqa: E402
 torch.set_num_threads(1)
 
 T, B, I, H = 12, 3, 5, 16  # noqa: E741 - the letters of the shapes in the documentation
+
+
+class Loop(nn.Module):
+    """A loop over the steps of a cell."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x):
+        ys, h = [], None
+        for x_t in x:
+            h = self.cell(x_t, h)
+            ys.append(h)
+        return torch.stack(ys), h
+
+
 MODULES = {
+    "cell": lambda: Loop(nn.GRUCell(I, H)),
     "torch.nn": lambda: nn.LSTM(I, H, 2, bidirectional=True, batch_first=True),
     "subject to dropout": lambda: nn.GRU(I, H, 2, dropout=0.3),
     "custom": lambda: CustomLSTM(I, H, True),
@@ -56,7 +74,7 @@ def without_gradients(model, x):
 
 
 def expected(model, x, dtype):
-    return lnrnn.from_torch(model.rnn, check=False).to_dtype(dtype)(x)[0]
+    return lnrnn.from_torch(getattr(model.rnn, "cell", model.rnn), check=False).to_dtype(dtype)(x)[0]
 
 
 @each_dtype
