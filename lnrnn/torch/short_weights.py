@@ -77,7 +77,5 @@ def rounding(exact: Sequence[Array], short: Sequence[Array], dtype: Dtype) -> Ro
     if not np.isfinite(after[known]).all():
         raise ValueError(f"dtype must keep the outputs on check finite, got NaN or infinity with {dtype!r}")
     before, difference = before[known], (after - before)[known]
-    if not len(before):
-        return Rounding(0.0, 0.0, 0.0)
     rms, size = (float(np.sqrt(np.square(a).mean())) for a in (difference, before))
     return Rounding(float(np.abs(difference).max()), rms, size)

@@ -186,3 +186,40 @@ def test_outputs_that_are_not_finite_or_of_other_shapes_restore_the_model(drops)
     with pytest.raises(ValueError, match=match):
         accelerate(model, check=x, dtype="int8")
     assert type(model.rnn) is nn.LSTM
+
+
+class Partial(Model):
+    """A model with NaN in its outputs."""
+
+    def forward(self, x):
+        y = self.rnn(x)[0].clone()
+        y[0] = np.nan
+        return y
+
+
+def test_rounding_ignores_nan_that_was_there_before():
+    model, x = made("torch.nn")
+    want = accelerate(copy.deepcopy(model.rnn), check=x, dtype="int8").rounding
+    rounding = accelerate(Partial(model.rnn).eval(), check=x, dtype="int8").rounding
+    assert 0 < rounding.rms < rounding.largest <= want.largest and rounding.size > 0
+
+
+def test_dropout_in_training_without_gradients():
+    for name in ("subject to dropout", "lnrnn.torch"):
+        model, x = made(name)
+        model.rnn.dropout = 0.3
+        model.train()
+        outputs = []
+        for dtype in ("float32", "int8"):
+            accelerate(model, dtype=dtype)
+            torch.manual_seed(0)
+            outputs.append(without_gradients(model, x))
+        difference = np.abs(outputs[0] - outputs[1])
+        assert 0 < difference.max() < 0.1 and difference.mean() < 0.01
+
+
+def test_sums_that_int8_cannot_hold_are_refused():
+    model = nn.Sequential(nn.RNN(140000, 1))
+    with pytest.raises(ValueError, match="dtype must be 'float32' or 'bfloat16' for 140000 inputs"):
+        accelerate(model, dtype="int8")
+    assert type(model[0]) is nn.RNN
