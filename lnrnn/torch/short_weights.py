@@ -15,7 +15,6 @@ from .accelerated import Accelerated
 from .custom_modules import Forward
 from .modules import Twin
 
-
 Array = np.ndarray
 
 
