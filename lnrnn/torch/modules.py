@@ -376,7 +376,7 @@ class Twin(Keeping):
             raise bad_value("resets", f"of shape {tuple(expected)}, as x", resets)
         resets = (resets[:, None] if unbatched else resets.T if self.batch_first else resets).long()
         if lengths is None:
-            lengths = resets.new_full(resets.shape[1:], len(resets))
+            lengths = torch.ones_like(resets).sum(0)  # their number, also in a trace for any sizes
         return torch.cat([lengths.to(resets.device)[None], resets])
 
     # --- batch norm's statistics ----------------------------------------------------------------------------

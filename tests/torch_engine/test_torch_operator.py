@@ -310,6 +310,22 @@ def test_a_trace_runs_for_any_sizes(training):
         assert all(map(torch.equal, *result))
 
 
+@pytest.mark.filterwarnings("ignore")  # the tracer warns of code that reads shapes
+def test_a_trace_with_resets_runs_for_any_sizes():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = twin("GRU", batch_first=True)
+
+        def forward(self, x, resets):
+            return self.rnn(x, resets=resets)
+
+    model = Model()
+    traced = torch.jit.trace(model, (torch.randn(B, T, I), RESETS.T))
+    x, resets = torch.randn(B + 1, T + 3, I), torch.rand(B + 1, T + 3) < 0.4
+    assert same(traced(x, resets), model(x, resets))
+
+
 def penalty(module, x, times, lengths=None, resets=None):
     """Returns derivatives of the order `times`, where each next loss is the sum of the squared gradients."""
     n = module.num_layers * module.num_directions
