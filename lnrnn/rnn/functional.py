@@ -45,6 +45,7 @@ def architecture(network: str) -> Architecture:
     return architecture_of(json.loads(network))
 
 
+@lru_cache(maxsize=256)
 def with_dtype(network: str, dtype: Dtype) -> str:
     """Returns the text with another dtype of the packed weights. Calls with gradients compute in float32."""
     checked_dtype(architecture(network), dtype)

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _core
 from ..errors import flag
-from ..rnn.functional import Served, architecture, dtype_of
+from ..rnn.functional import Served, architecture, dtype_of, with_dtype
 from ..rnn.snapshot import Snapshot
 from .freshness import seen
 
@@ -156,13 +156,12 @@ class Keeping(torch.nn.Module):
 
         They do if they are packed already, or if the call has few steps. Then more calls probably follow
         before the weights change, as from a decoder's loop. Otherwise the weights are packed without a copy.
-        Shorter weights serve calls without gradients only.
+        Shorter weights serve calls without gradients only, and so do those of a frozen module.
         """
         kept = self._kept
-        if dtype_of(network) != "float32":
-            return None
-        if self._frozen:
-            return packed(network, parameters, (), None).snapshot if steps <= FEW_STEPS else None
+        if self._frozen or dtype_of(network) != "float32":
+            exact = with_dtype(network, "float32")
+            return packed(exact, parameters, (), None).snapshot if steps <= FEW_STEPS else None
         if steps > FEW_STEPS:
             if kept is None or kept.record is None or kept.network != network:
                 return None
