@@ -42,13 +42,15 @@ def from_torch(
     Parameters
     ----------
     module_or_state_dict : torch.nn.Module or mapping
-        A module, or a state dict: a mapping of names to tensors (any device, any floating dtype) or NumPy
-        arrays, as safetensors and torch.load return. All become float32. A state dict does not have the
-        module's attributes, such as eps; give them as arguments here. Weights that parametrizations or
-        weight_norm compute are used as computed, also from a state dict with weight_norm. The systems::
+        A module, or a state dict: a mapping of names to tensors (any device, any floating dtype, quantised)
+        or NumPy arrays, as safetensors and torch.load return, or to quantised weights (q, scale, zero_point)
+        as in `load_state_dict`. All become float32. A state dict does not have the module's attributes, such
+        as eps; give them as arguments here. Weights that parametrizations or weight_norm compute are used as
+        computed, also from a state dict with weight_norm. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells, with any arguments. A state dict of an RNN
-                          needs nonlinearity=.
+                          needs nonlinearity=. Also these modules after quantize_dynamic of torch.ao: weights
+                          become float32, and to_dtype("int8") finds torch's integers again.
             "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or a stack of such cells.
             "nemo"        LayerNormLSTMCell of NeMo, which is the same.
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
@@ -83,10 +85,11 @@ def from_torch(
         Whether the model takes x as (B, T, I). Default: as the module; for a state dict as the system.
     check : bool or array, optional
         Whether to run the module and compare its outputs with lnrnn.reference. None and True compare them on
-        random inputs, the probes below. None leaves out classes of torch.nn and lnrnn.torch, and gives a
-        UserWarning for a module that cannot be run. False compares nothing. An input x is used in place of
-        the probes; it should have several steps, in the module's order of axes, or be (B, I) for a cell. True
-        and x raise a ValueError for a state dict, and for a module that cannot be run.
+        random inputs, the probes below. None leaves out classes of torch.nn, torch.ao and lnrnn.torch, and
+        gives a UserWarning for a module that cannot be run. False compares nothing. An input x is used in
+        place of the probes; it should have several steps, in the module's order of axes, or be (B, I) for a
+        cell. True and x raise a ValueError for a state dict, for a module whose x and h are rounded to 8
+        bits, and for a module that cannot be run.
 
     Returns
     -------

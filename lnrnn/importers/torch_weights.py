@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
 from .computed_weights import with_weight_norm
+from .quantized_weights import with_unpacked_weights
 from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
@@ -78,6 +79,7 @@ def convert_torch(
     inner = inner_hint(state)
     if inner:
         raise ValueError(f"a state dict must have arrays as values, got the keys {_shown(state)}{inner}")
+    state = with_unpacked_weights(state, getattr(source, "bidirectional", False) if module else None)
     if not module:
         state = with_weight_norm(state)
     own = (
