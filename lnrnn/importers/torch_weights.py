@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
 from .computed_weights import with_weight_norm
-from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
+from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System, UnknownCell
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
 # Keys of parameters as in torch.nn: weight_ih_l0_reverse.
@@ -27,10 +27,6 @@ _NESTED = re.compile(
 _LNRNN = re.compile(
     r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
 )
-
-
-class UnknownCell(ValueError):
-    """The parameters fit no system, or several."""
 
 
 def convert_torch(

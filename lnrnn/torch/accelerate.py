@@ -16,6 +16,7 @@ from ..errors import bad_type
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
+from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from . import computed, custom_modules, derived, torch_nn
 from .modules import Twin
@@ -190,6 +191,7 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
             if why is None or why == _ALREADY:
                 note(name, module, why, what)
                 return
+            why = why or None
         replaced, left, known = len(report.replaced), len(report.left), dict(first)
         for own, child in vars(module)["_modules"].items():
             if child is not None and id(child) not in outer:
@@ -224,7 +226,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a custom module. Returns the same as `_replace_native`."""
+    """Replaces a custom module. Returns the same as `_replace_native`, or ("", "") for another module."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), custom_modules.Forward):
@@ -237,6 +239,8 @@ def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
             what = custom_modules.replace_forward(module)
     except custom_modules.Refused as why:
         return str(why), ""
+    except UnknownCell:
+        return "", ""
     report._undo.append(partial(custom_modules.restore_forward, module))
     return None, what
 

@@ -21,8 +21,8 @@ Tensor = torch.Tensor
 class Form:
     """A way to call a module, and the structure of its result.
 
-    states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature: the
-    `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes (B, I)
+    states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature:
+    the `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes (B, I)
     or 3 axes (1, B, I).
     """
 
@@ -195,12 +195,7 @@ def _block(places: np.ndarray, source: np.ndarray) -> Recipe | None:
         blocks = tuple((int(first[a]), int(first[b - 1]) + 1) for a, b in pairwise(breaks))
         if len(blocks) > _MOST:
             return None
-        whole = (int(across[0]), int(across[-1]) + 1)
-        return Recipe(
-            (),
-            None,
-            turned,
-            None if blocks == ((0, height),) else blocks,
-            None if whole == (0, width) else whole,
-        )
+        part = int(across[0]), int(across[-1]) + 1
+        all_rows, all_columns = blocks == ((0, height),), part == (0, width)
+        return Recipe((), None, turned, None if all_rows else blocks, None if all_columns else part)
     return None

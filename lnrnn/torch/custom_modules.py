@@ -18,6 +18,7 @@ import torch
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import BATCH, SINGLE, STEPS
 from ..importers.running import Leaf, arguments, filled, numbers, unchanged
+from ..importers.systems import UnknownCell
 from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
 from ..rnn import functional
@@ -54,7 +55,11 @@ class Forward:
         given = self._positional(arguments, named) if named else arguments
         form = None if given is None else self._form(given)
         parameters = [] if form is None else self._parameters()
-        if form is None or any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
+        if (
+            given is None
+            or form is None
+            or any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters)
+        ):
             return type(self._module).forward(self._module, *arguments, **named)
         x, *rest = given
         states: dict[Leaf, Tensor] = {}
@@ -67,7 +72,7 @@ class Forward:
         return built(form.result, y, ends)
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
-        """Returns the arguments of a call in the order of the module's own forward; None if some are absent."""
+        """Returns the arguments of a call in the order of the module's forward; None if some are absent."""
         names = self._names[len(arguments) :][: len(named)]
         if {*names} != {*named}:
             return None
@@ -128,13 +133,18 @@ class Refused(Exception):
 
 
 def replace_forward(module: torch.nn.Module) -> str:
-    """Replaces the forward of a custom module. Returns a description for the report. Raises Refused."""
+    """Replaces the forward of a custom module. Returns a description for the report.
+
+    Raises Refused, or UnknownCell if other modules have such names of parameters too.
+    """
     try:
         converted = convert_torch(module)
         arch = architecture(converted.model())
         if converted.zoneout not in (0, (0, 0)):
             raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
         own = recipes(module, arch)
+    except UnknownCell:
+        raise
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None
     where = f"it has {converted.system}'s parameters"
