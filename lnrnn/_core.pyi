@@ -121,6 +121,25 @@ class Seen:
     def __init__(self, tensors: list[Any], arrays: list[ndarray] | None, same_objects: bool) -> None: ...
     def holds(self, tensors: list[Any]) -> bool: ...
 
+def use_torch(tensor: Any, dtype: Any, to_tensor: Any, threads: Any, active: tuple[Any, ...]) -> None: ...
+
+class Kept:
+    network: str
+    overrun: Any
+    record: Seen | None
+    served: Any
+    def __init__(
+        self,
+        network: str,
+        overrun: Any,
+        record: Seen | None,
+        served: Any,
+        packed: Network | None,
+        pair: bool,
+        cell: bool,
+    ) -> None: ...
+    def call(self, network: str, parameters: Any, x: Any, state: Any) -> Any: ...
+
 class FileMemory: ...  # the compiled module's own
 
 def read_model(path: str | bytes) -> tuple[str, tuple[float, ...], dict[str, ndarray]]: ...

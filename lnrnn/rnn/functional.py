@@ -64,11 +64,14 @@ class Served:
         kept = _by_suffix(made, self._given[len(parameters) :])
         self.snapshot = Snapshot(made, arrays, kept, overrun, "float32")
 
+    def computes(self, made: Architecture, overrun: Any) -> bool:
+        return made == self._made and overrun == self._overrun
+
     def fits(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
     ) -> bool:
         """Returns whether these arguments have the same bytes as those of the constructor."""
-        if made != self._made or overrun != self._overrun:
+        if not self.computes(made, overrun):
             return False
         given = (*parameters, *statistics)
         return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))

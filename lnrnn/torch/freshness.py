@@ -34,8 +34,8 @@ def seen(tensors: Sequence[Tensor], same_objects: bool = False, frozen: bool = F
     if frozen:
         return _core.Seen(list(tensors), None, same_objects)
     for t in tensors:
-        if type(t) not in PLAIN or not t.is_cpu or t.is_inference() or t.is_neg() or t.is_shared():
+        if type(t) not in PLAIN or not t.is_cpu or t.is_inference() or t.is_neg() or t.is_conj():
             return None
-        if t.element_size() not in (4, 8) or t.is_conj():
+        if t.element_size() not in (4, 8) or t.untyped_storage().is_shared():
             return None
     return _core.Seen(list(tensors), [t.detach().numpy() for t in tensors], same_objects)

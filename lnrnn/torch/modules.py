@@ -21,6 +21,7 @@ from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .common import LayerResult, layer_by_layer, through_padding
+from .kept import Keeping
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -34,7 +35,7 @@ def _statistics_names(arch: Architecture) -> list[str]:
     return [name + end for end in arch.suffixes for name in names]
 
 
-class Twin(torch.nn.Module):
+class Twin(Keeping):
     """The base class of the modules RNN, LSTM, GRU, LiGRU and SLSTM."""
 
     _served: ClassVar[type[models.Model]]
@@ -135,6 +136,7 @@ class Twin(torch.nn.Module):
     @engine.setter
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
+        self._forget()
 
     @property
     def dropout(self) -> float:
@@ -221,8 +223,13 @@ class Twin(torch.nn.Module):
         """
         if unknown:
             raise unexpected("forward", unknown, {"hx": "h0"})
+        kept = None if lengths is not None or torch.compiler.is_compiling() else self._kept
+        if kept is not None and not (self.training and self._dropout):
+            found = kept.call(self._network, self._parameters, x, h0)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
         if isinstance(x, PackedSequence):
-            return self._packed(x, h0, lengths)
+            return self._run_packed(x, h0, lengths)
         if not isinstance(x, Tensor):
             raise bad_type("x", "a torch tensor or a PackedSequence", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
@@ -274,7 +281,10 @@ class Twin(torch.nn.Module):
         self, arch: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
-        result = operator.run(network, x, start, lengths, parameters, statistics, self.overrun, self.training)
+        whole = self if network == self._network else None  # not a layer alone
+        result = operator.run(
+            network, x, start, lengths, parameters, statistics, self.overrun, self.training, whole
+        )
         return result[0], result[1 : 1 + self._states], result[1 + self._states :]
 
     def _plainly(
@@ -304,7 +314,7 @@ class Twin(torch.nn.Module):
         )  # fmt: skip
         return y.transpose(0, 1).contiguous() if self.batch_first else y, end, seen
 
-    def _packed(self, x: PackedSequence, h0: Any, lengths: Any) -> tuple[PackedSequence, Any]:
+    def _run_packed(self, x: PackedSequence, h0: Any, lengths: Any) -> tuple[PackedSequence, Any]:
         if lengths is not None:
             raise ValueError("lengths must be None with a PackedSequence, which has its own")
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))

@@ -24,14 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd import forward_ad
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..rnn import engine, functional
-from ..rnn.functional import Served, architecture
+from ..rnn.functional import architecture
 from ..rnn.snapshot import tape_width
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
 from . import plain
+from .freshness import PLAIN
+from .kept import Keeping, arrays, packed
 
 Tensor = torch.Tensor
 
@@ -59,10 +60,12 @@ def run(
     statistics: Sequence[Tensor] = (),
     overrun: str | None = None,
     training: bool = False,
+    module: Keeping | None = None,
 ) -> list[Tensor]:
     """Calls the operator run. Returns [y, h] or [y, h, c], in training also the statistics of batch norm.
 
-    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes.
+    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes. module: the module that keeps the packed
+    weights, if there is one.
     """
     if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
@@ -71,10 +74,10 @@ def run(
     if _derived(given):
         return _differentiable(network, len(start), lengths, given)
     _refuse_tangents(given)
-    return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
-
-
-_PLAIN = Tensor, torch.nn.Parameter
+    arguments = network, x, start, lengths, parameters, statistics, overrun, training
+    if _unwatched((*given, lengths, *statistics)):
+        return _run_cpu(*arguments, module)
+    return _infer(*arguments)  # type: ignore[no-any-return]
 
 
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
@@ -87,16 +90,7 @@ def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
         torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or torch._C._autograd._profiler_enabled()
-    ) and all(t is None or (type(t) in _PLAIN and t.is_cpu) for t in tensors)
-
-
-def _arrays(tensors: Sequence[Any]) -> list[Any]:
-    try:
-        return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
-    except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
-        return [
-            t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
-        ]
+    ) and all(t is None or (type(t) in PLAIN and t.is_cpu) for t in tensors)
 
 
 def _tensors(arrays: Sequence[np.ndarray]) -> list[Tensor]:
@@ -121,25 +115,6 @@ def _learns(network: str, training: bool) -> bool:
 
 # --- on the CPU ---------------------------------------------------------------------------------------------
 
-# Networks with packed weights, by their first parameter, while this tensor exists. Each call compares the
-# bytes of all parameters, because writes through p.data or p.numpy() do not change a tensor's version.
-_served: Any = WeakTensorKeyDictionary()
-
-
-def _snapshot(
-    network: str,
-    parameters: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    overrun: str | None,
-) -> Any:
-    arch = architecture(network)
-    given = arch, _arrays(parameters), _arrays(statistics), overrun
-    kept = _served.get(parameters[0])
-    if kept is None or not kept.fits(*given):
-        kept = Served(*given)
-        _served[parameters[0]] = kept
-    return kept.snapshot
-
 
 def _run_cpu(
     network: str,
@@ -150,15 +125,17 @@ def _run_cpu(
     statistics: Sequence[Tensor],
     overrun: str | None,
     training: bool,
+    module: Keeping | None = None,
 ) -> list[Tensor]:
-    x_, lengths_, *start_ = _arrays((x, lengths, *start))
+    x_, lengths_, *start_ = arrays((x, lengths, *start))
     with _threads():
         if _learns(network, training):
             y, end, seen, _ = functional.forward(
-                architecture(network), _arrays(parameters), x_, start_, lengths_, False
+                architecture(network), arrays(parameters), x_, start_, lengths_, False
             )
             return _tensors([y, *end, *seen])
-        snapshot = _snapshot(network, parameters, statistics, overrun)
+        pack = packed if module is None else module._packed
+        snapshot = pack(network, parameters, statistics, overrun).snapshot
         h0 = None if not start_ else start_[0] if len(start_) == 1 else tuple(start_)
         y, end = engine.call(snapshot, x_, h0, lengths_, None, 0)
         return _tensors([y, *(end if isinstance(end, tuple) else (end,))])
@@ -171,10 +148,10 @@ def _forward_train_cpu(
     lengths: Tensor | None,
     parameters: Sequence[Tensor],
 ) -> list[Tensor]:
-    x_, lengths_, *start_ = _arrays((x, lengths, *start))
+    x_, lengths_, *start_ = arrays((x, lengths, *start))
     with _threads():
         y, end, seen, saved = functional.forward(
-            architecture(network), _arrays(parameters), x_, start_, lengths_
+            architecture(network), arrays(parameters), x_, start_, lengths_
         )
     return _tensors([y, *end, *seen, *saved])
 
@@ -192,12 +169,12 @@ def _backward_cpu(
 ) -> list[Tensor]:
     arch = architecture(network)
     seen = 1 + len(arch.suffixes) * len(named_shapes(arch.sides, 0)) if arch.sides else 1
-    x_, lengths_, gy_, *start_ = _arrays((x, lengths, gy, *start))
-    y, *kept = _arrays(saved)
+    x_, lengths_, gy_, *start_ = arrays((x, lengths, gy, *start))
+    y, *kept = arrays(saved)
     with _threads():
         gx, gstart, grads = functional.backward(
-            arch, lambda: _arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
-            gy_, _arrays(gend), wanted[0],
+            arch, lambda: arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
+            gy_, arrays(gend), wanted[0],
         )  # fmt: skip
     result: tuple[Any, ...] = gx, *gstart[: len(start)], *grads
     return _tensors([g for g, want in zip(result, wanted, strict=True) if want])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -21,9 +20,11 @@ from ..rnn.cells import CELLS
 from . import computed, derived, operator
 from .common import LayerResult, layer_by_layer, through_padding
 from .derived import Like
+from .kept import Keeping
 from .modules import ENGINES
 
 Tensor = torch.Tensor
+_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback  # None: torch.compile does not trace
 _jit: Any = torch.jit
 
 
@@ -81,7 +82,7 @@ def networks(module: torch.nn.RNNBase) -> tuple[str, ...]:
     return (*whole, named(module.input_size, 1, False), named(below, 1, False))
 
 
-class Accelerated:
+class Accelerated(Keeping):
     """The base of the classes of this file, to which `accelerate_module` sets the class of a module."""
 
     _engine: str | None = None
@@ -117,6 +118,7 @@ class Accelerated:
     @engine.setter
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
+        self._forget()
 
     def __prepare_scriptable__(self) -> Any:
         """torch.jit.script calls this for each module."""
@@ -126,19 +128,26 @@ class Accelerated:
         )
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        if torch.compiler.is_compiling() or "torch._dynamo" not in sys.modules:
+        if torch.compiler.is_compiling():
             return self._forward(input, hx)
-        return _untraced()(self, input, hx)
+        if _callback() is not None:
+            return _untraced()(self, input, hx)
+        kept = self._kept
+        if kept is not None and not (self.training and self.dropout):
+            found = kept.call(self._networks[self.batch_first], self._parameters, input, hx)
+            if found is not None:
+                return found
+        return self._forward(input, hx)
 
     def _forward(self, input: Any, hx: Any) -> Any:
         if self._engine == "torch":
-            return super().forward(input, hx)  # type: ignore[misc]
+            return super().forward(input, hx)
         parameters = self._parameter_list()
         reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
         if reason:
             if self._engine == "lnrnn":
                 raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
-            return super().forward(input, hx)  # type: ignore[misc]
+            return super().forward(input, hx)
         start = [] if hx is None else list(hx) if self.mode == "LSTM" else [hx]
         if isinstance(input, PackedSequence):
             return through_padding(
@@ -170,7 +179,7 @@ class Accelerated:
             )  # fmt: skip
             y = y.transpose(0, 1) if batch_first else y
         else:
-            y, *end = operator.run(self._networks[batch_first], x, start, lengths, parameters)
+            y, *end = operator.run(self._networks[batch_first], x, start, lengths, parameters, module=self)
         return y, end[0] if len(end) == 1 else tuple(end)
 
     def _parameter_list(self) -> list[Tensor]:
@@ -250,5 +259,5 @@ def accelerate_module(module: torch.nn.RNNBase) -> None:
 
 def restore_module(module: torch.nn.RNNBase) -> None:
     derived.restore_class(module)
-    for name in ("_networks", "_engine"):
+    for name in ("_networks", "_engine", "_kept", "_frozen"):
         vars(module).pop(name, None)
