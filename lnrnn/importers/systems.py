@@ -315,8 +315,8 @@ def _sheeprl_settings(module: Any) -> dict[str, Any]:
     """Looks at sizes, because other modules have such names too. Returns nothing."""
     if module is None:
         raise UnknownCell(
-            "a state dict with linear.weight and layer_norm.weight does not show whether the columns of x or h "
-            "come first: give the module"
+            "a state dict with linear.weight and layer_norm.weight does not show whether the columns of x "
+            "come before those of h: give the module"
         )
     for part in module.modules():
         if hasattr(part, "linear") and hasattr(part, "layer_norm"):

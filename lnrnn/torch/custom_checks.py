@@ -64,7 +64,7 @@ def _on(
     """
     for version, eps, context in tested.versions(probe):
         call = _Call(tested, version, form, arch, probe, eps, cache)
-        derive = derive and probe.derived
+        derive = derive and probe.derived and not form.step  # a step with gradients is not lnrnn's
         with context, unchanged(version, torch), torch.set_grad_enabled(derive):
             version.train(training)
             try:

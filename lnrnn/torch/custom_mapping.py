@@ -22,8 +22,8 @@ class Form:
     """A way to call a module, and the structure of its result.
 
     states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature:
-    the `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes (B, I)
-    or 3 axes (1, B, I).
+    the `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes
+    (B, I) or 3 axes (1, B, I).
     """
 
     states: tuple[Any, ...]

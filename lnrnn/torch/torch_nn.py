@@ -98,7 +98,6 @@ class Accelerated(Keeping):
     dropout: float
     bidirectional: bool
     training: bool
-    _modules: dict[str, Any]
 
     @property
     def engine(self) -> str:
