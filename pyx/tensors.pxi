@@ -21,7 +21,7 @@ cdef int look(Sight *s, t) except -1:
 
 
 cdef class Seen:
-    """A record of tensors. arrays: the memory of each, of items of 4 or 8 bytes, which the record keeps from being freed; None if
+    """A record of tensors, or None with same_objects. arrays: the memory of each, of items of 4 or 8 bytes, which the record keeps from being freed; None if
     changes do not matter.
 
     same_objects: whether other tensor objects count as changed. The record then has references to the tensors. Raises RuntimeError
@@ -51,6 +51,8 @@ cdef class Seen:
         if self.sights == NULL or self.places == NULL or self.values == NULL:
             raise MemoryError
         for k in range(self.count):
+            if tensors[k] is None:
+                continue
             look(&self.sights[k], tensors[k])
             array = <cnp.ndarray?>arrays[k]
             if cnp.PyArray_ITEMSIZE(array) < 4:
@@ -90,6 +92,8 @@ cdef class Seen:
             prefetch(self.places[k])
         for k in range(self.count):
             then = &self.sights[k]
+            if tensors[k] is None:
+                continue
             look(&now, tensors[k])
             if (now.address != then.address or now.version != then.version or now.bytes != then.bytes
                     or now.contiguous != then.contiguous):

@@ -169,8 +169,10 @@ def forward(
     start: Sequence[Array],
     lengths: Array | None,
     record: bool = True,
+    snapshot: Snapshot | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros.
+    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: a network
+    with equal parameters, to pack no weights; not for batch norm.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the
@@ -178,7 +180,7 @@ def forward(
     Of an SLSTM the last cell state follows. Shapes do not depend on the lengths. x must not change before
     `backward`.
     """
-    snapshot = _snapshot(made, _named(made, parameters))
+    snapshot = snapshot or _snapshot(made, _named(made, parameters))
     if record and lengths is None and not made.batch_norm and (made.cell.parts == 1 or not start):
         found = snapshot.compiled().train(x, _state(start), None)
         if found is not None:

@@ -19,6 +19,7 @@ from ..importers.running import numbers, tensors, unchanged
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from . import computed, custom_modules, derived, torch_nn
+from .accelerated import Accelerated
 from .modules import Twin
 from .recurrences import Calls, why_called, why_unknown
 
@@ -257,14 +258,12 @@ def _recurrent(module: torch.nn.Module) -> bool:
 def _why_left(module: Any) -> str | None:
     """Returns the reason why a recurrent module cannot be replaced, or None if it can be."""
     cls, own = type(module), vars(module)
-    if isinstance(module, (Twin, torch_nn.Accelerated)):
+    if isinstance(module, (Twin, Accelerated)):
         return _ALREADY
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed"
     if not isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
         return f"it is quantised ({cls.__module__}.{cls.__name__})"
-    if isinstance(module, torch.nn.RNNCellBase):
-        return "it is called one step at a time: only a torch.nn.RNN, LSTM or GRU runs whole sequences"
     base = torch_nn.base_class(module)
     if base is None:
         return f"its class {cls.__name__} is derived from torch.nn.RNNBase"

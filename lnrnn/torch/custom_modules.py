@@ -27,12 +27,12 @@ from ..rnn.architecture import Architecture
 from ..rnn.functional import architecture as architecture_of
 from ..rnn.network import architecture
 from . import operator
+from .accelerated import other_system
 from .custom_checks import Differs, compare
 from .custom_mapping import Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings
 from .freshness import seen
 from .kept import packed
-from .torch_nn import other_system
 
 Tensor = torch.Tensor
 ONE_STEP = "one step at a time"  # in the description of a cell

@@ -22,7 +22,9 @@ Tensor = torch.Tensor
 PLAIN = Tensor, torch.nn.Parameter
 
 
-def seen(tensors: Sequence[Tensor], same_objects: bool = False, frozen: bool = False) -> _core.Seen | None:
+def seen(
+    tensors: Sequence[Tensor | None], same_objects: bool = False, frozen: bool = False
+) -> _core.Seen | None:
     """Returns a record of tensors, or None if only a comparison of all bytes notices writes.
 
     This is so for inference tensors, which have no counter, and for shared memory, into which other processes
@@ -33,9 +35,11 @@ def seen(tensors: Sequence[Tensor], same_objects: bool = False, frozen: bool = F
     """
     if frozen:
         return _core.Seen(list(tensors), None, same_objects)
-    for t in tensors:
+    for t in (t for t in tensors if t is not None):
         if type(t) not in PLAIN or not t.is_cpu or t.is_inference() or t.is_neg() or t.is_conj():
             return None
         if t.element_size() not in (4, 8) or t.untyped_storage().is_shared():
             return None
-    return _core.Seen(list(tensors), [t.detach().numpy() for t in tensors], same_objects)
+    return _core.Seen(
+        list(tensors), [None if t is None else t.detach().numpy() for t in tensors], same_objects
+    )

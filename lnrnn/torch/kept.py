@@ -13,9 +13,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .. import _core
 from ..errors import flag
 from ..rnn.functional import Served, architecture
+from ..rnn.snapshot import Snapshot
 from .freshness import seen
 
 Tensor = torch.Tensor
+FEW_STEPS = 4
 
 
 def arrays(tensors: Sequence[Any]) -> list[Any]:
@@ -148,3 +150,19 @@ class Keeping(torch.nn.Module):
         pair = len(cell.state_names) > 1
         vars(self)["_kept"] = _core.Kept(network, overrun, record, found, ready, pair, self._steps)
         return found
+
+    def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None:
+        """Returns the network of a call with gradients if its packed weights serve more than this call.
+
+        They do if they are packed already, or if the call has few steps. Then more calls probably follow
+        before the weights change, as from a decoder's loop. Otherwise the weights are packed without a copy.
+        """
+        kept = self._kept
+        if self._frozen:
+            return packed(network, parameters, (), None).snapshot if steps <= FEW_STEPS else None
+        if steps > FEW_STEPS:
+            if kept is None or kept.record is None or kept.network != network:
+                return None
+            own: dict[str, Any] = self._parameters
+            return kept.served.snapshot if kept.record.holds([*own.values()]) else None
+        return self._packed(network, parameters, (), None).snapshot

@@ -72,7 +72,7 @@ def run(
     # The code below does the same as the operator's autograd kernel, but faster. torch.func needs it too.
     given = x, *start, *parameters
     if _derived(given):
-        return _differentiable(network, len(start), lengths, given)
+        return _differentiable(network, module, len(start), lengths, given)
     _refuse_tangents(given)
     arguments = network, x, start, lengths, parameters, statistics, overrun, training
     if _unwatched((*given, lengths, *statistics)):
@@ -147,11 +147,17 @@ def _forward_train_cpu(
     start: Sequence[Tensor],
     lengths: Tensor | None,
     parameters: Sequence[Tensor],
+    module: Keeping | None = None,
 ) -> list[Tensor]:
     x_, lengths_, *start_ = arrays((x, lengths, *start))
+    arch = architecture(network)
+    snapshot = None
+    if module is not None and arch.batch_norm is None:
+        steps = x.shape[1 if arch.batch_first else 0]
+        snapshot = module._packed_to_train(network, parameters, steps)
     with _threads():
         y, end, seen, saved = functional.forward(
-            architecture(network), arrays(parameters), x_, start_, lengths_
+            arch, arrays(parameters), x_, start_, lengths_, snapshot=snapshot
         )
     return _tensors([y, *end, *seen, *saved])
 
@@ -257,14 +263,16 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def _results_to_derive(
-    network: str, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
+    network: str, module: Keeping | None, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
 ) -> tuple[Tensor, ...]:
-    call = _forward_train_cpu if _unwatched((x, lengths, *rest)) else _forward_train
-    return tuple(call(network, x, rest[:states], lengths, rest[states:]))
+    arguments = network, x, rest[:states], lengths, rest[states:]
+    if _unwatched((x, lengths, *rest)):
+        return tuple(_forward_train_cpu(*arguments, module))
+    return tuple(_forward_train(*arguments))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.network, ctx.states, lengths, x, *rest = inputs
+    ctx.network, _, ctx.states, lengths, x, *rest = inputs
     ctx.given, ctx.ends = len(rest), len(architecture(ctx.network).cell.state_names)
     others = output[1 + ctx.ends :]
     ctx.save_for_backward(x, lengths, *rest, output[0], *others)
@@ -273,8 +281,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 class _Run(torch.autograd.Function):
-    """The operator run with gradients. Inputs: network, number of states, lengths, x, states, parameters.
-    Outputs: those of forward_train."""
+    """The operator run with gradients. Inputs: network, module, number of states, lengths, x, states,
+    parameters. Outputs: those of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -285,9 +293,9 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, *gends: Tensor | None) -> tuple[Any, ...]:
         gend = gends[: ctx.ends]
-        wanted = ctx.needs_input_grad[3:]
+        wanted = ctx.needs_input_grad[4:]
         if gy is None and all(g is None for g in gend):
-            return (None,) * (3 + len(wanted))
+            return (None,) * (4 + len(wanted))
         x, lengths, *others = ctx.saved_tensors
         rest, saved = others[: ctx.given], others[ctx.given :]
         start, parameters = rest[: ctx.states], rest[ctx.states :]
@@ -298,7 +306,7 @@ class _Run(torch.autograd.Function):
                 gout = [g for g in (gy, *gend) if g is not None]
                 own = [t for t, g in zip(outputs, (gy, *gend), strict=True) if g is not None]
                 grads = torch.autograd.grad(own, given, gout, allow_unused=True)
-            return (None,) * 3 + tuple(g if want else None for g, want in zip(grads, wanted, strict=True))
+            return (None,) * 4 + tuple(g if want else None for g, want in zip(grads, wanted, strict=True))
         if torch.is_grad_enabled():  # a second derivative may follow
             lists = start, parameters, saved, gend
             flat = (tensor for each in lists for tensor in each)
@@ -307,7 +315,7 @@ class _Run(torch.autograd.Function):
         else:
             call = _backward_cpu if _unwatched((x, lengths, *others, gy, *gend)) else _backward
             result = iter(call(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
-        return (None,) * 3 + tuple(next(result) if want else None for want in wanted)
+        return (None,) * 4 + tuple(next(result) if want else None for want in wanted)
 
     jvp = staticmethod(_refuse_jvp)
     vmap = staticmethod(_refuse_vmap)
@@ -401,14 +409,14 @@ def _derived(tensors: Sequence[Tensor]) -> bool:
 
 
 def _differentiable(
-    network: str, states: int, lengths: Tensor | None, given: Sequence[Tensor]
+    network: str, module: Keeping | None, states: int, lengths: Tensor | None, given: Sequence[Tensor]
 ) -> list[Tensor]:
     try:
-        result = _applied(_Run, network, states, lengths, *given)
+        result = _applied(_Run, network, module, states, lengths, *given)
     except RuntimeError as error:
         if "setup_context" not in str(error):
             raise
-        result = _applied(_RunUnderFunc, network, states, lengths, *given)  # under torch.func
+        result = _applied(_RunUnderFunc, network, module, states, lengths, *given)  # under torch.func
     return list(result[: len(result) - functional.saved_arrays(architecture(network))])
 
 
@@ -431,7 +439,7 @@ def _run_autograd(
 ) -> list[Tensor]:
     given = x, *start, *parameters
     if _derived(given):
-        return _differentiable(network, len(start), lengths, given)
+        return _differentiable(network, None, len(start), lengths, given)
     _refuse_tangents(given)
     return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
 
