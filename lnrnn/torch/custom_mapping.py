@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +32,12 @@ class Form:
     result: Any
     step: int = 0
 
-    @property
+    @cached_property
+    def direct(self) -> bool:
+        """Whether x has the axes (B, I), and the result is h or (h, c)."""
+        return self.step == 2 and self.result in (Leaf(0, 0), (Leaf(0, 0), Leaf(1, 0)))
+
+    @cached_property
     def started(self) -> bool:
         """Whether the arguments have states."""
         found: dict[Leaf, Any] = {}

@@ -65,6 +65,10 @@ class Forward:
         first: Any = owner[name]
         if self._forms[0].step and torch.is_grad_enabled() and first.requires_grad:
             return type(self._module).forward(self._module, *arguments, **named)
+        if self._kept is not None and not named:
+            found = self._step(arguments)
+            if found is not None:
+                return found
         given = self._positional(arguments, named) if named else arguments
         form = None if given is None else self._form(given)
         if form is not None and given is not None:
@@ -74,6 +78,22 @@ class Forward:
             if result is not None:
                 return built(form.result, *result)
         return type(self._module).forward(self._module, *arguments, **named)
+
+    def _step(self, arguments: tuple[Any, ...]) -> Any:
+        """Returns the result of a step in a direct form, with the kept weights; None for other calls."""
+        form = self._form_of(arguments)
+        if form is None or not form.direct or not self._settings.hold(self._trains):
+            return None
+        sources = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
+        state: Any = None
+        if form.started:
+            state = arguments[1] if len(arguments) == 2 else arguments[1:]
+        return self._kept.call(self._network, sources, arguments[0], state)  # type: ignore[union-attr]
+
+    def _form_of(self, arguments: tuple[Any, ...]) -> Form | None:
+        if not arguments or not isinstance(arguments[0], Tensor):
+            return None
+        return self._by_call.get((arguments[0].dim(), signature(arguments[1:])))
 
     def _computed(self, form: Form, x: Tensor, states: dict[Leaf, Tensor]) -> Any:
         """Returns (y, the last states) for `built`; None if the module's own forward computes the call."""
@@ -118,12 +138,10 @@ class Forward:
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
         """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
-        if not arguments or not isinstance(arguments[0], Tensor):
-            return None
-        x = arguments[0]
-        form = self._by_call.get((x.dim(), signature(arguments[1:])))
+        form = self._form_of(arguments)
         if form is None or other_system() or not self._settings.hold(self._trains):
             return None
+        x = arguments[0]
         shape = x.shape
         if not _plain(x) or shape[-1] != self._input_size or 0 in shape or (form.step == 3 and shape[0] != 1):
             return None
