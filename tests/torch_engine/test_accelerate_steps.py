@@ -18,6 +18,8 @@ from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import flat  # noqa: E402
 from torch_cells import WAYS, LayerNormLSTMCell, shaken  # noqa: E402
 
+torch.set_num_threads(1)  # small operations take longer on several threads
+
 B, I, H = 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 SINGLE = 5e-6  # both sides compute in float32
 
