@@ -45,7 +45,7 @@ class Report:
     --------
     >>> import torch
     >>> import lnrnn.torch
-    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(torch.nn.GRUCell(3, 4)))
+    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(lnrnn.torch.GRU(3, 4)))
     >>> report.left[0][0], len(report.replaced)
     ('0', 0)
     """
@@ -114,17 +114,17 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     attributes. They are read in each call.
 
     Some modules do not change, and the report says why. They have a forward set on the object, or a derived
-    class with other parts of torch.nn's forward. Or they are quantised, scripted, or cells, which are called
-    one step at a time. Or lnrnn does not know their class, and they seem recurrent. This is shown by the name
-    of the class (RNN, LSTM, GRU, Recurrent, Cell), or by parameters with shapes of W_ih and W_hh. With
-    `check`, modules that get their own last output in a later call are found too.
+    class with other parts of torch.nn's forward. Or they are quantised or scripted. Or lnrnn does not know
+    their class, and they seem recurrent. This is shown by the name of the class (RNN, LSTM, GRU, Recurrent,
+    Cell), or by parameters with shapes of W_ih and W_hh. With `check`, modules that get their own last output
+    in a later call are found too.
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
     compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
-    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Results have
-    the module's structure. Before, all these calls are compared with lnrnn.reference on the probes of
-    `lnrnn.from_torch`, in evaluation and in training. On some probes the gradients of x, states and
-    parameters are compared too.
+    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these
+    are calls with x (B, I) or (1, B, I), without gradients. Results have the module's structure. Before, all
+    these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`, in evaluation and in
+    training. On some probes the gradients of x, states and parameters are compared too.
 
     The module's own forward computes all other calls. If outputs in training differ (dropout), these are all
     calls in training. If gradients differ (detached states, clamped gradients), these are all calls that need
