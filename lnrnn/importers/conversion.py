@@ -11,8 +11,8 @@ from .checking import checked
 from .computed_weights import with_plain_weights
 from .keras_weights import LayerName, RecurrentActivation, convert_keras
 from .search.networks import from_search, searchable
-from .systems import SystemName
-from .torch_weights import UnknownCell, convert_torch
+from .systems import SystemName, UnknownCell
+from .torch_weights import convert_torch
 from .weights import Converted
 
 __all__ = ["from_keras", "from_torch"]
@@ -64,6 +64,7 @@ def from_torch(
                           copies of the same weights; their last state is lnrnn's.
             "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
                           the convolution (conv1d_kernel_size=0). They are batch_first.
+            "sheeprl"     LayerNormGRUCell with a LayerNorm, as a module.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
                           nonlinearity=).
     kind : str, optional

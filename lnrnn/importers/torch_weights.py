@@ -14,7 +14,7 @@ from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
 from .computed_weights import with_weight_norm
 from .quantized_weights import with_unpacked_weights
-from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
+from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System, UnknownCell
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
 # Keys of parameters as in torch.nn: weight_ih_l0_reverse.
@@ -28,10 +28,6 @@ _NESTED = re.compile(
 _LNRNN = re.compile(
     r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
 )
-
-
-class UnknownCell(ValueError):
-    """The parameters fit no system, or several."""
 
 
 def convert_torch(

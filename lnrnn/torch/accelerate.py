@@ -16,6 +16,7 @@ from ..errors import bad_type, choice
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
+from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype
 from . import computed, custom_modules, derived, torch_nn
@@ -51,7 +52,7 @@ class Report:
     --------
     >>> import torch
     >>> import lnrnn.torch
-    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(torch.nn.GRUCell(3, 4)))
+    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(lnrnn.torch.GRU(3, 4)))
     >>> report.left[0][0], len(report.replaced)
     ('0', 0)
     """
@@ -130,17 +131,17 @@ def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = 
     attributes. They are read in each call.
 
     Some modules do not change, and the report says why. They have a forward set on the object, or a derived
-    class with other parts of torch.nn's forward. Or they are quantised, scripted, or cells, which are called
-    one step at a time. Or lnrnn does not know their class, and they seem recurrent. This is shown by the name
-    of the class (RNN, LSTM, GRU, Recurrent, Cell), or by parameters with shapes of W_ih and W_hh. With
-    `check`, modules that get their own last output in a later call are found too.
+    class with other parts of torch.nn's forward. Or they are quantised or scripted. Or lnrnn does not know
+    their class, and they seem recurrent. This is shown by the name of the class (RNN, LSTM, GRU, Recurrent,
+    Cell), or by parameters with shapes of W_ih and W_hh. With `check`, modules that get their own last output
+    in a later call are found too.
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
     compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
-    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Results have
-    the module's structure. Before, all these calls are compared with lnrnn.reference on the probes of
-    `lnrnn.from_torch`, in evaluation and in training. On some probes the gradients of x, states and
-    parameters are compared too.
+    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these
+    are calls with x (B, I) or (1, B, I), without gradients. Results have the module's structure. Before, all
+    these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`, in evaluation and in
+    training. On some probes the gradients of x, states and parameters are compared too.
 
     The module's own forward computes all other calls. If outputs in training differ (dropout), these are all
     calls in training. If gradients differ (detached states, clamped gradients), these are all calls that need
@@ -219,6 +220,7 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
             if why is None or why == _ALREADY:
                 note(name, module, why, what)
                 return
+            why = why or None
         replaced, left, known = len(report.replaced), len(report.left), dict(first)
         for own, child in vars(module)["_modules"].items():
             if child is not None and id(child) not in outer:
@@ -253,7 +255,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a custom module. Returns the same as `_replace_native`."""
+    """Replaces a custom module. Returns the same as `_replace_native`, or ("", "") for another module."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), custom_modules.Forward):
@@ -266,6 +268,8 @@ def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
             what = custom_modules.replace_forward(module)
     except custom_modules.Refused as why:
         return str(why), ""
+    except UnknownCell:
+        return "", ""
     report._undo.append(partial(custom_modules.restore_forward, module))
     return None, what
 

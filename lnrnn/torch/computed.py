@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.utils import parametrize
 
+from .. import _core
 from ..importers.running import unchanged
+from .freshness import seen
 
 Tensor = torch.Tensor
 
@@ -29,6 +32,21 @@ def fixed(module: Any) -> bool:
         for whole in module.parametrizations.values()
         for part in whole.modules()
     )
+
+
+# The weights of parametrized modules, with the record of the tensors from which they were computed.
+_computed: WeakKeyDictionary[Any, tuple[_core.Seen | None, list[Tensor]]] = WeakKeyDictionary()
+
+
+def kept(module: Any, names: Sequence[str]) -> list[Tensor]:
+    """Returns the weights of a `fixed` module without gradients. They are computed again after a change."""
+    owners = [own for part in module.modules() for own in (part._parameters, part._buffers)]
+    tensors = [t for own in owners for t in own.values() if t is not None]
+    record, weights = _computed.get(module, (None, []))
+    if record is None or not record.holds(tensors):
+        record, weights = seen(tensors, True), [getattr(module, name) for name in names]
+        _computed[module] = record, weights
+    return weights
 
 
 def as_torch(module: Any, names: Sequence[str]) -> list[Tensor]:

@@ -64,7 +64,7 @@ def _on(
     """
     for version, eps, context in tested.versions(probe):
         call = _Call(tested, version, form, arch, probe, eps, cache)
-        derive = derive and probe.derived
+        derive = derive and probe.derived and not form.step  # a step with gradients is not lnrnn's
         with context, unchanged(version, torch), torch.set_grad_enabled(derive):
             version.train(training)
             try:
@@ -132,7 +132,7 @@ class _Call:
     def _steps(self, states: list[Tensor]) -> list[tuple[Leaf, Tensor]]:
         """Calls the module for each step, with the states of the step before."""
         outputs, ends = [], states
-        for x in self.x.clone().split(1):
+        for x in torch.split(self.x.clone(), 1):
             result = self.version(x[0] if self.form.step == 2 else x, *filled(self.form.states, ends))
             parts = dict(_read(self.form.result, result))
             ends = [parts[leaf] for leaf in sorted(parts, key=lambda leaf: leaf.kind or 0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +22,9 @@ Tensor = torch.Tensor
 class Form:
     """A way to call a module, and the structure of its result.
 
-    states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature: the
-    `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes (B, I)
-    or 3 axes (1, B, I).
+    states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature:
+    the `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes
+    (B, I) or 3 axes (1, B, I).
     """
 
     states: tuple[Any, ...]
@@ -31,7 +32,12 @@ class Form:
     result: Any
     step: int = 0
 
-    @property
+    @cached_property
+    def direct(self) -> bool:
+        """Whether x has the axes (B, I), and the result is h or (h, c)."""
+        return self.step == 2 and self.result in (Leaf(0, 0), (Leaf(0, 0), Leaf(1, 0)))
+
+    @cached_property
     def started(self) -> bool:
         """Whether the arguments have states."""
         found: dict[Leaf, Any] = {}
@@ -195,12 +201,7 @@ def _block(places: np.ndarray, source: np.ndarray) -> Recipe | None:
         blocks = tuple((int(first[a]), int(first[b - 1]) + 1) for a, b in pairwise(breaks))
         if len(blocks) > _MOST:
             return None
-        whole = (int(across[0]), int(across[-1]) + 1)
-        return Recipe(
-            (),
-            None,
-            turned,
-            None if blocks == ((0, height),) else blocks,
-            None if whole == (0, width) else whole,
-        )
+        part = int(across[0]), int(across[-1]) + 1
+        all_rows, all_columns = blocks == ((0, height),), part == (0, width)
+        return Recipe((), None, turned, None if all_rows else blocks, None if all_columns else part)
     return None

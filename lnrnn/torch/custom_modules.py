@@ -15,19 +15,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import _core
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import BATCH, SINGLE, STEPS
 from ..importers.running import Leaf, arguments, filled, numbers, unchanged
+from ..importers.systems import UnknownCell
 from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
 from ..rnn import functional
 from ..rnn.architecture import Architecture
+from ..rnn.functional import architecture as architecture_of
 from ..rnn.network import architecture
 from . import operator
 from .accelerated import other_system
 from .custom_checks import Differs, compare
 from .custom_mapping import Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings
+from .freshness import seen
+from .kept import packed
 
 Tensor = torch.Tensor
 ONE_STEP = "one step at a time"  # in the description of a cell
@@ -41,33 +46,91 @@ class Forward:
         trains: bool, derives: bool,
     ) -> None:  # fmt: skip
         self._module, self._recipes, self._forms = module, tuple(recipes), tuple(forms)
+        self._by_call = {(form.step or 3, form.signature): form for form in reversed(self._forms)}
         self._settings = Settings(module)
         self._trains = trains  # whether the module has the network's results in training too
         self._derives = derives  # whether the module has the network's gradients
         self._network, self._places = functional.described(arch), len(arch.suffixes)
         self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
-        self._kept: list[Tensor] = []
+        self._converted: list[Tensor] = []  # lnrnn's parameters
+        self._record: _core.Seen | None = None  # of the module's parameters, when these were converted
+        self._kept: _core.Kept | None = None
+        paths = dict.fromkeys(path for recipe in recipes for path in recipe.paths)
+        self._owners = [(module.get_submodule(".".join(path[:-1]))._parameters, path[-1]) for path in paths]
         self._names = [*inspect.signature(module.forward).parameters]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        owner, name = self._owners[0]
+        first: Any = owner[name]
+        if self._forms[0].step and torch.is_grad_enabled() and first.requires_grad:
+            return type(self._module).forward(self._module, *arguments, **named)
+        if self._kept is not None and not named:
+            found = self._step(arguments)
+            if found is not None:
+                return found
         given = self._positional(arguments, named) if named else arguments
         form = None if given is None else self._form(given)
-        parameters = [] if form is None else self._parameters()
-        if form is None or any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
-            return type(self._module).forward(self._module, *arguments, **named)
-        x, *rest = given
-        states: dict[Leaf, Tensor] = {}
-        collect(form.states, rest, states)
-        learning = torch.is_grad_enabled() and not self._derives
-        if learning and any(t.requires_grad for t in (x, *states.values(), *parameters)):
-            return type(self._module).forward(self._module, *arguments, **named)
+        if form is not None and given is not None:
+            states: dict[Leaf, Tensor] = {}
+            collect(form.states, given[1:], states)
+            result = self._computed(form, given[0], states)
+            if result is not None:
+                return built(form.result, *result)
+        return type(self._module).forward(self._module, *arguments, **named)
+
+    def _step(self, arguments: tuple[Any, ...]) -> Any:
+        """Returns the result of a step in a direct form, with the kept weights; None for other calls."""
+        form = self._form_of(arguments)
+        if form is None or not form.direct or not self._settings.hold(self._trains):
+            return None
+        sources = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
+        state: Any = None
+        if form.started:
+            state = arguments[1] if len(arguments) == 2 else arguments[1:]
+        return self._kept.call(self._network, sources, arguments[0], state)  # type: ignore[union-attr]
+
+    def _form_of(self, arguments: tuple[Any, ...]) -> Form | None:
+        if not arguments or not isinstance(arguments[0], Tensor):
+            return None
+        return self._by_call.get((arguments[0].dim(), signature(arguments[1:])))
+
+    def _computed(self, form: Form, x: Tensor, states: dict[Leaf, Tensor]) -> Any:
+        """Returns (y, the last states) for `built`; None if the module's own forward computes the call."""
         start = [self._start(kind, states) for kind in (0, 1) if any(leaf.kind == kind for leaf in states)]
-        y, *ends = operator.run(self._network, x[None] if form.step == 2 else x, start, None, parameters)
-        return built(form.result, y, ends)
+        sources: dict[int, Any] = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
+        learning = torch.is_grad_enabled() and (form.step or not self._derives)
+        if learning and any(t.requires_grad for t in (x, *start, *sources.values())):
+            return None
+        if form.step == 3:
+            x, start = x[0], [s[0] for s in start]
+        if self._kept is not None:
+            state = None if not start else start[0] if len(start) == 1 else tuple(start)
+            found = self._kept.call(self._network, sources, x, state)
+            if found is not None:
+                y, end = (None, found) if form.step else found
+                ends = [*end] if isinstance(end, tuple) else [end]
+                return y, [s[None] for s in ends] if form.step else ends
+        parameters = self._parameters([*sources.values()])
+        if any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
+            return None
+        if form.step:
+            x, start = x[None], [s[None] for s in start]
+        y, *ends = operator.run(self._network, x, start, None, parameters)
+        if self._record is not None and not torch.is_grad_enabled():
+            self._keep(form)
+        return y, ends
+
+    def _keep(self, form: Form) -> None:
+        """Keeps the packed weights for the next calls without gradients."""
+        made = architecture_of(self._network)
+        served = packed(self._network, self._converted, (), None)
+        ready = served.snapshot.compiled() if made.cell.parts == 1 else None
+        pair, step = len(made.cell.state_names) > 1, form.step > 0
+        self._kept = _core.Kept(self._network, None, self._record, served, ready, pair, step)
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
-        """Returns the arguments of a call in the order of the module's own forward; None if some are absent."""
+        """Returns the arguments of a call in the order of the module's forward; None if some are absent."""
         names = self._names[len(arguments) :][: len(named)]
         if {*names} != {*named}:
             return None
@@ -75,19 +138,18 @@ class Forward:
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
         """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
-        if not arguments or other_system() or not self._settings.hold(self._trains):
+        form = self._form_of(arguments)
+        if form is None or other_system() or not self._settings.hold(self._trains):
             return None
-        x, called = arguments[0], signature(arguments[1:])
-        if not _plain(x) or x.shape[-1:] != (self._input_size,) or 0 in x.shape:
+        x = arguments[0]
+        shape = x.shape
+        if not _plain(x) or shape[-1] != self._input_size or 0 in shape or (form.step == 3 and shape[0] != 1):
             return None
-        for form in self._forms:
-            if form.signature != called or x.dim() != (form.step or 3) or (form.step == 3 and len(x) != 1):
-                continue
-            states: dict[Leaf, Tensor] = {}
-            collect(form.states, arguments[1:], states)
-            B = x.shape[self._axis] if x.dim() == 3 else len(x)
-            if all(_plain(t) and t.shape == self._state_shape(at, B) for at, t in states.items()):
-                return form
+        states: dict[Leaf, Tensor] = {}
+        collect(form.states, arguments[1:], states)
+        B = shape[self._axis] if len(shape) == 3 else shape[0]
+        if all(_plain(t) and t.shape == self._state_shape(at, B) for at, t in states.items()):
+            return form
         return None
 
     def _state_shape(self, at: Leaf, B: int) -> tuple[int, ...]:
@@ -95,25 +157,32 @@ class Forward:
         return row if at.place is not None else (self._places, *row)
 
     def _start(self, kind: int, given: Mapping[Leaf, Tensor]) -> Tensor:
+        """Returns a state (layers * directions, B, H), or for a step as it was given."""
         whole = given.get(Leaf(kind))
         if whole is not None:
             return whole
+        if self._forms[0].step:
+            return given[Leaf(kind, 0)]
         return torch.stack([given[Leaf(kind, place)] for place in range(self._places)])
 
-    def _parameters(self) -> list[Tensor]:
-        new = [recipe.parameter(self._module) for recipe in self._recipes]
+    def _parameters(self, sources: list[Tensor]) -> list[Tensor]:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return new
-        # The cache of packed weights looks up a tensor object, so old tensors with equal numbers are reused.
-        kept = self._kept if len(self._kept) == len(new) else new
-        self._kept = [
-            mine if recipe.whole or not torch.equal(mine, old) else old
-            for recipe, mine, old in zip(self._recipes, new, kept, strict=True)
-        ]
-        return self._kept
+            return [recipe.parameter(self._module) for recipe in self._recipes]
+        if self._record is not None and self._record.holds(sources):
+            return self._converted
+        record = seen(sources, True)
+        new = [recipe.parameter(self._module) for recipe in self._recipes]
+        if record is None:  # old tensors with equal numbers are reused, because packed weights belong to them
+            kept = self._converted if len(self._converted) == len(new) else new
+            new = [
+                mine if recipe.whole or not torch.equal(mine, old) else old
+                for recipe, mine, old in zip(self._recipes, new, kept, strict=True)
+            ]
+        self._record, self._converted, self._kept = record, new, None
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_kept": []}
+        return {**vars(self), "_converted": [], "_record": None, "_kept": None}
 
 
 def _plain(t: Any) -> bool:
@@ -128,13 +197,18 @@ class Refused(Exception):
 
 
 def replace_forward(module: torch.nn.Module) -> str:
-    """Replaces the forward of a custom module. Returns a description for the report. Raises Refused."""
+    """Replaces the forward of a custom module. Returns a description for the report.
+
+    Raises Refused, or UnknownCell if other modules have such names of parameters too.
+    """
     try:
         converted = convert_torch(module)
         arch = architecture(converted.model())
         if converted.zoneout not in (0, (0, 0)):
             raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
         own = recipes(module, arch)
+    except UnknownCell:
+        raise
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None
     where = f"it has {converted.system}'s parameters"
@@ -166,7 +240,7 @@ def replace_forward(module: torch.nn.Module) -> str:
     shown = [str(arch.input_size), str(arch.hidden_size), *shown, f"norm={arch.norm}"]
     what = f"{type(module).__name__} as lnrnn's {arch.cell.name}({', '.join(shown)})"
     if forms[0].step:
-        what += f", {ONE_STEP}"
+        what += f", {ONE_STEP}; calls that need gradients run its own forward"
     if wrong:
         what += f", without gradients; if they are needed its own forward, whose gradients differ on {wrong}"
     if not trains:

@@ -121,7 +121,7 @@ def why_not(module: Any, base: Any, own: Any) -> str | None:
     ours = [each for each in own.__mro__ if not issubclass(base, each)]
     known = {name for each in ours for name in vars(each)} - {"forward", "_replaces"}
     known |= {name for each in ours for name in inspect.get_annotations(each) if name.startswith("_")}
-    known = {name for name in known if not name.startswith("__")}
+    known = {name for name in known if not name.startswith("__") and not hasattr(base, name)}
     taken = known & {*vars(module), *(name for above in between for name in vars(above))}
     if taken:
         return f"its class {cls.__name__} uses lnrnn's names {', '.join(sorted(taken))}"

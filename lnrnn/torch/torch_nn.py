@@ -105,8 +105,11 @@ class AcceleratedLayer(Accelerated):
         return y, end[0] if len(end) == 1 else tuple(end)
 
     def _parameter_list(self) -> list[Tensor]:
-        if "parametrizations" in self._modules and not computed.fixed(self):
-            return computed.as_torch(self, self._names(self))
+        if "parametrizations" in self._modules and not torch.compiler.is_compiling():
+            if not computed.fixed(self):
+                return computed.as_torch(self, self._names(self))
+            if not torch.is_grad_enabled():
+                return computed.kept(self, self._names(self))
         return super()._parameter_list()
 
     def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:

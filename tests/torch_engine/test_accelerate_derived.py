@@ -19,6 +19,8 @@ from torch.nn.utils import rnn as packing  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import B, H, I, T, assert_same  # noqa: E402
 
+torch.set_num_threads(1)  # small operations take longer on several threads
+
 
 class Plain(nn.GRU):
     """A class with a constructor, a method and an attribute of its own, but torch.nn's forward."""

@@ -10,6 +10,8 @@ from torch.nn import functional as F  # noqa: E402
 
 from lnrnn.torch import accelerate  # noqa: E402
 
+torch.set_num_threads(1)  # small operations take longer on several threads
+
 T, B, I, H = 6, 2, 5, 8  # noqa: E741 - the letters of the shapes in the documentation
 
 
