@@ -219,6 +219,17 @@ def test_a_loop_whose_number_of_steps_is_not_one_number_is_an_error(rng, count):
 
 
 @LOOPS
+@pytest.mark.parametrize("M", [[], [2, 2]], ids=str)
+def test_a_constant_number_of_steps_that_is_not_one_number_stays_an_error(rng, M):
+    proto = onnx_loops.loop(rng, "GRU", trip=2)
+    (found,) = (a for a in proto.graph.initializer if a.name == "M")
+    found.CopyFrom(numpy_helper.from_array(np.array(M, np.int64), "M"))
+    session = plugged(proto)
+    with pytest.raises(Exception, match="'M' should be a scalar"):
+        session.run(None, draw_inputs(session, rng))
+
+
+@LOOPS
 def test_states_of_a_loop_that_are_constants_or_serve_all_sequences(rng, tmp_path):
     for shape in ((1, H), (2, H)):
         proto = onnx_loops.loop(rng, "LSTM")
@@ -290,9 +301,9 @@ def test_a_scan_with_other_outputs_is_left_or_right(rng, tmp_path, fault):
 # --- near misses: left to the runtime, or right -------------------------------------------------------------
 
 
-def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), how="Split"):
+def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), how="Split", prefix=""):
     """An LSTM with layer norm, or another cell. Returns the writer and the values by role."""
-    w, p = Writer(), draw(rng, "LSTM", D, H, bias=False)
+    w, p = Writer(prefix=prefix), draw(rng, "LSTM", D, H, bias=False)
     n = 4 * H
     x_, h_ = (
         layer_norm(w, affine(w, name, p[weight], None), rng.uniform(0.5, 1.5, n), rng.uniform(-1, 1, n), e)
@@ -329,6 +340,14 @@ def test_the_step_without_a_fault_is_taken(rng, tmp_path):
 def test_another_epsilon_is_used(rng, tmp_path):
     w, v = lstm_step(rng, eps=(0.1, 0.1))
     check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path)
+
+
+def test_steps_with_equal_weights_and_their_own_epsilon(rng, tmp_path):
+    w, first = lstm_step(np.random.default_rng(0))
+    other, second = lstm_step(np.random.default_rng(0), eps=(0.1, 0.1), prefix="other_")
+    w.nodes, w.arrays = w.nodes + other.nodes, w.arrays | other.arrays
+    new = [values[name] for values in (first, second) for name in "hc"]
+    check(step_model(w, new, D, H), rng, tmp_path, nodes=2)
 
 
 @pytest.mark.parametrize("fault", [
