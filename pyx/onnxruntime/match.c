@@ -347,8 +347,8 @@ static int collect(graph *g, step *s, value *v)
     return 1;
 }
 
-/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results, or if the step computes
- * its own x, h0 or c0. */
+/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. Also returns 1 if the step
+ * computes its own x, h0 or c0. */
 static int is_read_outside(const graph *g, const step *s)
 {
     for (int k = 0; k < VALUES; k++)
