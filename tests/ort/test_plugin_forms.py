@@ -101,3 +101,12 @@ def test_a_loop_with_a_condition_before_its_first_step(rng, constant):
         agree(plugged(proto).run(None, given), alone(proto).run(None, given))
         if constant:
             del proto.graph.initializer[-1]
+
+
+def test_a_matrix_of_its_own_for_each_gate(rng, tmp_path):
+    """Some are equal arrays with names of their own, and others have equal shapes only."""
+    w, p, gates = Writer(rng), draw(rng, "LSTM", D, D), {}
+    for k, gate in enumerate("ifgo"):
+        x_, h_ = (p[name][k * D : (k + 1) * D] for name in ("weight_ih", "weight_hh"))
+        gates[gate] = w.node("Add", affine(w, "x", x_, None), affine(w, "h0", x_ if k == 3 else h_, None))
+    check(step_model(w, lstm(w, gates, "c0"), D, D), rng, tmp_path)
