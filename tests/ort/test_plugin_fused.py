@@ -188,23 +188,6 @@ def test_a_loop_with_more_steps_than_its_input_is_an_error(rng):
 
 
 @LOOPS
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_loop_whose_number_of_steps_is_not_one_number_is_an_error(rng, count):
-    proto = onnx_loops.loop(rng, "GRU")
-    (node,) = (node for node in proto.graph.node if node.op_type == "Loop")
-    node.input[0] = "M"
-    proto.graph.input.append(helper.make_tensor_value_info("M", onnx_loops.INT64, ("n",)))
-    sessions = plugged(proto), alone(proto)
-    given = draw_inputs(sessions[0], rng, n=count) | {"M": np.full(count, 4)}
-    if count == 1:
-        agree(*(session.run(None, given) for session in sessions))
-        return
-    for session in sessions:
-        with pytest.raises(Exception, match="input M.? (of|must|should)|'M' should be a scalar"):
-            session.run(None, given)
-
-
-@LOOPS
 def test_states_of_a_loop_that_are_constants_or_serve_all_sequences(rng, tmp_path):
     for shape in ((1, H), (2, H)):
         proto = onnx_loops.loop(rng, "LSTM")
@@ -276,9 +259,9 @@ def test_a_scan_with_other_outputs_is_left_or_right(rng, tmp_path, fault):
 # --- near misses: left to the runtime, or right -------------------------------------------------------------
 
 
-def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), how="Split"):
+def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), how="Split", prefix=""):
     """An LSTM with layer norm, or another cell. Returns the writer and the values by role."""
-    w, p = Writer(), draw(rng, "LSTM", D, H, bias=False)
+    w, p = Writer(prefix=prefix), draw(rng, "LSTM", D, H, bias=False)
     n = 4 * H
     x_, h_ = (
         layer_norm(w, affine(w, name, p[weight], None), rng.uniform(0.5, 1.5, n), rng.uniform(-1, 1, n), e)
@@ -289,22 +272,10 @@ def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), how
     v |= {f"s{k}": w.node("Sigmoid", v[k]) for k in "ifo"}
     v["n"] = w.node("Mul", v["si"], w.node(candidate, v["g"]))
     scaled = w.node("Mul", v["n"], w.array(half)) if half != 1 else v["n"]
-    v["c"] = w.node("Add", w.node("Mul", v["sf"], old_c), scaled)
+    v["c"] = w.node("Add", w.node("Mul", v["sf"], v.get(old_c, old_c)), scaled)
     v["t"] = w.node("Tanh", v["c"])
     v["h"] = w.node("Mul", v["so"], v["t"])
     return w, v
-
-
-@pytest.mark.parametrize("n", [4 * H - 1, 4 * H + 1, 8 * H])
-@pytest.mark.parametrize("which", ["gain", "bias"])
-def test_a_norm_whose_vectors_do_not_fit_stays_an_error(rng, which, n):
-    w, v = lstm_step(rng, how="Slice")
-    (node, *_) = (node for node in w.nodes if node.op_type == "LayerNormalization")
-    name = node.input[1 + (which == "bias")]
-    w.arrays[name] = np.resize(w.arrays[name], n)
-    session = plugged(step_model(w, [v["h"], v["c"]], D, H))
-    with pytest.raises(Exception, match="must match X.shape|Got scale size"):
-        session.run(None, draw_inputs(session, rng))
 
 
 def test_the_step_without_a_fault_is_taken(rng, tmp_path):
@@ -318,7 +289,8 @@ def test_another_epsilon_is_used(rng, tmp_path):
 
 
 @pytest.mark.parametrize("fault", [
-    {"half": 0.5}, {"candidate": "Relu"}, {"candidate": "Softsign"}, {"old_c": "h0"}, {"eps": (1e-5, 1e-3)},
+    {"half": 0.5}, {"candidate": "Relu"}, {"candidate": "Softsign"}, {"old_c": "h0"}, {"old_c": "g"},
+    {"eps": (1e-5, 1e-3)},
 ], ids=str)  # fmt: skip
 def test_another_cell_is_left(rng, tmp_path, fault):
     w, v = lstm_step(rng, **fault)

@@ -218,7 +218,7 @@ def test_times_and_checkpoints_of_sessions(rng, monkeypatch, several):
     step("abcd"), step("abc")
     assert sorted(pool.maintain().stored) == list("abc")
     assert pool.maintain() == ([], [], [], {})
-    step("abd")
+    step("dab")
     assert pool.maintain().stored == ["d"]
     pool.leave("b")
     now[0] = 8.0
