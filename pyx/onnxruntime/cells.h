@@ -28,7 +28,7 @@ struct value {
     size_t rank, width; /* width: the size of the last axis; 0: unknown */
     tensor constant;
     const sum *sum;     /* NULL: not computed yet */
-    struct step *step;  /* the claimed step whose new h this is, or NULL */
+    const value *state; /* the matrix weight_hh of the claimed step that computes this state, or NULL */
     struct value *next; /* in a list of the table */
 };
 
@@ -38,9 +38,7 @@ struct node {
     int version, place, is_taken;
     size_t inputs, outputs;
     value **in, **out; /* an element is NULL if left out */
-    int has_outer;     /* its subgraphs read values of this graph */
     int mark;          /* the number of the search that has seen the node */
-    struct step *step; /* the claimed step of the node, or NULL */
 };
 
 /* Memory that is freed together. allocate() jumps to `full` without memory. */
@@ -208,7 +206,7 @@ typedef struct part {
     struct part *next;
 } part;
 
-typedef struct step {
+typedef struct {
     const pattern *pattern;
     size_t units, state_size, input_size; /* H, P, D */
     part *constants[CONSTANTS][EQUATIONS];
@@ -218,33 +216,18 @@ typedef struct step {
     value *out[2];     /* h, and c or NULL */
     node **nodes;      /* (count), in the order of the graph */
     size_t count;
-    struct step *before, *after; /* in a chain */
 } step;
 
 /* Returns the step whose new h is this value, or NULL. No node outside of it reads other values of the step than `out`. */
 step *step_match(graph *g, value *v, int with_rnn);
 const char *constant_name(int k);
 
-/* --- chains.c: steps of one network, each with the states of the one before ------------------------------- */
-
-/* The steps of a graph. */
-typedef struct {
-    step **steps; /* (count) */
-    size_t count;
-} step_list;
-
-/* Sets before and after of steps with equal constants, so that one call of a network can compute a chain. All x of a
- * chain exist before its first step. Only the last c of a chain is read outside of it. */
-void chains_link(graph *g, const step_list *list);
-size_t chain_length(const step *first);
-
 /* --- loops.c: a Loop or Scan whose body is one step ------------------------------------------------------ */
 
 /* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
- * graph, or NULL. T: the number of steps of a Loop, or `steps` if it is constant. x (T, B, D), y (T, B, P), the states (B, ..).
- * A chain is a loop without nodes. `chain` is its first step. It has x_t (B, D) and h_t (B, P) in place of x and y. */
+ * graph, or NULL. T: the number of steps of a Loop, or `steps` if it is constant. x (T, B, D), y (T, B, P), the states (B, ..). */
 typedef struct {
-    const step *step, *chain;
+    const step *step;
     int is_reverse;
     int64_t steps; /* -1: all of x, or T */
     node *nodes[3];
@@ -252,8 +235,6 @@ typedef struct {
     const OrtValueInfo *T, *in[VALUES], *y, *out[2];
 } loop;
 
-/* Returns a chain as a loop. */
-loop loop_of_chain(const step *first);
 /* Reads a node of `g`. body: an empty graph, for the node's body. Returns 1, or 0 if no network replaces the node. */
 int loop_match(graph *g, node *n, graph *body, loop *l);
 /* Empty graphs. The result is NULL without memory. */

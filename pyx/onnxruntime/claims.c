@@ -37,7 +37,7 @@ static int has_state(const step *s)
 {
     const value *const matrices[2] = {matrix_of(s, CONSTANT_WEIGHT_IH), matrix_of(s, CONSTANT_WEIGHT_HH)};
     for (int k = 0; k < 2; k++)
-        if (s->in[k]->step && constants_equal(matrix_of(s->in[k]->step, CONSTANT_WEIGHT_HH), matrices[k]))
+        if (s->in[k]->state && constants_equal(s->in[k]->state, matrices[k]))
             return 1;
     for (const use *u = s->out[0]->uses; u; u = u->next) {
         const value *const by = input(u->user, 1);
@@ -47,48 +47,30 @@ static int has_state(const step *s)
     return s->out[0]->is_output && (!s->in[0]->producer || !s->in[1]->producer);
 }
 
-/* Finds all steps of cells. */
-static step_list find_steps(graph *g, int weights)
+static OrtStatus *claim(graph *g, step *s, OrtEpGraphSupportInfo *claims)
 {
-    step_list list = {.steps = allocate(&g->memory, (g->count + 1) * sizeof *list.steps)};
-    for (g->joined = 0; g->joined <= has_joined(g); g->joined++) {
-        graph_forget(g);
-        for (int with_rnn = 0; with_rnn < 2; with_rnn++) /* other cells have gates that are an RNN */
-            for (size_t k = 0; k < g->count; k++) {
-                lnrnn_description d;
-                step *const s = is_root(&g->nodes[k]) ? step_match(g, g->nodes[k].out[0], with_rnn) : NULL;
-                if (!s || !step_describe(s, weights, &d) || (with_rnn && !has_state(s)))
-                    continue;
-                for (size_t i = 0; i < s->count; i++)
-                    s->nodes[i]->is_taken = 1, s->nodes[i]->step = s;
-                s->out[0]->step = s;
-                list.steps[list.count++] = s;
-            }
+    const OrtNode **const infos = allocate(&g->memory, s->count * sizeof *infos);
+    for (size_t k = 0; k < s->count; k++) {
+        infos[k] = s->nodes[k]->info;
+        s->nodes[k]->is_taken = 1;
     }
-    return list;
-}
-
-/* Claims the nodes of a chain, which may have one step. */
-static OrtStatus *claim(graph *g, const step *first, OrtEpGraphSupportInfo *claims)
-{
-    size_t count = 0;
-    for (const step *s = first; s; s = s->after)
-        count += s->count;
-    const OrtNode **const infos = allocate(&g->memory, count * sizeof *infos), **info = infos;
-    for (const step *s = first; s; s = s->after)
-        for (size_t k = 0; k < s->count; k++)
-            *info++ = s->nodes[k]->info;
-    return g->ort->claim(claims, infos, count, &CLAIM_OPTIONS);
+    s->out[0]->state = matrix_of(s, CONSTANT_WEIGHT_HH);
+    return g->ort->claim(claims, infos, s->count, &CLAIM_OPTIONS);
 }
 
 static OrtStatus *claim_all(graph *g, int weights, OrtEpGraphSupportInfo *claims)
 {
-    const step_list list = find_steps(g, weights);
     OrtStatus *status = NULL;
-    chains_link(g, &list);
-    for (size_t k = 0; k < list.count && !status; k++)
-        if (!list.steps[k]->before)
-            status = claim(g, list.steps[k], claims);
+    for (g->joined = 0; g->joined <= has_joined(g) && !status; g->joined++) {
+        graph_forget(g);
+        for (int with_rnn = 0; with_rnn < 2; with_rnn++) /* other cells have gates that are an RNN */
+            for (size_t k = 0; k < g->count && !status; k++) {
+                lnrnn_description d;
+                step *const s = is_root(&g->nodes[k]) ? step_match(g, g->nodes[k].out[0], with_rnn) : NULL;
+                if (s && step_describe(s, weights, &d) && (!with_rnn || has_state(s)))
+                    status = claim(g, s, claims);
+            }
+    }
     return status;
 }
 
@@ -180,17 +162,6 @@ static step *whole_step(graph *g)
     return NULL;
 }
 
-/* Returns the first step of the chain with all nodes of a graph, or NULL. */
-static const step *whole_chain(graph *g, int weights)
-{
-    const step_list list = find_steps(g, weights);
-    size_t count = 0;
-    chains_link(g, &list);
-    for (const step *s = list.count ? list.steps[0] : NULL; s; s = s->after)
-        count += s->count;
-    return count && count == g->count ? list.steps[0] : NULL;
-}
-
 /* Sets *s or *l to the step or loop of a claim. Returns 0 if it is neither. */
 static int read_claim(graph *g, graph *body, int weights, const step **s, loop *l, lnrnn_description *d)
 {
@@ -200,10 +171,7 @@ static int read_claim(graph *g, graph *body, int weights, const step **s, loop *
             return read_loop(g, &g->nodes[k], 1, weights, body, l, d);
         }
     *s = whole_step(g);
-    const step *const first = *s ? *s : whole_chain(g, weights);
-    if (!*s && first)
-        *l = loop_of_chain(first);
-    return first && step_describe(first, weights, d);
+    return *s && step_describe(*s, weights, d);
 }
 
 int step_compile(const ort_functions *ort, const OrtGraph *info, const OrtNode *fused, int weights,

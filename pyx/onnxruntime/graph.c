@@ -145,7 +145,6 @@ static OrtStatus *read_node(graph *g, node *n)
     n->operator = operator && !(domain && *domain && strcmp(domain, "ai.onnx")) ? operator : "";
     for (size_t k = 0; k < n->inputs; k++)
         add_use(g, n->in[k], n, (int)k);
-    n->has_outer = count > 0;
     for (size_t k = 0; k < count; k++)
         add_use(g, outer[k], n, -1);
     for (size_t k = 0; k < n->outputs; k++)

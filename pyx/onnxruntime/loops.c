@@ -148,18 +148,6 @@ static int match_loop(graph *g, node *n, graph *body, loop *l)
     return before_identity(body->out[1 + states]) == l->step->out[0];
 }
 
-loop loop_of_chain(const step *first)
-{
-    const step *last = first;
-    while (last->after)
-        last = last->after;
-    loop l = {.step = first, .chain = first, .steps = (int64_t)chain_length(first)};
-    l.in[VALUE_H0] = first->in[VALUE_H0]->info;
-    if (first->in[VALUE_C0])
-        l.in[VALUE_C0] = first->in[VALUE_C0]->info, l.out[1] = last->out[1]->info;
-    return l;
-}
-
 int loop_match(graph *g, node *n, graph *body, loop *l)
 {
     const OrtGraph *info = NULL;

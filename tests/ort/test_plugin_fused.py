@@ -27,7 +27,7 @@ from onnx_cells import (  # noqa: E402
     step,
     step_model,
 )
-from onnx_files import FLOAT  # noqa: E402
+from onnx_files import FLOAT, model  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
 from plugin_runs import agree, alone, claimed, plugged, profiled, version  # noqa: E402
 
@@ -164,6 +164,20 @@ def test_dtypes(rng, dtype, limit):
 
 
 # --- where steps stand --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_steps_in_a_row(rng, tmp_path, kind):
+    """The steps have the same constants, or their own."""
+    for shared in (True, False):
+        w, state, p = Writer(), ("h0", "c0"), draw(rng, kind, D, H)
+        for k in range(4):
+            state = step(w, kind, p if shared else draw(rng, kind, D, H), f"x{k}", state)
+        inputs = {f"x{k}": (FLOAT, ("B", D)) for k in range(4)}
+        inputs |= {name: (FLOAT, ("B", H)) for name in ("h0", "c0")[: len(state)]}
+        if shared or kind != "RNN":
+            check(model(w.nodes, inputs, list(state), w.arrays), rng, tmp_path, nodes=4)
+
 
 LOOPS = pytest.mark.skipif(version() < (1, 32), reason="earlier runtimes do not pass all inputs of a Loop")
 CELLS = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
@@ -388,6 +402,24 @@ def test_a_loop_whose_outputs_are_joined_without_a_new_axis_is_left(rng, tmp_pat
 # --- files of torch -----------------------------------------------------------------------------------------
 
 
+def unrolled(torch, cell):
+    """Returns a module that calls a cell for each of five steps."""
+
+    class Unrolled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x, h, c):
+            ys = []
+            for t in range(5):
+                h, c = self.cell(x[t], h, c)
+                ys.append(h)
+            return torch.stack(ys), h, c
+
+    return Unrolled()
+
+
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
 def test_a_cell_of_torch(rng, tmp_path, kind, dynamo):
@@ -397,3 +429,14 @@ def test_a_cell_of_torch(rng, tmp_path, kind, dynamo):
     x, h, c = torch.randn(2, D), torch.randn(2, H), torch.randn(2, H)
     given = (x, (h, c)) if kind == "LSTMCell" else (x, h)
     check(exported(getattr(torch.nn, kind)(D, H), given, dynamo), rng, tmp_path)
+
+
+@pytest.mark.parametrize("dynamo, opset", [(False, 16), (False, 17), (True, 18)])
+def test_an_unrolled_layer_norm_lstm_of_torch(rng, tmp_path, dynamo, opset):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    from torch_cells import LayerNormLSTMCell, shaken
+
+    given = torch.randn(5, 2, D), torch.randn(2, H), torch.randn(2, H)
+    module = unrolled(torch, shaken(LayerNormLSTMCell(D, H)))
+    check(exported(module, given, dynamo, opset), rng, tmp_path, nodes=5)
