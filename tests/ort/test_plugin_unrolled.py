@@ -10,7 +10,7 @@ pytest.importorskip("onnx_ir")
 
 from onnx import helper  # noqa: E402
 
-from onnx_cells import Writer, draw, exported, step  # noqa: E402
+from onnx_cells import Writer, affine, cut, draw, exported, layer_norm, lstm, step  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
 from plugin_runs import agree, alone, plugged, profiled  # noqa: E402
 
@@ -90,6 +90,20 @@ def test_a_chain_ends_where_a_weight_differs(rng, tmp_path, kind):
 
         if kind != "RNN" or name == "bias_ih":  # an RNN's state is known by its equal matrices
             check(unrolled(rng, kind, 6, range(6), edit=edit), rng, tmp_path, 2, T=6, B=3)
+
+
+@pytest.mark.parametrize("other, nodes", [(1e-5, 1), (1e-3, 2)])
+def test_a_chain_ends_where_epsilon_differs(rng, tmp_path, other, nodes):
+    w, p, state = Writer(), draw(rng, "LSTM", D, H, bias=False), ("h0", "c0")
+    gains = rng.uniform(0.5, 1.5, (2, 4 * H))
+    for t in range(6):
+        eps = other if t >= 3 else 1e-5
+        a = w.node("Add", *(layer_norm(w, affine(w, v, p[name], None), gain, None, eps) for v, name, gain
+                            in zip((f"x{t}", state[0]), ("weight_ih", "weight_hh"), gains, strict=True)))  # fmt: skip
+        state = lstm(w, dict(zip("ifgo", cut(w, a, 4, H), strict=True)), state[1])
+    inputs = {f"x{t}": (FLOAT, ("B", D)) for t in range(6)}
+    inputs |= {name: (FLOAT, ("B", H)) for name in ("h0", "c0")}
+    check(model(w.nodes, inputs, list(state), w.arrays), rng, tmp_path, nodes, B=3)
 
 
 def test_a_state_from_elsewhere_ends_a_chain(rng, tmp_path):
