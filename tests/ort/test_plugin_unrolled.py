@@ -98,8 +98,8 @@ def test_a_chain_ends_where_epsilon_differs(rng, tmp_path, other, nodes):
     gains = rng.uniform(0.5, 1.5, (2, 4 * H))
     for t in range(6):
         eps = other if t >= 3 else 1e-5
-        a = w.node("Add", *(layer_norm(w, affine(w, v, p[name], None), gain, None, eps) for v, name, gain
-                            in zip((f"x{t}", state[0]), ("weight_ih", "weight_hh"), gains, strict=True)))  # fmt: skip
+        sides = (f"x{t}", "weight_ih", gains[0]), (state[0], "weight_hh", gains[1])
+        a = w.node("Add", *(layer_norm(w, affine(w, v, p[k], None), gain, None, eps) for v, k, gain in sides))
         state = lstm(w, dict(zip("ifgo", cut(w, a, 4, H), strict=True)), state[1])
     inputs = {f"x{t}": (FLOAT, ("B", D)) for t in range(6)}
     inputs |= {name: (FLOAT, ("B", H)) for name in ("h0", "c0")}
