@@ -57,8 +57,12 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
         status = read(k, context, k->c0, VALUE_C0, 2, &c0, &B);
     if (!status && k->x >= 0)
         status = read(k, context, k->x, VALUE_X, 3, &x, &B);
-    for (size_t t = 0; t < T && k->x < 0 && !status; t++)
+    for (size_t t = 0; t < T && k->x < 0 && !status; t++) {
+        const int64_t before = B;
         status = read(k, context, k->x_t[t], VALUE_X, 2, &x_t, &B);
+        if (!status && t && B != before)
+            status = refuse(k, "lnrnn: a later unrolled step has more sequences than the first one");
+    }
     if (!status && k->x >= 0) {
         first += first < 0 ? x.shape[0] : 0;
         const int64_t last = first + ((int64_t)T - 1) * k->direction;

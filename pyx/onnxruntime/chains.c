@@ -49,6 +49,45 @@ static int follows(const step *a, const step *b)
            && steps_equal(a, b);
 }
 
+/* Exchanges x and h0 of an RNN or LSTM whose D is P: its equation does not tell them apart. Returns 0 for another step. */
+static int exchange(step *s)
+{
+    static const int sides[][2] = {{CONSTANT_WEIGHT_IH, CONSTANT_WEIGHT_HH},
+                                   {CONSTANT_BIAS_IH, CONSTANT_BIAS_HH},
+                                   {CONSTANT_GAIN_IH, CONSTANT_GAIN_HH},
+                                   {CONSTANT_INNER_BIAS_IH, CONSTANT_INNER_BIAS_HH}};
+    value *const x = s->in[VALUE_X];
+    if ((s->pattern->cell != LNRNN_RNN && s->pattern->cell != LNRNN_LSTM) || s->input_size != s->state_size)
+        return 0;
+    s->in[VALUE_X] = s->in[VALUE_H0], s->in[VALUE_H0] = x;
+    for (size_t k = 0; k < sizeof sides / sizeof *sides; k++)
+        for (int i = 0; i < EQUATIONS; i++) {
+            part *const of_x = s->constants[sides[k][0]][i];
+            s->constants[sides[k][0]][i] = s->constants[sides[k][1]][i];
+            s->constants[sides[k][1]][i] = of_x;
+        }
+    return 1;
+}
+
+/* Returns 1 if b follows a, perhaps after exchanges. a_is_first: whether a is the first step of a chain. */
+static int joins(step *a, int a_is_first, step *b)
+{
+    if (b->in[VALUE_X] != a->out[0] && b->in[VALUE_H0] != a->out[0])
+        return 0;
+    for (int of_b = 0; of_b < 2; of_b++) {
+        if (follows(a, b))
+            return 1;
+        if (a_is_first && exchange(a)) {
+            if (follows(a, b))
+                return 1;
+            exchange(a);
+        }
+        if (!exchange(b))
+            return 0;
+    }
+    return 0;
+}
+
 /* --- the input and the output of all steps -------------------------------------------------------------- */
 
 /* Sets x and `first` if each input is one step of x (T, B, D), and all are in the order of steps or all in the other order. */
@@ -191,7 +230,7 @@ size_t chains_find(graph *g, step *const *steps, size_t count, chain *chains)
             step *const last = steps[next];
             seen[next] = 1;
             c.steps[c.count++] = last;
-            for (next = k + 1; next < count && (seen[next] || !follows(last, steps[next]));)
+            for (next = k + 1; next < count && (seen[next] || !joins(last, c.count == 1, steps[next]));)
                 next++;
         }
         if (c.count > 1 && collect(g, &c, (int)found + 1))
