@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type
+from ..errors import bad_type, flag
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
@@ -53,6 +53,7 @@ class Report:
     replaced: list[tuple[str, str]]
     left: list[tuple[str, str]]
     _undo: list[Callable[[], None]] = field(default_factory=list)
+    _frozen: bool = False
 
     def restore(self) -> None:
         """Restores all modules, with the present values of their parameters."""
@@ -66,7 +67,7 @@ class Report:
         return "\n".join(lines)
 
 
-def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
+def accelerate(model: torch.nn.Module, check: Any = None, *, frozen: bool = False) -> Report:
     """Changes a model in place so that lnrnn's kernels compute its recurrent modules, forward and back.
 
     Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules, which are those that have the
@@ -80,6 +81,10 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
         An input of the model. The model is run on this input before and after the change, in evaluation mode
         and without gradients. If the outputs differ by more than rounding, the model is restored and a
         ValueError is raised. Flags, buffers and torch's random state do not change.
+    frozen : bool
+        Whether calls without gradients of replaced modules of torch.nn keep the weights of their first call.
+        In-place writes to parameters then have no effect. load_state_dict, module.to, other tensors as
+        parameters, and setting `module.frozen` let the next call pack the weights again.
 
     Returns
     -------
@@ -102,6 +107,13 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     torch's masks). torch.nn's forward still computes calls on another device or dtype, under autocast,
     torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
     set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
+
+    Calls without gradients keep packed weights. A call packs them again if the address, the layout or torch's
+    count of writes of a parameter has changed, or one of 8 of its elements. Torch does not count writes of
+    fused optimisers, and those through p.data, NumPy or other memory of the same numbers. Such a write is
+    noticed if it changes one of these elements, as an optimiser's step does. After a write of a few elements,
+    set `module.frozen = False`, which compares all bytes. `check` compares modules as they are replaced, so
+    it finds no later write. Inference tensors and shared memory are compared byte for byte.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
@@ -146,13 +158,14 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     """
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
+    frozen = flag("frozen", frozen)
     run = None if check is None else _call(model, check)
     before = run() if run else []
     calls = Calls(model)
     if run:
         with calls:
             run()
-    report = Report([], [])
+    report = Report([], [], _frozen=frozen)
     try:
         _replace(model, report)
         _add_called(model, calls, report)
@@ -223,6 +236,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
     except ValueError as error:  # sizes that lnrnn does not have
         return str(error), ""
     report._undo.append(partial(torch_nn.restore_module, module))
+    vars(module)["_frozen"] = report._frozen
     return None, _replacement(module)
 
 

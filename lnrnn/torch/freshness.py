@@ -1,7 +1,7 @@
 """Notices whether tensors have changed since their weights were packed, without reading them whole.
 
 `seen` makes a record of tensors, and `record.holds(tensors)` says whether they are as they were. It compares
-the address of the memory, torch's counter of writes (`tensor._version`), the size, and 32 elements of each
+the address of the memory, torch's counter of writes (`tensor._version`), the size, and 8 elements of each
 tensor. All writes that torch counts are noticed: in-place operations, optimisers, load_state_dict, `p.data =
 new`, module.to(). The elements are for writes that torch does not count: fused optimisers, and writes through
 p.data, p.detach().numpy() or other memory of the same numbers. These are noticed if they change one of the
