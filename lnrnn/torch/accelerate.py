@@ -45,7 +45,7 @@ class Report:
     >>> import torch
     >>> import lnrnn.torch
     >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(torch.nn.GRUCell(3, 4)))
-    >>> report.left[0][0], len(report.replaced)
+    >>> report.replaced[0][0], len(report.left)
     ('0', 0)
     """
 
