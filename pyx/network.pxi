@@ -214,7 +214,7 @@ cdef class Network:
     def call(self, x, h0, lengths, int threads):
         """x (T, B, D), or (B, T, D) with batch_first. Returns y, and h or (h, c), as Network.__call__. threads 0: the default.
 
-        Returns None for more than MANY sequences, or FEW with lengths, for arguments that are not ordinary arrays of the right types and shapes, and
+        Returns None for more than MANY sequences, or FEW with lengths. Also for arguments that are not ordinary arrays of the right types and shapes, and
         for invalid lengths. The caller then converts the arguments, or raises the error."""
         cdef Call call = self.take()
         found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None

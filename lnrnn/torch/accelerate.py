@@ -45,8 +45,8 @@ class Report:
     --------
     >>> import torch
     >>> import lnrnn.torch
-    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(lnrnn.torch.GRU(3, 4)))
-    >>> report.left[0][0], len(report.replaced)
+    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(torch.nn.GRUCell(3, 4)))
+    >>> report.replaced[0][0], len(report.left)
     ('0', 0)
     """
 

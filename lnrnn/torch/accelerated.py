@@ -62,10 +62,9 @@ class Accelerated(Keeping):
 
         It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
         under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses, and small calls of few steps with gradients, which
-        torch computes faster. The property may be set. "torch" uses torch.nn's forward for all calls. "lnrnn"
-        raises ValueError for calls that the kernels cannot serve. None
-        restores the default.
+        x or states that are empty, or that torch.nn refuses, and small calls of few steps with gradients,
+        which torch computes faster. The property may be set. "torch" uses torch.nn's forward for all calls.
+        "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
         """
         if self._engine is not None:
             return self._engine
@@ -132,10 +131,10 @@ class Accelerated(Keeping):
         if self._engine == "torch" or self._better_by_torch(input):
             return super().forward(input, hx)
         parameters: list[Tensor] = []
-        reason = other_system() or self._unsupported_arguments(input, hx)
+        reason = other_system()
         if not reason:
             parameters = self._parameter_list()
-            reason = self._unsupported_parameters(parameters)
+            reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
         if reason:
             if self._engine == "lnrnn":
                 raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
