@@ -17,7 +17,7 @@ from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset, strcmp
 
 from lnrnn cimport *

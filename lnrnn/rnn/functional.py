@@ -207,8 +207,8 @@ def forward(
     record: bool = True,
     snapshot: Snapshot | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: that of
-    a network with equal parameters, to pack no weights; not for batch norm.
+    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: that
+    of a network with equal parameters, to pack no weights; not for batch norm.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the

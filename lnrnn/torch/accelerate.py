@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type, choice
+from ..errors import bad_type, choice, flag
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
@@ -52,8 +52,8 @@ class Report:
     --------
     >>> import torch
     >>> import lnrnn.torch
-    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(lnrnn.torch.GRU(3, 4)))
-    >>> report.left[0][0], len(report.replaced)
+    >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(torch.nn.GRUCell(3, 4)))
+    >>> report.replaced[0][0], len(report.left)
     ('0', 0)
     """
 
@@ -62,6 +62,7 @@ class Report:
     dtype: Dtype | None = None
     rounding: Rounding | None = None
     _undo: list[Callable[[], None]] = field(default_factory=list)
+    _frozen: bool = False
 
     def restore(self) -> None:
         """Restores all modules, with the present values of their parameters."""
@@ -78,7 +79,9 @@ class Report:
         return "\n".join(lines)
 
 
-def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = None) -> Report:
+def accelerate(
+    model: torch.nn.Module, check: Any = None, *, dtype: Dtype | None = None, frozen: bool = False
+) -> Report:
     """Changes a model in place so that lnrnn's kernels compute its recurrent modules, forward and back.
 
     Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules, which are those that have the
@@ -97,6 +100,10 @@ def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = 
         all modules that lnrnn computes, also in modules of lnrnn.torch. Default: float32, or as set before.
         Calls that need gradients use float32, and so do the parameters. With `check`, the report says how
         much the outputs differ; the error has no limit.
+    frozen : bool
+        Whether calls without gradients of replaced modules of torch.nn keep the weights of their first call.
+        In-place writes to parameters then have no effect. load_state_dict, module.to, other tensors as
+        parameters, and setting `module.frozen` let the next call pack the weights again.
 
     Returns
     -------
@@ -119,6 +126,13 @@ def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = 
     torch's masks). torch.nn's forward still computes calls on another device or dtype, under autocast,
     torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
     set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
+
+    Calls without gradients keep packed weights. A call packs them again if the address, the layout or torch's
+    count of writes of a parameter has changed, or one of 8 of its elements. Torch does not count writes of
+    fused optimisers, and those through p.data, NumPy or other memory of the same numbers. Such a write is
+    noticed if it changes one of these elements, as an optimiser's step does. After a write of a few elements,
+    set `module.frozen = False`, which compares all bytes. `check` compares modules as they are replaced, so
+    it finds no later write. Inference tensors and shared memory are compared byte for byte.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
@@ -163,8 +177,9 @@ def accelerate(model: torch.nn.Module, check: Any = None, dtype: Dtype | None = 
     """
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
+    frozen = flag("frozen", frozen)
     run = None if check is None else _call(model, check)
-    report = Report([], [], None if dtype is None else choice("dtype", dtype, DTYPES))
+    report = Report([], [], None if dtype is None else choice("dtype", dtype, DTYPES), _frozen=frozen)
     try:
         if report.dtype is not None:
             _set_dtype(model, "float32", report)
@@ -251,6 +266,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
     except ValueError as error:  # sizes that lnrnn does not have
         return str(error), ""
     report._undo.append(partial(torch_nn.restore_module, module))
+    vars(module)["_frozen"] = report._frozen
     return None, _replacement(module)
 
 

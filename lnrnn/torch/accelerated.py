@@ -45,7 +45,7 @@ class Accelerated(Keeping):
     """The base of these classes, to which torch_nn.accelerate_module sets the class of a module.
 
     A derived class has a class of torch.nn as a further base, and defines `_names`, `_networks_of`, `_usual`,
-    `_unsupported_arguments` and `_computed`.
+    `_few`, `_unsupported_arguments` and `_computed`.
     """
 
     _engine: str | None = None
@@ -62,9 +62,9 @@ class Accelerated(Keeping):
 
         It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
         under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses. The property may be set. "torch" uses torch.nn's
-        forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None
-        restores the default.
+        x or states that are empty, or that torch.nn refuses, and small calls of few steps with gradients,
+        which torch computes faster. The property may be set. "torch" uses torch.nn's forward for all calls.
+        "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
         """
         if self._engine is not None:
             return self._engine
@@ -97,6 +97,18 @@ class Accelerated(Keeping):
         """Returns the text of the network that computes a call with tensors; None if it is not only one."""
         raise NotImplementedError
 
+    def _few(self, input: Tensor) -> bool:
+        """Returns whether torch computes a call with gradients faster, because it has few multiply-adds."""
+        raise NotImplementedError
+
+    def _better_by_torch(self, input: Any) -> bool:
+        if not torch.is_grad_enabled() or self._engine is not None or not isinstance(input, Tensor):
+            return False
+        if torch.compiler.is_compiling() or not self._few(input):
+            return False
+        own: dict[str, Any] = self._parameters
+        return input.requires_grad or any(p is not None and p.requires_grad for p in own.values())
+
     def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
         """Returns the result of a call that lnrnn can compute."""
         raise NotImplementedError
@@ -116,13 +128,13 @@ class Accelerated(Keeping):
         return self._forward(input, hx)
 
     def _forward(self, input: Any, hx: Any) -> Any:
-        if self._engine == "torch":
+        if self._engine == "torch" or self._better_by_torch(input):
             return super().forward(input, hx)
         parameters: list[Tensor] = []
-        reason = other_system() or self._unsupported_arguments(input, hx)
+        reason = other_system()
         if not reason:
             parameters = self._parameter_list()
-            reason = self._unsupported_parameters(parameters)
+            reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
         if reason:
             if self._engine == "lnrnn":
                 raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")

@@ -1,11 +1,11 @@
 """Notices whether tensors have changed since their weights were packed, without reading them whole.
 
 `seen` makes a record of tensors, and `record.holds(tensors)` says whether they are as they were. It compares
-the address of the memory, torch's counter of writes (`tensor._version`), the size, and 32 elements of each
+the address of the memory, torch's counter of writes (`tensor._version`), the size, and 8 elements of each
 tensor. All writes that torch counts are noticed: in-place operations, optimisers, load_state_dict, `p.data =
-new`, module.to(). The elements are for writes that torch does not count: fused optimisers, and writes through
-p.data, p.detach().numpy() or other memory of the same numbers. These are noticed if they change one of the
-elements, as an optimiser's step or a copy of another network does, but perhaps not if they change few.
+new`, module.to(). Torch does not count writes of fused optimisers, and writes through p.data, NumPy or an alias.
+These are noticed only if they change one of the elements. An optimiser's step or a copy of another network
+does so, but a write of few elements perhaps does not.
 
 A record keeps the memory of its tensors. So no other tensor can get their address, while the record exists.
 """

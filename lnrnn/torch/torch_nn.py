@@ -25,6 +25,8 @@ Tensor = torch.Tensor
 class AcceleratedLayer(Accelerated):
     """The base of AcceleratedRNN, AcceleratedLSTM and AcceleratedGRU."""
 
+    # The gates, and the steps and multiply-adds up to which torch trains faster (Zen 4).
+    _least: tuple[int, int, float]
     # The attributes of torch.nn.RNNBase.
     proj_size: int
     num_layers: int
@@ -65,6 +67,13 @@ class AcceleratedLayer(Accelerated):
         whole = [named(module.input_size, module.num_layers, batch_first) for batch_first in (False, True)]
         below = directions * (module.proj_size or module.hidden_size)
         return (*whole, named(module.input_size, 1, False), named(below, 1, False))
+
+    def _few(self, input: Tensor) -> bool:
+        gates, steps, least = self._least
+        if input.dim() != 3 or input.shape[1 if self.batch_first else 0] > steps:
+            return False
+        weights = gates * self.hidden_size * (self.input_size + self.hidden_size)
+        return input.numel() * weights < least * self.input_size
 
     def _usual(self) -> str | None:
         return None if self.training and self.dropout else self._networks[self.batch_first]
@@ -133,18 +142,21 @@ class AcceleratedRNN(AcceleratedLayer, torch.nn.RNN, metaclass=Like):
     """torch.nn.RNN on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.RNN
+    _least = 1, 4, 1e7
 
 
 class AcceleratedLSTM(AcceleratedLayer, torch.nn.LSTM, metaclass=Like):
     """torch.nn.LSTM on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.LSTM
+    _least = 4, 0, 0.0
 
 
 class AcceleratedGRU(AcceleratedLayer, torch.nn.GRU, metaclass=Like):
     """torch.nn.GRU on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.GRU
+    _least = 3, 2, 2e6
 
 
 _LAYERS = AcceleratedRNN, AcceleratedLSTM, AcceleratedGRU

@@ -280,3 +280,26 @@ def test_hooks_that_are_added_later_are_called():
         module.register_full_backward_hook(lambda *_: calls.append("backward"))
     module(torch.randn(T, B, I, requires_grad=True))[0].sum().backward()
     assert calls[2:] == ["before", "after", "backward"]
+
+
+class OwnCell(nn.LSTMCell):
+    def forward(self, input, hx=None):
+        h, c = super().forward(-input, hx)
+        return 2 * h, c
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_derived_cells_are_taken(computed):
+    module, plain = OwnCell(I, H), OwnCell(I, H)
+    for each in (module, plain) if computed else ():
+        nn.utils.parametrizations.weight_norm(each, "weight_ih")
+    plain.load_state_dict(module.state_dict())
+    report = accelerate(nn.ModuleDict({"cell": module}))
+    assert [name for name, _ in report.replaced] == ["cell"] and isinstance(module, OwnCell)
+    x, state = torch.randn(B, I), (torch.randn(B, H), torch.randn(B, H))
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            for _ in range(2):
+                assert_same(module.eval()(x, state), plain.eval()(x, state))
+    report.restore()
+    assert type(module).__name__ == type(plain).__name__

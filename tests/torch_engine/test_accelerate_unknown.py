@@ -274,3 +274,33 @@ def test_the_run_that_watches_calls_changes_nothing():
     accelerate(model, torch.randn(B, I, generator=X))
     assert model.training and model.drop.training and torch.equal(torch.get_rng_state(), number)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+class Attention(nn.Module):
+    """Attention that depends on the sum of all weights before, as in Tacotron 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.place, self.energy = nn.Linear(H, 10), nn.Linear(1, 10), nn.Linear(10, 1)
+
+    def forward(self, h, before):
+        hidden = torch.tanh(self.query(h)[:, None] + self.place(before[..., None]))
+        return torch.softmax(self.energy(hidden)[..., 0], 1)
+
+
+class AttentionDecoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unit, self.attention = Unit(), Attention()
+
+    def forward(self, memory):
+        state, before = {"h": memory.new_zeros(len(memory), H)}, memory.new_zeros(memory.shape[:2])
+        for _ in range(T):
+            weights = self.attention(state["h"], before)
+            before = before + weights
+            state = self.unit((weights[..., None] * memory).sum(1), state)
+        return state["h"]
+
+
+def test_attention_that_gets_its_own_weights_is_not_listed():
+    assert list(listed(AttentionDecoder(), torch.randn(B, 7, I))) == ["unit"]
