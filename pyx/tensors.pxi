@@ -136,8 +136,8 @@ cdef class Kept:
     def call(self, str network, dict parameters, x, state):
         """Runs the network on tensors. Returns (y, h) or (y, (h, c)), of a cell h or (h, c).
 
-        Returns None if a mode of torch is active, the weights may have changed, or an argument is not a float32 tensor on the CPU of
-        the right shape, or not contiguous. The values of `parameters` are the tensors of `record`."""
+        Returns None if a mode of torch is active or the weights may have changed. It also does so for an argument that is no
+        contiguous float32 tensor on the CPU, of the right shape. The values of `parameters` are the tensors of `record`."""
         cdef int threads, ndim, at = 0
         cdef bint apart = not self.cell  # the axis of the sequences in states
         if (self.record is None or self.packed is None or type(x) is not torch_tensor

@@ -127,8 +127,8 @@ def accelerate(
     torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
     set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
-    Calls without gradients keep packed weights. A call packs them again if the address, the layout or torch's
-    count of writes of a parameter has changed, or one of 8 of its elements. Torch does not count writes of
+    Calls without gradients keep packed weights. A call packs them again after a change: of a parameter's
+    address or layout, of torch's count of writes, or of one of 8 elements. Torch does not count writes of
     fused optimisers, and those through p.data, NumPy or other memory of the same numbers. Such a write is
     noticed if it changes one of these elements, as an optimiser's step does. After a write of a few elements,
     set `module.frozen = False`, which compares all bytes. `check` compares modules as they are replaced, so

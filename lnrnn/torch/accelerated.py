@@ -62,8 +62,8 @@ class Accelerated(Keeping):
 
         It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
         under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses, and small calls of few steps with gradients,
-        which torch computes faster. The property may be set. "torch" uses torch.nn's forward for all calls.
+        x or states that are empty, or that torch.nn refuses. Small calls of few steps with gradients are
+        faster in torch, which computes them. The property may be set. "torch" uses torch.nn's forward for all calls.
         "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
         """
         if self._engine is not None:
@@ -155,7 +155,7 @@ class Accelerated(Keeping):
         raise NotImplementedError
 
     def _unsupported_states(self, hx: Any, shapes: Sequence[tuple[int, ...]]) -> str | None:
-        """Does the same for the initial states, of which there are as many as shapes, or None."""
+        """Does the same for the initial states. hx: None, or a state for each of the shapes."""
         if hx is None:
             return None
         if len(shapes) == 2 and not (isinstance(hx, (tuple, list)) and len(hx) == 2):

@@ -2,10 +2,10 @@
 
 `seen` makes a record of tensors, and `record.holds(tensors)` says whether they are as they were. It compares
 the address of the memory, torch's counter of writes (`tensor._version`), the size, and 8 elements of each
-tensor. All writes that torch counts are noticed: in-place operations, optimisers, load_state_dict, `p.data =
-new`, module.to(). Torch does not count writes of fused optimisers, and writes through p.data, NumPy or an alias.
-These are noticed only if they change one of the elements. An optimiser's step or a copy of another network
-does so, but a write of few elements perhaps does not.
+tensor. So it notices all writes that torch counts: in-place operations, optimisers, load_state_dict,
+module.to(), and `p.data = new`. Torch does not count writes of fused optimisers, and those through p.data,
+NumPy or an alias. Such a write is noticed only if it changes one of the elements. An optimiser's step does
+so, but a write of few elements perhaps does not.
 
 A record keeps the memory of its tensors. So no other tensor can get their address, while the record exists.
 """

@@ -1,4 +1,4 @@
-/* x_t (B, D) for each t, or x (.., B, D), h0 (B, P), c0 (B, H) -> y (T, B, P), h_t (B, P), c (B, H).
+/* x_t (B, D) or x (.., B, D); h0 (B, P), c0 (B, H) -> y (T, B, P), h_t (B, P), c (B, H).
  * Runs a chain of steps through a network. An input with one sequence serves all sequences. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Finds chains: steps of a cell with equal weights, each of which reads the states of the step before, as exporters unroll a loop.
+/* Finds chains: steps of a cell with equal weights, where a step reads the states of the one before. Exporters unroll loops so.
  * A chain is claimed as one node. */
 #include <string.h>
 
@@ -90,7 +90,7 @@ static int joins(step *a, int a_is_first, step *b)
 
 /* --- the input and the output of all steps -------------------------------------------------------------- */
 
-/* Sets x and `first` if each input is one step of x (T, B, D), and all are in the order of steps or all in the other order. */
+/* Sets x and `first` if each input is one step of x (T, B, D), in the order of steps or all in the other order. */
 static void join_inputs(graph *g, chain *c)
 {
     value *x = NULL;

@@ -48,8 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def error(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
-    """Returns the largest difference, as a part of the largest number if that is above 1. Empty results agree,
-    because the runtime's sizes are 0 if a Loop made no step."""
+    """Returns the largest difference, as a part of the largest number if that is above 1.
+
+    Empty results agree, because the runtime's sizes are 0 if a Loop made no step.
+    """
     if any(a.shape != b.shape and (a.size or b.size) for a, b in zip(ours, theirs, strict=True)):
         return float("inf")
     errors = [
