@@ -63,8 +63,8 @@ class Accelerated(Keeping):
         It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
         under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
         x or states that are empty, or that torch.nn refuses. Small calls of few steps with gradients are
-        faster in torch, which computes them. The property may be set. "torch" uses torch.nn's forward for all calls.
-        "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
+        faster in torch, which computes them. The property may be set. "torch" uses torch.nn's forward for all
+        calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
         """
         if self._engine is not None:
             return self._engine

@@ -90,7 +90,7 @@ static int joins(step *a, int a_is_first, step *b)
 
 /* --- the input and the output of all steps -------------------------------------------------------------- */
 
-/* Sets x and `first` if each input is one step of x (T, B, D), in the order of steps or all in the other order. */
+/* Sets x and `first` if each input is a step of x (T, B, D), in the order of steps or in the reverse order. */
 static void join_inputs(graph *g, chain *c)
 {
     value *x = NULL;
