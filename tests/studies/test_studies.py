@@ -61,7 +61,8 @@ def check_a_quick_run(name, folder, printed):
 QUICK_RUN = ["--quick", "--tune", "--output-dir", "out put"]
 
 
-@pytest.mark.filterwarnings("ignore:constrained_layout not applied:UserWarning")  # names are long in a quick figure
+# Names are long in a quick figure.
+@pytest.mark.filterwarnings("ignore:constrained_layout not applied:UserWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_quick_run_works_from_another_folder(name, tmp_path, monkeypatch, capsys):
     """All run in this process, because the imports of a new one take longer than a quick run."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
-SMALLER = ["-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops", "-fno-unwind-tables"]
-SMALLER += ["-fno-asynchronous-unwind-tables"]
+PLAIN_LOOPS = ["-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops"]
+NO_UNWINDING = ["-fno-unwind-tables", "-fno-asynchronous-unwind-tables"]
 MARCH, MCPU = "-march=armv8.2-a", "-mcpu=generic+v8_2a"
 
 
@@ -25,4 +25,4 @@ def translated(word: str) -> str:
 
 if __name__ == "__main__":
     words = map(translated, sys.argv[1:])
-    os.execv(sys.executable, [sys.executable, "-m", "ziglang", "cc", *words, *SMALLER])
+    os.execv(sys.executable, [sys.executable, "-m", "ziglang", "cc", *words, *PLAIN_LOOPS, *NO_UNWINDING])
