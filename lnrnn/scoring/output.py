@@ -1,19 +1,18 @@
-"""Writes the files of `lnrnn score`: the input's row groups with results, in order, and the bad rows."""
+"""Writes the outputs of `lnrnn score`: columns of the input, whose pages are copied, and the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..files import replacing
-from ..rnn.models import Model
-from . import parquet
-from .job import Job
-
-COUNTS = ("rows", "steps", "bad rows")
+from . import footer, pages, parquet, thrift
+from .footer import CHUNK, COLUMNS, ROW_GROUPS, ROWS
+from .inputs import Input, InputError
+from .pages import Compression
+from .thrift import I64, STRUCT, Struct
 
 
 @contextmanager
@@ -31,63 +30,100 @@ def writing(path: Path, schema: Any, scratch: Path) -> Iterator[Any]:
         yield writer
 
 
-@dataclass
 class Output:
-    """Writes row groups of the input with their results, in the order of calls of `add`.
+    """An output, which gets a row group for each row group of the input.
 
-    source: the input, a ParquetFile. rows: the ParquetWriter of OUT. reasons: the ParquetWriter of the list
-    of bad rows, or None. scored: the numbers of rows, steps and bad rows so far.
+    write: a function that writes bytes. source: the Input. file: it, opened. own: its footer. keep: the
+    numbers of the columns to copy. compression: None keeps that of the input. schema: pyarrow's schema of
+    the output, whose last column has the results.
     """
 
-    job: Job
-    model: Model
-    source: Any
-    rows: Any
-    reasons: Any = None
-    scored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0), init=False)
+    def __init__(
+        self,
+        write: Callable[[Any], object],
+        source: Input,
+        file: Any,
+        own: Struct,
+        keep: list[int],
+        compression: Compression | None,
+        schema: Any,
+    ) -> None:
+        self._write, self._source, self._file, self._own = write, source, file, own
+        self._keep, self._compression, self._schema = keep, compression, schema
+        self._leaves = [leaf for k in keep for leaf in footer.trees(own)[k][1]]
+        self._groups: list[Struct] = []
+        self._rows = self._at = 0
+        self._put(footer.MAGIC)
 
-    def add(self, index: int, results: Path, bad: Path) -> None:
-        """Writes row group `index`. results, bad: the files of its results, and of its bad rows if any."""
-        pa, _ = parquet.packages()
-        schema = self.rows.schema
-        # Each batch becomes a row group of OUT, so that a large row group need not be in memory at once.
-        pieces = parquet.rows_at_a_time(self.source, index, self.job.scorer, self.model)
-        kind = schema.field(self.job.scorer.output).type
-        with parquet.opened(str(results)) as part:
-            facts, groups = parquet.facts_of(part), range(part.num_row_groups)
-            column_of_results = _Rows(
-                batch for k in groups for batch in parquet.batches(part, str(results), k, pieces)
-            )
-            for batch in parquet.batches(self.source, self.job.input, index, pieces):
-                column = pa.chunked_array(column_of_results.next(len(batch)), kind)
-                self.rows.write_table(pa.Table.from_arrays([*batch.columns, column], schema=schema))
-        if not facts["rows"]:
-            self.rows.write_table(schema.empty_table())
-        for name in COUNTS:
-            self.scored[name] += facts[name]
-        if self.reasons is not None and facts["bad rows"]:
-            with parquet.opened(str(bad)) as file:
-                for batch in file.iter_batches():
-                    self.reasons.write_batch(batch)
+    def _put(self, data: bytes) -> None:
+        self._write(data)
+        self._at += len(data)
+
+    def compression_of(self, column: str) -> Compression:
+        """Returns the codec of a column of the input, or SNAPPY if a new file cannot have it."""
+        names = [trees[0][0][footer.NAME][1].decode() for trees in footer.trees(self._own)]
+        leaves = footer.trees(self._own)[names.index(column)][1]
+        for group in self._own[ROW_GROUPS][1].values[:1]:
+            codec = group[COLUMNS][1].values[leaves[0]][CHUNK][1][footer.CODEC][1]
+            return Compression(pages.NAMES.get(codec, "snappy"))
+        return Compression("snappy")
+
+    def add(self, index: int, results: Path) -> None:
+        """Writes row group `index`. results: the file of its results."""
+        group, begin = self._own[ROW_GROUPS][1].values[index], self._at
+        columns = group[COLUMNS][1].values
+        chunks = [self._copied(columns[leaf]) for leaf in self._leaves]
+        with results.open("rb") as part:
+            parts = footer.parse(footer.read(part))[ROW_GROUPS][1].values
+            for column in zip(*(each[COLUMNS][1].values for each in parts), strict=True):
+                to = self._at
+                copied = [self._put_all(pages.copy(part, each[CHUNK][1])) for each in column]
+                chunks.append(footer.moved(footer.joined(copied), to))
+        rows = group[footer.GROUP_ROWS][1]
+        self._groups.append(footer.row_group(rows, chunks, begin))
+        self._rows += rows
+
+    def _put_all(self, blocks: Generator[bytes, None, Struct]) -> Struct:
+        while True:
+            try:
+                block = next(blocks)
+            except StopIteration as end:
+                chunk: Struct = end.value
+                return chunk
+            self._put(block)
+
+    def _copied(self, column: Struct) -> Struct:
+        """Copies a column of the input. Returns its ColumnMetaData. Raises InputError if it is damaged."""
+        to, name = self._at, f"{self._source} cannot be copied: "
+        if footer.IN_ANOTHER_FILE in column:
+            raise InputError(name + "it has columns in another file")
+        chunk = column[CHUNK][1]
+        blocks = (
+            pages.copy(self._file, chunk)
+            if self._compression is None
+            else pages.recompress(self._file, chunk, self._compression)
+        )
+        return footer.moved(self._put_all(_of_input(blocks, name)), to)
+
+    def close(self, facts: dict[str, str]) -> None:
+        """Writes the footer. facts: more metadata."""
+        pa, pq = parquet.packages()
+        sink = pa.BufferOutputStream()
+        results = pa.schema([self._schema.field(len(self._schema.names) - 1)])
+        with pq.ParquetWriter(sink, results):
+            pass
+        empty = footer.parse(footer.read(pa.BufferReader(sink.getvalue())))
+        metadata = {name.encode(): value.encode() for name, value in facts.items()}
+        end = footer.with_columns(self._own, self._keep, empty, self._schema, metadata)
+        end[ROWS] = I64, self._rows
+        end[ROW_GROUPS] = thrift.LIST, thrift.List(STRUCT, self._groups)
+        data = thrift.written(end)
+        self._put(data + len(data).to_bytes(4, "little") + footer.MAGIC)
 
 
-class _Rows:
-    """Divides the rows of a column, which come in batches, into arrays of other lengths."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self._left: Any = None
-
-    def next(self, rows: int) -> list[Any]:
-        """Returns arrays that have the next `rows` rows together. Raises ValueError if there are fewer."""
-        result = []
-        while rows:
-            if self._left is None or not len(self._left):
-                batch = next(self._batches, None)
-                if batch is None:  # pragma: no cover - is_complete has refused such a file
-                    raise ValueError("a file of results has too few rows")
-                self._left = batch.column(0)
-            result.append(self._left[:rows])
-            self._left = self._left[len(result[-1]) :]
-            rows -= len(result[-1])
-        return result
+def _of_input(blocks: Generator[bytes, None, Struct], name: str) -> Generator[bytes, None, Struct]:
+    """Yields the blocks. An error of theirs becomes an InputError whose message begins with `name`."""
+    try:
+        return (yield from blocks)
+    except (OSError, ValueError, LookupError, parquet.packages()[0].ArrowException) as error:
+        raise InputError(f"{name}{str(error)[:400]}") from error
