@@ -1,0 +1,256 @@
+"""Tests which columns `lnrnn score` copies, and how it compresses them, without decoding them."""
+
+from __future__ import annotations
+
+import pytest
+
+import lnrnn
+import sequence_files
+from lnrnn import cli
+from lnrnn.scoring import footer, pages, parquet, thrift
+from networks import network
+
+pytest.importorskip("safetensors")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+D = 3
+CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
+
+
+@pytest.fixture
+def files(tmp_path, rng):
+    """Returns a model, an output, and a table with columns of many kinds."""
+    network(D, 4, cell="GRU").save(tmp_path / "m.safetensors")
+    table = pa.table({
+        "id": [f"user {k}" for k in range(50)],
+        "x": sequence_files.sequences(rng, rng.integers(0, 9, 50), D, null=(3, 44)),
+        "words": pa.array([None if k % 7 == 0 else f"word {k % 5}" for k in range(50)]).dictionary_encode(),
+        "pair": pa.array([{"a": [k] * (k % 3), "b": {"c": None}} for k in range(50)]),
+        "map": pa.array([[("k", k)] for k in range(50)], pa.map_(pa.string(), pa.int64())),
+        "nothing": pa.nulls(50),
+        "yes": pa.array([k % 2 == 0 for k in range(50)]),
+        "time": pa.array(range(50), pa.timestamp("ns")),
+        "numbers": pa.array(rng.standard_normal(50)),
+    })  # fmt: skip
+    return tmp_path / "m.safetensors", tmp_path / "in.parquet", tmp_path / "out.parquet", table
+
+
+def score(files, *words):
+    return cli.main(["score", *map(str, [*files[:3], "--column", "x", "--workers", "1", *words])])
+
+
+def codecs(path):
+    """Returns the codecs of each column, by the path of its leaves."""
+    found, metadata = {}, pq.read_metadata(path)
+    for k in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            each = metadata.row_group(k).column(column)
+            found.setdefault(each.path_in_schema.split(".")[0], set()).add(each.compression.lower())
+    return found
+
+
+def read(path):
+    """Returns the table, after it has verified the checksums of pages."""
+    return pq.ParquetFile(path, page_checksum_verification=True).read()
+
+
+def assert_scored(files, keep=None):
+    model, _, output, table = files
+    want = sequence_files.as_written(lnrnn.Scorer(model, "x")(table))
+    kept = [name for name in table.schema.names if keep is None or name in keep]
+    got = read(output)
+    assert got.equals(want.select([*kept, "x_last"])), got.schema
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_columns_keep_their_pages_and_compression(files, codec, version):
+    """Each column keeps its codec. The results have the codec of the sequences."""
+    model, source, output, table = files
+    mixed = {name: codec for name in table.schema.names} | {"id": "gzip"}
+    known = {column: mixed[column.split(".")[0]] for column in leaves(table)}
+    pq.write_table(
+        table, source, row_group_size=20, compression=known, data_page_version=version, data_page_size=64,
+        write_page_index=True, write_page_checksum=True, sorting_columns=[pq.SortingColumn(8)],
+    )  # fmt: skip
+    assert score(files) == 0
+    assert_scored(files)
+    name = {"none": "uncompressed"}.get(codec, codec)
+    assert codecs(output) == {**dict.fromkeys([*table.schema.names, "x_last"], {name}), "id": {"gzip"}}
+    for path in (source, output):
+        with path.open("rb") as file:
+            own = footer.parse(footer.read(file))
+            first, length = footer.extent(own[4][1].values[1][1][1].values[0][3][1])
+            file.seek(first)
+            found = file.read(length)
+            if path == source:
+                want = found
+    assert found == want
+    metadata = pq.read_metadata(output)
+    assert metadata.created_by == pq.read_metadata(source).created_by
+    assert metadata.row_group(0).column(0).statistics.min == "user 0"
+
+
+def leaves(table):
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    schema = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [schema.column(k).path for k in range(len(schema))]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("new", CODECS)
+@pytest.mark.parametrize("old", CODECS)
+def test_the_compression_may_change(files, old, new, version):
+    model, source, output, table = files
+    pq.write_table(
+        table, source, row_group_size=20, compression=old, data_page_version=version, data_page_size=64,
+        write_page_checksum=True,
+    )  # fmt: skip
+    assert score(files, "--compression", new) == 0
+    assert_scored(files)
+    name = {"none": "uncompressed"}.get(new, new)
+    assert codecs(output) == dict.fromkeys([*table.schema.names, "x_last"], {name})
+
+
+def test_a_level_of_compression(files):
+    model, source, output, table = files
+    text = pa.array([f"{k * 7919 % 1000} and {k * k % 977}" for k in range(20_000)])
+    table = pa.table({"x": pa.nulls(20_000, table["x"].type), "text": text})
+    pq.write_table(table, source, compression="none", use_dictionary=False)
+    sizes = []
+    for level in ("1", "19"):
+        assert score(files, "--compression", "zstd", "--compression-level", level) == 0
+        assert read(output)["text"].equals(table["text"])
+        sizes.append(output.stat().st_size)
+    assert sizes[1] < 0.9 * sizes[0] < 0.5 * source.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "words, keep",
+    [
+        (["--keep", "id,numbers"], ["id", "numbers"]),
+        (["--keep", "map,pair"], ["pair", "map"]),
+        (["--keep", "x"], ["x"]),
+        (["--only-results"], []),
+        (["--only-results", "--id-column", "id"], ["id"]),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_columns_that_are_not_kept_are_left_out(files, words, keep, compression):
+    pq.write_table(files[3], files[1], row_group_size=20, sorting_columns=[pq.SortingColumn(0)])
+    assert score(files, *words, *(["--compression", compression] if compression else [])) == 0
+    assert_scored(files, keep)
+
+
+def test_only_the_sequences_are_decoded_and_once(files, monkeypatch):
+    """The pages of another column are damaged, and their damage is copied."""
+    model, source, output, table = files
+    pq.write_table(table, source, row_group_size=20, compression="zstd")
+    data, metadata = bytearray(source.read_bytes()), pq.read_metadata(source)
+    for k in range(metadata.num_row_groups):
+        column = metadata.row_group(k).column(metadata.num_columns - 1)
+        first = column.dictionary_page_offset or column.data_page_offset
+        data[first : first + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    source.write_bytes(data)
+    real, calls = parquet.batches, []
+
+    def batches(file, source, index, rows, columns):
+        calls.append((index, columns))
+        return real(file, source, index, rows, columns)
+
+    monkeypatch.setattr(parquet, "batches", batches)
+    assert score(files, "--id-column", "id") == 0
+    assert calls == [(k, ["x"]) for k in range(3)]
+    want = sequence_files.as_written(lnrnn.Scorer(model, "x")(table))
+    kept = [*table.schema.names[:-1], "x_last"]
+    assert pq.read_table(output, columns=kept).equals(want.select(kept))
+
+
+def test_metadata_stay_but_those_of_other_schemas(files):
+    """Spark reads a schema of its own from metadata, which would not have the results."""
+    model, source, output, table = files
+    spark = "org.apache.spark.sql.parquet.row.metadata"
+    pq.write_table(table.replace_schema_metadata({"note": "kept", spark: "{}"}), source)
+    assert score(files) == 0
+    metadata = pq.read_metadata(output).metadata
+    assert metadata[b"note"] == b"kept" and spark.encode() not in metadata
+    assert pq.read_schema(output).metadata[b"note"] == b"kept"
+    assert lnrnn.__version__ in metadata[b"lnrnn"].decode() and b'"rows": 50' in metadata[b"lnrnn"]
+
+
+@pytest.mark.parametrize("reader", ["polars", "pandas", "Arrow's data sets"])
+def test_other_readers_read_the_output(files, reader):
+    model, source, output, table = files
+    table = table.drop_columns(["map", "nothing", "pair"])
+    pq.write_table(table, source, row_group_size=20, compression="zstd")
+    assert score(files) == 0
+    want = sequence_files.as_written(lnrnn.Scorer(model, "x")(table))["x_last"].to_pylist()
+    if reader == "polars":
+        frame = pytest.importorskip("polars").read_parquet(output)
+        assert frame["x_last"].to_list() == want and frame["id"].to_list() == table["id"].to_pylist()
+    elif reader == "pandas":
+        frame = pytest.importorskip("pandas").read_parquet(output)
+        cells = [None if cell is None else cell.tolist() for cell in frame["x_last"]]
+        assert cells == want and frame["id"].tolist() == table["id"].to_pylist()
+    else:
+        chosen = pytest.importorskip("pyarrow.dataset").field("id") == "user 7"
+        assert pq.read_table(output, filters=chosen)["x_last"].to_pylist() == want[7:8]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--keep", "nowhere"], "there is no column 'nowhere'"),
+        (["--compression-level", "3"], "--compression-level must be left out without --compression"),
+        (["--compression", "snappy", "--compression-level", "3"], "for this codec, which has no levels"),
+        (["--compression", "zstd", "--compression-level", "99"], "--compression-level must be from "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_options_are_refused(files, capsys, words, message):
+    pq.write_table(files[3], files[1])
+    assert score(files, *words) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1 and not files[2].exists()
+
+
+def test_a_damaged_page_is_named_when_the_compression_changes(files, capsys):
+    model, source, output, table = files
+    pq.write_table(table, source, row_group_size=20, compression="zstd")
+    column = pq.read_metadata(source).row_group(1).column(0)
+    data, first = bytearray(source.read_bytes()), column.dictionary_page_offset
+    data[first : first + 40] = b"\xff" * 40
+    source.write_bytes(data)
+    assert score(files, "--compression", "none") == 2
+    err = capsys.readouterr().err
+    assert "in.parquet cannot be copied: " in err and not output.exists()
+
+
+def test_structs_of_thrift_are_read_and_written(rng):
+    fields = {
+        1: (thrift.TRUE, True), 2: (thrift.FALSE, False), 3: (thrift.BYTE, 200), 4: (thrift.I16, -7),
+        5: (thrift.I32, 2**31 - 1), 40: (thrift.I64, -(2**63)), 41: (thrift.DOUBLE, 0.1),
+        42: (thrift.BINARY, b"x" * 300), 43: (thrift.LIST, thrift.List(thrift.I32, list(range(40)))),
+        44: (thrift.SET, thrift.List(thrift.TRUE, [1, 2])), 45: (thrift.STRUCT, {}),
+        46: (thrift.MAP, thrift.Map(0, [])), 47: (thrift.UUID, bytes(16)),
+        48: (thrift.MAP, thrift.Map(thrift.BINARY << 4 | thrift.I64, [(b"a", 5), (b"b", -5)])),
+    }  # fmt: skip
+    data = thrift.written(fields)
+    assert thrift.read(b"??" + data + b"more", 2) == (fields, len(data) + 2)
+    for end in range(len(data)):
+        with pytest.raises(IndexError):
+            thrift.read(data[:end])
+    with pytest.raises(ValueError, match="unknown type 14"):
+        thrift.read(b"\x1e\x00")
+    with pytest.raises(ValueError, match="too many levels"):
+        thrift.read(b"\x1c" * 100)
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        thrift.read(b"\x15" + b"\xff" * 20)
+
+
+def test_codecs_that_cannot_be_changed_are_refused():
+    with pytest.raises(ValueError, match="codec number 3 of Parquet, which cannot be changed"):
+        pages._codec(3)
