@@ -1,4 +1,4 @@
-"""What `lnrnn score` writes to stderr: progress, files that cannot be scored, and a summary.
+"""Writes the messages of `lnrnn score` to stderr: progress, files that are left out, and a summary.
 
 Lines are text or JSON. On a terminal, text has a progress bar instead of lines of progress.
 """
@@ -25,7 +25,7 @@ LOGS: tuple[Log, ...] = get_args(Log)
 
 
 class Report:
-    """A context that counts what is done, and reports it. inputs: the number of files."""
+    """A context that counts rows and files, and reports them. inputs: the number of files."""
 
     def __init__(self, log: Log, inputs: int) -> None:
         self._json, self._inputs = log == "json", inputs

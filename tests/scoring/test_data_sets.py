@@ -406,7 +406,7 @@ def test_refused_runs_write_nothing(folder, capsys, case):
 
 
 def test_the_root_of_a_file_system_is_no_output(folder, capsys):
-    """Unfinished files are beside the output, on the same file system."""
+    """The folder of unfinished files must be on the same file system as the output."""
     model = str(folder / "m.safetensors")
     assert cli.main(["score", model, str(folder / "in"), "/", "--column", "x"]) == 2
     assert "must be a folder of a file system, got its root, /" in capsys.readouterr().err

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import lnrnn
+import sequence_files
 from lnrnn import cli
 from lnrnn.scoring.sequences import INTO
 from networks import network
@@ -114,6 +117,19 @@ def test_polars_frames_come_back(path, rows, into, fixed):
     want = lists(lnrnn.Scorer(path, "x", into)(nested(rows))[f"x_{into}"])
     assert got[f"x_{into}"].to_list() == want
     assert lnrnn.Scorer(path, "x", into)(frame.clear()).height == 0
+
+
+def test_long_tables_are_grouped_by_polars(path, rows):
+    """The page scoring.md has this recipe."""
+    polars = pytest.importorskip("polars")
+    cells = [(k, t, *step) for k, row in enumerate(rows[:4]) for t, step in enumerate(row.tolist())]
+    frame = polars.DataFrame(cells, ["id", "time", *FEATURES], orient="row").sample(fraction=1, shuffle=True)
+    text = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
+    recipe = re.search(r"use `(frame\.sort.*?)` of polars", text, re.S)[1]
+    frame = frame.cast(dict.fromkeys(FEATURES, polars.Float32))
+    got = lnrnn.Scorer(path, columns=FEATURES)(eval(recipe, {"frame": frame}))
+    want = lists(lnrnn.Scorer(path, "x")(nested(rows))["x_last"])
+    assert got["id"].to_list() == [0, 2, 3] and got["y_last"].to_list() == [want[0], want[2], want[3]]
 
 
 def test_polars_rows_are_named(path, rows):
