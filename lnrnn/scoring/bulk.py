@@ -6,6 +6,7 @@ After a killed run, the next one computes only the missing row groups. report.py
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -124,7 +125,7 @@ def score(
 
 def _check_output(output: Path, files: Sequence[Input], folder: bool) -> None:
     """Raises ValueError for an output of another format, in the input, or at the place of a file system."""
-    if "://" in str(output) or ":/" in str(output):
+    if re.match("[a-z][a-z0-9+.-]+:/", str(output)):  # a Path has one slash
         raise ValueError(message("the output", "on this machine", str(output)))
     suffix = output.suffix.lower()
     if not folder and suffix not in ("", ".parquet", ".pq"):

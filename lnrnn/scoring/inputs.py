@@ -132,13 +132,15 @@ def _of(argument: str, root: str, files: Iterable[str], fs: Any) -> _Found:
 
 
 def _walked(paths: Iterable[str]) -> Iterator[str]:
+    """Yields the files among the paths and below them. A folder that links to itself is read once."""
+    seen = set()
     for path in paths:
         if not os.path.isdir(path):
-            if os.path.exists(path):
-                yield path
-            continue
-        for folder, _, names in os.walk(path, followlinks=True):
+            yield path
+        for folder, below, names in os.walk(path, followlinks=True):
+            seen.add(os.path.realpath(folder))
             yield from (os.path.join(folder, name) for name in names)
+            below[:] = [each for each in below if os.path.realpath(os.path.join(folder, each)) not in seen]
 
 
 def _fixed(pattern: str) -> str:

@@ -50,10 +50,19 @@ class Output:
     ) -> None:
         self._write, self._source, self._file, self._own = write, source, file, own
         self._keep, self._compression, self._schema = keep, compression, schema
-        self._leaves = [leaf for k in keep for leaf in footer.trees(own)[k][1]]
+        with self._reading_footer():
+            self._leaves = [leaf for k in keep for leaf in footer.trees(own)[k][1]]
         self._groups: list[Struct] = []
         self._rows = self._at = 0
         self._put(footer.MAGIC)
+
+    @contextmanager
+    def _reading_footer(self) -> Iterator[None]:
+        """A context in which a footer that lacks a field, or has another type of it, raises InputError."""
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
+            raise InputError(f"{self._source} cannot be copied: its footer is damaged ({error!r})") from error
 
     def _put(self, data: bytes) -> None:
         self._write(data)
@@ -61,26 +70,30 @@ class Output:
 
     def compression_of(self, column: str) -> Compression:
         """Returns the codec of a column of the input, or SNAPPY if a new file cannot have it."""
-        names = [trees[0][0][footer.NAME][1].decode() for trees in footer.trees(self._own)]
-        leaves = footer.trees(self._own)[names.index(column)][1]
-        for group in self._own[ROW_GROUPS][1].values[:1]:
-            codec = group[COLUMNS][1].values[leaves[0]][CHUNK][1][footer.CODEC][1]
-            return Compression(pages.NAMES.get(codec, "snappy"))
-        return Compression("snappy")
+        codec = None
+        with self._reading_footer():
+            trees = footer.trees(self._own)
+            names = [elements[0][footer.NAME][1] for elements, _ in trees]
+            leaf = trees[names.index(column.encode())][1][0]
+            for group in self._own[ROW_GROUPS][1].values[:1]:
+                codec = group[COLUMNS][1].values[leaf][CHUNK][1][footer.CODEC][1]
+        return Compression(pages.NAMES.get(codec, "snappy"))
 
     def add(self, index: int, results: Path) -> None:
         """Writes row group `index`. results: the file of its results."""
-        group, begin = self._own[ROW_GROUPS][1].values[index], self._at
-        columns = group[COLUMNS][1].values
-        chunks = [self._copied(columns[leaf]) for leaf in self._leaves]
+        begin = self._at
+        with self._reading_footer():
+            group = self._own[ROW_GROUPS][1].values[index]
+            columns, rows = group[COLUMNS][1].values, group[footer.GROUP_ROWS][1]
+            chunks = [self._copied(columns[leaf]) for leaf in self._leaves]
         with results.open("rb") as part:
             parts = footer.parse(footer.read(part))[ROW_GROUPS][1].values
             for column in zip(*(each[COLUMNS][1].values for each in parts), strict=True):
                 to = self._at
                 copied = [self._put_all(pages.copy(part, each[CHUNK][1])) for each in column]
                 chunks.append(footer.moved(footer.joined(copied), to))
-        rows = group[footer.GROUP_ROWS][1]
-        self._groups.append(footer.row_group(rows, chunks, begin))
+        with self._reading_footer():
+            self._groups.append(footer.row_group(rows, chunks, begin))
         self._rows += rows
 
     def _put_all(self, blocks: Generator[bytes, None, Struct]) -> Struct:
@@ -114,10 +127,11 @@ class Output:
             pass
         empty = footer.parse(footer.read(pa.BufferReader(sink.getvalue())))
         metadata = {name.encode(): value.encode() for name, value in facts.items()}
-        end = footer.with_columns(self._own, self._keep, empty, self._schema, metadata)
-        end[ROWS] = I64, self._rows
-        end[ROW_GROUPS] = thrift.LIST, thrift.List(STRUCT, self._groups)
-        data = thrift.written(end)
+        with self._reading_footer():
+            end = footer.with_columns(self._own, self._keep, empty, self._schema, metadata)
+            end[ROWS] = I64, self._rows
+            end[ROW_GROUPS] = thrift.LIST, thrift.List(STRUCT, self._groups)
+            data = thrift.written(end)
         self._put(data + len(data).to_bytes(4, "little") + footer.MAGIC)
 
 

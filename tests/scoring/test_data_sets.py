@@ -107,6 +107,15 @@ def test_partitions_whose_names_begin_with_an_underscore_are_read(folder):
     assert "_year=1/c.parquet" in files(folder / "out")
 
 
+def test_links_to_folders_are_followed_once(folder):
+    (folder / "in" / "day=1" / "again").symlink_to(folder / "in")
+    (folder / "other").mkdir()
+    shutil.copy(folder / "in" / "c.parquet", folder / "other")
+    (folder / "in" / "day=3").symlink_to(folder / "other")
+    assert score(folder, folder / "in") == 0
+    assert files(folder / "out") == sorted([*NAMES, "day=3/c.parquet"])
+
+
 @pytest.mark.parametrize(
     "given, expected",
     [
