@@ -112,6 +112,23 @@ def test_the_compression_may_change(files, old, new, version):
     assert_scored(files)
     name = {"none": "uncompressed"}.get(new, new)
     assert codecs(output) == dict.fromkeys([*table.schema.names, "x_last"], {name})
+    assert_positions(output)
+
+
+def assert_positions(path):
+    """Asserts that the positions of the footer are those of pages of data and dictionaries."""
+    data, metadata = path.read_bytes(), pq.read_metadata(path)
+    for k in range(metadata.num_row_groups):
+        for each in (metadata.row_group(k).column(j) for j in range(metadata.num_columns)):
+            assert thrift.read(data, each.data_page_offset)[0][1][1] in (0, 3)
+            if each.has_dictionary_page:
+                assert thrift.read(data, each.dictionary_page_offset)[0][1][1] == 2
+
+
+def test_bloom_filters_stay_behind():
+    """They are not copied, so the output must not have their position."""
+    chunk = {7: (thrift.I64, 10), 9: (thrift.I64, 50), 14: (thrift.I64, 90), 15: (thrift.I32, 8)}
+    assert footer.moved(chunk, 4) == {7: (thrift.I64, 10), 9: (thrift.I64, 4)}
 
 
 def test_a_level_of_compression(files):
