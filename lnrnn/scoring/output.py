@@ -70,7 +70,7 @@ class Output:
 
     def compression_of(self, column: str) -> Compression:
         """Returns the codec of a column of the input, or SNAPPY if a new file cannot have it."""
-        codec = None
+        codec = -1
         with self._reading_footer():
             trees = footer.trees(self._own)
             names = [elements[0][footer.NAME][1] for elements, _ in trees]
