@@ -78,7 +78,7 @@ warnings:
 	$(PYTHON) tests/campaigns/run.py warnings $(ARGS)
 
 # Campaigns build in build/campaigns. Those of this list need more packages than the tests.
-whole_campaigns = coverage engines mutants torch_samples
+whole_campaigns = coverage engines mutants shards torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
     $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns) $(if $(filter site,$(NAME)),$(VENV)/.docs)
 	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage[toml]>=7.10" "gcovr>=8")
@@ -109,7 +109,7 @@ peers: $(VENV)/.bench
 
 # Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
-	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16" "onnxscript>=0.5" "openvino>=2025.4"
+	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16" "onnxscript>=0.5" "openvino>=2025.4" redis uvloop picows prometheus_client
 	$(PIP) install --quiet --no-deps silero-vad piper-tts ddddocr
 	touch $@
 

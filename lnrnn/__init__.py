@@ -56,6 +56,7 @@ __all__ = [
     "SLSTM",
     "Scorer",
     "SequenceTooLongError",
+    "SessionPool",
     "Stream",
     "StreamState",
     "batch_norm",
@@ -91,6 +92,7 @@ def __dir__() -> list[str]:
 # Modules that are imported at first use, because their import takes as long as that of all others.
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
+    "SessionPool": "lnrnn.sessions.pool",
     "data": "lnrnn.data",
     "from_keras": "lnrnn.importers.conversion",
     "from_onnx": "lnrnn.onnx",
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
     from .importers.conversion import from_keras, from_torch
     from .onnx import from_onnx, to_onnx
     from .scoring.scorer import Scorer
+    from .sessions.pool import SessionPool
 else:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:

@@ -111,11 +111,38 @@ LAST_STEP: int  # the largest step number of a stream
 class Lanes:
     states: list[ndarray]
     steps: ndarray
-    def __init__(self, network: Network, lanes: int) -> None: ...
+    def __init__(self, network: Network, lanes: int, rows: int) -> None: ...
     def step(self, x: Any, rows: Any, out: Any, resets: Any, threads: int) -> ndarray | None: ...
     def put(self, rows: ndarray, states: Sequence[ndarray | None], steps: ndarray | None) -> None: ...
 
 def step_all(steps: list[Any], threads: int) -> list[ndarray] | None: ...
+def lanes_of(tables: list[dict[Any, int]], ids: list[Any] | tuple[Any, ...]) -> ndarray | None: ...
+def all_finite(x: Any, n0: int, n1: int) -> bool: ...
+
+class Seen:
+    def __init__(
+        self, tensors: list[Any], arrays: list[ndarray | None] | None, same_objects: bool
+    ) -> None: ...
+    def holds(self, tensors: list[Any]) -> bool: ...
+
+def use_torch(tensor: Any, dtype: Any, to_tensor: Any, threads: Any, active: tuple[Any, ...]) -> None: ...
+
+class Kept:
+    network: str
+    overrun: Any
+    record: Seen | None
+    served: Any
+    def __init__(
+        self,
+        network: str,
+        overrun: Any,
+        record: Seen | None,
+        served: Any,
+        packed: Network | None,
+        pair: bool,
+        cell: bool,
+    ) -> None: ...
+    def call(self, network: str, parameters: Any, x: Any, state: Any) -> Any: ...
 
 class FileMemory: ...  # the compiled module's own
 

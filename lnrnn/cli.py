@@ -20,8 +20,8 @@ from lnrnn.errors import bad_value, message
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
+from lnrnn.scoring.compression import CODECS
 from lnrnn.scoring.job import ENGINES
-from lnrnn.scoring.pages import CODECS
 from lnrnn.scoring.report import LOGS
 from lnrnn.scoring.sequences import INTO, Bad
 from lnrnn.speakers import CELLS
@@ -316,7 +316,7 @@ def names(text: str) -> list[str]:
 def score_files(arguments: argparse.Namespace) -> int:
     """Implements ``lnrnn score MODEL IN... OUT --column NAME``. Returns 1 if files are left out."""
     from lnrnn.scoring import bulk, report  # slow to import, and unused by other commands
-    from lnrnn.scoring.pages import Compression
+    from lnrnn.scoring.compression import Compression
 
     try:
         for package in ("tqdm", "pyarrow"):

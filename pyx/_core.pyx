@@ -6,16 +6,18 @@ Python converts the arguments or raises an error. All functions assert that Pyth
 Objects that threads share change in critical sections, for Pythons without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongAndOverflow
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.pystate cimport PyThreadState
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset, strcmp
 
 from lnrnn cimport *
@@ -213,5 +215,6 @@ include "arrays.pxi"
 include "norm.pxi"
 include "network.pxi"
 include "stream.pxi"
+include "tensors.pxi"
 include "file.pxi"
 include "c_api.pxi"

@@ -1,7 +1,8 @@
 # Networks: descriptions, and calls on whole sequences, forward and backward.
 
 cdef enum:
-    FEW = 64  # calls of more sequences are checked in Python
+    FEW = 64  # calls of more sequences with lengths are checked in Python
+    MANY = 4096  # calls of more sequences are checked in Python
 
 INT8_INPUTS = LNRNN_INT8_INPUTS
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # indexed by LNRNN_ARRAY_F32 ..
@@ -67,7 +68,8 @@ cdef class Call:
     """Holds the memory of a call of a network. Only one call at a time uses an object."""
 
     cdef lnrnn_network_call c
-    cdef lnrnn_row rows[FEW]
+    cdef lnrnn_row *rows
+    cdef Py_ssize_t room  # the number of rows
     cdef lnrnn_network_fields *network  # the packed network, to which this object has a reference
     cdef lnrnn_network_fields one  # a network of one line (layer and direction) of it
     cdef object scratch
@@ -79,7 +81,17 @@ cdef class Call:
 
     def __dealloc__(self):
         free(self.c.line)
+        free(self.rows)
         lnrnn_network_release(<lnrnn_network *>self.network)
+
+    cdef int reserve(self, Py_ssize_t rows) except -1:
+        cdef void *memory
+        if rows > self.room:
+            memory = realloc(self.rows, rows * sizeof(lnrnn_row))
+            if memory == NULL:
+                raise MemoryError
+            self.rows, self.room = <lnrnn_row *>memory, rows
+        return 0
 
     cdef inline double work(self) noexcept:
         return self.c.network.step_work * <double>self.c.steps * <double>self.c.sequences
@@ -202,7 +214,7 @@ cdef class Network:
     def call(self, x, h0, lengths, int threads):
         """x (T, B, D), or (B, T, D) with batch_first. Returns y, and h or (h, c), as Network.__call__. threads 0: the default.
 
-        Returns None for more than FEW sequences, for arguments that are not ordinary arrays of the right types and shapes, and
+        Returns None for more than MANY sequences, or FEW with lengths. Also for arguments that are not ordinary arrays of the right types and shapes, and
         for invalid lengths. The caller then converts the arguments, or raises the error."""
         cdef Call call = self.take()
         found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None
@@ -250,7 +262,7 @@ cdef class Network:
         return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
-        """Sets the arrays of the call. Returns False if an array is not ordinary, or for more than FEW sequences."""
+        """Sets the arrays of the call. Returns False if an array is not ordinary, or for too many sequences."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef Py_ssize_t lines = n.layers * n.directions, T, B
@@ -260,7 +272,7 @@ cdef class Network:
         T, B = cnp.PyArray_DIMS(<cnp.ndarray>x)[0], cnp.PyArray_DIMS(<cnp.ndarray>x)[1]
         if self.d.batch_first:
             T, B = B, T
-        if T < 1 or B < 1 or B > FEW or T > n.refused_from:
+        if T < 1 or B < 1 or B > (FEW if lengths is not None else MANY) or T > n.refused_from:
             return False
         if h0 is not None:
             if n.states == 1:
@@ -272,6 +284,7 @@ cdef class Network:
                 return False
         if lengths is not None and not fits(lengths, cnp.NPY_INT64, 1, B, -1, -1):
             return False
+        call.reserve(B)
         if not lnrnn_rows_of_lengths(call.rows, B, T, <const int64_t *>data(lengths)):
             return False
         c.x, c.h0, c.c0, c.rows = <float *>data(x), <float *>data(h), <float *>data(cell), call.rows

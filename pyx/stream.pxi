@@ -24,7 +24,8 @@ cdef class Lanes:
     cdef lnrnn_stream_fields stream
     cdef lnrnn_handle_fields *idle  # the list of unused handles, linked by `next`
 
-    def __init__(self, Network network, Py_ssize_t lanes):
+    def __init__(self, Network network, Py_ssize_t lanes, Py_ssize_t rows):
+        """rows: the number of lanes of the first call, for which memory is prepared."""
         cdef lnrnn_network_fields *packed = network.pack()
         self.network = network
         lnrnn_stream_of(&self.stream, packed, lanes)
@@ -38,7 +39,7 @@ cdef class Lanes:
         self.stream.steps, self.stream.h = <int64_t *>data(self.steps), <float *>data(self.states[0])
         self.stream.c = <float *>data(self.states[1]) if packed.states == 2 else NULL
         # Create a handle now, which packs the weights, so that the first step is not slow.
-        self.give(self.create(lanes, threads_for(self.stream.step_work * lanes, 0)))
+        self.give(self.create(rows, threads_for(self.stream.step_work * rows, 0)))
 
     def __dealloc__(self):
         cdef lnrnn_handle_fields *h = self.idle
@@ -64,13 +65,21 @@ cdef class Lanes:
         return <lnrnn_handle_fields *>found
 
     cdef lnrnn_handle_fields *take(self, size_t rows, int threads) except NULL:
-        """Returns a handle that no other call uses."""
+        """Returns a handle that no other call uses. Memory for more rows is kept, because the next call may have more."""
         cdef lnrnn_handle_fields *h
+        cdef size_t more = min(<size_t>self.stream.lanes, rows + rows // 4)
         with cython.critical_section(self):
             h = self.idle
             if h != NULL:
                 self.idle = h.next
-        if h != NULL and h.rows == rows and h.call.threads == threads and h.network.isa == lnrnn_isa_name():
+        if h != NULL and h.network.isa == lnrnn_isa_name():
+            if h.rows == rows and h.call.threads == threads:
+                return h
+            if lnrnn_handle_fit(h, rows, threads):
+                return h
+        lnrnn_handle_free(<lnrnn_handle *>h)
+        h = self.create(more, threads)
+        if more == rows or lnrnn_handle_fit(h, rows, threads):
             return h
         lnrnn_handle_free(<lnrnn_handle *>h)
         return self.create(rows, threads)
@@ -97,6 +106,8 @@ cdef class Lanes:
             if not fits(rows, cnp.NPY_INT64, 1, -1, -1, -1):
                 return None
             R = cnp.PyArray_SIZE(<cnp.ndarray>rows)
+            if R > <Py_ssize_t>self.stream.lanes:
+                return None
         ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
         if ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
             return None
@@ -139,10 +150,10 @@ cdef class Lanes:
 
 
 def step_all(list steps, int threads):
-    """Computes one step of all lanes of several streams. steps: pairs of a stream and its x (lanes, D), or (D,) for one lane.
-    Returns [y, ...], new arrays (lanes, P) or (P,). threads: as in Lanes.step.
+    """Computes one step of several streams. steps: (stream, x) for all lanes of a stream, or (lanes, x, rows) for some of a Lanes.
+    x (R, D), or (D,) for one lane. Returns [y, ...], new arrays (R, P) or (P,). threads: as in Lanes.step.
 
-    Returns None if Lanes.step would return None for a pair, and if a stream is in two pairs. No lane has changed then, nor after
+    Returns None if Lanes.step would return None for an element, and if a stream is in two. No lane has changed then, nor after
     a MemoryError. No signal is handled meanwhile.
     """
     cdef Py_ssize_t n = len(steps), k, R, D, H
@@ -151,6 +162,7 @@ def step_all(list steps, int threads):
     cdef cnp.npy_intp dims[2]
     cdef int ndim
     cdef Lanes each
+    cdef tuple pair
     cdef lnrnn_handle_fields *h
     cdef list lanes = [], results = []
     cdef lnrnn_handle_fields **handles = <lnrnn_handle_fields **>calloc(n + 1, sizeof(lnrnn_handle_fields *))
@@ -158,16 +170,18 @@ def step_all(list steps, int threads):
         raise MemoryError
     try:
         for k in range(n):
-            pair = steps[k]
-            if type(pair) is not tuple or len(<tuple>pair) != 2:
+            if type(steps[k]) is not tuple or not 2 <= len(<tuple>steps[k]) <= 3:
                 return None
-            found, x = getattr((<tuple>pair)[0], "_lanes", None), (<tuple>pair)[1]
-            if type(found) is not Lanes:
+            pair = steps[k]
+            rows = pair[2] if len(pair) == 3 else None
+            found, x = pair[0] if len(pair) == 3 else getattr(pair[0], "_lanes", None), pair[1]
+            if type(found) is not Lanes or not (rows is None or fits(rows, cnp.NPY_INT64, 1, -1, -1, -1)):
                 return None
             each = found
-            R, D, H = each.stream.lanes, each.stream.inputs, each.stream.h_width
+            R = each.stream.lanes if rows is None else cnp.PyArray_SIZE(<cnp.ndarray>rows)
+            D, H = each.stream.inputs, each.stream.h_width
             ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
-            if ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
+            if not 1 <= R <= <Py_ssize_t>each.stream.lanes or ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
                 return None
             x = x if ordinary(x) else copied(x)
             dims[0], dims[ndim - 1] = R, H
@@ -177,7 +191,7 @@ def step_all(list steps, int threads):
             handles[len(lanes)] = h
             lanes.append(each)
             memcpy(h.x, data(x), R * D * sizeof(float))
-            if lnrnn_handle_choose(h, NULL, NULL):
+            if lnrnn_handle_choose(h, <const int64_t *>data(rows), NULL):
                 return None
         if len(set(lanes)) != n:
             return None
@@ -190,3 +204,35 @@ def step_all(list steps, int threads):
         for k in range(len(lanes)):
             (<Lanes>lanes[k]).give(handles[k])
         free(handles)
+
+
+# --- session pools -------------------------------------------------------------------------------------------
+
+def lanes_of(list tables, ids):
+    """Returns the lanes of `ids`, a list or tuple, as (R,) int64, or None if an id has no lane. tables: 2**n dicts {id: lane}; the
+    hash decides which of them has an id."""
+    cdef Py_ssize_t k, last = len(tables) - 1
+    cdef cnp.npy_intp dims[1]
+    cdef PyObject *found
+    dims[0] = len(ids)
+    rows = cnp.PyArray_EMPTY(1, dims, cnp.NPY_INT64, 0)
+    cdef int64_t *to = <int64_t *>data(rows)
+    for k in range(dims[0]):
+        each = ids[k]
+        found = PyDict_GetItemWithError(<dict>tables[hash(each) & last], each)
+        if found == NULL:
+            return None
+        to[k] = <int64_t>(<object>found)
+    return rows
+
+
+def all_finite(x, Py_ssize_t n0, Py_ssize_t n1):
+    """Returns True if x is an ordinary float32 array (n0, n1) without NaN and infinity."""
+    if not (native_floats(x, 2, n0, n1) and ordinary(x)):
+        return False
+    cdef const uint32_t *bits = <const uint32_t *>data(x)
+    cdef uint32_t infinite = 0x7F800000, wrong = 0
+    cdef Py_ssize_t k
+    for k in range(n0 * n1):
+        wrong |= (bits[k] & infinite) == infinite
+    return wrong == 0

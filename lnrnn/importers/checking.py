@@ -29,6 +29,7 @@ from .weights import Array, Converted
 # modules of all systems, with 5 to 256 units, in float32 and float64, the difference was at most 2.2 (0.5 in
 # the median). For norms over two units it reached 18, because their results are almost +1 and -1.
 MARGIN = 6.0
+_QUANTISED = "torch.ao.nn.quantized.dynamic."
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
 Convert = Callable[..., Converted]  # (module, norm=)
@@ -55,6 +56,9 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
     module = None if isinstance(source, Mapping) else source
     if module is None and forced:
         raise ValueError("check must be None or False with a state dict, which cannot be run")
+    if forced and module is not None and _rounds_inputs(module):
+        expected = "None or False with a module that rounds x and h to 8 bits, which hides differences"
+        raise bad_value("check", expected, check)
     converted = convert(source)
     model = converted.model()
     if module is None or not (forced or (check is None and not known(module))):
@@ -81,7 +85,7 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
 
 
 def known(module: Any) -> bool:
-    """Returns whether the module's class is one of torch.nn or lnrnn.torch, whose equations are known.
+    """Returns whether the module's class is of torch.nn, torch.ao or lnrnn.torch, whose equations are known.
 
     False for a derived class and a module with hooks, which may compute something else.
     """
@@ -91,9 +95,16 @@ def known(module: Any) -> bool:
     if cls is nn.ModuleList:
         return all(map(known, module))
     torchs = [getattr(nn, f"{name}{end}", None) for name in CELLS for end in ("", "Cell")]
-    if cls not in torchs and cls.__module__.split(".")[:2] != ["lnrnn", "torch"]:
+    own = cls.__module__.split(".")[:2] == ["lnrnn", "torch"] or cls.__module__.startswith(_QUANTISED)
+    if cls not in torchs and not own:
         return False
     return not ("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
+
+
+def _rounds_inputs(module: Any) -> bool:
+    """Returns whether a module is dynamically quantised to int8 by torch.ao."""
+    dtype = getattr(module, "weight_dtype", getattr(module, "dtype", None))
+    return type(module).__module__.startswith(_QUANTISED) and str(dtype) == "torch.qint8"
 
 
 def _input(check: Any, input_size: int) -> Array:

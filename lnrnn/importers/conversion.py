@@ -11,8 +11,8 @@ from .checking import checked
 from .computed_weights import with_plain_weights
 from .keras_weights import LayerName, RecurrentActivation, convert_keras
 from .search.networks import from_search, searchable
-from .systems import SystemName
-from .torch_weights import UnknownCell, convert_torch
+from .systems import SystemName, UnknownCell
+from .torch_weights import convert_torch
 from .weights import Converted
 
 __all__ = ["from_keras", "from_torch"]
@@ -42,13 +42,15 @@ def from_torch(
     Parameters
     ----------
     module_or_state_dict : torch.nn.Module or mapping
-        A module, or a state dict: a mapping of names to tensors (any device, any floating dtype) or NumPy
-        arrays, as safetensors and torch.load return. All become float32. A state dict does not have the
-        module's attributes, such as eps; give them as arguments here. Weights that parametrizations or
-        weight_norm compute are used as computed, also from a state dict with weight_norm. The systems::
+        A module, or a state dict: a mapping of names to tensors (any device, any floating dtype, quantised)
+        or NumPy arrays, as safetensors and torch.load return, or to quantised weights (q, scale, zero_point)
+        as in `load_state_dict`. All become float32. A state dict does not have the module's attributes, such
+        as eps; give them as arguments here. Weights that parametrizations or weight_norm compute are used as
+        computed, also from a state dict with weight_norm. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells, with any arguments. A state dict of an RNN
-                          needs nonlinearity=.
+                          needs nonlinearity=. Also these modules after quantize_dynamic of torch.ao: weights
+                          become float32, and to_dtype("int8") finds torch's integers again.
             "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or a stack of such cells.
             "nemo"        LayerNormLSTMCell of NeMo, which is the same.
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
@@ -62,6 +64,7 @@ def from_torch(
                           copies of the same weights; their last state is lnrnn's.
             "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
                           the convolution (conv1d_kernel_size=0). They are batch_first.
+            "sheeprl"     LayerNormGRUCell with a LayerNorm, as a module.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
                           nonlinearity=).
     kind : str, optional
@@ -83,10 +86,11 @@ def from_torch(
         Whether the model takes x as (B, T, I). Default: as the module; for a state dict as the system.
     check : bool or array, optional
         Whether to run the module and compare its outputs with lnrnn.reference. None and True compare them on
-        random inputs, the probes below. None leaves out classes of torch.nn and lnrnn.torch, and gives a
-        UserWarning for a module that cannot be run. False compares nothing. An input x is used in place of
-        the probes; it should have several steps, in the module's order of axes, or be (B, I) for a cell. True
-        and x raise a ValueError for a state dict, and for a module that cannot be run.
+        random inputs, the probes below. None leaves out classes of torch.nn, torch.ao and lnrnn.torch, and
+        gives a UserWarning for a module that cannot be run. False compares nothing. An input x is used in
+        place of the probes; it should have several steps, in the module's order of axes, or be (B, I) for a
+        cell. True and x raise a ValueError for a state dict, for a module whose x and h are rounded to 8
+        bits, and for a module that cannot be run.
 
     Returns
     -------

@@ -290,7 +290,7 @@ def unchanged(module: Any, torch: Any) -> Iterator[None]:
             containers[id(value)] = value, copy
             values += copy.values() if isinstance(copy, dict) else copy
     plain = [v for v in values if isinstance(v, torch.Tensor)]
-    tensors = [*module.parameters(), *module.buffers(), *plain]
+    tensors = [t for t in (*module.parameters(), *module.buffers(), *plain) if not t.is_meta]
     numbers = [t.detach().clone() for t in tensors]
     cuda = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
     try:

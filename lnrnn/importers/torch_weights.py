@@ -13,7 +13,8 @@ import numpy as np
 from ..errors import bad_type, choice, flag, number
 from ..state import inner_hint
 from .computed_weights import with_weight_norm
-from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System
+from .quantized_weights import with_unpacked_weights
+from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System, UnknownCell
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
 
 # Keys of parameters as in torch.nn: weight_ih_l0_reverse.
@@ -27,10 +28,6 @@ _NESTED = re.compile(
 _LNRNN = re.compile(
     r"(gain|bias|gain_ih|gain_hh|gain_c|bias_c|inner_bias_ih|running_mean|running_mean_ih|count)_l\d+(_reverse)?"
 )
-
-
-class UnknownCell(ValueError):
-    """The parameters fit no system, or several."""
 
 
 def convert_torch(
@@ -78,6 +75,7 @@ def convert_torch(
     inner = inner_hint(state)
     if inner:
         raise ValueError(f"a state dict must have arrays as values, got the keys {_shown(state)}{inner}")
+    state = with_unpacked_weights(state, getattr(source, "bidirectional", False) if module else None)
     if not module:
         state = with_weight_norm(state)
     own = (

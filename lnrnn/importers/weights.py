@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import bad_type, real
+from ..errors import bad_type, message, real
 from ..rnn.architecture import suffixes, vectors
 from ..rnn.cells import CELLS
 from ..rnn.models import CLASSES, Model
+from ..rnn.quantized import dequantized
 from ..rnn.specs import LayerNormSpec, norm_spec
 
 Array = np.ndarray
@@ -178,8 +179,12 @@ def network(
 def array(name: str, value: Any) -> Array:
     """Returns a parameter as a NumPy array of float64 or float32.
 
-    A torch tensor may have any device and floating dtype, and a gradient. torch is not imported.
+    A torch tensor may have any device and floating dtype, and a gradient, or be quantised. torch is not
+    imported. Quantised weights may also be a triple for `quantized.dequantized`.
     """
+    if getattr(value, "is_quantized", False):
+        value = _triple(name, value)
+    value = dequantized(name, value)
     if hasattr(value, "detach"):
         if getattr(value, "is_meta", False):
             raise ValueError(f"{name} must have numbers, got a meta tensor; load the weights first")
@@ -194,6 +199,18 @@ def array(name: str, value: Any) -> Array:
         if largest > np.finfo(np.float32).max:
             raise ValueError(f"{name} must be in float32's range, got {largest:.3g}")
     return result.astype(np.result_type(np.float32, result.dtype) if result.dtype.kind == "f" else np.float32)
+
+
+def _triple(name: str, tensor: Any) -> tuple[Array, Any, Any]:
+    """Returns q, scale and zero point of a quantised tensor. Its own dequantize() rounds with zero points."""
+    q = tensor.detach().cpu().int_repr().numpy()
+    if "per_channel" not in str(tensor.qscheme()):
+        return q, tensor.q_scale(), tensor.q_zero_point()
+    if tensor.q_per_channel_axis() != 0:
+        axis = tensor.q_per_channel_axis()
+        raise ValueError(message(f"the quantisation of {name}", "along axis 0", f"axis {axis}"))
+    zeros = tensor.q_per_channel_zero_points().numpy()
+    return q, tensor.q_per_channel_scales().numpy(), zeros.astype(np.int64)
 
 
 def check_shapes(

@@ -51,7 +51,7 @@ def extracted(
     graph = onnx.helper.make_graph(
         extract.nodes,
         "part",
-        [_info(v, others.get(id(v), dtype)) for v in inputs],
+        [_info(v, others.get(id(v), dtype), with_rank=unchanged) for v in inputs],
         [_info(v, dtype) for v in outputs],
         extract.initializers,
     )
@@ -65,9 +65,11 @@ def _dtype(part: Part) -> np.dtype:
     return np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
 
 
-def _info(value: onnx_ir.Value, dtype: np.dtype) -> onnx.ValueInfoProto:
+def _info(value: onnx_ir.Value, dtype: np.dtype, with_rank: bool = False) -> onnx.ValueInfoProto:
+    """with_rank: whether the number of axes is declared, which the plug-in needs for steps."""
+    shape = [None] * len(value.shape) if with_rank and value.shape is not None else None
     return onnx.helper.make_tensor_value_info(
-        value.name or "", onnx.helper.np_dtype_to_tensor_dtype(dtype), None
+        value.name or "", onnx.helper.np_dtype_to_tensor_dtype(dtype), shape
     )
 
 

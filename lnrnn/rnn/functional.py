@@ -2,7 +2,8 @@
 
 Everything that `forward` saves for `backward` is an array. `described` returns a text for an architecture,
 because operators accept texts. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
-arrays in the order of statistics.named_shapes, for each layer and direction.
+arrays in the order of statistics.named_shapes, for each layer and direction. Lengths are (B,) int64, or with
+resets (1 + T, B): lengths, and below them 1 where a state is reset before a step; or None.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
+from ..errors import bad_value
 from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
 from .file_format import architecture_of
-from .rows import LENGTH, Rows, padded
-from .snapshot import Snapshot, tape_width
+from .network import checked_activation_bits, checked_dtype
+from .rows import LENGTH, Rows, padded, reset
+from .snapshot import Dtype, Snapshot, tape_width
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
 
@@ -29,7 +32,10 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """Returns a text for an architecture. The function `architecture` converts it back, in any process."""
+    """Returns a text for an architecture. The function `architecture` converts it back, in any process.
+
+    The text also has a dtype of weights, float32: see `with_dtype`.
+    """
     overrun = made.batch_norm.overrun if made.batch_norm else None
     return json.dumps(made.configuration("float32", overrun))
 
@@ -39,11 +45,39 @@ def architecture(network: str) -> Architecture:
     return architecture_of(json.loads(network))
 
 
+@lru_cache(maxsize=256)
+def with_dtype(network: str, dtype: Dtype) -> str:
+    """Returns the text with another dtype of the packed weights. Calls with gradients compute in float32."""
+    checked_dtype(architecture(network), dtype)
+    return json.dumps(json.loads(network) | {"dtype": dtype})
+
+
+@lru_cache(maxsize=256)
+def dtype_of(network: str) -> Dtype:
+    found: Dtype = json.loads(network)["dtype"]
+    return found
+
+
 def whole(array: Array) -> Array:
     """Returns a parameter as a C-contiguous array of float32, copied if needed."""
     if array.dtype is FLOAT32 and array.flags.carray:
         return array  # the same as from np.require, which is slower
     return np.require(array, FLOAT32, ["C", "A"])
+
+
+def divided(lengths: Array | None) -> tuple[Array | None, Array | None]:
+    """Returns lengths (B,) and resets (T, B) bool, or None, of the lengths of an operator."""
+    if lengths is None or lengths.ndim == 1:
+        return lengths, None
+    return lengths[0], lengths[1:] != 0
+
+
+def _batch(made: Architecture, x: Array, lengths: Array | None) -> tuple[Array, Rows]:
+    """Returns x (T, B, D), checked, and the rows of a call."""
+    lengths, resets = divided(lengths)
+    x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+    T, B, _ = x.shape
+    return x, padded(lengths, T, B) if resets is None else reset(resets, lengths, T, B)
 
 
 # --- inference ----------------------------------------------------------------------------------------------
@@ -53,21 +87,27 @@ class Served:
     """A network with copies of parameters and statistics, kept between calls to pack weights only once."""
 
     def __init__(
-        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
-    ) -> None:
+        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
+        dtype: Dtype = "float32",
+    ) -> None:  # fmt: skip
         self._made, self._overrun = made, overrun
         self._given = [np.array(a, order="C") for a in (*parameters, *statistics)]
-        arrays = dict(zip(made.shapes, map(whole, self._given), strict=False))
+        arrays = _named(made, self._given[: len(parameters)])
         for array in arrays.values():
             array.setflags(write=False)
         kept = _by_suffix(made, self._given[len(parameters) :])
-        self.snapshot = Snapshot(made, arrays, kept, overrun, "float32")
+        bits = checked_activation_bits(dtype, None)
+        self.snapshot = Snapshot(made, arrays, kept, overrun, dtype, activation_bits=bits)
+
+    def computes(self, made: Architecture, overrun: Any, dtype: Dtype) -> bool:
+        return made == self._made and overrun == self._overrun and dtype == self.snapshot.dtype
 
     def fits(
-        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any
-    ) -> bool:
+        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
+        dtype: Dtype = "float32",
+    ) -> bool:  # fmt: skip
         """Returns whether these arguments have the same bytes as those of the constructor."""
-        if made != self._made or overrun != self._overrun:
+        if not self.computes(made, overrun, dtype):
             return False
         given = (*parameters, *statistics)
         return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))
@@ -152,6 +192,9 @@ def _snapshot(made: Architecture, arrays: dict[str, Array]) -> Snapshot:
 
 
 def _named(made: Architecture, parameters: Sequence[Array]) -> dict[str, Array]:
+    for (name, shape), array in zip(made.shapes.items(), parameters, strict=True):
+        if array.shape != shape:
+            raise bad_value(name, f"of shape {shape}", array)
     return dict(zip(made.shapes, map(whole, parameters), strict=True))
 
 
@@ -162,8 +205,10 @@ def forward(
     start: Sequence[Array],
     lengths: Array | None,
     record: bool = True,
+    snapshot: Snapshot | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros.
+    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: that
+    of a network with equal parameters, to pack no weights; not for batch norm.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the
@@ -171,7 +216,7 @@ def forward(
     Of an SLSTM the last cell state follows. Shapes do not depend on the lengths. x must not change before
     `backward`.
     """
-    snapshot = _snapshot(made, _named(made, parameters))
+    snapshot = snapshot or _snapshot(made, _named(made, parameters))
     if record and lengths is None and not made.batch_norm and (made.cell.parts == 1 or not start):
         found = snapshot.compiled().train(x, _state(start), None)
         if found is not None:
@@ -181,9 +226,8 @@ def forward(
                 array.setflags(write=True)
             _keep(tapes[0], _Kept(snapshot, Rows(table), begin))
             return y, _ends(made, _arrays(state)), [], between + tapes + _kept_end(made, _arrays(state))
-    x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
+    x, rows = _batch(made, x, lengths)
     T, B, _ = x.shape
-    rows = padded(lengths, T, B)
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
     states = engine.state_arrays(made, "h0", _state(start), B, False)
@@ -252,8 +296,7 @@ def backward(
     """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
     if entry is None:
-        x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
-        rows = padded(lengths, x.shape[0], x.shape[1])
+        x, rows = _batch(made, x, lengths)
         states = tuple(engine.state_arrays(made, "h0", _state(start), x.shape[1], False))
         snapshot = _snapshot(made, _named(made, parameters()))
     else:

@@ -24,6 +24,7 @@ from . import calibration, engine, file_format, training
 from .architecture import DEFAULTS, LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_state, checked_ragged
 from .cells import Cell
+from .quantized import Quantized, dequantized
 from .rows import by_state, ragged
 from .snapshot import ACTIVATION_BITS, DTYPES, ActivationBits, Dtype, Snapshot, frozen
 from .specs import OVERRUNS, BatchNormSpec, DropoutSpec, LayerNormSpec, Overrun, zoneout_rates
@@ -137,6 +138,7 @@ class Network(Closed, Generic[State]):
         if not state:
             super().__setattr__(name, value)
         elif name in self._snapshot.parameters:
+            value = dequantized(name, value, self.dtype)
             new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))
             self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
         elif name in state:
@@ -175,19 +177,33 @@ class Network(Closed, Generic[State]):
         """Return copies of parameters and statistics, by name."""
         return {name: np.array(value) for name, value in self._state().items()}
 
-    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike | Quantized]) -> None:
         """Set all parameters and statistics in one step.
 
         Parameters
         ----------
         state : mapping of str to array_like
             The names and shapes of `state_dict`. If max_steps is None, statistics may have any number of
-            steps. Counts are at most 2**53.
+            steps. Counts are at most 2**53. Quantised weights may be a tuple (q, scale, zero_point): q an
+            array of int8 or uint8, scale and zero_point a number, or an array with one for each row of q.
+            The weights are (q - zero_point) * scale. A network of dtype "int8" computes with the integers
+            q - zero_point, which are not rounded.
 
         Raises
         ------
         ValueError, TypeError
-            If a name is missing or unknown, or an array is wrong. The network is then unchanged.
+            If a name is missing or unknown, or an array is wrong. The network is then unchanged. With dtype
+            "int8", also if q - zero_point is beyond -128 to 127.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import lnrnn
+        >>> gru = lnrnn.GRU(3, 4, norm=None, seed=0).to_dtype("int8")
+        >>> q = np.arange(36, dtype=np.int8).reshape(12, 3)
+        >>> gru.load_state_dict(gru.state_dict() | {"weight_ih_l0": (q, 0.5, 10)})
+        >>> gru.weight_ih_l0[0]
+        array([-5. , -4.5, -4. ], dtype=float32)
         """
         made = self._snapshot.architecture
         expected: dict[str, Array] = dict(self._snapshot.parameters)
@@ -203,6 +219,8 @@ class Network(Closed, Generic[State]):
                 steps = len(count)
             for name, like in StepStatistics.empty(made.sides, steps).arrays.items():
                 expected[name + suffix] = like
+        if isinstance(state, Mapping):
+            state = {name: dequantized(name, value, self.dtype) for name, value in state.items()}
         arrays = checked(state, expected)
         if made.batch_norm:
             for suffix in endings:
@@ -594,7 +612,8 @@ class Network(Closed, Generic[State]):
         dtype : {"float32", "bfloat16", "int8"}
             bfloat16 rounds weights to nearest even, and halves their memory. int8 rounds the weights w of an
             output to multiples of max abs(w) / 127, and takes a quarter of the memory. Weights that are
-            integers from -128 to 127 times a scale, such as those of a quantised model, keep their values.
+            integers from -128 to 127 times a scale, such as those of a quantised model, keep their values:
+            `load_state_dict` takes them as (q, scale, zero_point).
         activation_bits : {14, 8}, optional
             For int8: inputs and states are rounded too. Those of one step, a, become multiples of
             max abs(a) / 8191 (14 bits, the default) or max abs(a) / 127 (8 bits). With 8 bits there are half
@@ -623,13 +642,8 @@ class Network(Closed, Generic[State]):
         'int8'
         """
         other = copy.copy(self)
-        new = choice("dtype", dtype, DTYPES)
+        new = checked_dtype(self._snapshot.architecture, dtype)
         bits = checked_activation_bits(new, activation_bits)
-        shapes = self._snapshot.architecture.shapes.values()
-        inputs = max(shape[1] for shape in shapes if len(shape) == 2)
-        if new == "int8" and inputs > INT8_INPUTS:
-            do = f"sums of int8 hold at most {INT8_INPUTS}"
-            raise bad_value("dtype", f"'float32' or 'bfloat16' for {inputs} inputs", dtype, do)
         other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
 
@@ -662,6 +676,16 @@ def _generator(seed: Any, rng: Any) -> np.random.Generator:
     except (TypeError, ValueError) as error:
         kind = bad_type if isinstance(error, TypeError) else bad_value
         raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
+
+
+def checked_dtype(made: Architecture, dtype: Any) -> Dtype:
+    """Returns the checked argument dtype of `to_dtype`."""
+    new = choice("dtype", dtype, DTYPES)
+    inputs = max(shape[1] for shape in made.shapes.values() if len(shape) == 2)
+    if new == "int8" and inputs > INT8_INPUTS:
+        do = f"sums of int8 hold at most {INT8_INPUTS}"
+        raise bad_value("dtype", f"'float32' or 'bfloat16' for {inputs} inputs", dtype, do)
+    return new
 
 
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:

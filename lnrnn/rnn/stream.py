@@ -14,6 +14,7 @@ from ..errors import bad_type, bad_value, integer, message, output, real, shaped
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
+from .architecture import Architecture
 from .batches import (
     FLOAT32,
     State,
@@ -27,14 +28,17 @@ from .batches import (
     states,
 )  # fmt: skip
 from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
-from .snapshot import LAST_STEP, Snapshot
+from .snapshot import LAST_STEP, Snapshot, frozen
+from .state_bytes import decode, encode
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StreamState(Generic[State]):
-    """The state of R lanes of a stream, returned by `Stream.get_state`. It can be pickled; len() is R.
+    """The state of R lanes of a stream, returned by `Stream.get_state`. len() is R.
+
+    It can be pickled. `to_bytes` makes bytes that are safe to load from anywhere.
 
     Attributes
     ----------
@@ -45,6 +49,10 @@ class StreamState(Generic[State]):
     fingerprint : str
         Hash of the network, equal on all machines.
 
+    Notes
+    -----
+    A state has no instruction set: it may be set on another machine, which continues with its own kernels.
+
     Examples
     --------
     >>> import numpy as np
@@ -52,7 +60,8 @@ class StreamState(Generic[State]):
     >>> rnn = lnrnn.RNN(3, 4, seed=0)
     >>> stream, other = rnn.stream(2), rnn.stream(2)
     >>> y = stream(np.ones((2, 3)))
-    >>> other.set_state([1], stream.get_state([0]))
+    >>> data = stream.get_state([0]).to_bytes()
+    >>> other.set_state([1], lnrnn.StreamState.from_bytes(data))
     >>> other.step
     array([0, 1])
     """
@@ -60,6 +69,26 @@ class StreamState(Generic[State]):
     state: State
     step: Array
     fingerprint: str
+
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes in the form of a safetensors file, little-endian on every machine.
+
+        The metadata have the format's version and the fingerprint.
+        """
+        return encode(self.state, self.step, self.fingerprint)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StreamState[Any]:
+        """Return the state of a result of `to_bytes`, in new arrays, with NaN and infinity as they were.
+
+        Nothing in `data` is executed. `set_state` refuses the state of another network.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If `data` is not a result of `to_bytes`, or is damaged.
+        """
+        return cls(*decode(data)[:3])
 
     def __len__(self) -> int:
         return len(self.step)
@@ -116,6 +145,7 @@ class Stream(Closed, Generic[State]):
     The result of a lane does not depend on the other lanes, to the last bit. A stream keeps the parameters
     and statistics that the network had when the stream was created. Under batch norm each lane counts its own
     steps. With overrun="batch" all lanes must have the same step, so rows, lengths and resets are refused.
+    NaN stays in the state of a lane until its reset.
 
     A step with `out` allocates no memory if x and `out` are float32 and C-contiguous, and rows is None or
     int64. The first such call for a new number of rows may allocate.
@@ -150,7 +180,7 @@ class Stream(Closed, Generic[State]):
         batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
-        self._lanes = _core.Lanes(snapshot.compiled(), batch_size)
+        self._lanes = _core.Lanes(snapshot.compiled(), batch_size, batch_size)
         self._all = np.arange(batch_size)
         if state is not None:
             cell = snapshot.architecture.cell
@@ -286,22 +316,19 @@ class Stream(Closed, Generic[State]):
         self._lanes.put(self._all, self._shaped("state", value, len(self._all)), None)
 
     def _shaped(self, name: str, value: Any, lanes: int) -> list[Array]:
-        made = self._snapshot.architecture
-        named = zip(states(name, value, made.cell), made.state_widths, strict=True)
-        found = [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
-        return side_by_side(found, made.cell)
+        return stream_states(name, value, lanes, self._snapshot.architecture)
 
     def _as_state(self, found: list[Array]) -> State:
         return as_state(found, self._snapshot.architecture.cell)
 
     @property
     def step(self) -> Array:
-        """A copy of the number of steps of each lane since its start or reset, (batch_size,) int64.
+        """The number of steps of each lane since its start or reset, (batch_size,) int64, a read-only view.
 
-        It may be set, to an integer or one for each lane. Batch norm uses the statistics of this step.
+        The view is live: its values change with each call, so copy those to keep. It may outlive the stream.
+        `step` may be set, to an integer or one for each lane. Batch norm uses the statistics of this step.
         """
-        found: Array = self._lanes.steps.copy()
-        return found
+        return frozen(self._lanes.steps.view())
 
     @step.setter
     def step(self, value: ArrayLike) -> None:
@@ -368,6 +395,13 @@ class Stream(Closed, Generic[State]):
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]
         return type(self), (self._snapshot, state[0].shape[1], state, self.step)
+
+
+def stream_states(name: str, value: Any, lanes: int, made: Architecture) -> list[Array]:
+    """Returns the argument `name`, the state of `lanes` lanes, as the arrays of the engine."""
+    named = zip(states(name, value, made.cell), made.state_widths, strict=True)
+    found = [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
+    return side_by_side(found, made.cell)
 
 
 def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | None = None) -> list[Array]:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ..errors import choice, integer, message
 from . import inputs, parquet
+from .compression import Compression
 from .engines import outcomes
 from .inputs import Input, InputError
 from .job import ENGINES, Engine, Task, compute
-from .pages import Compression
 from .report import LOGS, Log, Report
 from .scorer import Scorer, model_of
 from .target import Request, Target

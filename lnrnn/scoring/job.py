@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 from ..rnn.models import Model
 from . import arrow, columns, parquet
 from .inputs import Input, InputError
-from .pages import Compression
 from .scorer import Scorer, called, model_of
 from .sequences import Sequences, result_width, run
 
@@ -23,14 +22,12 @@ class Job:
     """The arguments of a worker for the row groups of an input. It may be pickled. All paths are absolute.
 
     input_was: parquet.identity of the input when the run began. scratch: the folder for results.
-    compression: that of the results.
     """
 
     scorer: Scorer
     input: Input
     input_was: dict[str, int | str]
     scratch: str
-    compression: Compression
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +97,7 @@ def _computed(job: Job, index: int) -> Outcome:
     with parquet.opened(job.input) as (_, file):
         kind_out = results_type(scorer, model, file.schema_arrow)
         reasons = bad_rows_schema(scorer, file.schema_arrow)
-        results = parquet.Part(f"{stem}.parquet", pa.schema([(scorer.output, kind_out)]), job.compression)
+        results = parquet.Part(f"{stem}.parquet", pa.schema([(scorer.output, kind_out)]))
         with results, parquet.Part(f"{stem}.bad.parquet", reasons) as bad:
             rows = parquet.rows_at_a_time(file, index, scorer, model)
             facts = {"row group": index, "rows": 0, "steps": 0, "bad rows": 0}

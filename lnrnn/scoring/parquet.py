@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 from ..packages import require
 from ..rnn.models import Model
 from .inputs import Input, InputError
-from .pages import Compression
 from .scorer import Scorer
 from .sequences import result_width
 
@@ -66,9 +65,13 @@ def opened(source: Input) -> Iterator[tuple[Any, Any]]:
             yield binary, file
 
 
-def identity(source: Input, own: bytes) -> dict[str, int | str]:
-    """Returns facts that show a change of the input without reading all of the file. own: its footer."""
+def identity(source: Input, binary: Any) -> dict[str, int | str]:
+    """Returns facts that show a change of the input without reading all of the file. binary: it, opened."""
     size, version = source.state()
+    end = binary.seek(0, 2)
+    binary.seek(max(end - 8, 0))
+    binary.seek(max(end - 8 - int.from_bytes(binary.read(4), "little"), 0))  # the footer's number of bytes
+    own = binary.read()
     return {BYTES: size, TIME: version, "the SHA-256 of the input's footer": hashlib.sha256(own).hexdigest()}
 
 
@@ -78,20 +81,25 @@ def unchanged(source: Input, was: dict[str, int | str]) -> None:
         raise InputError(f"{source} has changed since its scoring began")
 
 
-def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
-    """Returns how many rows of a row group take about PIECE_BYTES with results, by the mean size of a row."""
+def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model, more: Container[str] = ()) -> int:
+    """Returns how many rows of a row group take about PIECE_BYTES with results, by the mean size of a row.
+
+    more: the names of columns that are read too.
+    """
     group = file.metadata.row_group(index)
     rows = max(group.num_rows, 1)
     own = numbers = 0
     for each in (group.column(k) for k in range(group.num_columns)):
-        if each.path_in_schema.split(".")[0] in scorer.columns:
+        name = each.path_in_schema.split(".")[0]
+        if name in scorer.columns or name in more:
             own += max(8 * each.num_values, each.total_uncompressed_size)
+        if name in scorer.columns:
             numbers += each.num_values
     results = 4 * result_width(model) * (numbers / model.input_size if scorer.into == "all" else rows)
     return max(int(PIECE_BYTES * rows / (own + results + 1)), 1)
 
 
-def batches(file: Any, source: Input, index: int, rows: int, columns: list[str]) -> Iterator[Any]:
+def batches(file: Any, source: Input, index: int, rows: int, columns: list[str] | None) -> Iterator[Any]:
     """Yields the RecordBatches of a row group, with `rows` rows each. source: for error messages."""
     result = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
     while True:
@@ -105,7 +113,13 @@ def batches(file: Any, source: Input, index: int, rows: int, columns: list[str])
 def output_schema(source: Any, keep: list[int], name: str, kind: Any) -> Any:
     """Returns the schema of an output: the columns `keep` of the input's schema, and the results."""
     pa, _ = packages()
-    return pa.schema([*(source.field(k) for k in keep), pa.field(name, kind)], metadata=source.metadata)
+    # Spark would read its own description of the columns instead of the schema, and miss the results.
+    own = {
+        key: value
+        for key, value in (source.metadata or {}).items()
+        if not key.startswith(b"org.apache.spark")
+    }
+    return pa.schema([*(source.field(k) for k in keep), pa.field(name, kind)], metadata=own or None)
 
 
 class Sink(io.RawIOBase):
@@ -133,7 +147,6 @@ class Part:
 
     path: str
     schema: Any
-    compression: Compression = Compression("none")
     _writer: Any = field(default=None, init=False)
 
     def __enter__(self) -> Part:
@@ -147,11 +160,8 @@ class Part:
     def write(self, columns: list[Any]) -> None:
         pa, pq = packages()
         if self._writer is None:
-            # The output gets these pages. Without dictionaries, those of several calls may follow one
-            # another.
             self._writer = pq.ParquetWriter(
-                self.path, self.schema, compression=self.compression.name,
-                compression_level=self.compression.level, use_dictionary=False, write_statistics=False,
+                self.path, self.schema, compression="none", use_dictionary=False, write_statistics=False,
                 write_page_checksum=True,
             )  # fmt: skip
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))

@@ -12,13 +12,13 @@ from typing import Any
 
 from ..files import check_apart, check_replaceable, replacing
 from ..rnn.models import Model
-from . import footer, parquet
+from . import parquet
 from .columns import check_names
+from .compression import Compression, settings
 from .inputs import Input, InputError
 from .job import Job, Outcome, Task, bad_rows_schema, results_type
 from .journal import Journal
 from .output import Output, writing
-from .pages import Compression
 from .report import COUNTS
 from .scorer import Scorer
 
@@ -90,9 +90,7 @@ class Target:
         request, source, scorer = self.request, self.source, self.request.scorer
         binary, file = stack.enter_context(parquet.opened(source))
         with parquet.reading(source):
-            own = footer.read(binary)
-            struct = footer.parse(own)
-        self._was = parquet.identity(source, own)
+            self._was = parquet.identity(source, binary)
         try:
             kind = results_type(scorer, request.model, file.schema_arrow)
             keep = _kept(file.schema_arrow.names, request.keep)
@@ -135,12 +133,18 @@ class Target:
         scratch = self._journal.scratch
         self._files = stack.enter_context(ExitStack())
         write = self._files.enter_context(replacing(path, str(scratch)))
-        self._output = Output(write, source, binary, struct, keep, request.compression, schema)
+        with parquet.reading(source):
+            how = settings(file, keep, schema, scorer.columns[0], request.compression)
+        kept = [file.schema_arrow.names[k] for k in keep]
+        self._output = Output(
+            write, source, file, keep, schema, how,
+            lambda index: parquet.rows_at_a_time(file, index, scorer, request.model, kept),
+        )  # fmt: skip
+        self._files.callback(self._output.discard)
         self._reasons = (
             self._files.enter_context(writing(listed, reasons_schema, scratch)) if request.skip else None
         )
-        codec = request.compression or self._output.compression_of(scorer.columns[0])
-        job = Job(scorer, source, self._was, str(scratch), codec)
+        job = Job(scorer, source, self._was, str(scratch))
         for index, count in enumerate(rows):
             found = parquet.complete(*self._parts(index), index, count)
             if found is None:

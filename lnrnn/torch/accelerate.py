@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type
+from ..errors import bad_type, choice, flag
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
 from ..importers.running import numbers, tensors, unchanged
+from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
-from . import custom_modules, torch_nn
+from ..rnn.snapshot import DTYPES, Dtype
+from . import computed, custom_modules, derived, torch_nn
+from .accelerated import Accelerated
 from .modules import Twin
+from .recurrences import Calls, why_called, why_unknown
+from .short_weights import Rounding, rounding, use
 
 Tensor = torch.Tensor
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantised layers
 _ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
-_UNKNOWN = re.compile(r"\w*(RNN|LSTM|GRU)_?(Cell|Layer)?")  # names of classes of other people
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,19 +42,27 @@ class Report:
         The name of each module that lnrnn computes now, and a description.
     left : list of (str, str)
         The name of each recurrent module that did not change, and the reason.
+    dtype : {"float32", "bfloat16", "int8"} or None
+        The argument of `accelerate`.
+    rounding : tuple of three floats (largest, rms, size), or None
+        With dtype and check: the largest difference of the model's outputs from those with float32 weights,
+        the root mean square of the differences, and that of the outputs.
 
     Examples
     --------
     >>> import torch
     >>> import lnrnn.torch
     >>> report = lnrnn.torch.accelerate(torch.nn.Sequential(torch.nn.GRUCell(3, 4)))
-    >>> report.left[0][0], len(report.replaced)
+    >>> report.replaced[0][0], len(report.left)
     ('0', 0)
     """
 
     replaced: list[tuple[str, str]]
     left: list[tuple[str, str]]
+    dtype: Dtype | None = None
+    rounding: Rounding | None = None
     _undo: list[Callable[[], None]] = field(default_factory=list)
+    _frozen: bool = False
 
     def restore(self) -> None:
         """Restores all modules, with the present values of their parameters."""
@@ -62,10 +73,15 @@ class Report:
         lines = [f"replaced {len(self.replaced)}, left {len(self.left)}"]
         lines += [f"  replaced {name or 'the model'}: {what}" for name, what in self.replaced]
         lines += [f"  left {name or 'the model'}: {why}" for name, why in self.left]
+        if self.dtype is not None:
+            how = "" if self.rounding is None else ": outputs differ by up to {:.2g}, {:.2g} rms of {:.2g}"
+            lines.append(f"  {self.dtype} weights without gradients{how.format(*self.rounding or ())}")
         return "\n".join(lines)
 
 
-def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
+def accelerate(
+    model: torch.nn.Module, check: Any = None, *, dtype: Dtype | None = None, frozen: bool = False
+) -> Report:
     """Changes a model in place so that lnrnn's kernels compute its recurrent modules, forward and back.
 
     Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules, which are those that have the
@@ -79,6 +95,15 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
         An input of the model. The model is run on this input before and after the change, in evaluation mode
         and without gradients. If the outputs differ by more than rounding, the model is restored and a
         ValueError is raised. Flags, buffers and torch's random state do not change.
+    dtype : {"float32", "bfloat16", "int8"}, optional
+        The type of the packed weights in calls without gradients, as in `lnrnn.LSTM.to_dtype`. It is set in
+        all modules that lnrnn computes, also in modules of lnrnn.torch. Default: float32, or as set before.
+        Calls that need gradients use float32, and so do the parameters. With `check`, the report says how
+        much the outputs differ; the error has no limit.
+    frozen : bool
+        Whether calls without gradients of replaced modules of torch.nn keep the weights of their first call.
+        In-place writes to parameters then have no effect. load_state_dict, module.to, other tensors as
+        parameters, and setting `module.frozen` let the next call pack the weights again.
 
     Returns
     -------
@@ -90,7 +115,7 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     TypeError
         If model or check is of another type.
     ValueError
-        If the model's outputs on the input `check` change.
+        If the model's outputs on the input `check` change, or are not finite with dtype. For another dtype.
 
     Notes
     -----
@@ -102,24 +127,35 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
     set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
+    Calls without gradients keep packed weights. A call packs them again after a change: of a parameter's
+    address or layout, of torch's count of writes, or of one of 8 elements. Torch does not count writes of
+    fused optimisers, and those through p.data, NumPy or other memory of the same numbers. Such a write is
+    noticed if it changes one of these elements, as an optimiser's step does. After a write of a few elements,
+    set `module.frozen = False`, which compares all bytes. `check` compares modules as they are replaced, so
+    it finds no later write. Inference tensors and shared memory are compared byte for byte.
+
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
     before torch.jit.script, which otherwise raises RuntimeError, and before torch.fx.symbolic_trace. Call it
     before torch.export too if custom modules are replaced. Under torch.compile the modules run outside the
     graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
 
-    Some modules do not change, and the report says why. They have parametrizations, weights that are no
-    parameters, forward or backward hooks, or a forward set on the object. Or they are of
-    classes derived from torch.nn's, quantised, scripted, or cells, which are called one step at a time. Or
-    `lnrnn.from_torch` does not know their class, and its name ends in RNN, LSTM or GRU, or in one of these
-    and Cell or Layer.
+    Classes derived from torch.nn's are replaced too. If they have a forward of their own, lnrnn computes its
+    calls of super().forward. Weights may be computed, by weight_norm, parametrizations or dropout, and set as
+    attributes. They are read in each call.
+
+    Some modules do not change, and the report says why. They have a forward set on the object, or a derived
+    class with other parts of torch.nn's forward. Or they are quantised or scripted. Or lnrnn does not know
+    their class, and they seem recurrent. This is shown by the name of the class (RNN, LSTM, GRU, Recurrent,
+    Cell), or by parameters with shapes of W_ih and W_hh. With `check`, modules that get their own last output
+    in a later call are found too.
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
     compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
-    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Results have
-    the module's structure. Before, all these calls are compared with lnrnn.reference on the probes of
-    `lnrnn.from_torch`, in evaluation and in training. On some probes the gradients of x, states and
-    parameters are compared too.
+    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these
+    are calls with x (B, I) or (1, B, I), without gradients. Results have the module's structure. Before, all
+    these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`, in evaluation and in
+    training. On some probes the gradients of x, states and parameters are compared too.
 
     The module's own forward computes all other calls. If outputs in training differ (dropout), these are all
     calls in training. If gradients differ (detached states, clamped gradients), these are all calls that need
@@ -141,17 +177,34 @@ def accelerate(model: torch.nn.Module, check: Any = None) -> Report:
     """
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
+    frozen = flag("frozen", frozen)
     run = None if check is None else _call(model, check)
-    before = run() if run else []
-    report = Report([], [])
+    report = Report([], [], None if dtype is None else choice("dtype", dtype, DTYPES), _frozen=frozen)
     try:
+        if report.dtype is not None:
+            _set_dtype(model, "float32", report)
+        before = run() if run else []
+        calls = Calls(model)
+        if run:
+            with calls:
+                run()
         _replace(model, report)
+        _add_called(model, calls, report)
         if run:
             _compare(model, run, before, report)
+        if report.dtype is not None:
+            _set_dtype(model, report.dtype, report)
+            if run:
+                return replace(report, rounding=rounding(before, run(), report.dtype))
     except BaseException:
         report.restore()
         raise
     return report
+
+
+def _set_dtype(model: torch.nn.Module, dtype: Dtype, report: Report) -> None:
+    for module in model.modules():
+        report._undo.extend(use(module, dtype))
 
 
 # --- the modules --------------------------------------------------------------------------------------------
@@ -182,24 +235,30 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
             if why is None or why == _ALREADY:
                 note(name, module, why, what)
                 return
+            why = why or None
         replaced, left, known = len(report.replaced), len(report.left), dict(first)
         for own, child in vars(module)["_modules"].items():
             if child is not None and id(child) not in outer:
                 visit(f"{name}.{own}" if name else own, child, (*outer, id(child)))
-        if why is not None and len(report.replaced) == replaced:  # none of its parts was replaced
+        now = [what for _, what in report.replaced[replaced:]]
+        if why is not None and not now:
             del report.left[left:]
             first.clear()
             first.update(known)
+        if why is not None and all(custom_modules.ONE_STEP in what for what in now):
             note(name, module, why, "")
-        elif len(report.replaced) + len(report.left) == replaced + left and _unknown(module):
-            note(name, module, f"lnrnn.from_torch does not know its class {type(module).__name__}", "")
+            return
+        unknown = why_unknown(module, len(report.replaced) + len(report.left) == replaced + left)
+        if unknown is not None:
+            note(name, module, unknown, "")
 
     visit("", model, (id(model),))
 
 
 def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
     """Replaces a recurrent module of torch.nn. Returns (None, description), or (the reason why not, "")."""
-    why = _why_left(module)
+    with computed.without_effects(module):
+        why = _why_left(module)
     if why is not None:
         return why, ""
     try:
@@ -207,11 +266,12 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
     except ValueError as error:  # sizes that lnrnn does not have
         return str(error), ""
     report._undo.append(partial(torch_nn.restore_module, module))
+    vars(module)["_frozen"] = report._frozen
     return None, _replacement(module)
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a custom module. Returns the same as `_replace_native`."""
+    """Replaces a custom module. Returns the same as `_replace_native`, or ("", "") for another module."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed", ""
     if isinstance(vars(module).get("forward"), custom_modules.Forward):
@@ -224,6 +284,8 @@ def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
             what = custom_modules.replace_forward(module)
     except custom_modules.Refused as why:
         return str(why), ""
+    except UnknownCell:
+        return "", ""
     report._undo.append(partial(custom_modules.restore_forward, module))
     return None, what
 
@@ -237,44 +299,46 @@ def _recurrent(module: torch.nn.Module) -> bool:
     return bool(_QUANTISED.match(cls.__module__) and _LAYER.fullmatch(cls.__name__))
 
 
-def _unknown(module: torch.nn.Module) -> bool:
-    """Returns whether a module of another class is recurrent, by the class's name."""
-    return bool(_UNKNOWN.fullmatch(type(module).__name__)) and any(True for _ in module.parameters())
-
-
 def _why_left(module: Any) -> str | None:
     """Returns the reason why a recurrent module cannot be replaced, or None if it can be."""
     cls, own = type(module), vars(module)
-    if isinstance(module, (Twin, torch_nn.Accelerated)):
+    if isinstance(module, (Twin, Accelerated)):
         return _ALREADY
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed"
     if not isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
-        return f"it is quantised ({cls.__module__}.{cls.__name__})"
-    if is_parametrized(module):
-        parametrized: Any = module.parametrizations
-        return f"it has parametrizations, of {', '.join(parametrized)}"
-    if isinstance(module, torch.nn.RNNCellBase):
-        return "it is called one step at a time: only a torch.nn.RNN, LSTM or GRU runs whole sequences"
-    if cls not in torch_nn.CLASSES:
-        bases = [base.__name__ for base in torch_nn.CLASSES if issubclass(cls, base)]
-        return f"its class {cls.__name__} is derived from torch.nn.{(*bases, 'RNNBase')[0]}"
+        hint = "lnrnn.from_torch converts dynamic quantisation"
+        return f"it is quantised ({cls.__module__}.{cls.__name__}): {hint}"
+    base = torch_nn.base_class(module)
+    if base is None:
+        return f"its class {cls.__name__} is derived from torch.nn.RNNBase"
     if "forward" in own:
         return "it has a forward of its own"
-    hooks = [name.strip("_") for name in _HOOKS if own.get(name)]
-    if hooks:
-        return f"it has {' and '.join(hooks).replace('_', ' ')}"
-    parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
-    bare = [name for name in torch_nn.parameter_names(module) if name not in parameters]
-    if bare:
-        return f"it has weights that are no parameters: {', '.join(bare)}"
-    return None
+    if own.get("_backward_hooks") and not own["_is_full_backward_hook"]:
+        return "it has backward hooks, which see torch.nn's operations: use register_full_backward_hook"
+    names = torch_nn.parameter_names(module)
+    missing = [name for name in names if not isinstance(getattr(module, name, None), Tensor)]
+    if missing:
+        return f"it has no {', '.join(missing)}: call the model before, if its forward sets them"
+    return derived.why_not(module, base, torch_nn.CLASSES[base])
 
 
 def _replacement(module: Any) -> str:
     mode = "" if module.engine == "lnrnn" else ", for now by torch.nn's forward: its parameters are "
-    like = next(module.parameters())
+    with computed.without_effects(module):
+        like = getattr(module, torch_nn.parameter_names(module)[0])
     return f"{module}{mode}{f'{like.dtype} on {like.device}' if mode else ''}"
+
+
+def _add_called(model: torch.nn.Module, calls: Calls, report: Report) -> None:
+    """Adds the modules that `calls` has found, if these and their parts are not in the report yet."""
+    for name, module in model.named_modules():
+        listed = [known for known, _ in (*report.replaced, *report.left)]
+        if id(module) in calls.found and not any(
+            f"{known}.".startswith(f"{name}.") or f"{name}.".startswith(f"{known}.") or not known
+            for known in listed
+        ):
+            report.left.append((name, why_called(calls.found[id(module)])))
 
 
 # --- the check ----------------------------------------------------------------------------------------------
@@ -309,6 +373,7 @@ def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
 def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, report: Report) -> None:
     """Raises ValueError if the outputs of `run` differ from `before`, those before the change."""
     weights = [p for name, _ in report.replaced for p in model.get_submodule(name).parameters()]
+    weights = weights or list(model.parameters()) if report.replaced else []
     if not weights:
         return
     eps = max(torch.finfo(p.dtype).eps for p in weights)

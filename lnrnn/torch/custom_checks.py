@@ -38,7 +38,7 @@ def compare(
     """
     tested, trains, wrong = TestedModule(module), True, None
     for started in (False, True):
-        group = [form for form in forms if (form.state is not None) == started]
+        group = [form for form in forms if form.started == started]
         for n, probe in enumerate(probes(arch, None, started) if group else ()):
             cache: dict[Any, Any] = {}  # results of the reference, which are the same for all forms
             for form, training in product(group, (False, True)):
@@ -64,7 +64,7 @@ def _on(
     """
     for version, eps, context in tested.versions(probe):
         call = _Call(tested, version, form, arch, probe, eps, cache)
-        derive = derive and probe.derived
+        derive = derive and probe.derived and not form.step  # a step with gradients is not lnrnn's
         with context, unchanged(version, torch), torch.set_grad_enabled(derive):
             version.train(training)
             try:
@@ -99,9 +99,10 @@ class _Call:
         self.version, self.form, self.arch, self.probe = version, form, arch, probe
         self.eps, self.cache = eps, cache
         dtype = like(version).dtype
-        self.x = torch.tensor(self._own_axes(probe.x), dtype=dtype, requires_grad=True)
+        x = probe.x[:1] if form.step and not form.started else probe.x  # it begins at zero in each step
+        self.x = torch.tensor(self._own_axes(x), dtype=dtype, requires_grad=True)
         zeros = [np.zeros((len(arch.suffixes), probe.x.shape[1], width)) for width in arch.state_widths]
-        given = () if form.state is None else zeros if probe.states is None else probe.states
+        given = () if not form.started else zeros if probe.states is None else probe.states
         self.states = [torch.tensor(s, dtype=dtype, requires_grad=True) for s in given]
 
     def _reference(self) -> tuple[ReferenceNetwork, Run]:
@@ -123,11 +124,21 @@ class _Call:
 
     def run(self) -> list[tuple[Leaf, Tensor]]:
         """Returns the module's outputs. It gets copies of the inputs, because it may change them."""
-        state: tuple[Any, ...] = ()
-        if self.form.given:
-            copies = [s.clone() for s in self.states]
-            state = (None if self.form.state is None else filled(self.form.state, copies),)
-        return list(_read(self.form.result, self.version(self.x.clone(), *state)))
+        copies = [s.clone() for s in self.states]
+        if self.form.step:
+            return self._steps(copies)
+        return list(_read(self.form.result, self.version(self.x.clone(), *filled(self.form.states, copies))))
+
+    def _steps(self, states: list[Tensor]) -> list[tuple[Leaf, Tensor]]:
+        """Calls the module for each step, with the states of the step before."""
+        outputs, ends = [], states
+        for x in torch.split(self.x.clone(), 1):
+            result = self.version(x[0] if self.form.step == 2 else x, *filled(self.form.states, ends))
+            parts = dict(_read(self.form.result, result))
+            ends = [parts[leaf] for leaf in sorted(parts, key=lambda leaf: leaf.kind or 0)]
+            ends = [end if end.dim() == 3 else end[None] for end in ends]
+            outputs.append(ends[0])
+        return [(Leaf(), torch.cat(outputs)), *((Leaf(k), end) for k, end in enumerate(ends))]
 
     def outputs_disagree(
         self, outputs: Sequence[tuple[Leaf, Tensor]], eps: float

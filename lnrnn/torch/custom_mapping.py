@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,27 @@ Tensor = torch.Tensor
 class Form:
     """A way to call a module, and the structure of its result.
 
-    given: whether there is a second argument, the state. signature: the `signature` of this argument. state,
-    result: the argument and the result of the module, with a Leaf in place of each tensor.
+    states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature:
+    the `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes
+    (B, I) or 3 axes (1, B, I).
     """
 
-    given: bool
+    states: tuple[Any, ...]
     signature: Any
-    state: Any
     result: Any
+    step: int = 0
+
+    @cached_property
+    def direct(self) -> bool:
+        """Whether x has the axes (B, I), and the result is h or (h, c)."""
+        return self.step == 2 and self.result in (Leaf(0, 0), (Leaf(0, 0), Leaf(1, 0)))
+
+    @cached_property
+    def started(self) -> bool:
+        """Whether the arguments have states."""
+        found: dict[Leaf, Any] = {}
+        collect(self.states, self.states, found)
+        return bool(found)
 
 
 def signature(value: Any) -> Any:
@@ -68,26 +83,52 @@ def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The conversion of a module's parameters to one parameter of lnrnn.
+    """The conversion of a module's parameters to one parameter of lnrnn: selected * sign + constant.
 
-    If index is None, the result is the parameter at paths[0]. Otherwise the parameters at `paths` and a zero
-    are joined into one vector, and the result is vector[index].
+    If index is None, there is one parameter p at `paths`, and p[rows, columns] is selected. If `turned`, p is
+    transposed before. rows are pairs (first, last + 1), one after another, and columns one pair; None is for
+    all. Otherwise the parameters and a zero are joined into one vector, and vector[index] is selected.
     """
 
     paths: tuple[tuple[str, ...], ...]
-    index: Tensor | None
+    index: Tensor | None = None
+    turned: bool = False
+    rows: tuple[tuple[int, int], ...] | None = None
+    columns: tuple[int, int] | None = None
+    sign: Tensor | None = None
+    constant: Tensor | None = None
 
-    def parameter(self, module: Any) -> Tensor:
-        parts: list[Tensor] = []
+    @property
+    def whole(self) -> bool:
+        """Whether the result is a parameter of the module."""
+        parts = self.index, self.rows, self.columns, self.sign, self.constant
+        return not self.turned and all(part is None for part in parts)
+
+    def sources(self, module: Any) -> list[Tensor]:
+        result = []
         for path in self.paths:
             part = module
             for name in path:
                 part = getattr(part, name)
-            parts.append(part)
-        if self.index is None:
-            return parts[0]
-        flat = torch.cat([*(part.reshape(-1) for part in parts), parts[0].new_zeros(1)])
-        result: Tensor = flat[self.index]
+            result.append(part)
+        return result
+
+    def parameter(self, module: Any) -> Tensor:
+        parts = self.sources(module)
+        result: Tensor = parts[0]
+        if self.index is not None:
+            flat = torch.cat([*(part.reshape(-1) for part in parts), parts[0].new_zeros(1)])
+            result = flat[self.index]
+        if self.turned:
+            result = result.t()
+        if self.columns is not None:
+            result = result[:, slice(*self.columns)]
+        if self.rows is not None:
+            result = torch.cat([result[first:end] for first, end in self.rows])
+        if self.sign is not None:
+            result = result * self.sign.to(result)
+        if self.constant is not None:
+            result = result + self.constant.to(result)
         return result
 
 
@@ -110,21 +151,57 @@ def recipes(module: torch.nn.Module, arch: Architecture) -> list[Recipe]:
             raise ValueError(f"{name} of its state dict is no parameter")
         numbered[name] = np.arange(at, at + p.numel(), dtype=float).reshape(p.shape)
         at += p.numel()
+    zeros = {name: np.zeros(value.shape) for name, value in numbered.items()}
+    constants = convert_torch(_Numbered(module, zeros)).state
     converted = convert_torch(_Numbered(module, numbered)).state
     result = []
     for name in arch.shapes:
-        places = converted[name].astype(np.int64)
-        same = [key for key, value in numbered.items() if np.array_equal(value, places)]
-        if same:
-            result.append(Recipe((paths[id(given[same[0]])],), None))
-            continue
+        signed, constant = converted[name] - constants[name], constants[name].astype(float)
+        places, sign = np.abs(signed).astype(np.int64), np.where(signed < 0, -1.0, 1.0)
         among = [key for key, value in numbered.items() if np.isin(value, places).any()]
         used = among or [next(iter(numbered))]  # if there are only zeros: for their dtype and device
-        index, offset = np.full(places.shape, sum(numbered[key].size for key in used)), 0
-        for key in used:
-            first, size = int(numbered[key].flat[0]), numbered[key].size
-            inside = (places >= first) & (places < first + size)
-            index[inside] = places[inside] - first + offset
-            offset += size
-        result.append(Recipe(tuple(paths[id(given[key])] for key in used), torch.from_numpy(index)))
+        recipe = _block(places, numbered[used[0]]) if len(used) == 1 else None
+        if recipe is None:
+            index, offset = np.full(places.shape, sum(numbered[key].size for key in used)), 0
+            for key in used:
+                first, size = int(numbered[key].flat[0]), numbered[key].size
+                inside = (places >= first) & (places < first + size)
+                index[inside] = places[inside] - first + offset
+                offset += size
+            recipe = Recipe((), torch.from_numpy(index))
+        recipe = replace(
+            recipe,
+            paths=tuple(paths[id(given[key])] for key in used),
+            sign=torch.from_numpy(sign) if (sign < 0).any() else None,
+            constant=torch.from_numpy(constant) if constant.any() else None,
+        )
+        result.append(recipe)
     return result
+
+
+_MOST = 16  # blocks of rows; an index is faster for more
+
+
+def _block(places: np.ndarray, source: np.ndarray) -> Recipe | None:
+    """Returns a Recipe without paths if `places` are blocks of rows of a source or its transpose, else None.
+
+    source: the numbers n, n + 1 ..., in an array of one or two axes.
+    """
+    at = places - int(source.flat[0])
+    if places.ndim != source.ndim or not 1 <= places.ndim <= 2 or (at < 0).any() or (at >= source.size).any():
+        return None
+    size = source.shape if source.ndim == 2 else (len(source), 1)
+    for turned in (False, True)[: places.ndim]:
+        rows, columns = np.divmod(at.reshape(len(at), -1), size[1])[:: -1 if turned else 1]
+        height, width = size[:: -1 if turned else 1]
+        first, across = rows[:, 0], columns[0]
+        if (rows != first[:, None]).any() or (columns != across).any() or (np.diff(across) != 1).any():
+            continue
+        breaks = [0, *(np.flatnonzero(np.diff(first) != 1) + 1), len(first)]
+        blocks = tuple((int(first[a]), int(first[b - 1]) + 1) for a, b in pairwise(breaks))
+        if len(blocks) > _MOST:
+            return None
+        part = int(across[0]), int(across[-1]) + 1
+        all_rows, all_columns = blocks == ((0, height),), part == (0, width)
+        return Recipe((), None, turned, None if all_rows else blocks, None if all_columns else part)
+    return None

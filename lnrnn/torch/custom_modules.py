@@ -7,6 +7,7 @@ the module on random input. The module's own forward computes calls in other for
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,21 +15,27 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import _core
 from ..importers.checking import Unchecked, compared
 from ..importers.probes import BATCH, SINGLE, STEPS
 from ..importers.running import Leaf, arguments, filled, numbers, unchanged
+from ..importers.systems import UnknownCell
 from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
 from ..rnn import functional
 from ..rnn.architecture import Architecture
+from ..rnn.functional import architecture as architecture_of
 from ..rnn.network import architecture
 from . import operator
+from .accelerated import other_system
 from .custom_checks import Differs, compare
 from .custom_mapping import Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings
-from .torch_nn import other_system
+from .freshness import seen
+from .kept import packed
 
 Tensor = torch.Tensor
+ONE_STEP = "one step at a time"  # in the description of a cell
 
 
 class Forward:
@@ -39,44 +46,110 @@ class Forward:
         trains: bool, derives: bool,
     ) -> None:  # fmt: skip
         self._module, self._recipes, self._forms = module, tuple(recipes), tuple(forms)
+        self._by_call = {(form.step or 3, form.signature): form for form in reversed(self._forms)}
         self._settings = Settings(module)
         self._trains = trains  # whether the module has the network's results in training too
         self._derives = derives  # whether the module has the network's gradients
         self._network, self._places = functional.described(arch), len(arch.suffixes)
         self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
-        self._kept: list[Tensor] = []
+        self._converted: list[Tensor] = []  # lnrnn's parameters
+        self._record: _core.Seen | None = None  # of the module's parameters, when these were converted
+        self._kept: _core.Kept | None = None
+        paths = dict.fromkeys(path for recipe in recipes for path in recipe.paths)
+        self._owners = [(module.get_submodule(".".join(path[:-1]))._parameters, path[-1]) for path in paths]
+        self._names = [*inspect.signature(module.forward).parameters]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        form = None if named else self._form(arguments)
-        parameters = [] if form is None else self._parameters()
-        if form is None or any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
+        owner, name = self._owners[0]
+        first: Any = owner[name]
+        if self._forms[0].step and torch.is_grad_enabled() and first.requires_grad:
             return type(self._module).forward(self._module, *arguments, **named)
-        x, *state = arguments
-        given: dict[Leaf, Tensor] = {}
-        collect(form.state, state[0] if state else None, given)
-        learning = torch.is_grad_enabled() and not self._derives
-        if learning and any(t.requires_grad for t in (x, *given.values(), *parameters)):
-            return type(self._module).forward(self._module, *arguments)
-        start = [self._start(kind, given) for kind in (0, 1) if any(leaf.kind == kind for leaf in given)]
+        if self._kept is not None and not named:
+            found = self._step(arguments)
+            if found is not None:
+                return found
+        given = self._positional(arguments, named) if named else arguments
+        form = None if given is None else self._form(given)
+        if form is not None and given is not None:
+            states: dict[Leaf, Tensor] = {}
+            collect(form.states, given[1:], states)
+            result = self._computed(form, given[0], states)
+            if result is not None:
+                return built(form.result, *result)
+        return type(self._module).forward(self._module, *arguments, **named)
+
+    def _step(self, arguments: tuple[Any, ...]) -> Any:
+        """Returns the result of a step in a direct form, with the kept weights; None for other calls."""
+        form = self._form_of(arguments)
+        if form is None or not form.direct or not self._settings.hold(self._trains):
+            return None
+        sources = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
+        state: Any = None
+        if form.started:
+            state = arguments[1] if len(arguments) == 2 else arguments[1:]
+        return self._kept.call(self._network, sources, arguments[0], state)  # type: ignore[union-attr]
+
+    def _form_of(self, arguments: tuple[Any, ...]) -> Form | None:
+        if not arguments or not isinstance(arguments[0], Tensor):
+            return None
+        return self._by_call.get((arguments[0].dim(), signature(arguments[1:])))
+
+    def _computed(self, form: Form, x: Tensor, states: dict[Leaf, Tensor]) -> Any:
+        """Returns (y, the last states) for `built`; None if the module's own forward computes the call."""
+        start = [self._start(kind, states) for kind in (0, 1) if any(leaf.kind == kind for leaf in states)]
+        sources: dict[int, Any] = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
+        learning = torch.is_grad_enabled() and (form.step or not self._derives)
+        if learning and any(t.requires_grad for t in (x, *start, *sources.values())):
+            return None
+        if form.step == 3:
+            x, start = x[0], [s[0] for s in start]
+        if self._kept is not None:
+            state = None if not start else start[0] if len(start) == 1 else tuple(start)
+            found = self._kept.call(self._network, sources, x, state)
+            if found is not None:
+                y, end = (None, found) if form.step else found
+                ends = [*end] if isinstance(end, tuple) else [end]
+                return y, [s[None] for s in ends] if form.step else ends
+        parameters = self._parameters([*sources.values()])
+        if any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
+            return None
+        if form.step:
+            x, start = x[None], [s[None] for s in start]
         y, *ends = operator.run(self._network, x, start, None, parameters)
-        return built(form.result, y, ends)
+        if self._record is not None and not torch.is_grad_enabled():
+            self._keep(form)
+        return y, ends
+
+    def _keep(self, form: Form) -> None:
+        """Keeps the packed weights for the next calls without gradients."""
+        made = architecture_of(self._network)
+        served = packed(self._network, self._converted, (), None)
+        ready = served.snapshot.compiled() if made.cell.parts == 1 else None
+        pair, step = len(made.cell.state_names) > 1, form.step > 0
+        self._kept = _core.Kept(self._network, None, self._record, served, ready, pair, step)
+
+    def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
+        """Returns the arguments of a call in the order of the module's forward; None if some are absent."""
+        names = self._names[len(arguments) :][: len(named)]
+        if {*names} != {*named}:
+            return None
+        return (*arguments, *(named[name] for name in names))
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
         """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
-        if not 1 <= len(arguments) <= 2 or other_system() or not self._settings.hold(self._trains):
+        form = self._form_of(arguments)
+        if form is None or other_system() or not self._settings.hold(self._trains):
             return None
         x = arguments[0]
-        if not _plain(x) or x.dim() != 3 or x.shape[-1] != self._input_size or 0 in x.shape:
+        shape = x.shape
+        if not _plain(x) or shape[-1] != self._input_size or 0 in shape or (form.step == 3 and shape[0] != 1):
             return None
-        given, called = len(arguments) == 2, signature(arguments[1]) if len(arguments) == 2 else None
-        for form in self._forms:
-            if form.given == given and form.signature == called:
-                states: dict[Leaf, Tensor] = {}
-                collect(form.state, arguments[1] if given else None, states)
-                B = x.shape[self._axis]
-                if all(_plain(t) and t.shape == self._state_shape(at, B) for at, t in states.items()):
-                    return form
+        states: dict[Leaf, Tensor] = {}
+        collect(form.states, arguments[1:], states)
+        B = shape[self._axis] if len(shape) == 3 else shape[0]
+        if all(_plain(t) and t.shape == self._state_shape(at, B) for at, t in states.items()):
+            return form
         return None
 
     def _state_shape(self, at: Leaf, B: int) -> tuple[int, ...]:
@@ -84,25 +157,32 @@ class Forward:
         return row if at.place is not None else (self._places, *row)
 
     def _start(self, kind: int, given: Mapping[Leaf, Tensor]) -> Tensor:
+        """Returns a state (layers * directions, B, H), or for a step as it was given."""
         whole = given.get(Leaf(kind))
         if whole is not None:
             return whole
+        if self._forms[0].step:
+            return given[Leaf(kind, 0)]
         return torch.stack([given[Leaf(kind, place)] for place in range(self._places)])
 
-    def _parameters(self) -> list[Tensor]:
-        new = [recipe.parameter(self._module) for recipe in self._recipes]
+    def _parameters(self, sources: list[Tensor]) -> list[Tensor]:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return new
-        # The cache of packed weights looks up a tensor object, so old tensors with equal numbers are reused.
-        kept = self._kept if len(self._kept) == len(new) else new
-        self._kept = [
-            mine if recipe.index is None or not torch.equal(mine, old) else old
-            for recipe, mine, old in zip(self._recipes, new, kept, strict=True)
-        ]
-        return self._kept
+            return [recipe.parameter(self._module) for recipe in self._recipes]
+        if self._record is not None and self._record.holds(sources):
+            return self._converted
+        record = seen(sources, True)
+        new = [recipe.parameter(self._module) for recipe in self._recipes]
+        if record is None:  # old tensors with equal numbers are reused, because packed weights belong to them
+            kept = self._converted if len(self._converted) == len(new) else new
+            new = [
+                mine if recipe.whole or not torch.equal(mine, old) else old
+                for recipe, mine, old in zip(self._recipes, new, kept, strict=True)
+            ]
+        self._record, self._converted, self._kept = record, new, None
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_kept": []}
+        return {**vars(self), "_converted": [], "_record": None, "_kept": None}
 
 
 def _plain(t: Any) -> bool:
@@ -117,13 +197,18 @@ class Refused(Exception):
 
 
 def replace_forward(module: torch.nn.Module) -> str:
-    """Replaces the forward of a custom module. Returns a description for the report. Raises Refused."""
+    """Replaces the forward of a custom module. Returns a description for the report.
+
+    Raises Refused, or UnknownCell if other modules have such names of parameters too.
+    """
     try:
         converted = convert_torch(module)
         arch = architecture(converted.model())
         if converted.zoneout not in (0, (0, 0)):
             raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
         own = recipes(module, arch)
+    except UnknownCell:
+        raise
     except (ValueError, TypeError) as error:
         raise Refused(str(error)) from None
     where = f"it has {converted.system}'s parameters"
@@ -132,17 +217,15 @@ def replace_forward(module: torch.nn.Module) -> str:
             f"{where}, but not in torch.float32 on cpu, the only dtype and device on which it can be tested"
         )
     forms: list[Form] = []
-    for batch_first in (arch.batch_first, not arch.batch_first):
+    for batch_first, step in ((arch.batch_first, 0), (not arch.batch_first, 0), (False, 2)):
         if not forms:
             chosen = {**converted.arguments, "batch_first": batch_first}
             converted = replace(converted, arguments=chosen)
             arch = architecture(converted.model())
-            forms = list(_forms(module, converted, arch))
+            forms = list(_forms(module, converted, arch, step))
+    if forms and forms[0].step:
+        forms += _forms(module, converted, arch, 3)
     if not forms:
-        if _takes_steps(module, arch):
-            raise Refused(
-                f"{where}, and is called one step at a time, and only modules that run sequences are replaced"
-            )
         raise Refused(f"{where}, but returns something else on random input, or does not run in a usual way")
     try:
         trains, wrong = compare(module, forms, arch, own)
@@ -156,6 +239,8 @@ def replace_forward(module: torch.nn.Module) -> str:
     shown = [f"{name}={value}" for name, value in options.items() if value > 1 or value is True]
     shown = [str(arch.input_size), str(arch.hidden_size), *shown, f"norm={arch.norm}"]
     what = f"{type(module).__name__} as lnrnn's {arch.cell.name}({', '.join(shown)})"
+    if forms[0].step:
+        what += f", {ONE_STEP}; calls that need gradients run its own forward"
     if wrong:
         what += f", without gradients; if they are needed its own forward, whose gradients differ on {wrong}"
     if not trains:
@@ -176,11 +261,16 @@ def _refuse_script() -> Any:
     )
 
 
-def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) -> Iterator[Form]:
-    """Yields the ways to call a module in which it returns the network's results on random input."""
+def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture, step: int) -> Iterator[Form]:
+    """Yields the ways to call a module in which it returns the network's results on random input.
+
+    step: as in Form.
+    """
     rng = np.random.default_rng(0)
     places, kinds = len(arch.suffixes), arch.cell.states
-    shape = (BATCH, STEPS) if arch.batch_first else (STEPS, BATCH)
+    if step and (places > 1 or kinds > 2):
+        return
+    shape = (1, BATCH) if step else (BATCH, STEPS) if arch.batch_first else (STEPS, BATCH)
     x = rng.standard_normal((*shape, arch.input_size), dtype=np.float32)
     states = [rng.uniform(-0.9, 0.9, (places, BATCH, n)).astype(np.float32) for n in arch.state_widths]
     given = [torch.tensor(s) for s in states]
@@ -190,33 +280,44 @@ def _forms(module: torch.nn.Module, converted: Converted, arch: Architecture) ->
             f"it has arrays of more than {BYTES} bytes in {', '.join(dict.fromkeys(settings.unseen))}, "
             "which are too large to compare in each call; make them buffers, with persistent=False"
         )
-    for templates in arguments(kinds, arch.num_layers, arch.directions):
-        if len(templates) > 1:
+    for templates in _of_a_step(kinds, step) if step else arguments(kinds, arch.num_layers, arch.directions):
+        if len(templates) > 1 and not step:
             continue
-        template = templates[0] if templates else None
-        state = filled(templates, given)
-        own = (None if template is None else tuple(states)) if kinds > 1 or template is None else states[0]
+        arranged = filled(templates, given)
+        form = Form(templates, signature(arranged), None, step)
+        own = None if not form.started else tuple(states) if kinds > 1 else states[0]
         results: list[Any] = []
         changed: list[str] = []
         for training in (False, True):
             try:
                 with unchanged(module, torch):
                     module.train(training)
-                    results.append(module(torch.tensor(x), *state))
+                    results.append(module(torch.tensor(x[0] if step == 2 else x), *filled(templates, given)))
                     changed += settings.changed(written=True)
             except Exception:  # with unexpected arguments, a module may raise any exception
                 break
         if changed:
             raise Refused(f"its forward writes to {', '.join(sorted(set(changed)))}, which lnrnn does not")
         if results:
-            result = _agrees(results[0], converted, x, own)
+            result = _agrees(results[0], converted, x, own, step)
             if result is not None:
-                yield Form(bool(state), signature(state[0]) if state else None, template, result[0])
+                yield replace(form, result=result[0])
 
 
-def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tuple[Any] | None:
+def _of_a_step(kinds: int, step: int) -> Iterator[tuple[Any, ...]]:
+    """Yields the usual arguments of a cell after x: no state, None, h, or h and c, which may be one tuple."""
+    leaves = tuple(Leaf(kind, 0 if step == 2 else None) for kind in range(kinds))
+    yield ()
+    yield (None,)
+    yield leaves
+    if kinds > 1:
+        yield (leaves,)
+        yield ([*leaves],)
+
+
+def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any, step: int) -> tuple[Any] | None:
     """Returns (the result with a Leaf for each tensor,) if its numbers are the network's, else None."""
-    ours = _leaves(converted, x, state)
+    ours = _leaves(converted, x, state, step)
     chosen: list[Leaf] = []
     theirs: list[np.ndarray] = []
 
@@ -246,34 +347,26 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any) -> tup
         return [named[leaf] for leaf in chosen]
 
     def disturbed() -> list[np.ndarray]:
-        return of(_leaves(converted.disturbed(np.float32(SINGLE), rng), x, state))
+        return of(_leaves(converted.disturbed(np.float32(SINGLE), rng), x, state, step))
 
     try:
         template = read(result)
         difference, limit = compared(theirs, of(ours), disturbed, SINGLE)
     except (ValueError, Unchecked):
         return None
-    return (template,) if Leaf() in chosen and difference <= limit else None
+    # A sequence needs y, and a step all states, because the next step needs them.
+    wanted = {leaf for leaf, _ in ours} if step else {Leaf()}
+    return (template,) if wanted <= {*chosen} and difference <= limit else None
 
 
-def _leaves(converted: Converted, x: np.ndarray, state: Any) -> list[tuple[Leaf, np.ndarray]]:
+def _leaves(converted: Converted, x: np.ndarray, state: Any, step: int) -> list[tuple[Leaf, np.ndarray]]:
     """Returns all arrays that a call of the network may return, as float64, each with its Leaf."""
     y, end = converted.model()(x, state)
+    ends = [np.asarray(whole, float) for whole in (end if isinstance(end, tuple) else (end,))]
+    if step:
+        place = 0 if step == 2 else None
+        return [(Leaf(kind, place), end[0] if step == 2 else end) for kind, end in enumerate(ends)]
     result = [(Leaf(), np.asarray(y, float))]
-    for kind, whole in enumerate(end if isinstance(end, tuple) else (end,)):
-        whole = np.asarray(whole, float)
+    for kind, whole in enumerate(ends):
         result += [(Leaf(kind), whole), *((Leaf(kind, k), part) for k, part in enumerate(whole))]
     return result
-
-
-def _takes_steps(module: torch.nn.Module, arch: Architecture) -> bool:
-    """Returns whether a module runs as a cell, with x (B, I) and h, or h and c, (B, H)."""
-    x, zeros = torch.zeros(BATCH, arch.input_size), [torch.zeros(BATCH, width) for width in arch.state_widths]
-    for state in (zeros, [tuple(zeros)]):
-        try:
-            with unchanged(module, torch):
-                module(x, *state)
-        except Exception:
-            continue
-        return True
-    return False

@@ -18,7 +18,8 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Attributes that accelerate and torch.nn.Module.compile set later.
-_LATER = frozenset({"forward", "__prepare_scriptable__", "_compiled_call_impl"})
+_COMPILED = frozenset({"_compiled_call_impl"})
+_LATER = _COMPILED | {"forward", "__prepare_scriptable__"}
 MOST = 300  # limit on the values to compare in each call; values nearest to the module come first
 BYTES = 4096  # limit on the size of an array; comparing more bytes takes longer than a short sequence
 
@@ -36,7 +37,8 @@ class Settings:
     def __init__(self, module: torch.nn.Module) -> None:
         # Each list has tuples; the last entry of a tuple is the name of the module's attribute.
         self._parts = list(module.modules())
-        self._names: list[tuple[Any, set[str], str]] = []  # an object, the names of its attributes
+        # An object, the names of its attributes, and names that may come later.
+        self._names: list[tuple[Any, set[str], frozenset[str], str]] = []
         self._sizes: list[tuple[Any, int, str]] = []
         self._attributes: list[tuple[Any, str, Any, str]] = []
         self._items: list[tuple[Any, Any, Any, str]] = []
@@ -48,7 +50,8 @@ class Settings:
         seen = {id(part) for part in self._parts}
         for path, part in module.named_modules():
             before = f"{path}." if path else ""
-            self._names.append((part, vars(part).keys() - _LATER, before))
+            later = _LATER if part is module else _COMPILED
+            self._names.append((part, vars(part).keys() - later, later, before))
             for name, value in _attributes(part, part is module):
                 self._attributes.append((part, name, value, before + name))
                 inside.append((value, before + name))
@@ -93,7 +96,7 @@ class Settings:
             return [inner for _, inner in items]
         by_name = {key: getattr(value, key, _Gone) for key in _slots(type(value))}
         if hasattr(value, "__dict__"):
-            self._names.append((value, vars(value).keys() - _LATER, name))
+            self._names.append((value, vars(value).keys() - _LATER, _LATER, name))
             by_name |= vars(value)
         self._attributes += [(value, key, inner, name) for key, inner in by_name.items()]
         return list(by_name.values())
@@ -113,10 +116,10 @@ class Settings:
             now = getattr(of, name, _Gone)
             if now is not value and not _same(now, value):
                 yield where
-        for of, names, where in self._names:
+        for of, names, later, where in self._names:
             own = vars(of)
             if len(own) != len(names):
-                for name in own.keys() - _LATER - names:
+                for name in own.keys() - later - names:
                     yield where + name if where.endswith(".") or not where else where
         for of, size, where in self._sizes:
             if len(of) != size:

@@ -21,6 +21,7 @@ from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .common import LayerResult, layer_by_layer, through_padding
+from .kept import Keeping
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -34,7 +35,7 @@ def _statistics_names(arch: Architecture) -> list[str]:
     return [name + end for end in arch.suffixes for name in names]
 
 
-class Twin(torch.nn.Module):
+class Twin(Keeping):
     """The base class of the modules RNN, LSTM, GRU, LiGRU and SLSTM."""
 
     _served: ClassVar[type[models.Model]]
@@ -135,6 +136,7 @@ class Twin(torch.nn.Module):
     @engine.setter
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
+        self._forget()
 
     @property
     def dropout(self) -> float:
@@ -180,7 +182,9 @@ class Twin(torch.nn.Module):
 
     # --- a call ---------------------------------------------------------------------------------------------
 
-    def forward(self, x: Any, h0: Any = None, lengths: Any = None, **unknown: Never) -> tuple[Any, Any]:
+    def forward(
+        self, x: Any, h0: Any = None, lengths: Any = None, resets: Any = None, **unknown: Never
+    ) -> tuple[Any, Any]:
         """Runs the network on whole sequences, as a call of lnrnn's class does.
 
         Parameters
@@ -191,6 +195,9 @@ class Twin(torch.nn.Module):
             The initial state, (num_layers * directions, B, P); for an LSTM (h0, c0). Default: zeros.
         lengths : tensor or array, optional
             Steps of each sequence, (B,) integers; not for a PackedSequence. y is 0 past a length.
+        resets : tensor or array of bool, optional
+            (T, B), with the axes of x: True where the state is set to 0 before a step, as in a call of
+            lnrnn's class. No gradient passes a reset. Not for a PackedSequence.
 
         Returns
         -------
@@ -221,8 +228,14 @@ class Twin(torch.nn.Module):
         """
         if unknown:
             raise unexpected("forward", unknown, {"hx": "h0"})
+        whole = lengths is None and resets is None and not torch.compiler.is_compiling()
+        kept = self._kept if whole else None
+        if kept is not None and not (self.training and self._dropout):
+            found = kept.call(self._network, self._parameters, x, h0)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
         if isinstance(x, PackedSequence):
-            return self._packed(x, h0, lengths)
+            return self._run_packed(x, h0, lengths, resets)
         if not isinstance(x, Tensor):
             raise bad_type("x", "a torch tensor or a PackedSequence", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
@@ -232,6 +245,8 @@ class Twin(torch.nn.Module):
             x = x.unsqueeze(axis)
         start = self._start(h0, x, x.shape[axis], unbatched)
         ends = self._lengths(lengths, x.shape[axis], unbatched)
+        if resets is not None:
+            ends = self._with_resets(ends, resets, x, unbatched)
         y, end = self._computed(x, start, ends)
         if unbatched:
             y, end = y.squeeze(axis), [part.squeeze(1) for part in end]
@@ -274,7 +289,10 @@ class Twin(torch.nn.Module):
         self, arch: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
-        result = operator.run(network, x, start, lengths, parameters, statistics, self.overrun, self.training)
+        whole = self if network == self._network else None  # not a layer alone
+        result = operator.run(
+            network, x, start, lengths, parameters, statistics, self.overrun, self.training, whole
+        )
         return result[0], result[1 : 1 + self._states], result[1 + self._states :]
 
     def _plainly(
@@ -304,9 +322,12 @@ class Twin(torch.nn.Module):
         )  # fmt: skip
         return y.transpose(0, 1).contiguous() if self.batch_first else y, end, seen
 
-    def _packed(self, x: PackedSequence, h0: Any, lengths: Any) -> tuple[PackedSequence, Any]:
-        if lengths is not None:
-            raise ValueError("lengths must be None with a PackedSequence, which has its own")
+    def _run_packed(
+        self, x: PackedSequence, h0: Any, lengths: Any, resets: Any
+    ) -> tuple[PackedSequence, Any]:
+        for name, given in (("lengths", lengths), ("resets", resets)):
+            if given is not None:
+                raise ValueError(f"{name} must be None with a PackedSequence, which has lengths of its own")
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
@@ -343,6 +364,20 @@ class Twin(torch.nn.Module):
             raise bad_value("lengths", f"of shape ({batch},), one for each sequence", lengths)
         result: Tensor = lengths.reshape(batch).to(torch.int64)
         return result
+
+    def _with_resets(self, lengths: Tensor | None, resets: Any, x: Tensor, unbatched: bool) -> Tensor:
+        """Returns lengths and resets as one tensor (1 + T, B) int64. x: (T, B, D) or (B, T, D)."""
+        if not isinstance(resets, Tensor):
+            resets = torch.as_tensor(real("resets", resets))
+        expected = (x.shape[int(self.batch_first)],) if unbatched else x.shape[:2]
+        if resets.dtype is not torch.bool and resets.numel():
+            raise bad_type("resets", "an array of booleans", resets)
+        if resets.shape != expected:
+            raise bad_value("resets", f"of shape {tuple(expected)}, as x", resets)
+        resets = (resets[:, None] if unbatched else resets.T if self.batch_first else resets).long()
+        if lengths is None:
+            lengths = torch.ones_like(resets).sum(0)  # their number, also in a trace for any sizes
+        return torch.cat([lengths.to(resets.device)[None], resets])
 
     # --- batch norm's statistics ----------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@
 - update_statistics: updates batch norm's running statistics after a training batch, in place, on any device
 
 Arguments. network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B,
-*), or empty for zeros. lengths: (B,) int64 or None. parameters: in the order of Architecture.shapes.
+*), or empty for zeros. lengths: int64 or None, see rnn/functional.py. parameters: in the order of
+Architecture.shapes.
 statistics: for each layer and direction, in the order of statistics.named_shapes. All tensors are float32 on
 the CPU, except statistics and lengths.
 
@@ -24,14 +25,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd import forward_ad
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..rnn import engine, functional
-from ..rnn.functional import Served, architecture
+from ..rnn.functional import architecture
 from ..rnn.snapshot import tape_width
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
 from . import plain
+from .freshness import PLAIN
+from .kept import Keeping, arrays, packed
 
 Tensor = torch.Tensor
 
@@ -59,22 +61,24 @@ def run(
     statistics: Sequence[Tensor] = (),
     overrun: str | None = None,
     training: bool = False,
+    module: Keeping | None = None,
 ) -> list[Tensor]:
     """Calls the operator run. Returns [y, h] or [y, h, c], in training also the statistics of batch norm.
 
-    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes.
+    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes. module: the module that keeps the packed
+    weights, if there is one.
     """
     if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
     # The code below does the same as the operator's autograd kernel, but faster. torch.func needs it too.
     given = x, *start, *parameters
     if _derived(given):
-        return _differentiable(network, len(start), lengths, given)
+        return _differentiable(network, module, len(start), lengths, given)
     _refuse_tangents(given)
-    return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
-
-
-_PLAIN = Tensor, torch.nn.Parameter
+    arguments = network, x, start, lengths, parameters, statistics, overrun, training
+    if _unwatched((*given, lengths, *statistics)):
+        return _run_cpu(*arguments, module)
+    return _infer(*arguments)  # type: ignore[no-any-return]
 
 
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
@@ -87,16 +91,7 @@ def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
         torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or torch._C._autograd._profiler_enabled()
-    ) and all(t is None or (type(t) in _PLAIN and t.is_cpu) for t in tensors)
-
-
-def _arrays(tensors: Sequence[Any]) -> list[Any]:
-    try:
-        return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
-    except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
-        return [
-            t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
-        ]
+    ) and all(t is None or (type(t) in PLAIN and t.is_cpu) for t in tensors)
 
 
 def _tensors(arrays: Sequence[np.ndarray]) -> list[Tensor]:
@@ -121,25 +116,6 @@ def _learns(network: str, training: bool) -> bool:
 
 # --- on the CPU ---------------------------------------------------------------------------------------------
 
-# Networks with packed weights, by their first parameter, while this tensor exists. Each call compares the
-# bytes of all parameters, because writes through p.data or p.numpy() do not change a tensor's version.
-_served: Any = WeakTensorKeyDictionary()
-
-
-def _snapshot(
-    network: str,
-    parameters: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    overrun: str | None,
-) -> Any:
-    arch = architecture(network)
-    given = arch, _arrays(parameters), _arrays(statistics), overrun
-    kept = _served.get(parameters[0])
-    if kept is None or not kept.fits(*given):
-        kept = Served(*given)
-        _served[parameters[0]] = kept
-    return kept.snapshot
-
 
 def _run_cpu(
     network: str,
@@ -150,17 +126,22 @@ def _run_cpu(
     statistics: Sequence[Tensor],
     overrun: str | None,
     training: bool,
+    module: Keeping | None = None,
 ) -> list[Tensor]:
-    x_, lengths_, *start_ = _arrays((x, lengths, *start))
+    x_, lengths_, *start_ = arrays((x, lengths, *start))
     with _threads():
         if _learns(network, training):
             y, end, seen, _ = functional.forward(
-                architecture(network), _arrays(parameters), x_, start_, lengths_, False
+                architecture(network), arrays(parameters), x_, start_, lengths_, False
             )
             return _tensors([y, *end, *seen])
-        snapshot = _snapshot(network, parameters, statistics, overrun)
+        pack = packed if module is None else module._packed
+        snapshot = pack(network, parameters, statistics, overrun).snapshot
         h0 = None if not start_ else start_[0] if len(start_) == 1 else tuple(start_)
-        y, end = engine.call(snapshot, x_, h0, lengths_, None, 0)
+        lengths_, resets = functional.divided(lengths_)
+        if resets is not None and snapshot.architecture.batch_first:
+            resets = resets.T
+        y, end = engine.call(snapshot, x_, h0, lengths_, resets, 0)
         return _tensors([y, *(end if isinstance(end, tuple) else (end,))])
 
 
@@ -170,11 +151,17 @@ def _forward_train_cpu(
     start: Sequence[Tensor],
     lengths: Tensor | None,
     parameters: Sequence[Tensor],
+    module: Keeping | None = None,
 ) -> list[Tensor]:
-    x_, lengths_, *start_ = _arrays((x, lengths, *start))
+    x_, lengths_, *start_ = arrays((x, lengths, *start))
+    arch = architecture(network)
+    snapshot = None
+    if module is not None and arch.batch_norm is None:
+        steps = x.shape[1 if arch.batch_first else 0]
+        snapshot = module._packed_to_train(network, parameters, steps)
     with _threads():
         y, end, seen, saved = functional.forward(
-            architecture(network), _arrays(parameters), x_, start_, lengths_
+            arch, arrays(parameters), x_, start_, lengths_, snapshot=snapshot
         )
     return _tensors([y, *end, *seen, *saved])
 
@@ -192,12 +179,12 @@ def _backward_cpu(
 ) -> list[Tensor]:
     arch = architecture(network)
     seen = 1 + len(arch.suffixes) * len(named_shapes(arch.sides, 0)) if arch.sides else 1
-    x_, lengths_, gy_, *start_ = _arrays((x, lengths, gy, *start))
-    y, *kept = _arrays(saved)
+    x_, lengths_, gy_, *start_ = arrays((x, lengths, gy, *start))
+    y, *kept = arrays(saved)
     with _threads():
         gx, gstart, grads = functional.backward(
-            arch, lambda: _arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
-            gy_, _arrays(gend), wanted[0],
+            arch, lambda: arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
+            gy_, arrays(gend), wanted[0],
         )  # fmt: skip
     result: tuple[Any, ...] = gx, *gstart[: len(start)], *grads
     return _tensors([g for g, want in zip(result, wanted, strict=True) if want])
@@ -280,14 +267,16 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def _results_to_derive(
-    network: str, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
+    network: str, module: Keeping | None, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
 ) -> tuple[Tensor, ...]:
-    call = _forward_train_cpu if _unwatched((x, lengths, *rest)) else _forward_train
-    return tuple(call(network, x, rest[:states], lengths, rest[states:]))
+    arguments = network, x, rest[:states], lengths, rest[states:]
+    if _unwatched((x, lengths, *rest)):
+        return tuple(_forward_train_cpu(*arguments, module))
+    return tuple(_forward_train(*arguments))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.network, ctx.states, lengths, x, *rest = inputs
+    ctx.network, _, ctx.states, lengths, x, *rest = inputs
     ctx.given, ctx.ends = len(rest), len(architecture(ctx.network).cell.state_names)
     others = output[1 + ctx.ends :]
     ctx.save_for_backward(x, lengths, *rest, output[0], *others)
@@ -296,8 +285,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 class _Run(torch.autograd.Function):
-    """The operator run with gradients. Inputs: network, number of states, lengths, x, states, parameters.
-    Outputs: those of forward_train."""
+    """The operator run with gradients. Inputs: network, module, number of states, lengths, x, states,
+    parameters. Outputs: those of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -308,9 +297,9 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, *gends: Tensor | None) -> tuple[Any, ...]:
         gend = gends[: ctx.ends]
-        wanted = ctx.needs_input_grad[3:]
+        wanted = ctx.needs_input_grad[4:]
         if gy is None and all(g is None for g in gend):
-            return (None,) * (3 + len(wanted))
+            return (None,) * (4 + len(wanted))
         x, lengths, *others = ctx.saved_tensors
         rest, saved = others[: ctx.given], others[ctx.given :]
         start, parameters = rest[: ctx.states], rest[ctx.states :]
@@ -321,7 +310,7 @@ class _Run(torch.autograd.Function):
                 gout = [g for g in (gy, *gend) if g is not None]
                 own = [t for t, g in zip(outputs, (gy, *gend), strict=True) if g is not None]
                 grads = torch.autograd.grad(own, given, gout, allow_unused=True)
-            return (None,) * 3 + tuple(g if want else None for g, want in zip(grads, wanted, strict=True))
+            return (None,) * 4 + tuple(g if want else None for g, want in zip(grads, wanted, strict=True))
         if torch.is_grad_enabled():  # a second derivative may follow
             lists = start, parameters, saved, gend
             flat = (tensor for each in lists for tensor in each)
@@ -330,7 +319,7 @@ class _Run(torch.autograd.Function):
         else:
             call = _backward_cpu if _unwatched((x, lengths, *others, gy, *gend)) else _backward
             result = iter(call(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
-        return (None,) * 3 + tuple(next(result) if want else None for want in wanted)
+        return (None,) * 4 + tuple(next(result) if want else None for want in wanted)
 
     jvp = staticmethod(_refuse_jvp)
     vmap = staticmethod(_refuse_vmap)
@@ -424,14 +413,14 @@ def _derived(tensors: Sequence[Tensor]) -> bool:
 
 
 def _differentiable(
-    network: str, states: int, lengths: Tensor | None, given: Sequence[Tensor]
+    network: str, module: Keeping | None, states: int, lengths: Tensor | None, given: Sequence[Tensor]
 ) -> list[Tensor]:
     try:
-        result = _applied(_Run, network, states, lengths, *given)
+        result = _applied(_Run, network, module, states, lengths, *given)
     except RuntimeError as error:
         if "setup_context" not in str(error):
             raise
-        result = _applied(_RunUnderFunc, network, states, lengths, *given)  # under torch.func
+        result = _applied(_RunUnderFunc, network, module, states, lengths, *given)  # under torch.func
     return list(result[: len(result) - functional.saved_arrays(architecture(network))])
 
 
@@ -454,7 +443,7 @@ def _run_autograd(
 ) -> list[Tensor]:
     given = x, *start, *parameters
     if _derived(given):
-        return _differentiable(network, len(start), lengths, given)
+        return _differentiable(network, None, len(start), lengths, given)
     _refuse_tangents(given)
     return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
 

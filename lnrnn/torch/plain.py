@@ -5,7 +5,8 @@ It runs on any device and dtype, and can be differentiated any number of times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch.nn import functional as F
 
 from ..rnn.architecture import Architecture
 from ..rnn.batches import as_caller, checked_batch, time_first
-from ..rnn.rows import padded
+from ..rnn.functional import divided
+from ..rnn.rows import FIRST, LENGTH, SEQUENCE, STATE, padded, reset
 from ..rnn.specs import BatchNormSpec, LayerNormSpec, Overrun
 from ..rnn.statistics import StepStatistics, blank, named_shapes, refuse_beyond
 
 Tensor = torch.Tensor
+Array = np.ndarray
 
 
 def run(
@@ -33,11 +36,17 @@ def run(
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Runs x (T, B, D), or (B, T, D) with batch_first. Returns y with the same axes, last states, statistics.
 
-    start: h0, or h0 and c0, each (layers * directions, B, *); lengths (B,) or None; parameters and statistics
-    by name. The returned statistics are those of the batch, for operator.update_statistics; they are empty
-    without batch norm and in evaluation.
+    start: h0, or h0 and c0, each (layers * directions, B, *); lengths: see rnn/functional.py; parameters and
+    statistics by name. The returned statistics are those of the batch, for operator.update_statistics; they
+    are empty without batch norm and in evaluation.
     """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
+    lengths, resets = divided(lengths)
+    if resets is not None:
+        call = partial(
+            run, arch, parameters=parameters, statistics=statistics, overrun=overrun, training=training
+        )
+        return _in_parts(arch, x, start, lengths, resets, call)
     without = np.empty((*x.shape[:-1], 0), np.float32)  # an array for checked_batch, with x's shape
     _, ends, _ = checked_batch(without, lengths, 0, arch.batch_first)
     x = time_first(x, False, arch.batch_first)
@@ -69,6 +78,48 @@ def run(
     last = [torch.stack(part) for part in zip(*all_ends, strict=True)]
     seen = [torch.from_numpy(array) for norm in norms for array in norm.arrays()] if learning else []
     return as_caller(x, False, arch.batch_first), last, seen
+
+
+def _in_parts(
+    arch: Architecture, x: Tensor, start: Sequence[Tensor], lengths: Any, resets: Array,
+    call: Callable[..., tuple[Tensor, list[Tensor], list[Tensor]]],
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
+    """Returns the results of `run` with resets (T, B): each part of a sequence is a sequence for `call`."""
+    x = time_first(x, False, arch.batch_first)
+    T, B, _ = x.shape
+    rows = reset(resets, lengths, T, B)
+    parts, longest = rows.parts, rows.longest
+    if parts is None:
+        raise AssertionError("broken promise: rows with resets have no parts")
+    table = rows.table[np.argsort(rows.table[:, STATE])]
+    sequence, first, length = table[:, SEQUENCE], table[:, FIRST], table[:, LENGTH]
+
+    def tensor(array: Array) -> Tensor:
+        return torch.from_numpy(array).to(x.device)
+
+    step = np.minimum(first + np.arange(longest)[:, None], T - 1)
+    own = x[tensor(step), tensor(sequence)]  # (longest, parts, D)
+    given = []
+    for reverse in arch.reversed:
+        begins = np.zeros(parts.count, bool)
+        begins[parts.begun(reverse)] = True
+        given.append(begins if reverse else begins & ~parts.fresh[sequence])
+    start = [torch.where(tensor(np.stack(given))[..., None], s[:, tensor(sequence)], 0) for s in start]
+    y, end, seen = call(as_caller(own, False, arch.batch_first), start, length)
+    y = time_first(y, False, arch.batch_first)
+    # The part (T, B) of each step of the caller, and the step within the part.
+    cut = np.zeros((B, T), bool)
+    cut[sequence[length > 0], first[length > 0]] = True
+    part = parts.first + np.maximum(cut.cumsum(1).T - 1, 0)
+    within = np.arange(T)[:, None] - first[part]
+    alive = within < length[part]
+    blank_step = y.new_zeros(1, *y.shape[1:])
+    y = torch.cat([y, blank_step])[tensor(np.where(alive, within, longest)), tensor(part)]
+    last = [
+        torch.stack([e[k, tensor(parts.reached(reverse))] for k, reverse in enumerate(arch.reversed)])
+        for e in end
+    ]
+    return as_caller(y, False, arch.batch_first), last, seen
 
 
 def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Tensor]) -> StepStatistics:

@@ -37,8 +37,10 @@ struct node {
     const char *operator;
     int version, place, is_taken;
     size_t inputs, outputs;
-    value **in, **out; /* an element is NULL if left out */
-    int mark;          /* the number of the search that has seen the node */
+    value **in, **out;       /* an element is NULL if left out */
+    int mark;                /* the number of the search that has seen the node */
+    const struct step *step; /* the claimed step that has the node, or NULL */
+    int chain;               /* the number of its chain, or 0 */
 };
 
 /* Memory that is freed together. allocate() jumps to `full` without memory. */
@@ -206,7 +208,7 @@ typedef struct part {
     struct part *next;
 } part;
 
-typedef struct {
+typedef struct step {
     const pattern *pattern;
     size_t units, state_size, input_size; /* H, P, D */
     part *constants[CONSTANTS][EQUATIONS];
@@ -241,6 +243,20 @@ int loop_match(graph *g, node *n, graph *body, loop *l);
 graph *graph_create(void);
 void graph_free(graph *g);
 
+/* --- chains.c: unrolled loops ---------------------------------------------------------------------------- */
+
+/* Step t reads x[first + t * direction] of x (.., B, D), or, if x is NULL, a value of its own. y (T, B, P) or NULL. */
+typedef struct {
+    step **steps; /* (count) */
+    node **nodes; /* (node_count) */
+    size_t count, node_count;
+    int64_t first, direction;
+    value *x, *y;
+} chain;
+
+/* Sets chains, which has room for `count`, and marks their nodes. Returns their number. */
+size_t chains_find(graph *g, step *const *steps, size_t count, chain *chains);
+
 /* --- step_network.c: the networks of steps --------------------------------------------------------------------- */
 
 /* Sets the description of a step's network. Returns 0 if no network computes the step. */
@@ -248,12 +264,15 @@ int step_describe(const step *s, int weights, lnrnn_description *d);
 lnrnn_status step_network(const step *s, const lnrnn_description *d, network_list *list,
                           lnrnn_network **network, char message[LNRNN_MESSAGE]);
 
-/* --- step_run.c, loop_run.c ------------------------------------------------------------------------------- */
+/* --- step_run.c, loop_run.c, chain_run.c ------------------------------------------------------------------------------- */
 
-/* Do the same as kernel_create, for a step and for all steps of a loop. */
+/* Do the same as kernel_create, for a step, a chain, and all steps of a loop. */
 OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused,
                                 lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
                                 OrtStatus **status);
+OrtNodeComputeInfo *chain_kernel(const ort_functions *ort, const chain *c, const OrtNode *fused,
+                                 lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                 OrtStatus **status);
 OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const OrtNode *fused,
                                 lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
                                 OrtStatus **status);

@@ -47,41 +47,57 @@ static int has_state(const step *s)
     return s->out[0]->is_output && (!s->in[0]->producer || !s->in[1]->producer);
 }
 
-static OrtStatus *claim(graph *g, step *s, OrtEpGraphSupportInfo *claims)
+/* Claims nodes as one. */
+static OrtStatus *claim(graph *g, node *const *nodes, size_t count, OrtEpGraphSupportInfo *claims)
 {
-    const OrtNode **const infos = allocate(&g->memory, s->count * sizeof *infos);
-    for (size_t k = 0; k < s->count; k++) {
-        infos[k] = s->nodes[k]->info;
-        s->nodes[k]->is_taken = 1;
+    const OrtNode **const infos = allocate(&g->memory, count * sizeof *infos);
+    for (size_t k = 0; k < count; k++)
+        infos[k] = nodes[k]->info;
+    return g->ort->claim(claims, infos, count, &CLAIM_OPTIONS);
+}
+
+/* Returns all steps (*count) of a graph, and takes their nodes. is_claim: the graph is a claim, whose RNNs have a state. */
+static step **steps_find(graph *g, int weights, int is_claim, size_t *count)
+{
+    step **const steps = allocate(&g->memory, (g->count + 1) * sizeof *steps);
+    *count = 0;
+    for (g->joined = 0; g->joined <= has_joined(g); g->joined++) {
+        graph_forget(g);
+        for (int with_rnn = 0; with_rnn < 2; with_rnn++) /* other cells have gates that are an RNN */
+            for (size_t k = 0; k < g->count; k++) {
+                lnrnn_description d;
+                step *const s = is_root(&g->nodes[k]) ? step_match(g, g->nodes[k].out[0], with_rnn) : NULL;
+                if (!s || !step_describe(s, weights, &d) || (with_rnn && !is_claim && !has_state(s)))
+                    continue;
+                for (size_t i = 0; i < s->count; i++)
+                    s->nodes[i]->is_taken = 1;
+                s->out[0]->state = matrix_of(s, CONSTANT_WEIGHT_HH);
+                steps[(*count)++] = s;
+            }
     }
-    s->out[0]->state = matrix_of(s, CONSTANT_WEIGHT_HH);
-    return g->ort->claim(claims, infos, s->count, &CLAIM_OPTIONS);
+    return steps;
 }
 
 static OrtStatus *claim_all(graph *g, int weights, OrtEpGraphSupportInfo *claims)
 {
     OrtStatus *status = NULL;
-    for (g->joined = 0; g->joined <= has_joined(g) && !status; g->joined++) {
-        graph_forget(g);
-        for (int with_rnn = 0; with_rnn < 2; with_rnn++) /* other cells have gates that are an RNN */
-            for (size_t k = 0; k < g->count && !status; k++) {
-                lnrnn_description d;
-                step *const s = is_root(&g->nodes[k]) ? step_match(g, g->nodes[k].out[0], with_rnn) : NULL;
-                if (s && step_describe(s, weights, &d) && (!with_rnn || has_state(s)))
-                    status = claim(g, s, claims);
-            }
-    }
+    size_t count = 0;
+    step **const steps = steps_find(g, weights, 0, &count);
+    chain *const chains = allocate(&g->memory, (count + 1) * sizeof *chains);
+    const size_t found = chains_find(g, steps, count, chains);
+    for (size_t k = 0; k < found && !status; k++)
+        status = claim(g, chains[k].nodes, chains[k].node_count, claims);
+    for (size_t k = 0; k < count && !status; k++)
+        if (!steps[k]->nodes[0]->chain)
+            status = claim(g, steps[k]->nodes, steps[k]->count, claims);
     return status;
 }
 
 static OrtStatus *claim_loop(graph *g, const loop *l, OrtEpGraphSupportInfo *claims)
 {
-    const OrtNode *infos[3];
-    for (size_t k = 0; k < l->count; k++) {
-        infos[k] = l->nodes[k]->info;
+    for (size_t k = 0; k < l->count; k++)
         l->nodes[k]->is_taken = 1;
-    }
-    return g->ort->claim(claims, infos, l->count, &CLAIM_OPTIONS);
+    return claim(g, l->nodes, l->count, claims);
 }
 
 /* Reads a Loop or Scan. with_loops: whether the runtime can compile a Loop. Returns 1, or 0 if no network replaces it. */
@@ -147,31 +163,30 @@ OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *info, const Ort
     return status;
 }
 
-/* Returns the step with all nodes of a graph, or NULL. */
-static step *whole_step(graph *g)
+/* Sets *s to the step with all nodes of a graph, or *c to the chain. Returns 0 if there is neither. */
+static int whole_step(graph *g, int weights, const step **s, chain *c)
 {
-    for (g->joined = 0; g->joined <= has_joined(g); g->joined++) {
-        graph_forget(g);
-        for (int with_rnn = 0; with_rnn < 2; with_rnn++)
-            for (size_t k = 0; k < g->count; k++) {
-                step *const s = is_root(&g->nodes[k]) ? step_match(g, g->nodes[k].out[0], with_rnn) : NULL;
-                if (s && s->count == g->count)
-                    return s;
-            }
-    }
-    return NULL;
+    size_t count = 0;
+    step **const steps = steps_find(g, weights, 1, &count);
+    if (count == 1)
+        *s = steps[0];
+    if (count <= 1)
+        return count == 1 && steps[0]->count == g->count;
+    chain *const chains = allocate(&g->memory, count * sizeof *chains);
+    if (chains_find(g, steps, count, chains) != 1)
+        return 0;
+    *c = chains[0], *s = c->steps[0];
+    return c->node_count == g->count;
 }
 
-/* Sets *s or *l to the step or loop of a claim. Returns 0 if it is neither. */
-static int read_claim(graph *g, graph *body, int weights, const step **s, loop *l, lnrnn_description *d)
+/* Sets *s, *c or *l to the step, chain or loop of a claim. Returns 0 if it is none. */
+static int read_claim(graph *g, graph *body, int weights, const step **s, chain *c, loop *l,
+                      lnrnn_description *d)
 {
     for (size_t k = 0; k < g->count; k++)
-        if (is_operator(&g->nodes[k], "Loop") || is_operator(&g->nodes[k], "Scan")) {
-            *s = NULL;
+        if (is_operator(&g->nodes[k], "Loop") || is_operator(&g->nodes[k], "Scan"))
             return read_loop(g, &g->nodes[k], 1, weights, body, l, d);
-        }
-    *s = whole_step(g);
-    return *s && step_describe(*s, weights, d);
+    return whole_step(g, weights, s, c) && step_describe(*s, weights, d);
 }
 
 int step_compile(const ort_functions *ort, const OrtGraph *info, const OrtNode *fused, int weights,
@@ -187,12 +202,15 @@ int step_compile(const ort_functions *ort, const OrtGraph *info, const OrtNode *
         lnrnn_description d;
         lnrnn_network *network = NULL;
         const step *s = NULL;
+        chain c = {.count = 0};
         loop l;
         char message[LNRNN_MESSAGE] = "";
         *status = graph_read(ort, info, g);
-        if (!*status && read_claim(g, body, weights, &s, &l, &d)) {
+        if (!*status && read_claim(g, body, weights, &s, &c, &l, &d)) {
             if (step_network(s ? s : l.step, &d, list, &network, message))
                 *status = ort->create_status(ORT_FAIL, message);
+            else if (c.count)
+                *made = chain_kernel(ort, &c, fused, network, list, pool, threads, status);
             else if (s)
                 *made = step_kernel(ort, s, fused, network, list, pool, threads, status);
             else

@@ -45,9 +45,12 @@ static OrtStatus *measure(const kernel *k, const OrtKernelContext *context, tens
         return status;
     *T = (size_t)in[VALUE_X].shape[0], *B = (size_t)batch;
     if (k->T >= 0 || k->steps >= 0) {
-        const int64_t n = k->T < 0                                ? k->steps
-                          : steps.type == ORT_INT64 && steps.data ? *(const int64_t *)steps.data
-                                                                  : -1;
+        int is_one = steps.type == ORT_INT64 && steps.data;
+        for (size_t a = 0; a < steps.rank; a++)
+            is_one &= steps.shape[a] == 1;
+        if (k->T >= 0 && !is_one)
+            return refuse(k, "lnrnn: the number of steps of a loop, input M, must be one int64");
+        const int64_t n = k->T < 0 ? k->steps : *(const int64_t *)steps.data;
         if (n > in[VALUE_X].shape[0])
             return refuse(k, "lnrnn: a loop has more steps than its input");
         *T = n < 0 ? 0 : (size_t)n;

@@ -135,9 +135,10 @@ static int match_loop(graph *g, node *n, graph *body, loop *l)
         if (x == body->in[k])
             return 0;
     l->in[VALUE_X] = x->info;
-    if (constant_integers(n, 0, &l->steps, 1) != 1)
+    const tensor *const M = &input(n, 0)->constant;
+    if (!M->data && !M->shape)
         l->T = input(n, 0)->info;
-    else if (l->steps < 0)
+    else if (constant_integers(n, 0, &l->steps, 1) != 1 || l->steps < 0)
         return 0;
     l->nodes[0] = n, l->count = 1;
     if (extra)

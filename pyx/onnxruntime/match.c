@@ -347,9 +347,13 @@ static int collect(graph *g, step *s, value *v)
     return 1;
 }
 
-/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. */
+/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. Also returns 1 if the step
+ * computes its own x, h0 or c0. */
 static int is_read_outside(const graph *g, const step *s)
 {
+    for (int k = 0; k < VALUES; k++)
+        if (s->in[k] && s->in[k]->producer && s->in[k]->producer->mark == g->searches)
+            return 1;
     for (size_t k = 0; k < s->count; k++)
         for (size_t i = 0; i < s->nodes[k]->outputs; i++) {
             const value *const v = s->nodes[k]->out[i];

@@ -108,6 +108,11 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
     for (size_t g = 0; g < G; g++) {
         const size_t from = ORDERS[read->description.cell].onnx_gate[g] * H;
         const double factor = g == 2 ? 1 : read->gate_factor; /* the candidate of LSTM and GRU */
+        if (source && factor == 1) {
+            memcpy(target, source + from * n, H * n * sizeof *target);
+            target += H * n;
+            continue;
+        }
         for (size_t i = 0; i < H; i++)
             for (size_t j = 0; j < n; j++) {
                 const size_t o = from + i;

@@ -197,11 +197,15 @@ static int activations(const ort_functions *ort, const OrtNode *node, int row, r
 static int attributes(const ort_functions *ort, const OrtNode *node, int row, recurrent_node *read,
                       char reason[REASON])
 {
-    char direction[16] = "forward";
+    char direction[16] = {0}; /* the runtime writes no 0 after a string */
     float clip = 0;
     int64_t layout = 0, input_forget = 0, before = 0;
-    if (attribute(ort, node, "direction", ORT_STRING, direction, sizeof direction - 1, NULL, reason) < 0)
+    const int directed =
+        attribute(ort, node, "direction", ORT_STRING, direction, sizeof direction - 1, NULL, reason);
+    if (directed < 0)
         return 0;
+    if (!directed)
+        strcpy(direction, "forward");
     read->description.bidirectional = !strcmp(direction, "bidirectional");
     read->description.reverse = !strcmp(direction, "reverse");
     read->directions = read->description.bidirectional ? 2 : 1;

@@ -292,12 +292,12 @@ const sum *times(graph *g, const sum *a, const sum *b)
     return r;
 }
 
-/* Returns the part start:stop of an atom, or NULL. */
-static atom *cut_atom(graph *g, atom *a, size_t start, size_t stop)
+/* Returns the part start:stop of an atom in a sum of this width, or NULL. */
+static atom *cut_atom(graph *g, atom *a, size_t width, size_t start, size_t stop)
 {
     if (a->width == 1)
         return a;
-    if (a->width && stop > a->width)
+    if (a->width && a->width != width)
         return NULL;
     if (a->kind == ATOM_VALUE)
         return value_atom(g, a->value, a->start + start, stop - start);
@@ -314,19 +314,20 @@ static atom *cut_atom(graph *g, atom *a, size_t start, size_t stop)
 
 const sum *cut(graph *g, const sum *a, size_t start, size_t stop)
 {
-    if (!a || (start == 0 && stop == sum_width(a)))
+    const size_t width = a ? sum_width(a) : 0;
+    if (!a || (start == 0 && stop == width))
         return a;
     sum *const r = new_sum(g, a->count);
     for (int k = 0; k < a->count; k++) {
         summand s = a->s[k];
         vector factor = s.factor;
         if (factor.n > 1) {
-            if (stop > factor.n)
+            if (factor.n != width || stop > width)
                 return NULL;
             factor = (vector){factor.a + start, stop - start};
         }
         for (int i = 0; i < s.count; i++)
-            if (!(s.atom[i] = cut_atom(g, s.atom[i], start, stop)))
+            if (!(s.atom[i] = cut_atom(g, s.atom[i], width, start, stop)))
                 return NULL;
         sort(&s);
         if (!add(g, r, &s, factor))

@@ -20,13 +20,14 @@ struct lnrnn_stream {
 struct lnrnn_handle {
     lnrnn_stream *stream;
     lnrnn_network *network; /* the stream's network when the handle was created */
-    size_t rows;
-    void *owner; /* Python's stream, or NULL; release(owner) is called after the handle is freed */
+    size_t rows, capacity;  /* capacity: the largest number of rows, for which there is memory */
+    void *owner;            /* Python's stream, or NULL; release(owner) is called after the handle is freed */
     void (*release)(void *owner);
     lnrnn_handle *next; /* next in the list of Python's unused handles */
     lnrnn_network_call call;
-    lnrnn_row *table;     /* (rows), the rows of the call */
-    float *x;             /* (rows, D), the input of the call */
+    size_t floats;        /* of call.scratch */
+    lnrnn_row *table;     /* (capacity), the rows of the call */
+    float *x;             /* (capacity, D), the input of the call */
     int64_t *seen, stamp; /* (lanes): the stamp of the last call that named the lane */
     int busy;             /* a thread is in lnrnn_handle_step or lnrnn_handle_reset */
 };
@@ -40,6 +41,9 @@ void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
  * each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1, or 0 without a change if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
+/* Changes the number of rows and threads of the next calls, without new memory. Returns 1, or 0 if the memory is too
+ * small; then only lnrnn_handle_fit and lnrnn_handle_free may be called. */
+int lnrnn_handle_fit(lnrnn_handle *h, size_t rows, int threads);
 /* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets != 0 to
  * zeros. Returns 0, or an error code of lnrnn_status; after an error nothing has changed. */
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);

@@ -61,7 +61,7 @@ void lnrnn_stream_release(lnrnn_stream *s)
     free(s);
 }
 
-/* Returns the number of bytes of memory that prepare_handle needs. */
+/* Returns the number of bytes of memory that carve_handle needs. */
 static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
 {
     return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
@@ -70,20 +70,26 @@ static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t r
            + lnrnn_whole_lines(lanes * sizeof(int64_t));
 }
 
-/* Prepares h, whose stream, network and rows are set. memory: zeros, aligned to 64 bytes. Returns the number of
- * floats of h->call.scratch. */
-static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
+/* Sets the arrays of h, whose stream, network and capacity are set. memory: zeros, aligned to 64 bytes. */
+static void carve_handle(lnrnn_handle *h, void *memory)
+{
+    char *next = memory;
+    h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->capacity * sizeof(lnrnn_row));
+    h->x = (float *)next, next += lnrnn_whole_lines(h->capacity * h->network->inputs * sizeof(float));
+    h->seen = (int64_t *)next, next += lnrnn_whole_lines(h->stream->lanes * sizeof(int64_t));
+    h->call.line = (lnrnn_line *)next;
+}
+
+/* Plans the call of h for `rows` rows, at most h->capacity. Returns the number of floats of h->call.scratch. */
+static size_t plan_handle(lnrnn_handle *h, size_t rows, int threads)
 {
     const lnrnn_network *const network = h->network;
     lnrnn_network_call *const call = &h->call;
-    char *next = memory;
-    h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->rows * sizeof(lnrnn_row));
-    h->x = (float *)next, next += lnrnn_whole_lines(h->rows * network->inputs * sizeof(float));
-    h->seen = (int64_t *)next, next += lnrnn_whole_lines(h->stream->lanes * sizeof(int64_t));
-    h->stamp = 0;
+    h->rows = rows;
     for (size_t i = 0; i < h->rows; i++)
         h->table[i] = (lnrnn_row){.sequence = (int64_t)i, .length = 1, .end = 1, .state = (int64_t)i};
-    *call = (lnrnn_network_call){.network = network, .line = (lnrnn_line *)next, .threads = threads};
+    *call = (lnrnn_network_call){
+        .network = network, .line = call->line, .scratch = call->scratch, .threads = threads};
     call->rows = h->table, call->B = h->rows, call->kept = 1;
     call->steps = 1, call->sequences = h->rows;
     call->x = h->x, call->xb = (ptrdiff_t)network->inputs;
@@ -92,6 +98,11 @@ static size_t prepare_handle(lnrnn_handle *h, int threads, void *memory)
     call->hn = h->stream->h, call->cn = h->stream->c;
     call->h0 = call->hn, call->c0 = call->cn;
     return lnrnn_network_plan(call);
+}
+
+int lnrnn_handle_fit(lnrnn_handle *h, size_t rows, int threads)
+{
+    return rows <= h->capacity && plan_handle(h, rows, threads) <= h->floats;
 }
 
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
@@ -115,8 +126,10 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
     const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
     lnrnn_handle *const h = countable ? zeros(head + handle_memory(n, s->lanes, rows)) : NULL;
     if (h) {
-        h->stream = s, h->network = n, h->rows = rows;
-        h->call.scratch = zeros(prepare_handle(h, threads, (char *)h + head) * sizeof(float));
+        h->stream = s, h->network = n, h->capacity = rows;
+        carve_handle(h, (char *)h + head);
+        h->floats = plan_handle(h, rows, threads);
+        h->call.scratch = zeros(h->floats * sizeof(float));
     }
     if (!h || !h->call.scratch) {
         free(h);

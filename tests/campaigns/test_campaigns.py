@@ -24,9 +24,10 @@ QUICK = {
     "fuzz": ["fuzz --workers 1"],
     "guard": ["control", "guard"],
     "machines": ["bits32"],  # tests/simd/test_aarch64.py runs NEON, and `make warnings` compiles with musl
-    "plugin": ["graphs", "control"],
+    "plugin": ["graphs", "cells", "quantized", "hostile", "control"],
     "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
     "reader": ["fuzz"],
+    "shards": ["kills", "control"],
     "site": ["control"],
     "soak": ["streams", "calls"],
     "ulp": ["aarch64"],

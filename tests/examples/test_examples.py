@@ -38,6 +38,14 @@ def test_train_in_ten_lines_runs(example, capsys):
     assert engine == "lnrnn" and float(error) < 0.1 * float(guess)
 
 
+def test_recurrent_ppo_learns(example, capsys):
+    """Episodes that end right by chance are 50 %. The call with resets= has the results of a loop."""
+    example("recurrent_ppo.py", "--updates", "15")
+    told = capsys.readouterr().out
+    assert float(re.search(r"update 15: (\S+)% of", told)[1]) > 90
+    assert float(re.search(r"one call or 64: relative difference (\S+);", told)[1]) < 1e-5
+
+
 @pytest.mark.parametrize("cell, seeds", [("rnn", 2), ("lstm", 1), ("gru", 1)])
 def test_train_with_torch_runs(example, capsys, cell, seeds):
     """The script ends with an error if torch and lnrnn disagree."""

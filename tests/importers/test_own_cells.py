@@ -83,6 +83,34 @@ def test_custom_cells_are_converted(name, D):
     assert type(model).__name__ == cell and (model.input_size, model.hidden_size) == (D, 8)
 
 
+def test_columns_of_x_and_h_are_told_apart_if_there_are_as_many():
+    """One matrix is for [h, x] in sheeprl and for [x, h] in DreamerV2: with equal sizes, other networks."""
+
+    class Swapped(torch.nn.Module):
+        def __init__(self, cell):
+            super().__init__()
+            self.layer_norm, self.linear = cell.layer_norm, cell.linear
+
+        def forward(self, x, h):
+            reset, cand, update = self.layer_norm(self.linear(torch.cat((x, h), -1))).chunk(3, -1)
+            update = torch.sigmoid(update - 1)
+            return update * torch.tanh(torch.sigmoid(reset) * cand) + (1 - update) * h
+
+    cell = drawn(TAKEN["sheeprl"][0](8, 8))
+    found = assert_taken(cell, 8)
+    other = taken(Swapped(cell))
+    assert np.array_equal(found.weight_ih_l0, other.weight_hh_l0)
+    x = np.random.default_rng(1).standard_normal((30, 3, 8)).astype(np.float32)
+    h, ys = torch.zeros(3, 8), []
+    with torch.no_grad():
+        for x_t in torch.tensor(x):
+            h = Swapped(cell)(x_t, h)
+            ys.append(h.numpy())
+    assert absolute_error(other(x)[0], np.array(ys)) < CLOSE < 0.1 < absolute_error(found(x)[0], np.array(ys))
+    with pytest.raises(ValueError, match="does not show whether the columns of x come before those of h"):
+        lnrnn.from_torch(cell.state_dict())
+
+
 FAR = r"may lack this equation: .*peepholes.*nearest is lnrnn\.LSTM.*By hand: model = lnrnn\.LSTM\(input_si"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -12,7 +14,7 @@ import lnrnn  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
 from onnx_cells import Writer, body, draw, only_part, step  # noqa: E402
 from onnx_files import FLOAT, INT32, model  # noqa: E402
-from onnx_loops import BOOL, INT64, D, H, keras_loop, loop, scan  # noqa: E402
+from onnx_loops import BOOL, INT64, D, H, keras_loop, loop, plain, scan  # noqa: E402
 from onnx_runs import run  # noqa: E402
 
 # --- Scan ---------------------------------------------------------------------------------------------------
@@ -22,7 +24,7 @@ from onnx_runs import run  # noqa: E402
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LiGRU"])
 def test_a_scan_is_a_network(rng, kind, back):
     p = draw(rng, kind, D, H)
-    part = only_part(scan(rng, kind, back, p=p))
+    part = only_part(scan(rng, kind, back, add=partial(plain, p=p)))
     assert part.kind == f"Scan of {kind}" and [node.name for node in part.nodes] == ["scan"]
     assert part.network.reverse == bool(back[0]) and part.flipped == (back[0] != back[1])
     assert np.array_equal(part.network.weight_ih_l0, p["weight_ih"])

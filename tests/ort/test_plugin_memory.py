@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,16 @@ import pytest
 
 pytest.importorskip("onnx")
 
+import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 
 import lnrnn.onnxruntime  # noqa: E402
+import onnx_loops  # noqa: E402
+import quantized_lstm  # noqa: E402
 from compilers import native_compiler, preloading  # noqa: E402
+from onnx_cells import Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
+from onnx_runtimes import written  # noqa: E402
 from plugin_runs import KINDS, feed, plugged, version  # noqa: E402
 
 SOURCE = Path(__file__).with_name("allocations.c")
@@ -53,6 +59,53 @@ def requests(path: str) -> list[list[int]]:
         before.append(counter.requests_until_now())
         result.append([b - a for a, b in itertools.pairwise(before)])
     return result
+
+
+def requests_of_others(path: str) -> dict[str, list[int]]:
+    """Returns the same for steps in plain operators, one with norms, for Scans and Loops, and for 8 bits."""
+    counter, rng, result = watching(path), np.random.default_rng(0), {}
+    for name, proto in others(rng).items():
+        for dtype, threads in ((dtype, threads) for dtype in DTYPES for threads in (1, 2)):
+            session, counts = plugged(proto, dtype=dtype, threads=threads), []
+            for T, B in SIZES * 2:
+                given = {
+                    i.name: rng.standard_normal([{"T": T, "B": B}.get(n, n) for n in i.shape], np.float32)
+                    for i in session.get_inputs()
+                }
+                before = counter.requests_until_now()
+                session.run(None, given)
+                counts.append(counter.requests_until_now() - before)
+            result[f"{name}, {dtype}, {threads} threads"] = counts
+    return result
+
+
+def others(rng: np.random.Generator) -> dict[str, onnx.ModelProto]:
+    made = {"8 bits": quantized_lstm.proto(quantized_lstm.quantized(rng))}
+    for state in made["8 bits"].graph.input[1:]:
+        state.type.tensor_type.shape.dim[1].dim_param = "B"
+    for kind in KINDS:
+        w = Writer()
+        made[f"{kind}, step"] = step_model(w, step(w, kind, draw(rng, kind, 3, 4), "x", ("h0", "c0")), 3, 4)
+        made[f"{kind}, chain"] = chain_model(rng, kind)
+        made[f"{kind}, Scan"] = onnx_loops.scan(rng, kind, back=(1, 1))
+        if version() >= (1, 32):
+            made[f"{kind}, Loop"] = onnx_loops.loop(rng, kind)
+    with tempfile.TemporaryDirectory() as folder:
+        made["norm, Scan"] = written(lnrnn.LSTM(8, 40, seed=0), Path(folder) / "model.onnx")
+        # One state serves all sequences, so that the run copies it.
+        one = made["one state"] = written(lnrnn.GRU(8, 40, seed=0), Path(folder) / "model.onnx", step=True)
+    one.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 1
+    return made
+
+
+def chain_model(rng: np.random.Generator, kind: str) -> onnx.ModelProto:
+    """Three equal steps, each with the states of the one before."""
+    w, p, state = Writer(), draw(rng, kind, 3, 4), ("h0", "c0")
+    for t in range(3):
+        state = step(w, kind, p, f"x{t}", state)
+    names = {f"x{t}": 3 for t in range(3)} | dict.fromkeys(("h0", "c0")[: len(state)], 4)
+    inputs = {name: (FLOAT, ("B", width)) for name, width in names.items()}
+    return model(w.nodes, inputs, list(state), w.arrays)
 
 
 def two_nodes(rng: np.random.Generator, equal: bool, within_if: bool, **more: str) -> bytes:
@@ -116,6 +169,11 @@ def test_runs_after_the_first_do_not_allocate(counted):
     """The first run is the largest. A later run of a new shape must not allocate either."""
     for first, *later in counted(requests):
         assert first > 0 and not any(later), (first, later)
+
+
+def test_runs_of_steps_loops_and_8_bits_after_the_first_do_not_allocate(counted):
+    for name, (first, *later) in counted(requests_of_others).items():
+        assert first > 0 and not any(later), (name, first, later)
 
 
 def test_equal_weights_are_packed_once(counted):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
 
-from deployed_models import BUILT, MODELS  # noqa: E402
+from deployed_models import BUILT, EXPORTED, MODELS  # noqa: E402
 from plugin_runs import agree, alone, data_of, onnxruntime, options, plugged, ran, version  # noqa: E402
 
-# One of each kind: nodes in the graph and within If, a state for T = 1, lengths.
-VARIED = [*BUILT, "silero_vad", "tashkeel"]
+# One of each kind: nodes in the graph and within If, a state for T = 1, lengths, cells in other operators.
+VARIED = [*BUILT, *EXPORTED, "silero_vad", "tashkeel"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -27,8 +28,7 @@ def test_a_stream_equals_that_of_the_runtime_alone(rng, tmp_path, name, threads)
     chosen.intra_op_num_threads = threads
     session = plugged(deployed.model, sess_options=chosen, threads=threads)
     agree(deployed.run(session), deployed.run(alone(deployed.model)), deployed.limit)
-    if deployed.nodes is not None:
-        assert len(ran(session)[0]) == deployed.taken(version())
+    assert len(ran(session)[0]) == deployed.taken(version())
 
 
 @pytest.mark.parametrize("name", VARIED)
@@ -42,7 +42,7 @@ def test_streams_at_the_same_time_equal_streams_in_turn(rng, name):
 
 
 def test_sessions_of_all_models_are_independent_and_close_in_any_order(rng):
-    made = [make(rng) for make in BUILT.values()]
+    made = [make(rng) for make in (BUILT | (EXPORTED if find_spec("torch") else {})).values()]
     made = made + made
     wanted = [each.run(alone(each.model)) for each in made]
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_closing_sessions_while_others_run(rng):
         list(pool.map(several, range(4)))
 
 
-@pytest.mark.parametrize("name", ["policy", "predictor", "silero_vad"])
+@pytest.mark.parametrize("name", ["policy", "predictor", "scripted_lstm", "unrolled_lstm", "silero_vad"])
 def test_states_stay_in_the_runtime_with_io_binding(rng, name):
     """The state after a step is bound as the state of the next one, without a copy in Python."""
     deployed = MODELS[name](rng)
@@ -87,7 +87,7 @@ def test_states_stay_in_the_runtime_with_io_binding(rng, name):
         del wanted[: len(names)]
 
 
-@pytest.mark.parametrize("name", ["policy", "silero_vad"])
+@pytest.mark.parametrize("name", ["policy", "unrolled_lstm", "silero_vad"])
 def test_outputs_in_memory_of_the_caller(rng, name):
     """Every step writes into the same arrays, which the caller has bound."""
     deployed = MODELS[name](rng)

@@ -59,6 +59,13 @@ def test_hidden_sizes_that_contradict_the_weights_are_errors(rng, kind, hidden_s
         plugged(proto)
 
 
+@pytest.mark.parametrize("direction", ["forwar", "", "reversed", "bidirectional and more"])
+def test_unknown_directions_are_errors_of_the_runtime(rng, direction):
+    proto = recurrent(rng, "GRU", direction=direction)
+    with pytest.raises(Exception, match="Invalid 'direction' argument"):
+        plugged(proto)
+
+
 @pytest.mark.parametrize("T, B", [(0, 2), (5, 0), (0, 0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_steps_and_no_sequences(rng, kind, T, B):

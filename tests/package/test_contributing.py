@@ -50,6 +50,8 @@ TABLES = [
         others={
             "lnrnn/rnn/specs.py": "an option that only a GRU has",
             "lnrnn/torch/accelerate.py": "torch's own classes",
+            "lnrnn/torch/cells.py": "torch's own classes",
+            "lnrnn/torch/recurrences.py": "names of other people's classes",
             "lnrnn/torch/torch_nn.py": "torch's own classes",
         },
         docstrings=False,

@@ -18,10 +18,12 @@ ROOT = Path(lnrnn.__file__).parent
 FOREIGN = {
     ("os", "_exit"), ("copyreg", "_slotnames"), ("tensor", "_version"), ("part", "_parameters"),
     ("part", "_buffers"), ("module", "_forward_hooks"), ("module", "_forward_pre_hooks"), ("torch", "_C"),
+    *(("module", name) for name in ("_flat_weights", "_flat_weights_names", "_update_flat_weights")),
     *(("...", name) for name in (
         "_are_functorch_transforms_active", "_len_torch_dispatch_stack", "_autograd", "_functorch",
-        "_profiler_enabled",
+        "_profiler_enabled", "_dynamo", "_get_tracing_state",
     )),
+    ("forward_ad", "_current_level"), ("module", "_packed"), ("module", "_packed_to_train"),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 
 import numpy as np
@@ -186,6 +187,28 @@ def test_reset_of_some_lanes_leaves_the_others(rng):
     same(stream.step, [1, 2, 3, 4])
 
 
+def test_step_is_a_live_view_that_nobody_can_write(rng):
+    rnn = network(D, H, norm="batch", trained=4)
+    stream, x = rnn.stream(3), normal(rng, 3, D)
+    step = stream.step
+    assert step.base is not None and np.shares_memory(step, stream.step)
+    stream(x[:1], rows=[1])
+    same(step, [0, 1, 0])
+    with pytest.raises(ValueError, match="read-only"):
+        step[0] = 7
+    stream.step = step + 1
+    same(step, [1, 2, 1])
+    stream.step = step  # from its own memory
+    for other in (copy.copy(stream), copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))):
+        other(x)
+        same(other.step, [2, 3, 2])
+    stream.reset([1])
+    same(step, [1, 0, 1])
+    del stream  # the view keeps the memory
+    gc.collect()
+    same(step, [1, 0, 1])
+
+
 # --- wrong arguments ----------------------------------------------------------------------------------------
 
 BAD_ROWS = [
@@ -193,6 +216,7 @@ BAD_ROWS = [
     (ValueError, [5], "between 0 and 4"),
     (ValueError, [0, 2**62], "between 0 and 4"),
     (ValueError, [1, 3, 1], "lane 1 twice"),
+    (ValueError, [0, 1, 2, 3, 4, 0], "lane 0 twice"),
     (ValueError, [[0, 1]], "shape"),
     (TypeError, [0.0], "integers"),
     (TypeError, [True, False], "integers"),

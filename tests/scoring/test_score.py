@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -86,12 +87,13 @@ def test_the_output_has_the_scorers_results_by_row_group(files, capsys, into):
 
 
 @pytest.mark.parametrize("into", ["last", "all"])
-def test_a_row_group_that_is_computed_in_pieces_stays_one(files, capsys, into, monkeypatch):
+def test_a_large_row_group_is_written_in_pieces(files, capsys, into, monkeypatch):
     folder, table = files
     monkeypatch.setattr(parquet, "PIECE_BYTES", 800)
     assert run(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1)[0] == 0
     assert_scored(folder, table, into)
-    assert row_groups(folder / "out.parquet") == [16, 16, 16, 12]
+    ends = itertools.accumulate(row_groups(folder / "out.parquet"))
+    assert {16, 32, 48, 60} < {*ends}
 
 
 def test_all_columns_stay_and_the_option_name_names_the_result(files, capsys):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
+import pytest
 from onnx import helper
 
+from onnx_cells import exported
 from onnx_files import FLOAT, GATES, INT32, model
 from onnx_packages import path_of
 
@@ -17,15 +22,15 @@ class Deployed:
     """A model, and a stream of its inputs.
 
     steps: the inputs of each step, without states. states: maps inputs to the outputs with their next values.
-    first: the states before the first step. nodes: the number of recurrent nodes; None for files with
-    cells in other operators. within: whether they are within an If. limit: of differences between runtimes.
+    first: the states before the first step. nodes: how many recurrent nodes and cells in other operators the
+    plug-in takes. within: whether they are within an If or a Loop. limit: of differences between runtimes.
     """
 
     model: Any
     steps: list[dict[str, np.ndarray]]
     states: dict[str, str] = field(default_factory=dict)
     first: dict[str, np.ndarray] = field(default_factory=dict)
-    nodes: int | None = 1
+    nodes: int = 1
     within: bool = False
     limit: float = 1e-5
 
@@ -178,6 +183,35 @@ def policy(rng):
     return deployed(rng, proto, [{"x": normal(rng, 1, 48)} for _ in range(50)])
 
 
+@cache
+def layer_norm_lstm_file(scripted):
+    """Returns torch's export of an LSTM with layer norm. scripted: a Loop, else six steps in turn."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    from torch_cells import LayerNormLSTMCell, Sequence, shaken
+
+    module = shaken(Sequence(LayerNormLSTMCell(10, 32)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.jit.script(module) if scripted else module
+    given = torch.randn(6, 2, 10), torch.randn(2, 32), torch.randn(2, 32)
+    axes = {"x": {0: "T", 1: "B"}, "h": {0: "B"}, "c": {0: "B"}} if scripted else None
+    names = {"input_names": ["x", "h", "c"], "output_names": ["y", "h_out", "c_out"]}
+    return exported(module, given, False, **names, dynamic_axes=axes).SerializeToString()
+
+
+def layer_norm_lstm(scripted):
+    """Returns a function for this model, in pieces of a sequence."""
+
+    def load(rng):
+        sizes = [(6, 1), (1, 1), (20, 1)] if scripted else [(6, 2)] * 3
+        steps = [{"x": normal(rng, *size, 10)} for size in sizes]
+        proto = onnx.load_from_string(layer_norm_lstm_file(scripted))
+        return deployed(rng, proto, steps, within=scripted)
+
+    return load
+
+
 def silero(name, rate=16000):
     """Returns a function for a file of silero-vad. Its audio is noise of changing loudness."""
 
@@ -190,10 +224,10 @@ def silero(name, rate=16000):
             return Deployed(path, [{"input": x} for x in np.split(audio, 5)], {"h": "hn", "c": "cn"}, zeros)
         has_rate = name in ("silero_vad", "silero_vad_16k_op15", "silero_vad_op18_ifless")
         own = {"sr": np.array(rate)} if has_rate else {}
+        within = "openvino" not in name and "ifless" not in name
         return Deployed(
             path, [{"input": x[None], **own} for x in audio], {"state": "stateN"},
-            {"state": np.zeros((2, 1, 128), np.float32)}, None if "ifless" in name else 1,
-            "openvino" not in name,
+            {"state": np.zeros((2, 1, 128), np.float32)}, within=within,
         )  # fmt: skip
 
     return load
@@ -213,7 +247,7 @@ def tashkeel(rng):
 def nakdimon(rng):
     """Returns piper-tts's model for Hebrew: two LSTMs in both directions, each direction a Loop."""
     letters = rng.integers(1, 30, (2, 14)).astype(np.float32)
-    return Deployed(str(path_of("piper/hebrew/nakdimon.onnx")), [{"input_1": letters}], nodes=None)
+    return Deployed(str(path_of("piper/hebrew/nakdimon.onnx")), [{"input_1": letters}], nodes=0)
 
 
 def ddddocr(rng, name="common", limit=1e-5):
@@ -236,4 +270,5 @@ FILES = {
     },
     "tashkeel": tashkeel, "nakdimon": nakdimon, "ddddocr": ddddocr, "ddddocr_8_bits": ddddocr_8_bits,
 }  # fmt: skip
-MODELS = BUILT | FILES
+EXPORTED = {"scripted_lstm": layer_norm_lstm(True), "unrolled_lstm": layer_norm_lstm(False)}
+MODELS = BUILT | EXPORTED | FILES

@@ -16,13 +16,19 @@ def states_of(kind):
     return ["h", "c"][: 2 if kind == "LSTM" else 1]
 
 
-def scan(rng, kind, back=(0, 0), axes=(0, 0), outputs=None, layers=1, p=None):
-    """A model of one Scan. back: the directions of x and y. axes: those of steps in x and y."""
+def plain(w, rng, kind, D, H, x, old, p=None):
+    """Adds a step without norms. Returns the names of the new states."""
+    return list(step(w, kind, p or draw(rng, kind, D, H), x, old))
+
+
+def scan(rng, kind, back=(0, 0), axes=(0, 0), outputs=None, layers=1, D=D, H=H, add=plain):
+    """A model of one Scan. back: the directions of x and y. axes: those of steps in x and y. add: such as
+    plain."""
     w, new, x = Writer(rng), [], "x_t"
     names = [f"{name}{k}" for k in range(layers) for name in states_of(kind)]
     for k in range(layers):
         own = names[k * len(names) // layers : (k + 1) * len(names) // layers]
-        new += step(w, kind, p or draw(rng, kind, D if k == 0 else H, H), x, [f"{name}_in" for name in own])
+        new += add(w, rng, kind, D if k == 0 else H, H, x, [f"{name}_in" for name in own])
         x = new[-len(own)]
     w.nodes.append(helper.make_node("Identity", [x], ["y_t"]))
     inputs = {f"{name}_in": (FLOAT, ("B", H)) for name in names} | {"x_t": (FLOAT, ("B", D))}
@@ -37,7 +43,10 @@ def scan(rng, kind, back=(0, 0), axes=(0, 0), outputs=None, layers=1, p=None):
     return model([node], given, outputs or ["y", *(f"{name}_n" for name in names)])
 
 
-def loop(rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False, opset=17, extra=()):
+def loop(
+    rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False, opset=17, extra=(), D=D, H=H,
+    add=plain,
+):  # fmt: skip
     """A model of one Loop, as a scripted torch module becomes.
 
     index: "t", or "T - 1 - t". trip: "shape", or a number. join: "sequence", "front of sequence", or "scan
@@ -61,7 +70,7 @@ def loop(rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False,
         results = w.node(kind, *given, n=1 + len(names), hidden_size=H, **options)
         new = [w.node("Squeeze", v, zero) for v in results[1:]]
     else:
-        new = list(step(w, kind, draw(rng, kind, D, H), x, [f"{name}_in" for name in names]))
+        new = add(w, rng, kind, D, H, x, [f"{name}_in" for name in names])
     w.nodes.append(helper.make_node("Identity", ["go"], ["go_out"]))
     inputs = {"t": (INT64, ()), "go": (BOOL, ())} | {f"{name}_in": (FLOAT, ("B", H)) for name in names}
     outputs = dict.fromkeys(["go_out"], BOOL) | dict.fromkeys(new, FLOAT)

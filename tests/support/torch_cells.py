@@ -53,6 +53,21 @@ class LayerNormLSTMCell(nn.Module):
         return torch.sigmoid(o) * torch.tanh(c), c
 
 
+class Sequence(nn.Module):
+    """All steps of a cell with two states. Its script has a loop."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor):
+        ys: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[t], h, c)
+            ys.append(h)
+        return torch.stack(ys), h, c
+
+
 class Layer(nn.Module):
     def __init__(self, cell, reverse: bool):
         super().__init__()

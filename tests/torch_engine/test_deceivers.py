@@ -65,7 +65,7 @@ def test_other_outputs_are_refused_and_the_input_is_named(deceit, drawn):
         lnrnn.from_torch(module)
     lnrnn.from_torch(module, check=False)
     report = accelerate(module)
-    assert not report.replaced and f"but not on {probe}" in report.left[0][1]
+    assert [name for name, _ in report.replaced] == ["cell"] and f"but not on {probe}" in report.left[0][1]
 
 
 @pytest.mark.parametrize("training", [False, True])

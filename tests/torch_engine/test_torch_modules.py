@@ -181,11 +181,11 @@ def test_pickles_of_versions_without_an_engine_load():
 
 
 def test_packed_weights_are_freed_with_their_module():
-    from lnrnn.torch import operator
+    from lnrnn.torch import kept
 
     module = twin("LSTM")
     with torch.no_grad():
         module(torch.randn(T, B, I))
-    before = len(operator._served)
+    before = len(kept._served)
     del module
-    assert len(operator._served) == before - 1
+    assert len(kept._served) == before - 1

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*lru_cache.*:UserWarning"),
 ]
 LENGTHS = torch.tensor([4, T, 0, 1])
+RESETS = torch.arange(T * B).reshape(T, B) % 3 == 0
 NETWORKS = [
     ("LSTM", {"num_layers": 2, "bidirectional": True}),
     ("RNN", {"norm": None}),
@@ -75,7 +76,7 @@ def call_of(module, x, start, lengths):
         module(x, start if len(start) != 1 else start[0], lengths)
     finally:
         operator.run = before
-    return result[0]
+    return result[0][:8]  # the operator does not take kept weights
 
 
 @each_network
@@ -153,6 +154,19 @@ def test_compiled_for_any_sizes():
         x, lengths = fresh(module, batch, steps), torch.randint(0, steps + 1, (batch,))
         assert trains_alike(module, compiled, x, lengths)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
+def test_compile_and_export_with_resets():
+    module = twin("GRU", num_layers=2)
+    x = fresh(module)
+
+    def call(x):
+        return module(x, None, LENGTHS, RESETS)
+
+    want = trained(module, call, x)
+    assert same(want, trained(module, torch.compile(call, fullgraph=True, backend="aot_eager"), x))
+    program = torch.export.export(module, (x.detach(), None, LENGTHS, RESETS)).module()
+    assert torch.equal(program(x.detach(), None, LENGTHS, RESETS)[0], want[0])
 
 
 @each_network
@@ -296,12 +310,28 @@ def test_a_trace_runs_for_any_sizes(training):
         assert all(map(torch.equal, *result))
 
 
-def penalty(module, x, times, lengths=None):
+@pytest.mark.filterwarnings("ignore")  # the tracer warns of code that reads shapes
+def test_a_trace_with_resets_runs_for_any_sizes():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = twin("GRU", batch_first=True)
+
+        def forward(self, x, resets):
+            return self.rnn(x, resets=resets)
+
+    model = Model()
+    traced = torch.jit.trace(model, (torch.randn(B, T, I), RESETS.T))
+    x, resets = torch.randn(B + 1, T + 3, I), torch.rand(B + 1, T + 3) < 0.4
+    assert same(traced(x, resets), model(x, resets))
+
+
+def penalty(module, x, times, lengths=None, resets=None):
     """Returns derivatives of the order `times`, where each next loss is the sum of the squared gradients."""
     n = module.num_layers * module.num_directions
     shape = module._states, n, x.shape[1], module.hidden_size
     start = [s.clone().requires_grad_() for s in torch.linspace(-1, 1, math.prod(shape)).reshape(shape)]
-    y, end = module(x, tuple(start) if len(start) > 1 else start[0], lengths)
+    y, end = module(x, tuple(start) if len(start) > 1 else start[0], lengths, resets)
     inputs = [x, *start, *module.parameters()]
     loss = y.square().sum() + (end[-1] if isinstance(end, tuple) else end).sin().sum()
     for k in range(times):
@@ -326,6 +356,7 @@ DERIVATIVES = {
     "second": ("LSTM", {}, lambda module, x: penalty(module, x, 2)),
     "third": ("RNN", {}, lambda module, x: penalty(module, x, 3)),
     "with lengths": ("GRU", {"bidirectional": True}, lambda module, x: penalty(module, x, 2, LENGTHS)),
+    "with resets": ("LSTM", {"norm": None}, lambda module, x: penalty(module, x, 2, LENGTHS, RESETS)),
     "of torch.func": ("GRU", {}, penalty_of_torch_func),
     "many gradients at once": ("LSTM", {"num_layers": 2}, many_at_once),
 }

@@ -75,7 +75,13 @@
 #include <stdint.h>
 #include <string.h>
 
+/* LNRNN_SMALL is defined for a set that is chosen only by name. Its functions are not copied into all their callers, and its loops
+ * are not unrolled, which halves its size. */
+#ifdef LNRNN_SMALL
+#define LNRNN_INLINE static __attribute__((unused))
+#else
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
+#endif
 /* Functions for rare cases are compiled for size, and placed away from frequent code. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
@@ -85,7 +91,9 @@
 
 /* A loop over v = 0 .. m - 1, unrolled; m is a constant of at most 16. Clang needs a pragma of its own: with
  * gcc's, clang 14 kept sums in memory, four to six times slower. */
-#ifdef __clang__
+#if defined(LNRNN_SMALL)
+#define LNRNN_UNROLLED
+#elif defined(__clang__)
 #define LNRNN_UNROLLED _Pragma("clang loop unroll(full)")
 #else
 #define LNRNN_UNROLLED _Pragma("GCC unroll 16")

@@ -3,8 +3,7 @@
 W is (D, I, 4H) and R (D, H, 4H), of int8 or uint8: w = (q - zero point) * scale. The gates have the order of
 LSTM. A scale or zero point is one number for each direction, (D,), or for each column, (D, 4H).
 
-A network has these weights in float32, which is exact but for one rounding of the product. Its
-to_dtype("int8") finds the scales again and keeps the integers, if `kept_by_int8` says so.
+rnn/quantized.py says how a network keeps them.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir
 
+from ...rnn import quantized
 from ..graph.constants import constant
 from ..graph.folding import named, refused
 
 Array = np.ndarray
 SCALES = {"W": (8, 9), "R": (10, 11)}  # inputs with the scale and the zero point
 LARGEST = 2.0**119  # scales above it could make infinite weights
-# int8 weights are -128 .. 127 times a scale. If an output has more inputs, sums of -128 could exceed 32 bits.
-LOWEST, HIGHEST, MOST_INPUTS = -128, 127, (2**31 - 1) // (127 * 128)
 
 
 def is_quantized(node: onnx_ir.Node) -> bool:
@@ -39,16 +37,11 @@ def dequantized(weights: list[Array], node: onnx_ir.Node) -> list[Array]:
 
 
 def kept_by_int8(weights: list[Array], node: onnx_ir.Node) -> bool:
-    """Returns whether to_dtype("int8") keeps all weights. If not, it rounds those of some outputs again.
-
-    Such outputs have integers beyond -128 .. 127, after subtraction of a zero point.
-    """
-    for name, q in zip(SCALES, weights, strict=True):
-        integers = _integers(node, name, q)
-        lowest = LOWEST if q.shape[1] <= MOST_INPUTS else LOWEST + 1
-        if integers.min(initial=0) < lowest or integers.max(initial=0) > HIGHEST:
-            return False
-    return True
+    """Returns whether to_dtype("int8") keeps all weights. If not, it rounds those of some outputs again."""
+    return all(
+        quantized.kept_by_int8(_integers(node, name, q), q.shape[1])
+        for name, q in zip(SCALES, weights, strict=True)
+    )
 
 
 def _integers(node: onnx_ir.Node, name: str, q: Array) -> Array:

@@ -1,0 +1,59 @@
+"""Packed weights of torch.ao's dynamically quantised LSTM, GRU and cells, as the parameters of torch.nn.
+
+A packed weight has the methods of pickle, which return its tensors. So torch is not imported here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Matches the weights of a layer in one direction, and a weight of a cell.
+_PACKED = re.compile(r"(?P<path>.*?)(?:_all_weight_values\.(?P<n>\d+)\.param|_packed_weight_(?P<side>ih|hh))")
+
+
+def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) -> dict[str, Any]:
+    """Returns a state dict with weight_ih_l0 and so on in place of packed weights.
+
+    Weights are quantised tensors, or float32 tensors for torch.float16. bidirectional: None if not known; the
+    number of columns of the second weight_ih then shows it.
+    """
+    result: dict[str, Any] = {}
+    layers: dict[str, dict[int, dict[str, Any]]] = {}  # path -> number -> name of torch.nn -> tensor
+    for name, value in state.items():
+        match = _PACKED.fullmatch(name) if isinstance(name, str) else None
+        if match is None or type(value).__name__ != "ScriptObject":
+            result[name] = value
+        elif match["side"]:
+            result |= _side(match["path"], match["side"], value)
+        else:
+            _, *_, packed = value.__getstate__()[0]  # the kind of packing, biases, numbers, packed weights
+            named = _side("", "ih", packed[0]) | _side("", "hh", packed[1])
+            layers.setdefault(match["path"], {})[int(match["n"])] = named
+    for path, numbered in layers.items():
+        two = _bidirectional(numbered, path) if bidirectional is None else bidirectional
+        for n, named in numbered.items():
+            end = f"_l{n // 2}{'_reverse' * (n % 2)}" if two else f"_l{n}"
+            result |= {path + name + end: value for name, value in named.items()}
+    return result
+
+
+def _side(path: str, side: str, packed: Any) -> dict[str, Any]:
+    weight, bias = packed.__getstate__()[0]
+    return {f"{path}weight_{side}": weight} | ({} if bias is None else {f"{path}bias_{side}": bias})
+
+
+def _bidirectional(numbered: Mapping[int, Mapping[str, Any]], path: str) -> bool:
+    """Returns whether the second of several packed weights is that of the first layer's other direction."""
+    if 1 not in numbered or 0 not in numbered:
+        return False
+    inputs, hidden = numbered[0]["weight_ih"].shape[1], numbered[0]["weight_hh"].shape[1]
+    if 2 in numbered:
+        return bool(numbered[2]["weight_ih"].shape[1] == 2 * hidden)
+    if inputs == hidden and not path:
+        raise ValueError(
+            "module_or_state_dict must be the module if two packed weights may be two layers or two "
+            f"directions, got a state dict of {inputs} inputs and {hidden} units"
+        )
+    return bool(numbered[1]["weight_ih"].shape[1] == inputs)

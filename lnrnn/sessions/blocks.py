@@ -1,0 +1,149 @@
+"""Lanes for a number of sessions that grows. The lanes of a pool are in blocks, so growth copies no state.
+
+A new block has as many lanes as all before it, up to LARGEST. Memory of a lane is used from its first step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from .. import _core
+from ..rnn.snapshot import Snapshot
+
+Array = np.ndarray
+FIRST, LARGEST = 4096, 1 << 18
+FREE = np.inf  # in Block.last, for a lane without a session
+
+
+class Block:
+    """Lanes `start` to `end` - 1 of a pool.
+
+    last (lanes,) float64: when each was used last. kept (lanes,) int64: the step of its last checkpoint. ids
+    (lanes,) object: not a list, which the garbage collector would read in each of its passes.
+    """
+
+    def __init__(self, network: _core.Network, start: int, lanes: int) -> None:
+        self.start, self.end = start, start + lanes
+        self.lanes = _core.Lanes(network, lanes, 1)
+        self.last, self.kept = np.zeros(lanes), np.zeros(lanes, np.int64)
+        self.ids = np.empty(lanes, object)
+
+
+class Blocks:
+    """The lanes of a pool, by their numbers. None is removed. Free lanes of small number come first."""
+
+    def __init__(self, snapshot: Snapshot, most: int | None) -> None:
+        self.most = most
+        self._network = snapshot.compiled()
+        self.blocks: list[Block] = []
+        self._starts = np.zeros(0, np.int64)
+        self._free: list[int] = []
+        self._used = 0  # the number of lanes that have had a session
+        self._grow()
+
+    def _grow(self) -> None:
+        total = self.blocks[-1].end if self.blocks else 0
+        size = min(total, LARGEST) or (min(self.most, 1 << 16) if self.most else FIRST)
+        size = size if self.most is None else min(size, self.most - total)
+        self.blocks.append(Block(self._network, total, size))
+        self._starts = np.array([block.start for block in self.blocks])
+
+    def take(self) -> int:
+        """Returns a lane without a session, which keeps an old state until `put`."""
+        if self._free:
+            return heapq.heappop(self._free)
+        if self._used == self.blocks[-1].end:
+            self._grow()
+        self._used += 1
+        return self._used - 1
+
+    def give(self, lane: int) -> None:
+        block, k = self._place(lane)
+        block.last[k], block.ids[k] = FREE, None
+        heapq.heappush(self._free, lane)
+
+    def _place(self, lane: int) -> tuple[Block, int]:
+        for block in self.blocks:
+            if lane < block.end:
+                return block, lane - block.start
+        raise AssertionError(f"broken promise: lane {lane}")
+
+    def id(self, lane: int) -> Hashable:
+        block, k = self._place(lane)
+        found: Hashable = block.ids[k]
+        return found
+
+    def put(self, lane: int, id: Hashable, states: list[Array | None], step: int, last: float) -> None:
+        """Sets a lane. states: (layers, 1, *) each, or None for zeros."""
+        block, k = self._place(lane)
+        block.lanes.put(np.array([k]), states, np.array([step]))
+        block.last[k], block.kept[k], block.ids[k] = last, step, id
+
+    def get(self, lane: int) -> tuple[list[Array], int, float]:
+        """Returns copies of the states (layers, 1, *), the step and the time of the last use."""
+        block, k = self._place(lane)
+        states = [array[:, k : k + 1].copy() for array in block.lanes.states]
+        return states, int(block.lanes.steps[k]), float(block.last[k])
+
+    def keep(self, lane: int, step: int) -> None:
+        """Sets the step of the lane's last checkpoint."""
+        block, k = self._place(lane)
+        block.kept[k] = step
+
+    def _split(self, rows: Array) -> list[tuple[Block, Array, Array]]:
+        """Returns each block that has some of the lanes `rows`, their indices in `rows`, and in the block."""
+        which = np.searchsorted(self._starts, rows, "right") - 1
+        order = np.argsort(which, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
+        found = [(self.blocks[which[part[0]]], part) for part in parts]
+        return [(block, part, rows[part] - block.start) for block, part in found]
+
+    def steps(self, rows: Array) -> Array:
+        """Returns the step of each lane, (R,) int64."""
+        found = np.empty(len(rows), np.int64)
+        for block, part, places in self._split(rows):
+            found[part] = block.lanes.steps[places]
+        return found
+
+    def step(self, rows: Array, x: Array, out: Array | None, now: float | None) -> Array | None:
+        """Computes one step of the lanes `rows` and sets the time of their last use, unless it is None.
+
+        x (R, D) -> y (R, P), in `out` if given. Returns None as Lanes.step of the compiled module does.
+        """
+        if len(self.blocks) == 1 or not len(rows):
+            block = self.blocks[0]
+            y = block.lanes.step(x, rows, out, None, 0)
+            if y is not None and now is not None:
+                block.last[rows] = now
+            return y
+        wide = len(rows), self.blocks[0].lanes.states[0].shape[2]
+        if out is not None and not (
+            type(out) is np.ndarray and out.dtype == np.float32 and out.shape == wide and out.flags.writeable
+        ):
+            return None
+        split = self._split(rows)
+        found = _core.step_all([(block.lanes, x[part], places) for block, part, places in split], 0)
+        if found is None:
+            return None
+        y = np.empty(wide, np.float32) if out is None else out
+        for (block, part, places), each in zip(split, found, strict=True):
+            y[part] = each
+            if now is not None:
+                block.last[places] = now
+        return y
+
+    def idle(self, before: float) -> Iterator[Hashable]:
+        """Yields the ids of sessions that were used last before this time."""
+        for block in self.blocks:
+            n = max(0, min(self._used, block.end) - block.start)
+            yield from block.ids[:n][block.last[:n] < before].tolist()
+
+    def due(self, every: int) -> Iterator[Hashable]:
+        """Yields the ids of sessions that have made `every` steps or more since the last checkpoint."""
+        for block in self.blocks:
+            n = max(0, min(self._used, block.end) - block.start)
+            late = (block.lanes.steps[:n] - block.kept[:n] >= every) & (block.last[:n] < FREE)
+            yield from block.ids[:n][late].tolist()

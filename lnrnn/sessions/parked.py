@@ -1,0 +1,142 @@
+"""Sessions without a lane: their states in the memory of the pool, and as values of a store.
+
+In memory a state is a bytes object: the time of its last use, its step and its floats. So a session needs few
+bytes more than its floats. Values of a store have the form of `StreamState.to_bytes`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ..errors import bad_type
+from ..rnn.batches import as_state
+from ..rnn.snapshot import Snapshot
+from ..rnn.state_bytes import decode, encode
+from ..rnn.stream import stream_states
+from .errors import StoreError
+
+Array = np.ndarray
+T = TypeVar("T")
+MOST_FAILURES = 3
+_HEAD = struct.Struct("=dq")
+_PARKED_TO_LIVING = b'"session":"parked"', b'"session":"living"'
+
+
+class Store(Protocol):
+    """Values of bytes by keys of str: a dict, a shelve.Shelf, a redis.Redis, or any class with these methods.
+
+    If it has update(mapping), the pool stores many values at once by it.
+    """
+
+    def get(self, key: str) -> bytes | None: ...
+    def __setitem__(self, key: str, value: bytes) -> None: ...
+    def __delitem__(self, key: str) -> None: ...
+
+
+def pack(states: list[Array], step: int, last: float) -> bytes:
+    return b"".join((_HEAD.pack(last, step), *(array.tobytes() for array in states)))
+
+
+def unpack(data: bytes, like: list[Array]) -> tuple[list[Array], int]:
+    """Returns states (layers, 1, *) and the step. like: arrays (layers, lanes, *) of the same network."""
+    states, at = [], _HEAD.size
+    for array in like:
+        layers, _, width = array.shape
+        states.append(np.frombuffer(data, np.float32, layers * width, at).reshape(layers, 1, width))
+        at += states[-1].nbytes
+    return states, _HEAD.unpack_from(data)[1]
+
+
+def last_use(data: bytes) -> float:
+    return float(_HEAD.unpack_from(data)[0])
+
+
+class Values:
+    """The values of a pool's sessions in its store, each with the entry "session": "parked" or "living"."""
+
+    def __init__(self, store: Store, prefix: str, snapshot: Snapshot) -> None:
+        self._store, self._prefix, self._snapshot = store, prefix, snapshot
+
+    def key(self, id: Hashable) -> str:
+        """Returns the key of a session; ids that are not equal have different keys."""
+        if isinstance(id, str):
+            return f"{self._prefix}s:{id}"
+        if isinstance(id, (int, np.integer)):
+            return f"{self._prefix}i:{int(id)}"
+        if isinstance(id, bytes):
+            return f"{self._prefix}b:{id.hex()}"
+        raise bad_type("id", "a str, int or bytes for a pool with a store", id)
+
+    def value(self, states: list[Array], step: int, session: str) -> bytes:
+        state: Any = as_state(states, self._snapshot.architecture.cell)
+        return encode(state, [step], self._snapshot.fingerprint(), {"session": session})
+
+    def take(self, id: Hashable) -> tuple[list[Array], int, str] | None:
+        """Returns states (layers, 1, *), step, and "parked" or "living", or None without a value.
+
+        The value stays in the store, as that of a living session.
+        """
+        key = self.key(id)
+        data = self._asked(id, "read", lambda: self._store.get(key))
+        if data is None:
+            return None
+        try:
+            state, step, fingerprint, notes = decode(data)
+            if fingerprint != self._snapshot.fingerprint():
+                raise ValueError("it is of another network, with other parameters, statistics or dtype")
+            if len(step) != 1 or notes.get("session") not in ("parked", "living"):
+                raise ValueError("it is not a value of a SessionPool")
+            states = stream_states("state", state, 1, self._snapshot.architecture)
+        except (ValueError, TypeError) as error:
+            text = f"the store's value of session {id!r:.60} cannot be used: {error}"
+            raise StoreError(text, (id,)) from error
+        if notes["session"] == "parked":
+            # The process may end before it parks the session again. Then this value is a checkpoint.
+            self.put(id, bytes(data).replace(*_PARKED_TO_LIVING, 1))
+        return states, int(step[0]), notes["session"]
+
+    def put(self, id: Hashable, value: bytes) -> None:
+        key = self.key(id)
+        self._asked(id, "write", lambda: self._store.__setitem__(key, value))
+
+    def put_all(self, values: Mapping[Hashable, bytes]) -> dict[Hashable, StoreError]:
+        """Stores many values. Returns the error of each session whose value was not stored."""
+        update: Any = getattr(self._store, "update", None)
+        if update is not None and len(values) > 1:
+            try:
+                update({self.key(id): value for id, value in values.items()})
+                return {}
+            except Exception:  # some may be stored: the loop finds which one fails, and why
+                pass
+        errors: dict[Hashable, StoreError] = {}
+        failures = 0  # in succession: each may wait for a timeout
+        for id, value in values.items():
+            try:
+                if failures == MOST_FAILURES:
+                    raise StoreError(f"session {id!r:.60} is not stored: the store failed for others", (id,))
+                self.put(id, value)
+                failures = 0
+            except StoreError as error:
+                errors[id] = error
+                failures = min(failures + 1, MOST_FAILURES)
+        return errors
+
+    def remove(self, id: Hashable) -> bool:
+        """Removes the session's value. Returns whether there was one."""
+        key = self.key(id)
+        if self._asked(id, "read", lambda: self._store.get(key)) is None:
+            return False
+        self._asked(id, "remove", lambda: self._store.__delitem__(key))
+        return True
+
+    def _asked(self, id: Hashable, verb: str, call: Callable[[], T]) -> T:
+        """Returns call(). The errors of a store are of any class, so all become a StoreError."""
+        try:
+            return call()
+        except Exception as error:
+            text = f"the store failed to {verb} session {id!r:.60}: {type(error).__name__}: {error}"
+            raise StoreError(text, (id,)) from error

@@ -1,0 +1,447 @@
+"""SessionPool: sessions by id, on the lanes of a network."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .. import _core
+from ..errors import (
+    SequenceTooLongError,
+    bad_type,
+    bad_value,
+    choice,
+    described,
+    integer,
+    message,
+    number,
+    output,
+    real,
+)
+from ..rnn.batches import FLOAT32
+from ..rnn.network import Network
+from ..rnn.rows import padded
+from ..rnn.snapshot import LAST_STEP
+from ..state import Closed
+from .blocks import Blocks
+from .errors import SessionError, StoreError
+from .parked import Store, Values, last_use, pack, unpack
+from .results import Joined, Maintained
+
+Array = np.ndarray
+Bad = Literal["raise", "reset", "pass"]
+TABLES = 64  # dicts of ids. A dict that grows copies its entries, which would take 40 ms at a million.
+
+
+class SessionPool(Closed):
+    """The states of many sessions of a network, by id: live ones on lanes, parked ones in few bytes.
+
+    A live session has a lane, and can make steps. A parked session has left its lane, and continues when it
+    joins again. A new session starts at 0.
+
+    Parameters
+    ----------
+    rnn : Network
+        A network that streams. The pool keeps the parameters and statistics that it has now.
+    max_sessions : int, optional
+        The largest number of live sessions. `join` refuses more. Without it the pool grows, without a pause.
+    bad : {"raise", "reset", "pass"}
+        The policy for frames with NaN or infinity. "raise": the call is refused before any session moves.
+        "reset": the session gets NaN as output, and starts anew. "pass": the frame is computed. The session
+        may give NaN for ever, also after parking.
+    park_after, drop_after : float, optional
+        Seconds without a step after which `maintain` parks a session, or ends it.
+    store : mapping, optional
+        Where states of parked sessions and checkpoints are kept, as bytes by keys of str: a dict, a shelf, a
+        redis.Redis, or a class with ``get(key)``, which returns None for no value, ``store[key] = value`` and
+        ``del store[key]``. Many values are stored by ``update(mapping)`` if there is one. Without a store the
+        pool keeps parked sessions.
+    checkpoint_every : int, optional
+        Number of steps after which `maintain` stores the state of a live session again. Needs a store.
+    prefix : str
+        The first letters of all keys in the store. Networks that share a store need different ones.
+    clock : callable
+        Returns the time in seconds.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a wrong argument, a bidirectional network, or overrun="batch", whose lanes depend on each other.
+
+    Notes
+    -----
+    An id is any hashable object; with a store, a str, int or bytes. Results have the bits of a stream with
+    this session alone.
+
+    One thread at a time may use a pool: it has no lock. A step may use several threads inside.
+
+    A value of the store is the bytes of a StreamState, so it contains no pickle. It stays in the store while
+    the session is live, and says that it is a checkpoint. `leave` removes it. `drop_after` does not remove
+    values of sessions that are parked in a store: let the store do that, as Redis can.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import lnrnn
+    >>> pool = lnrnn.SessionPool(lnrnn.GRU(3, 4, seed=0))
+    >>> pool.join("ann"), pool.join("bob").how
+    (Joined(how='new', step=0), 'new')
+    >>> pool.step(["bob", "ann"], np.ones((2, 3))).shape
+    (2, 4)
+    >>> pool.park("ann")
+    >>> len(pool), pool.parked, "ann" in pool
+    (1, 1, False)
+    >>> pool.join("ann")
+    Joined(how='restored', step=1)
+    """
+
+    __slots__ = (
+        "_snapshot", "_blocks", "_tables", "_live", "_parked", "_values", "_bad", "_park_after",
+        "_drop_after", "_every", "_clock",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rnn: Network[Any],
+        max_sessions: int | None = None,
+        *,
+        bad: Bad = "raise",
+        park_after: float | None = None,
+        drop_after: float | None = None,
+        store: Store | None = None,
+        checkpoint_every: int | None = None,
+        prefix: str = "lnrnn:",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not isinstance(rnn, Network):
+            raise bad_type("rnn", "a network", rnn)
+        if max_sessions is not None:
+            max_sessions = integer("max_sessions", max_sessions, 1, 2**31 - 1)
+        self._bad = choice("bad", bad, get_args(Bad))
+        self._park_after = None if park_after is None else number("park_after", park_after, 0)
+        self._drop_after = None if drop_after is None else number("drop_after", drop_after, 0)
+        if store is None and checkpoint_every is not None:
+            raise bad_value("checkpoint_every", "None without a store", checkpoint_every)
+        for name in ("get", "__setitem__", "__delitem__") if store is not None else ():
+            if not callable(getattr(store, name, None)):
+                raise bad_type("store", f"an object with the method {name}", store)
+        self._every = None if checkpoint_every is None else integer("checkpoint_every", checkpoint_every, 1)
+        if not isinstance(prefix, str):
+            raise bad_type("prefix", "a str", prefix)
+        if not callable(clock):
+            raise bad_type("clock", "a function that returns seconds", clock)
+        self._snapshot = rnn.stream()._snapshot  # refuses networks that cannot stream
+        if self._snapshot.overrun == "batch":
+            wanted = "'raise', 'last' or 'mean'"
+            raise bad_value("rnn.overrun", wanted, "batch", "its lanes are not independent")
+        self._clock = clock
+        self._values = None if store is None else Values(store, prefix, self._snapshot)
+        self._blocks = Blocks(self._snapshot, max_sessions)
+        self._tables: list[dict[Hashable, int]] = [{} for _ in range(TABLES)]
+        self._parked: list[dict[Hashable, bytes]] = [{} for _ in range(TABLES)]
+        self._live = 0
+
+    def step(self, ids: Iterable[Hashable], x: ArrayLike, out: Any = None) -> Array:
+        """Compute one time step of some live sessions.
+
+        Parameters
+        ----------
+        ids : sequence of hashable, of length R
+            Different ids. A list or tuple is fastest.
+        x : array_like of shape (R, D)
+            Their frames; float32 in C order is fastest.
+        out : array of float32 of shape (R, P), optional
+            Where to write y.
+
+        Returns
+        -------
+        y : array of float32 of shape (R, P)
+            Outputs; `out` if given.
+
+        Raises
+        ------
+        SessionError
+            For ids that are not live or occur twice, and for frames that `bad` refuses. Its `ids` has them.
+            A step without statistics is such a reason too.
+        ValueError, TypeError
+            For a wrong `x` or `out`. After any of these errors no session has moved.
+        """
+        if type(ids) is not list and type(ids) is not tuple:
+            ids = self._listed(ids)
+        rows = _core.lanes_of(self._tables, ids)
+        if rows is None:
+            raise self._not_live(ids)
+        bad = None
+        if not _core.all_finite(x, len(ids), self._snapshot.architecture.input_size):
+            x, bad = self._frames(ids, x)
+        now = None if self._park_after is None and self._drop_after is None else self._clock()
+        y = self._blocks.step(rows, x, out, now)  # type: ignore[arg-type]  # an array now
+        if y is None:
+            y = self._checked(ids, rows, x, out, now)
+        if bad is not None:
+            y[bad] = np.nan
+            for k in bad.tolist():
+                self._blocks.put(int(rows[k]), ids[k], self._zeros(), 0, self._clock())
+        return y
+
+    def _checked(self, ids: Any, rows: Array, x: Any, out: Any, now: float | None) -> Array:
+        """Computes a step that Blocks.step does not accept, or raises the error."""
+        if len(set(rows.tolist())) != len(rows):
+            twice = [id for id, count in Counter(ids).items() if count > 1]
+            raise SessionError(message("ids", "different", f"{described(twice[0])} twice"), twice)
+        wide = len(rows), self._snapshot.architecture.h_width
+        result = None if out is None else output("out", out, wide, FLOAT32)
+        steps = self._blocks.steps(rows)
+        try:
+            self._snapshot.refuse_overrun(padded(None, 1, len(rows)).after(steps).table)
+        except SequenceTooLongError as error:
+            id = ids[error.sequence]
+            raise SessionError(f"session {id!r:.60}: {error}", [id]) from error
+        if steps.size and steps.max() >= LAST_STEP:
+            k = int(steps.argmax())
+            text = message(f"the step of session {ids[k]!r:.60}", f"less than {LAST_STEP}", f"{steps[k]}")
+            raise SessionError(text, [ids[k]])
+        y = self._blocks.step(rows, x, None, now)
+        if y is None:  # pragma: no cover - another thread uses the lanes at this moment
+            raise RuntimeError("the pool was changed by another thread")
+        if result is None:
+            return y
+        result[...] = y
+        found: Array = out
+        return found
+
+    def _listed(self, ids: Any) -> list[Hashable]:
+        if isinstance(ids, (str, bytes)):
+            raise bad_type("ids", "a sequence of ids", ids, "for one session give [id]")
+        try:
+            return list(ids.tolist() if isinstance(ids, np.ndarray) else ids)
+        except TypeError:
+            raise bad_type("ids", "a sequence of ids", ids) from None
+
+    def _not_live(self, ids: Any) -> SessionError:
+        wrong = [id for id in ids if id not in self]
+        got = described(wrong[0]) if wrong else "others"
+        return SessionError(message("ids", "ids of live sessions", got, "join it first"), wrong)
+
+    def _frames(self, ids: Any, x: Any) -> tuple[Array, Array | None]:
+        """Returns x as float32 (R, D), and the indices of frames to reset. Raises if x is wrong."""
+        x = real("x", x)[...]
+        wide = len(ids), self._snapshot.architecture.input_size
+        if x.shape != wide:
+            raise bad_value("x", f"of shape {wide}, a frame for each of the ids", x)
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = np.array(x, FLOAT32, order="C")
+        wrong = np.zeros(0, int) if self._bad == "pass" else np.flatnonzero(~np.isfinite(x).all(1))
+        if not len(wrong):
+            return x, None
+        if self._bad == "raise":
+            k = wrong[0]
+            value = x[k][~np.isfinite(x[k])][0]
+            got = f"{value} in the frame {k}, of session {ids[k]!r:.60}"
+            raise SessionError(message("x", "finite", got), [ids[k] for k in wrong])
+        return x, wrong
+
+    def _zeros(self) -> list[Array | None]:
+        return [None] * len(self._blocks.blocks[0].lanes.states)
+
+    def _tables_of(self, id: Hashable) -> tuple[dict[Hashable, int], dict[Hashable, bytes]]:
+        """Returns the dicts of live and of parked sessions in which this id belongs."""
+        try:
+            k = hash(id) & (TABLES - 1)
+        except TypeError:
+            raise bad_type("id", "hashable", id) from None
+        return self._tables[k], self._parked[k]
+
+    def join(self, id: Hashable) -> Joined:
+        """Make a session live. A parked one continues.
+
+        Returns
+        -------
+        Joined
+            ``(how, step)``. how is "new"; "restored", if the session was parked; or "checkpoint", if its
+            process ended and it continues from the checkpoint at this step.
+
+        Raises
+        ------
+        SessionError
+            If the session is live, or `max_sessions` are live.
+        StoreError
+            If the store fails, or its value is damaged or of another network. The value is unchanged.
+        """
+        live, parked = self._tables_of(id)
+        if id in live:
+            raise SessionError(message("id", "of a session that is not live", described(id)), [id])
+        most = self._blocks.most
+        if most is not None and self._live >= most:
+            text = message("the number of sessions", f"at most max_sessions {most}", f"{described(id)} too")
+            raise SessionError(text, [id])
+        joined = Joined("new", 0)
+        states = self._zeros()
+        lane = self._blocks.take()
+        try:
+            if id in parked:
+                states[:], step = unpack(parked[id], self._blocks.blocks[0].lanes.states)
+                joined = Joined("restored", step)
+            elif self._values is not None and (value := self._values.take(id)) is not None:
+                states[:], step, session = value
+                joined = Joined("restored" if session == "parked" else "checkpoint", step)
+            self._blocks.put(lane, id, states, joined.step, self._clock())
+        except BaseException:
+            self._blocks.give(lane)
+            raise
+        live[id] = lane
+        parked.pop(id, None)
+        self._live += 1
+        return joined
+
+    def park(self, id: Hashable) -> None:
+        """Keep the state of a live session in the store or the pool, and free its lane.
+
+        Raises
+        ------
+        SessionError
+            If the session is not live.
+        StoreError
+            If the store fails. The session stays live.
+        """
+        if id not in self:
+            raise self._not_live([id])
+        _, errors = self._park([id])
+        if errors:
+            raise errors[id]
+
+    def leave(self, id: Hashable) -> None:
+        """End a live or parked session, and forget its state.
+
+        Raises
+        ------
+        SessionError
+            If there is no such session.
+        StoreError
+            If the store fails. The session is not live, but may have a value in the store: leave again.
+        """
+        live, parked = self._tables_of(id)
+        known = id in live or parked.pop(id, None) is not None
+        if id in live:
+            self._free(id)
+        if not (self._values is not None and self._values.remove(id)) and not known:
+            raise SessionError(message("id", "of a live or parked session", described(id)), [id])
+
+    def _free(self, id: Hashable) -> None:
+        self._blocks.give(self._tables_of(id)[0].pop(id))
+        self._live -= 1
+
+    def _park(self, ids: list[Hashable]) -> tuple[list[Hashable], dict[Hashable, StoreError]]:
+        """Parks live sessions. Returns those that are parked, and the errors of the others."""
+        errors = self._put(ids, "parked") if self._values is not None else {}
+        done = [id for id in ids if id not in errors]
+        for id in done:
+            live, parked = self._tables_of(id)
+            if self._values is None:
+                parked[id] = pack(*self._blocks.get(live[id]))
+            self._free(id)
+        return done, errors
+
+    def _put(self, ids: list[Hashable], session: str) -> dict[Hashable, StoreError]:
+        """Stores the states of live sessions. Returns the error of each whose state was not stored."""
+        assert self._values is not None
+        values, steps = {}, {}
+        for id in ids:
+            states, steps[id], _ = self._blocks.get(self._tables_of(id)[0][id])
+            values[id] = self._values.value(states, steps[id], session)
+        errors = self._values.put_all(values)
+        for id in ids:
+            if id not in errors:
+                self._blocks.keep(self._tables_of(id)[0][id], steps[id])
+        return errors
+
+    def maintain(self, limit: int = 1000) -> Maintained:
+        """Drop, park and store the sessions for which it is time. Call it often, between steps.
+
+        Parameters
+        ----------
+        limit : int
+            The largest number of sessions of this call, which bounds its duration. Others follow in the next.
+
+        Returns
+        -------
+        Maintained
+            ``(stored, parked, dropped, errors)``. A failing store raises nothing: its errors are listed.
+        """
+        left = integer("limit", limit, 1)
+        now = self._clock()
+        result = Maintained([], [], [], {})
+        if self._drop_after is not None:
+            self._drop(now - self._drop_after, left, result)
+            left -= len(result.dropped) + len(result.errors)
+        if self._park_after is not None and left > 0:
+            ids = list(islice(self._blocks.idle(now - self._park_after), left))
+            parked, errors = self._park(ids)
+            result.parked.extend(parked)
+            result.errors.update(errors)
+            left -= len(ids)
+        if self._every is not None and left > 0:
+            ids = list(islice(self._blocks.due(self._every), left))
+            errors = self._put(ids, "living")
+            result.stored.extend(id for id in ids if id not in errors)
+            result.errors.update(errors)
+        return result
+
+    def _drop(self, before: float, left: int, result: Maintained) -> None:
+        """Ends sessions that were used last before this time: live ones, and those parked in the pool."""
+        for id in list(islice(self._blocks.idle(before), left)):
+            try:
+                self.leave(id)
+            except StoreError as error:
+                result.errors[id] = error
+            result.dropped.append(id)
+        for parked in self._parked:  # the order of a dict is the order in which its sessions were parked
+            old: list[Hashable] = []
+            for id, data in parked.items():
+                if last_use(data) >= before or len(result.dropped) + len(old) >= left:
+                    break
+                old.append(id)
+            for id in old:
+                del parked[id]
+            result.dropped.extend(old)
+
+    def drain(self) -> Maintained:
+        """Park all live sessions, before the process ends. Those with errors stay live: drain again."""
+        result = Maintained([], [], [], {})
+        ids = list(self)
+        for k in range(0, len(ids), 1000):
+            parked, errors = self._park(ids[k : k + 1000])
+            result.parked.extend(parked)
+            result.errors.update(errors)
+        return result
+
+    def __len__(self) -> int:
+        """The number of live sessions."""
+        return self._live
+
+    def __contains__(self, id: Hashable) -> bool:
+        """Whether a session is live."""
+        return id in self._tables_of(id)[0]
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """The ids of the live sessions, in any order."""
+        for table in self._tables:
+            yield from table
+
+    @property
+    def parked(self) -> int:
+        """The number of sessions that are parked in the pool. Those in a store are not counted."""
+        return sum(map(len, self._parked))
+
+    def __repr__(self) -> str:
+        made = self._snapshot.architecture
+        return f"SessionPool({made}, sessions={len(self)}, parked={self.parked})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a SessionPool cannot be copied or pickled: park its sessions into a store")

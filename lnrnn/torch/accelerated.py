@@ -1,0 +1,166 @@
+"""The base of the classes with which lnrnn's kernels compute recurrent modules of torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from ..errors import choice
+from . import computed
+from .kept import Keeping
+from .modules import ENGINES
+
+Tensor = torch.Tensor
+_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback  # returns None if torch.compile is not active
+_jit: Any = torch.jit
+
+
+def other_system() -> str | None:
+    """Returns the reason if an active transform of torch is not supported by lnrnn's operators, else None."""
+    if torch.is_autocast_enabled("cpu"):
+        return "it is under torch.autocast"
+    if not torch.compiler.is_compiling():
+        if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:
+            return "it is under torch.func or has derivatives in forward mode"
+        if _jit.is_tracing():
+            return "it is traced by torch.jit"
+    return None
+
+
+@cache
+def _untraced() -> Any:
+    """Returns Accelerated._forward, with tracing by torch.compile disabled.
+
+    torch.compile does not trace modules of torch.nn, but it would trace functions that such a module calls.
+    """
+    disable: Any = torch.compiler.disable
+    return disable(Accelerated._forward)
+
+
+class Accelerated(Keeping):
+    """The base of these classes, to which torch_nn.accelerate_module sets the class of a module.
+
+    A derived class has a class of torch.nn as a further base, and defines `_names`, `_networks_of`, `_usual`,
+    `_few`, `_unsupported_arguments` and `_computed`.
+    """
+
+    _engine: str | None = None
+    _networks: tuple[str, ...]
+    # The attributes of torch.nn's modules.
+    input_size: int
+    hidden_size: int
+    bias: bool
+    training: bool
+
+    @property
+    def engine(self) -> str:
+        """The engine of the next call: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
+
+        It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
+        under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
+        x or states that are empty, or that torch.nn refuses. Small calls of few steps with gradients are
+        faster in torch, which computes them. The property may be set. "torch" uses torch.nn's forward for all
+        calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
+        """
+        if self._engine is not None:
+            return self._engine
+        with computed.without_effects(self):
+            return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
+
+    @engine.setter
+    def engine(self, value: str | None) -> None:
+        self._engine = choice("engine", value, ENGINES)
+        self._forget()
+
+    def __prepare_scriptable__(self) -> Any:
+        """torch.jit.script calls this for each module."""
+        raise RuntimeError(
+            f"torch.jit.script cannot compile {type(self).__name__} of lnrnn.torch.accelerate: call "
+            "restore() of its report first, or use torch.jit.trace"
+        )
+
+    @staticmethod
+    def _names(module: Any) -> list[str]:
+        """Returns the names of a module's parameters, in lnrnn's order."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _networks_of(module: Any) -> tuple[str, ...]:
+        """Returns texts of the networks of a module. Raises ValueError if lnrnn has no such network."""
+        raise NotImplementedError
+
+    def _usual(self) -> str | None:
+        """Returns the text of the network that computes a call with tensors; None if it is not only one."""
+        raise NotImplementedError
+
+    def _few(self, input: Tensor) -> bool:
+        """Returns whether torch computes a call with gradients faster, because it has few multiply-adds."""
+        raise NotImplementedError
+
+    def _better_by_torch(self, input: Any) -> bool:
+        if not torch.is_grad_enabled() or self._engine is not None or not isinstance(input, Tensor):
+            return False
+        if torch.compiler.is_compiling() or not self._few(input):
+            return False
+        own: dict[str, Any] = self._parameters
+        return input.requires_grad or any(p is not None and p.requires_grad for p in own.values())
+
+    def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
+        """Returns the result of a call that lnrnn can compute."""
+        raise NotImplementedError
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        if torch.compiler.is_compiling():
+            return self._forward(input, hx)
+        if _callback() is not None:
+            return _untraced()(self, input, hx)
+        kept = self._kept
+        if kept is not None:
+            network = self._usual()
+            if network is not None:
+                found = kept.call(network, self._parameters, input, hx)
+                if found is not None:
+                    return found
+        return self._forward(input, hx)
+
+    def _forward(self, input: Any, hx: Any) -> Any:
+        if self._engine == "torch" or self._better_by_torch(input):
+            return super().forward(input, hx)
+        parameters: list[Tensor] = []
+        reason = other_system()
+        if not reason:
+            parameters = self._parameter_list()
+            reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
+        if reason:
+            if self._engine == "lnrnn":
+                raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
+            return super().forward(input, hx)
+        return self._computed(input, hx, parameters)
+
+    def _parameter_list(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self._names(self)]
+
+    def _unsupported_parameters(self, parameters: Sequence[Tensor]) -> str | None:
+        for p in parameters:
+            if p.dtype is not torch.float32 or not p.is_cpu:
+                return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
+        return None
+
+    def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
+        """Returns the reason why lnrnn cannot compute a call with these arguments, or None if it can."""
+        raise NotImplementedError
+
+    def _unsupported_states(self, hx: Any, shapes: Sequence[tuple[int, ...]]) -> str | None:
+        """Does the same for the initial states. hx: None, or a state for each of the shapes."""
+        if hx is None:
+            return None
+        if len(shapes) == 2 and not (isinstance(hx, (tuple, list)) and len(hx) == 2):
+            return "hx must be a pair (h, c)"
+        for s, shape in zip(hx if len(shapes) == 2 else (hx,), shapes, strict=True):
+            if not isinstance(s, Tensor) or s.shape != shape or s.dtype is not torch.float32 or not s.is_cpu:
+                return f"states must be of torch.float32 on cpu, of shape {shape}"
+        return None

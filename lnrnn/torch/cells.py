@@ -1,0 +1,108 @@
+"""Classes derived from torch.nn's RNNCell, LSTMCell and GRUCell that compute with lnrnn's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..rnn import functional
+from ..rnn.architecture import Architecture
+from ..rnn.cells import CELLS
+from . import operator
+from .accelerated import Accelerated
+from .derived import Like
+
+Tensor = torch.Tensor
+
+
+class AcceleratedCell(Accelerated):
+    """The base of these classes. A call is one step of a network of one layer."""
+
+    _steps = True
+    _cell: str  # its name in lnrnn
+    _states = 1
+    _nonlinearities: tuple[str, ...] = ("tanh",)
+    # The gates, and the multiply-adds from which a step with gradients is faster than torch's (Zen 4).
+    _gates: int
+    _least = 6e6
+
+    @staticmethod
+    def _names(module: Any) -> list[str]:
+        return ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if module.bias else [])]
+
+    @classmethod
+    def _networks_of(cls, module: Any) -> tuple[str, ...]:
+        return tuple(
+            functional.described(
+                Architecture.checked(
+                    CELLS[cls._cell], input_size=module.input_size, hidden_size=module.hidden_size,
+                    num_layers=1, norm=None, bias=bool(module.bias), batch_first=False,
+                    nonlinearity=nonlinearity, bidirectional=False,
+                )
+            )
+            for nonlinearity in cls._nonlinearities
+        )  # fmt: skip
+
+    def _usual(self) -> str | None:
+        return self._networks[0]
+
+    def _few(self, input: Tensor) -> bool:
+        weights = self._gates * self.hidden_size * (self.input_size + self.hidden_size)
+        return input.numel() * weights < self._least * self.input_size
+
+    def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
+        start = [] if hx is None else [hx] if self._states == 1 else list(hx)
+        axes = (0,) if input.dim() == 2 else (0, 1)
+        network = self._usual()
+        assert network is not None
+        x, *start = (t[(None,) * len(axes)] for t in (input, *start))
+        _, *end = operator.run(network, x, start, None, parameters, module=self)
+        end = [s.squeeze(axes) for s in end]
+        return end[0] if len(end) == 1 else tuple(end)
+
+    def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
+        if self._usual() is None:
+            return "nonlinearity has no kernel"
+        if not isinstance(x, Tensor) or x.dim() not in (1, 2):
+            return "x has the wrong number of dimensions"
+        if x.shape[-1] != self.input_size or x.dtype is not torch.float32 or not x.is_cpu:
+            return f"x must be of torch.float32 on cpu, its last axis of size {self.input_size}"
+        if 0 in x.shape:
+            return "x has no elements"
+        return self._unsupported_states(hx, [(*x.shape[:-1], self.hidden_size)] * self._states)
+
+
+class AcceleratedRNNCell(AcceleratedCell, torch.nn.RNNCell, metaclass=Like):
+    """torch.nn.RNNCell on lnrnn's kernels: see lnrnn.torch.accelerate."""
+
+    _replaces = torch.nn.RNNCell
+    _cell = "RNN"
+    _nonlinearities = ("tanh", "relu")
+    _gates, _least = 1, 6e7
+    nonlinearity: str
+
+    def _usual(self) -> str | None:
+        kinds = self._nonlinearities
+        return self._networks[kinds.index(self.nonlinearity)] if self.nonlinearity in kinds else None
+
+
+class AcceleratedLSTMCell(AcceleratedCell, torch.nn.LSTMCell, metaclass=Like):
+    """torch.nn.LSTMCell on lnrnn's kernels: see lnrnn.torch.accelerate."""
+
+    _replaces = torch.nn.LSTMCell
+    _cell = "LSTM"
+    _states = 2
+    _gates = 4
+
+
+class AcceleratedGRUCell(AcceleratedCell, torch.nn.GRUCell, metaclass=Like):
+    """torch.nn.GRUCell on lnrnn's kernels: see lnrnn.torch.accelerate."""
+
+    _replaces = torch.nn.GRUCell
+    _cell = "GRU"
+    _gates = 3
+
+
+CLASSES = AcceleratedRNNCell, AcceleratedLSTMCell, AcceleratedGRUCell

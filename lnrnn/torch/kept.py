@@ -1,0 +1,170 @@
+"""Packed weights, which are kept between calls without gradients: by first parameter, and by module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .. import _core
+from ..errors import flag
+from ..rnn.functional import Served, architecture, dtype_of, with_dtype
+from ..rnn.snapshot import Snapshot
+from .freshness import seen
+
+Tensor = torch.Tensor
+FEW_STEPS = 4
+
+
+def arrays(tensors: Sequence[Any]) -> list[Any]:
+    """Returns tensors as NumPy arrays that share memory, and None as None."""
+    try:
+        return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
+    except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
+        return [
+            t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
+        ]
+
+
+# --- by first parameter -------------------------------------------------------------------------------------
+
+
+class _Entry(NamedTuple):
+    record: _core.Seen | None
+    served: Served
+
+
+# Networks with packed weights, by their first parameter, while this tensor exists.
+_served: Any = WeakTensorKeyDictionary()
+
+
+def packed(
+    network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None,
+    former: Served | None = None,
+) -> Served:  # fmt: skip
+    """Returns a network with packed weights, which is packed again only if the tensors have changed.
+
+    former: another network that may have the same weights, or None.
+    """
+    arch, dtype, tensors = architecture(network), dtype_of(network), [*parameters, *statistics]
+    entry = _served.get(parameters[0])
+    if entry is not None and entry.record is not None and entry.served.computes(arch, overrun, dtype):  # noqa: SIM102
+        if entry.record.holds(tensors):
+            return entry.served  # type: ignore[no-any-return]
+    record = seen(tensors)
+    given = arch, arrays(parameters), arrays(statistics), overrun, dtype
+    for found in (None if entry is None else entry.served, former):
+        if found is not None and found.fits(*given):
+            break
+    else:
+        found = Served(*given)
+    _served[parameters[0]] = _Entry(record, found)
+    return found
+
+
+# --- by module ----------------------------------------------------------------------------------------------
+
+
+def _derives_forward() -> bool:
+    return forward_ad._current_level >= 0
+
+
+# Modes in which a call must pass through torch's dispatcher, or in which another part of torch computes it.
+_core.use_torch(
+    Tensor,
+    torch.float32,
+    torch.from_numpy,
+    torch.get_num_threads,
+    (
+        torch.is_grad_enabled,
+        torch._C._len_torch_dispatch_stack,
+        torch._C._are_functorch_transforms_active,
+        torch._C._autograd._profiler_enabled,
+        torch._C._get_tracing_state,
+        partial(torch.is_autocast_enabled, "cpu"),
+        _derives_forward,
+    ),
+)
+
+
+class Keeping(torch.nn.Module):
+    """The base of modules that keep packed weights."""
+
+    _kept: _core.Kept | None = None
+    _frozen: bool = False
+    _steps: bool = False  # whether a call is one step
+
+    @property
+    def frozen(self) -> bool:
+        """Whether calls without gradients use the weights of the first such call.
+
+        The weights are packed then, and not looked at again. Setting `frozen`, load_state_dict, and module.to
+        and its like let the next call pack them again. So do other tensors as parameters. In-place writes do
+        not. Calls with gradients always use the present weights. False by default: each call looks whether
+        the weights have changed, as `lnrnn.torch.accelerate` describes.
+        """
+        return self._frozen
+
+    @frozen.setter
+    def frozen(self, value: bool) -> None:
+        vars(self)["_frozen"] = flag("frozen", value)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Lets the next call compare the bytes of all weights."""
+        vars(self).pop("_kept", None)
+        for p in self._parameters.values():
+            if p is not None:
+                _served.pop(p, None)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._forget()
+        super()._load_from_state_dict(*arguments)
+
+    def _apply(self, *arguments: Any, **named: Any) -> Any:
+        self._forget()
+        return super()._apply(*arguments, **named)  # type: ignore[no-untyped-call]
+
+    def _packed(
+        self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
+    ) -> Served:
+        """Does the same as `packed`, and keeps the result."""
+        kept, former = self._kept, None
+        own: dict[str, Any] = self._parameters
+        sources = [*own.values(), *statistics]
+        if kept is not None:
+            former = kept.served
+            record = kept.record if kept.network == network and kept.overrun == overrun else None
+            if record is not None and record.holds(sources):
+                return former  # type: ignore[no-any-return]
+        known = {id(t) for t in sources}
+        direct = all(id(t) in known for t in parameters)  # not so if weights are computed from parameters
+        record = seen(sources, True, self._frozen) if direct else None
+        found = packed(network, parameters, statistics, overrun, former)
+        cell = architecture(network).cell
+        ready = found.snapshot.compiled() if cell.parts == 1 and not statistics else None
+        pair = len(cell.state_names) > 1
+        vars(self)["_kept"] = _core.Kept(network, overrun, record, found, ready, pair, self._steps)
+        return found
+
+    def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None:
+        """Returns the network of a call with gradients if its packed weights serve more than this call.
+
+        They do if they are packed already, or if the call has few steps. Then more calls probably follow
+        before the weights change, as from a decoder's loop. Otherwise the weights are packed without a copy.
+        Shorter weights serve calls without gradients only, and so do those of a frozen module.
+        """
+        kept = self._kept
+        if self._frozen or dtype_of(network) != "float32":
+            exact = with_dtype(network, "float32")
+            return packed(exact, parameters, (), None).snapshot if steps <= FEW_STEPS else None
+        if steps > FEW_STEPS:
+            if kept is None or kept.record is None or kept.network != network:
+                return None
+            own: dict[str, Any] = self._parameters
+            return kept.served.snapshot if kept.record.holds([*own.values()]) else None
+        return self._packed(network, parameters, (), None).snapshot

@@ -1,0 +1,150 @@
+"""Tests weights as (q, scale, zero_point): dtype "int8" computes with exactly these integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lnrnn
+from networks import network, normal, same
+
+H, I = 24, 6  # noqa: E741 - the letters of the shapes in the documentation
+
+
+def drawn(rng, dtype, zero, shape=(H, I)):
+    """Returns integers q of a dtype. q - zero is from -128 to 127, and small in many rows."""
+    most = rng.integers(3, 127, (shape[0], 1))
+    q = np.rint(rng.uniform(-1, 1, shape) * most)
+    q[0, :2], q[1, 0] = (-128, 127), -128
+    return (q + np.reshape(zero, (-1, 1))).astype(dtype)
+
+
+def ways(rng):
+    """Returns triples: a scale and zero point for all outputs, or for each."""
+    scales = rng.uniform(1e-3, 1e-1, H)
+    zeros = rng.integers(0, 2, H) + 127
+    zeros[:2] = 128
+    return {
+        "int8": (drawn(rng, np.int8, 0), 0.0123, 0),
+        "uint8": (drawn(rng, np.uint8, 128), np.float64(7e-4), np.uint8(128)),
+        "rows": (drawn(rng, np.int8, 0), scales, np.zeros(H, np.int8)),
+        "rows of float32, a zero point": (drawn(rng, np.uint8, 128), scales.astype(np.float32), 128),
+        "rows with zero points": (drawn(rng, np.uint8, zeros).clip(0, 254), scales, zeros),
+        "tiny": (drawn(rng, np.int8, 0), 1e-30, 0),
+        "huge": (drawn(rng, np.int8, 0), 1e36, 0),
+    }
+
+
+@pytest.mark.parametrize("way", ways(np.random.default_rng(0)))
+def test_int8_computes_with_the_given_integers(rng, way):
+    """The outputs for the rows of a unit matrix are the weights, since one-hot inputs are exact."""
+    q, scale, zero = ways(rng)[way]
+    rnn = network(I, H, norm=None, nonlinearity="identity", bias=False).to_dtype("int8")
+    rnn.load_state_dict(rnn.state_dict() | {"weight_ih_l0": (q, scale, zero)})
+    integers = q.astype(int) - np.reshape(zero, (-1, 1)).astype(int)
+    assert integers.min() == -128 and integers.max() >= 126
+    w = integers * np.reshape(scale, (-1, 1)).astype(float)
+    np.testing.assert_allclose(rnn.weight_ih_l0, w, rtol=2**-23)
+    for bits in (14, 8):
+        outputs = rnn.to_dtype("int8", bits)(np.eye(I)[None])[0][0]
+        np.testing.assert_allclose(outputs.T, w, rtol=2**-21)
+        assert np.array_equal(np.rint(outputs.T / np.reshape(scale, (-1, 1))), integers)
+
+
+def test_one_parameter_may_be_set_and_dtypes_share_it(rng):
+    rnn = network(I, H, norm=None)
+    kept = rnn.to_dtype("int8")
+    triple = drawn(rng, np.int8, 0), 0.01, 0
+    kept.weight_ih_l0 = rnn.weight_ih_l0 = triple
+    rnn.weight_hh_l0 = kept.weight_hh_l0 = drawn(rng, np.int8, 0, (H, H)), 0.002, 0
+    x = normal(rng, 7, 3, I)
+    same(kept(x)[0], rnn.to_dtype("int8")(x)[0])
+    same(kept.to_dtype("float32")(x)[0], rnn(x)[0])
+    assert rnn.weight_ih_l0.dtype == np.float32
+    torch = pytest.importorskip("torch")
+    rnn.weight_ih_l0 = torch.from_numpy(triple[0]), torch.tensor(0.01), torch.tensor(0)
+    same(rnn.weight_ih_l0, kept.weight_ih_l0)
+
+
+def test_a_second_rounding_makes_forty_times_the_error(rng):
+    """On the grid of one scale, most rows have small integers, and a scale for each row adds an error."""
+    lstm = network(40, 64, cell="LSTM", norm=None)
+    state, twice = lstm.state_dict(), lstm.state_dict()
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        q = np.rint(rng.uniform(-1, 1, state[name].shape) * rng.uniform(12, 127, (256, 1))).astype(np.int8)
+        state[name] = q, 0.125 / 127, 0
+        w = q.astype(np.float32) * np.float32(0.125 / 127)
+        step = np.abs(w).max(1, keepdims=True) / 127
+        twice[name] = np.rint(w / step) * step
+    kept, again = lstm.to_dtype("int8"), lstm.to_dtype("int8")
+    kept.load_state_dict(state)
+    again.load_state_dict(twice)
+    x = normal(rng, 100, 4, 40)
+    want = kept.to_dtype("float32")(x)[0]
+    errors = [np.sqrt(np.square(rnn(x)[0] - want).mean()) for rnn in (kept, again)]
+    assert errors[0] < 2e-5 and errors[1] > 40 * errors[0]
+
+
+Q = np.zeros((H, I), np.int8)
+WRONG = {
+    "q of int": ((Q.astype(int), 1, 0), TypeError, "q of weight_ih_l0 must be an array of int8 or uint8"),
+    "q of float": ((Q.astype(np.float32), 1, 0), TypeError, "q of .* float32"),
+    "q transposed": ((Q.T, 1, 0), ValueError, r"weight_ih_l0 must be of shape \(24, 6\)"),
+    "q empty": ((Q[:, :0], 1, 0), ValueError, r"of shape \(24, 6\)"),
+    "a scale too few": ((Q, np.ones(H - 1), 0), ValueError, r"scale of .* of shape \(24,\)"),
+    "a scale for each input": ((Q, np.ones((H, I)), 0), ValueError, "scale of .* one for each output"),
+    "scale 0": ((Q, 0, 0), ValueError, "scale of .* from 1e-30 to 1e.36, got 0"),
+    "a scale whose weights would become zeros": ((Q, 1e-31, 0), ValueError, "scale of .* from 1e-30 to"),
+    "negative scale": ((Q, np.where(np.arange(H) == 3, -1.0, 1.0), 0), ValueError, "scale of weight_ih_l0"),
+    "NaN": ((Q, np.nan, 0), ValueError, "scale of .* got nan"),
+    "infinite": ((Q, np.inf, 0), ValueError, "scale of .* got inf"),
+    "scale of text": ((Q, "1", 0), TypeError, "scale of weight_ih_l0 must be an array of real numbers"),
+    "zero point of float": ((Q, 1, 0.0), TypeError, "zero_point of weight_ih_l0 must be an integer"),
+    "zero points too few": ((Q, 1, [0, 1]), ValueError, r"zero_point of .* of shape \(24,\)"),
+    "zero point beyond int8": ((Q, 1, 128), ValueError, "in the range of int8, -128 to 127, got 128"),
+    "negative for uint8": ((Q.astype(np.uint8), 1, -1), ValueError, "range of uint8, 0 to 255"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_triples_are_refused_by_name(case):
+    value, error, text = WRONG[case]
+    rnn = network(I, H, norm=None)
+    before = rnn.state_dict()
+    with pytest.raises(error, match=text):
+        rnn.load_state_dict(before | {"weight_ih_l0": value})
+    with pytest.raises(error, match=text):
+        rnn.weight_ih_l0 = value
+    same(rnn.weight_ih_l0, before["weight_ih_l0"])
+
+
+def test_a_bias_is_no_triple():
+    rnn = network(2, 3, norm=None)
+    rnn.load_state_dict(rnn.state_dict() | {"bias_ih_l0": (1.0, 2.0, 3.0)})
+    assert rnn.bias_ih_l0.tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match=r"bias_ih_l0 must be of shape \(3,\)"):
+        rnn.bias_ih_l0 = np.zeros((3, 2), np.int8), 1, 0
+
+
+def test_integers_beyond_int8_are_refused_with_dtype_int8():
+    rnn = network(I, H, norm=None)
+    far = np.full((H, I), 228, np.uint8), 0.01, 100  # 128 after subtraction
+    rnn.weight_ih_l0 = far
+    assert np.unique(rnn.weight_ih_l0) == [np.float32(1.28)]
+    rnn.to_dtype("bfloat16").load_state_dict(rnn.state_dict() | {"weight_ih_l0": far})
+    kept = rnn.to_dtype("int8")
+    with pytest.raises(
+        ValueError, match="q - zero_point of weight_ih_l0 must be .* got 128 to 128; .*float32"
+    ):
+        kept.load_state_dict(rnn.state_dict() | {"weight_ih_l0": far})
+    kept.weight_ih_l0 = far[0] - np.uint8(1), 0.01, 100
+    most = 2**31 // (127 * 128)  # sums of more products of -128 could exceed 32 bits
+    for inputs in (most, most + 1):
+        long = lnrnn.RNN(inputs, 1, norm=None, nonlinearity="identity", bias=False).to_dtype("int8")
+        weights = np.full((1, inputs), -128, np.int8), 1, 0
+        if inputs > most:
+            with pytest.raises(ValueError, match="got -128 to -128"):
+                long.weight_ih_l0 = weights
+        else:
+            long.weight_ih_l0 = weights
+            np.testing.assert_allclose(long(np.ones((1, 1, inputs)))[0], [[[-128 * inputs]]], rtol=1e-6)

@@ -1,0 +1,239 @@
+"""StreamState.to_bytes and from_bytes: equal bits, and damaged or hostile bytes are refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lnrnn
+from helpers import layouts
+from networks import VARIANTS, each_variant, equal, network, normal, parts, same
+
+D, H = 3, 6
+WRONG = "^data must be the bytes of StreamState.to_bytes, got "
+
+
+def pack(header, content=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + content
+
+
+def unpack(data):
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def stepped(rng, lanes=3, **options):
+    rnn = network(D, H, trained=3, **options)
+    stream = rnn.stream(lanes)
+    stream(normal(rng, lanes, D))
+    return rnn, stream
+
+
+GOOD = stepped(np.random.default_rng(0), cell="LSTM", num_layers=2)[1].get_state().to_bytes()
+
+
+@each_variant
+def test_bytes_give_the_state_again(rng, variant):
+    rnn, stream = stepped(rng, num_layers=2, **VARIANTS[variant])
+    for rows in ([2, 0], [1], []):
+        state = stream.get_state(rows)
+        got = lnrnn.StreamState.from_bytes(bytearray(state.to_bytes()))
+        assert got.fingerprint == state.fingerprint and got.step.dtype == np.int64
+        same(got.step, state.step)
+        equal(rnn, (0, got.state), (0, state.state))
+        for array in (got.step, *parts(rnn, got.state)):
+            array[...] = 0  # a new array
+        assert got.to_bytes() != state.to_bytes() or not rows
+    state, x = stream.get_state(), normal(rng, 3, D)
+    other = rnn.stream(3)
+    other.set_state(None, lnrnn.StreamState.from_bytes(state.to_bytes()))
+    same(other(x), stream(x))
+    with pytest.raises(ValueError, match="another network"):
+        network(D, H, seed=7, trained=3, num_layers=2, **VARIANTS[variant]).stream(3).set_state(None, state)
+
+
+def test_the_bytes_are_a_safetensors_file(rng):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    state = stepped(rng, cell="LSTM")[1].get_state()
+    found = safetensors.load(state.to_bytes())
+    same(found.pop("step"), state.step)
+    for name, array in zip("hc", state.state, strict=True):
+        same(found.pop(name), array)
+    assert not found
+
+
+def test_special_values_and_any_layout(rng):
+    state = stepped(rng)[1].get_state()
+    h = state.state.copy()
+    h.view(np.uint32)[0, 0, :5] = (
+        0x7FC00001,
+        0xFFC00000,
+        0x7F800000,
+        0x80000000,
+        1,
+    )  # NaN, inf, -0
+    want = lnrnn.StreamState(h, state.step, state.fingerprint).to_bytes()
+    same(lnrnn.StreamState.from_bytes(want).state.view(np.uint32), h.view(np.uint32))
+    for made in (*layouts(h).values(), h.astype(">f4")):
+        if made.dtype.itemsize == 4:
+            assert lnrnn.StreamState(made, state.step.astype(">i8"), state.fingerprint).to_bytes() == want
+
+
+@pytest.mark.parametrize("state, step, error", [
+    (np.zeros((1, 2, 3)), np.zeros(3, int), ValueError),
+    (np.zeros((2, 3)), np.zeros(2, int), ValueError),
+    ((np.zeros((1, 2, 3)), np.zeros((2, 2, 3))), np.zeros(2, int), ValueError),
+    ((np.zeros((1, 2, 3)),) * 3, np.zeros(2, int), TypeError),
+    (np.array([[["a"]]]), np.zeros(1, int), TypeError),
+    ({"c": np.zeros((1, 1), np.float16).view("V2")}, np.zeros(1, int), TypeError),
+], ids=str)  # fmt: skip
+def test_a_wrong_state_has_no_bytes(state, step, error):
+    with pytest.raises(error, match="^state"):
+        lnrnn.StreamState(state, step, "0" * 64).to_bytes()
+
+
+def test_states_of_onnx_files_by_name():
+    state = {"a": np.arange(6, dtype=np.float16).reshape(2, 3), "": np.array([[True, False]]),
+             "step": np.array([[2**63]], np.uint64)}  # fmt: skip
+    got = lnrnn.StreamState.from_bytes(lnrnn.StreamState(state, np.array([1, 2]), "0" * 64).to_bytes())
+    assert list(got.state) == list(state) and got.step.tolist() == [1, 2]
+    for name, array in state.items():
+        same(got.state[name], array)
+        assert got.state[name].dtype == array.dtype
+
+
+def test_every_truncation_and_addition_is_refused():
+    for length in range(len(GOOD)):
+        with pytest.raises(ValueError, match=WRONG):
+            lnrnn.StreamState.from_bytes(GOOD[:length])
+    with pytest.raises(ValueError, match=WRONG):
+        lnrnn.StreamState.from_bytes(GOOD + b"\0")
+
+
+def changed(change):
+    header, content = unpack(GOOD)
+    result = change(header)
+    return pack(header if result is None else result, content)
+
+
+def entry(**items):
+    return lambda header: header["h"].update(items)
+
+
+def moved(name, to):
+    return lambda header: header[name].update(data_offsets=list(header[to]["data_offsets"]))
+
+
+def gap(header, content):
+    """Moves the last array by 8 bytes."""
+    begin, end = header["c"]["data_offsets"]
+    header["c"]["data_offsets"] = [begin + 8, end + 8]
+    return header, content[:begin] + bytes(8) + content[begin:]
+
+
+HOSTILE = {
+    "empty": b"",
+    "a header of 2^64 - 1 bytes": b"\xff" * 8 + GOOD[8:],
+    "a header as long as the file": struct.pack("<Q", len(GOOD)) + GOOD[8:],
+    "a long header": pack(b"{" + b" " * (1 << 20) + b"}"),
+    "deep": pack(b"[" * 100_000),
+    "a pickle": b"\x80\x04N." + bytes(60),
+    "not UTF-8": pack(b'{"\xff": 0}'),
+    "a number": pack(b"5"),
+    "a list": pack(b"[]"),
+    "twice": changed(lambda h: (json.dumps(h)[:-1] + f', "h": {json.dumps(h["h"])}}}').encode()),
+    "a gap": pack(*gap(*unpack(GOOD))),
+    "no metadata": changed(lambda h: h.pop("__metadata__") and None),
+    "another format": changed(lambda h: h["__metadata__"].update(format="pt")),
+    "metadata of a list": changed(lambda h: h.update(__metadata__=[])),
+    "no fingerprint": changed(lambda h: h["__metadata__"].pop("fingerprint") and None),
+    "a short fingerprint": changed(lambda h: h["__metadata__"].update(fingerprint="00")),
+    "another version": changed(lambda h: h["__metadata__"].update(version="2")),
+    "no step": changed(lambda h: h.pop("step") and None),
+    "no h": changed(lambda h: h.pop("h") and None),
+    "another array": changed(lambda h: h.update(k=h["h"])),
+    "half as long": changed(entry(dtype="F16")),
+    "of integers": changed(entry(dtype="I32")),
+    "an unknown dtype": changed(entry(dtype="F31")),
+    "a dtype that is a list": changed(entry(dtype=["F32"])),
+    "a negative axis": changed(entry(shape=[-2, -3, 6])),
+    "an axis of True": changed(entry(shape=[True, 3, 12])),
+    "a fraction": changed(entry(shape=[2.0, 3, 6])),
+    "a huge axis": changed(entry(shape=[2**63, 2**63, 0])),
+    "a text as shape": changed(entry(shape="236")),
+    "two axes": changed(entry(shape=[6, 6])),
+    "another number of lanes": changed(entry(shape=[3, 2, 6])),
+    "another number of layers": changed(entry(shape=[1, 3, 12])),
+    "many axes": changed(entry(shape=[1] * 100 + [2, 3, 6])),
+    "another key": changed(entry(more=0)),
+    "overlapping": changed(moved("c", "h")),
+    "swapped and overlapping": changed(moved("h", "c")),
+    "offsets beyond the end": changed(entry(data_offsets=[10**9, 10**9 + 144])),
+    "offsets past 2^64": changed(entry(data_offsets=[2**64, 2**64 + 144])),
+    "negative offsets": changed(entry(data_offsets=[-144, 0])),
+    "offsets backwards": changed(entry(data_offsets=[168, 24])),
+    "three offsets": changed(entry(data_offsets=[24, 168, 168])),
+    "infinity": changed(entry(data_offsets=[float("inf"), float("nan")])),
+    "an entry of null": changed(lambda h: h.update(h=None)),
+    "a negative step": pack(unpack(GOOD)[0], struct.pack("<q", -1) + unpack(GOOD)[1][8:]),
+    "a step beyond the last": pack(unpack(GOOD)[0], struct.pack("<q", 2**62 + 1) + unpack(GOOD)[1][8:]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_bytes_are_refused(data):
+    assert data != GOOD
+    with pytest.raises(ValueError, match=WRONG):
+        lnrnn.StreamState.from_bytes(data)
+
+
+@pytest.mark.parametrize("data", [None, "text", 5, object()], ids=str)
+def test_other_objects_are_refused(data):
+    with pytest.raises(TypeError, match=WRONG):
+        lnrnn.StreamState.from_bytes(data)
+
+
+def test_a_bool_that_is_neither_0_nor_1_is_refused():
+    data = lnrnn.StreamState({"a": np.array([True])}, np.zeros(1, int), "0" * 64).to_bytes()
+    assert data[-1:] == b"\1"
+    with pytest.raises(ValueError, match=WRONG):
+        lnrnn.StreamState.from_bytes(data[:-1] + b"\2")
+
+
+@settings(max_examples=200)
+@given(at=st.integers(0, len(GOOD) - 1), value=st.integers(0, 255))
+def test_a_changed_byte_gives_a_state_or_a_named_error(at, value):
+    """A byte of an array or a fingerprint cannot be recognised, but set_state checks the fingerprint."""
+    data = bytearray(GOOD)
+    data[at] = value
+    try:
+        state = lnrnn.StreamState.from_bytes(data)
+    except ValueError as error:
+        assert str(error).startswith(WRONG[1:])
+    else:
+        assert state.step.shape == (3,) and all(s.shape == (2, 3, 6) for s in state.state)
+
+
+def test_bytes_continue_in_a_process_without_other_packages(rng, tmp_path):
+    rnn, stream = stepped(rng, cell="GRU")
+    x = normal(rng, 3, D)
+    (tmp_path / "state").write_bytes(stream.get_state().to_bytes())
+    pytest.importorskip("safetensors")
+    rnn.save(tmp_path / "model.safetensors")
+    np.save(tmp_path / "x.npy", x)
+    program = (
+        "import sys\nfor name in ('safetensors', 'pickle5', 'torch'): sys.modules[name] = None\n"
+        "import numpy as np, lnrnn\ns = lnrnn.load('model.safetensors').stream(3)\n"
+        "s.set_state(None, lnrnn.StreamState.from_bytes(open('state', 'rb').read()))\n"
+        "np.save('y.npy', s(np.load('x.npy')))\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    same(np.load(tmp_path / "y.npy"), stream(x))

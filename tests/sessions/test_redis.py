@@ -1,0 +1,111 @@
+"""A real Redis server as the store of a pool: as it is, full, killed, and with a wrong client."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lnrnn
+from lnrnn.sessions import StoreError
+from networks import network, normal, same
+from session_shards import redis_server
+
+redis = pytest.importorskip("redis")
+if shutil.which("redis-server") is None:
+    pytest.skip("needs redis-server", allow_module_level=True)
+
+D, H = 3, 5
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory() as name:  # a path of a socket must be short
+        yield Path(name)
+
+
+@pytest.fixture
+def server(folder):
+    socket, process = redis_server(folder)
+    yield socket, process
+    process.kill()
+    process.communicate()
+
+
+def client(socket, **options):
+    return redis.Redis(unix_socket_path=str(socket), **options)
+
+
+def test_a_client_of_redis_is_a_store(rng, server):
+    rnn, x, ids = network(D, H, cell="LSTM"), normal(rng, 3, 3, D), ["ann", 7, b"\xff\0"]
+    want = rnn(x)[0]
+    with client(server[0]) as database:
+        for t, how in enumerate(("new", "restored", "restored")):
+            pool = lnrnn.SessionPool(rnn, store=database, checkpoint_every=1)
+            assert [pool.join(id) for id in ids] == [(how, t)] * 3
+            same(pool.step(ids, x[t]), want[t])
+            assert not pool.drain().errors
+        assert len(database.keys("lnrnn:*")) == 3
+        pool.join("ann")
+        pool.leave("ann"), pool.leave(7)
+        assert database.keys() == [b"lnrnn:b:ff00"]
+
+
+def test_a_killed_server_stops_no_session(rng, server, folder):
+    rnn, x = network(D, H, cell="GRU"), normal(rng, 4, 2, D)
+    want = rnn(x)[0]
+    with client(server[0], retry=None) as database:
+        pool = lnrnn.SessionPool(rnn, store=database, checkpoint_every=1)
+        pool.join("a"), pool.join("b")
+        same(pool.step(["a", "b"], x[0]), want[0])
+        assert sorted(pool.maintain().stored) == ["a", "b"]
+        server[1].kill()
+        server[1].wait()
+        for call in (lambda: pool.park("a"), lambda: pool.join("c")):
+            with pytest.raises(StoreError, match="^the store failed to .* session '[ac]': ConnectionError"):
+                call()
+        same(pool.step(["a", "b"], x[1]), want[1])
+        assert set(pool.maintain().errors) == {"a", "b"} == set(pool)
+        same(pool.step(["a", "b"], x[2]), want[2])
+        _, again = redis_server(folder)
+        try:
+            assert sorted(pool.drain().parked) == ["a", "b"]
+            assert pool.join("a") == ("restored", 3) and pool.join("c").how == "new"
+            same(pool.step(["a"], x[3, :1]), want[3, :1])
+        finally:
+            again.kill()
+            again.communicate()
+
+
+def test_a_full_server_refuses_by_name(rng, folder):
+    rnn = network(D, H)
+    socket, process = redis_server(folder, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+    try:
+        with client(socket) as database:
+            pool = lnrnn.SessionPool(rnn, store=database)
+            pool.join("a")
+            with pytest.raises(StoreError, match="session 'a': .*maxmemory"):
+                pool.park("a")
+            assert "a" in pool and np.isfinite(pool.step(["a"], normal(rng, 1, D))).all()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_wrong_clients_and_values_are_named(server):
+    rnn = network(D, H)
+    with client(server[0], decode_responses=True) as texts, client(server[0]) as database:
+        pool = lnrnn.SessionPool(rnn, store=database)
+        pool.join("a")
+        pool.park("a")
+        with pytest.raises(StoreError, match="UnicodeEncodeError"):
+            pool.join("\ud800")  # UTF-8 has no such text
+        with pytest.raises(StoreError, match="session 'a'"):
+            lnrnn.SessionPool(rnn, store=texts).join("a")
+        database.delete("lnrnn:s:a")
+        database.lpush("lnrnn:s:a", b"a list")
+        with pytest.raises(StoreError, match="failed to read session 'a': .*WRONGTYPE"):
+            pool.join("a")

@@ -1,0 +1,162 @@
+"""Modules in unusual states for lnrnn.torch.accelerate, and changes of modules after it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.utils import parametrizations  # noqa: E402
+
+from lnrnn.torch import accelerate  # noqa: E402
+from mixed_models import B, H, I, T, assert_same  # noqa: E402
+
+torch.set_num_threads(1)  # small operations take longer on several threads
+
+
+class Derived(nn.GRU):
+    def forward(self, input, hx=None):
+        return super().forward(input, hx)
+
+
+MODULES = {
+    "LSTM": lambda: nn.LSTM(I, H, 2),
+    "derived": lambda: Derived(I, H),
+    "weight_norm": lambda: parametrizations.weight_norm(nn.LSTM(I, H), "weight_hh_l0"),
+}
+
+
+def two(what):
+    module, plain = MODULES[what](), MODULES[what]()
+    plain.load_state_dict(module.state_dict())
+    return module, plain
+
+
+@pytest.mark.parametrize("what", MODULES)
+def test_meta_modules_are_materialised_later(what):
+    with torch.device("meta"):
+        module = MODULES[what]()
+    ((_, text),) = accelerate(module).replaced
+    assert text.endswith("for now by torch.nn's forward: its parameters are torch.float32 on meta")
+    assert module.engine == "torch"
+    assert module(torch.randn(T, B, I, device="meta"))[0].shape == (T, B, H)
+    plain = MODULES[what]()
+    module.to_empty(device="cpu").load_state_dict(plain.state_dict())
+    assert module.engine == "lnrnn"
+    x = torch.randn(T, B, I)
+    for each in (torch.no_grad, torch.enable_grad):
+        with each():
+            assert_same(module(x), plain(x))
+    module.load_state_dict({name: p * 0.5 for name, p in plain.state_dict().items()}, assign=True)
+    plain.load_state_dict({name: p * 0.5 for name, p in plain.state_dict().items()})
+    with torch.no_grad():
+        assert_same(module(x), plain(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("what", MODULES)
+def test_other_dtypes_are_computed_by_torch(what, dtype):
+    module, plain = two(what)
+    module.to(dtype), plain.to(dtype)
+    assert f"its parameters are {dtype} on cpu" in accelerate(module).replaced[0][1]
+    x = torch.randn(T, B, I, dtype=dtype)
+    with torch.no_grad():
+        assert torch.equal(module(x)[0], plain(x)[0])
+        module.float(), plain.float()
+        assert module.engine == "lnrnn"
+        for _ in range(2):
+            assert_same(module(x.float()), plain(x.float()))
+        module.to(dtype), plain.to(dtype)
+        assert torch.equal(module(x)[0], plain(x)[0])
+
+
+CHANGES = {
+    "train": lambda m: m.train(),
+    "eval": lambda m: m.eval(),
+    "no gradients": lambda m: m.requires_grad_(False),
+    "share_memory": lambda m: m.share_memory(),
+    "zero": lambda m: [p.data.zero_() for p in m.parameters()],
+    "moved": lambda m: m.to("cpu", torch.float64).to(torch.float32),
+    "reset": lambda m: (torch.manual_seed(3), m.reset_parameters()),
+    "batch first": lambda m: setattr(m, "batch_first", True),
+    "dropout": lambda m: setattr(m, "dropout", 0.0),
+    "forward": lambda m: setattr(m, "forward", lambda x: (2 * x, x)),
+    "flattened": lambda m: m.flatten_parameters(),
+    "hook": lambda m: m.register_forward_hook(lambda _m, _x, y: (2 * y[0], y[1])) and None,
+    "optimiser": lambda m: [torch.optim.SGD(m.parameters(), 0.1), m(torch.ones(T, T, I))[0].sum().backward()],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("what", MODULES)
+def test_changes_after_accelerate(what, change):
+    module, plain = two(what)
+    report = accelerate(module)
+    x = torch.randn(T, T, I)
+    with torch.no_grad():
+        module(x), module(x)
+    for each in (module, plain):
+        CHANGES[change](each)
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            assert_same(module(x), plain(x))
+    if change != "forward":
+        report.restore()
+        assert type(module).__name__ == type(plain).__name__
+        assert_same(module(x), plain(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", MODULES)
+def test_compiled_models(what):
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    module, plain = two(what)
+    model, x = nn.Sequential(module), torch.randn(T, B, I)
+    compiled = torch.compile(model, backend="eager")
+    report = accelerate(compiled)
+    assert [name for name, _ in report.replaced] == ["_orig_mod.0"] and not report.left
+    with torch.no_grad():
+        assert_same(compiled(x), plain(x))
+    report.restore()
+    with torch.no_grad():
+        assert_same(compiled(x), plain(x))
+        assert accelerate(compiled).replaced
+        assert_same(compiled(x), plain(x))
+    module, plain = two(what)
+    module.compile(backend="eager")
+    with torch.no_grad():
+        module(x)
+        assert accelerate(module).replaced
+        assert_same(module(x), plain(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripted_parts_are_named():
+    model = nn.Sequential(torch.jit.script(nn.Sequential(nn.GRU(I, H))), nn.LSTM(H, H))
+    report = accelerate(model)
+    assert [name for name, _ in report.replaced] == ["1"]
+    assert [name for name, _ in report.left] == ["0.0"] and "it is scripted" in report.left[0][1]
+
+
+def test_shared_parameters_and_copies():
+    module, other = nn.LSTM(I, H), nn.LSTM(I, H)
+    other.weight_hh_l0 = module.weight_hh_l0
+    plain = copy.deepcopy(nn.ModuleList([module, other]))
+    model = nn.ModuleList([module, other])
+    accelerate(model)
+    again, x = copy.deepcopy(model), torch.randn(T, B, I)
+    with torch.no_grad():
+        for _ in range(2):
+            for mine, own in zip(model, plain, strict=True):
+                assert_same(mine(x), own(x))
+            for pair in (model, plain):
+                pair[0].weight_hh_l0.mul_(0.5)
+        assert again[0].weight_hh_l0 is again[1].weight_hh_l0
+        again[0].weight_hh_l0.zero_()
+        plain[0].weight_hh_l0.zero_()
+        for mine, own in zip(again, plain, strict=True):
+            assert_same(mine(x), own(x))
