@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
+from onnx_cells import keep_registry  # noqa: E402
 
 T, B, WIDTH, H = 6, 5, 3, 4
 
@@ -47,6 +48,7 @@ def exported(module, arguments, dynamo, opset=17):
                               dynamic_axes=axes)  # fmt: skip
             return file.getvalue()
         pytest.importorskip("onnxscript")
+        keep_registry()
         first, second = torch.export.Dim("first"), torch.export.Dim("second")
         sizes = ({0: first, 1: second}, *(None for _ in arguments[1:]))
         logging.disable(logging.CRITICAL)

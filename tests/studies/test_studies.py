@@ -47,23 +47,40 @@ VERDICTS = {
 }
 
 
+def check_a_quick_run(name, folder, printed):
+    assert "A quick run" in printed
+    assert not any(word in printed for word in ("confirmed", "refuted", "unclear"))
+    written = sorted(path.name for path in (folder / "out put").iterdir())
+    assert written == [f"{name}.json", f"{name}.png"]
+    results = json.loads((folder / "out put" / f"{name}.json").read_text())
+    assert results["quick"] and results["results"] and results["clauses"] == []
+    assert (folder / "out put" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert not Path(folder, f"{name}.json").exists()
+
+
+QUICK_RUN = ["--quick", "--tune", "--output-dir", "out put"]
+
+
+# The names at the axes of a quick figure are long.
+@pytest.mark.filterwarnings("ignore:constrained_layout not applied:UserWarning")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_quick_run_works_from_another_folder(name, tmp_path):
+def test_a_quick_run_works_from_another_folder(name, tmp_path, monkeypatch, capsys):
+    """All run in this process, because the imports of a new one take longer than a quick run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *QUICK_RUN])
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    check_a_quick_run(name, tmp_path, capsys.readouterr().out)
+
+
+def test_a_study_is_a_program(tmp_path):
     root = str(Path(lnrnn.__file__).parents[1])
     found = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--tune", "--output-dir", "out put"],
+        [sys.executable, str(FOLDER / "axes.py"), *QUICK_RUN],
         cwd=tmp_path, capture_output=True, text=True, timeout=280,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])},
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
-    assert "A quick run" in found.stdout
-    assert not any(word in found.stdout for word in ("confirmed", "refuted", "unclear"))
-    written = sorted(path.name for path in (tmp_path / "out put").iterdir())
-    assert written == [f"{name}.json", f"{name}.png"]
-    results = json.loads((tmp_path / "out put" / f"{name}.json").read_text())
-    assert results["quick"] and results["results"] and results["clauses"] == []
-    assert (tmp_path / "out put" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
-    assert not Path(tmp_path, f"{name}.json").exists()
+    check_a_quick_run("axes", tmp_path, found.stdout)
 
 
 def of(path):

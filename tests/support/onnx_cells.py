@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -174,6 +176,14 @@ def body(w, inputs, outputs, name="body"):
     )  # fmt: skip
 
 
+@cache
+def keep_registry():
+    """Lets torch make its table of operators once a process, which takes longer than an export of a cell."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
+
+
 def exported(module, args, dynamo, opset=17, **options):
     """Returns torch's export of a module as an onnx.ModelProto."""
     import io
@@ -187,6 +197,7 @@ def exported(module, args, dynamo, opset=17, **options):
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             if dynamo:
+                keep_registry()
                 program = torch.onnx.export(
                     module.eval(), args, dynamo=True, opset_version=max(opset, 18), verbose=False, **options
                 )
