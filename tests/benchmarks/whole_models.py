@@ -55,7 +55,7 @@ class WaveRNN(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The decoder of Tacotron 2: two LSTM cells of 1024 units, attention with locations, prenet, projection."""
+    """The decoder of Tacotron 2: two LSTM cells of 1024 units, attention with locations, and a prenet."""
 
     def __init__(self, steps: int = 20) -> None:
         super().__init__()
@@ -63,7 +63,10 @@ class Decoder(nn.Module):
         self.prenet = nn.Sequential(nn.Linear(80, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
         self.attention_rnn, self.decoder_rnn = nn.LSTMCell(768, 1024), nn.LSTMCell(1536, 1024)
         self.query, self.memory, self.score = nn.Linear(1024, 128), nn.Linear(512, 128), nn.Linear(128, 1)
-        self.conv, self.location = nn.Conv1d(2, 32, 31, padding=15, bias=False), nn.Linear(32, 128, bias=False)
+        self.conv, self.location = (
+            nn.Conv1d(2, 32, 31, padding=15, bias=False),
+            nn.Linear(32, 128, bias=False),
+        )
         self.projection, self.gate = nn.Linear(1536, 80), nn.Linear(1536, 1)
 
     def forward(self, memory: torch.Tensor) -> torch.Tensor:
@@ -129,7 +132,7 @@ class Policy(nn.Module):
 
 
 class DeepAR(nn.Module):
-    """Sampling of DeepAR: an LSTM of two layers and 40 units, 24 steps of 100 paths, each with a Student t."""
+    """Sampling of DeepAR: an LSTM of two layers and 40 units, and 24 steps of 100 paths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +144,7 @@ class DeepAR(nn.Module):
         for t in range(24):
             y, h = self.rnn(torch.cat((x, features[t]), 1)[None], h)
             df, loc, scale = self.args(y[0]).split(1, 1)
-            x = torch.distributions.StudentT(2 + nn.functional.softplus(df), loc, nn.functional.softplus(scale)).mean
+            x = loc + nn.functional.softplus(scale) / (2 + nn.functional.softplus(df))
             result.append(x)
         return torch.cat(result, 1)
 
@@ -151,7 +154,9 @@ class Encoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Sequential(nn.Conv1d(80, 256, 3, 2, 1), nn.ReLU(), nn.Conv1d(256, 256, 3, 2, 1), nn.ReLU())
+        self.conv = nn.Sequential(
+            nn.Conv1d(80, 256, 3, 2, 1), nn.ReLU(), nn.Conv1d(256, 256, 3, 2, 1), nn.ReLU()
+        )
         self.rnn, self.out = nn.LSTM(256, 256, 3, bidirectional=True, batch_first=True), nn.Linear(512, 512)
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
@@ -253,7 +258,9 @@ def measure(name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}; default: all")
     torch.set_num_threads(1)
     lnrnn.set_num_threads(1)
