@@ -20,7 +20,9 @@ from lnrnn.errors import bad_value, message
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
+from lnrnn.scoring.compression import CODECS
 from lnrnn.scoring.job import ENGINES
+from lnrnn.scoring.report import LOGS
 from lnrnn.scoring.sequences import INTO, Bad
 from lnrnn.speakers import CELLS
 
@@ -31,7 +33,8 @@ USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command. Returns 0; 2 for bad usage or input; 130 if interrupted; 141 if nobody reads stdout.
+    """Runs a command. Returns 0; 1 if `lnrnn score` left out files; 2 for bad usage or input; 130 if
+    interrupted; 141 if nobody reads stdout.
 
     argv: the arguments after the program's name, by default those of the process. An error is printed as one
     line on stderr. For a bad environment variable, lnrnn/runtime.py prints that line while lnrnn is imported.
@@ -148,16 +151,35 @@ def build_parser() -> argparse.ArgumentParser:
 
     score = commands.add_parser(
         "score",
-        help="run a saved model on a column of a Parquet file",
+        help="run a saved model on a column of Parquet files",
         description="Reads sequences from a column of IN, and writes IN with a column of results to OUT, row "
-        "group by row group. If the command is killed, call it again: it then continues. If an error occurs, "
-        "OUT is not written.",
+        "group by row group. If the command is killed, call it again: it then continues. An output appears "
+        "when it is complete. Status: 0; 1 if files were left out; 2 after an error.",
     )
     score.add_argument("model", type=Path, metavar="MODEL.safetensors", help="a saved model")
-    score.add_argument("input", type=Path, metavar="IN.parquet", help="a file with a column of sequences")
-    score.add_argument("output", type=Path, metavar="OUT.parquet", help="IN with a column of results")
     score.add_argument(
-        "--column", required=True, metavar="NAME", help="a column whose rows are lists of steps"
+        "input",
+        nargs="+",
+        metavar="IN",
+        help="Parquet files, folders, patterns such as 'in/*/*.parquet', or "
+        "addresses for fsspec, such as s3://bucket/folder",
+    )
+    score.add_argument(
+        "output",
+        type=Path,
+        metavar="OUT",
+        help="for one file: a file. Otherwise: a folder with a file for each input, under the same name",
+    )
+    layout = score.add_mutually_exclusive_group(required=True)
+    layout.add_argument("--column", metavar="NAME", help="a column whose rows are lists of steps")
+    layout.add_argument(
+        "--columns",
+        type=names,
+        metavar="A,B,...",
+        help="a column for each feature, whose rows are lists of numbers",
+    )
+    score.add_argument(
+        "--flat", action="store_true", help="a row of --column is one list of numbers, step by step"
     )
     score.add_argument(
         "--into",
@@ -188,7 +210,19 @@ def build_parser() -> argparse.ArgumentParser:
     score.add_argument(
         "--id-column", metavar="NAME", help="a column that identifies rows in messages about bad rows"
     )
-    score.set_defaults(command=score_file)
+    columns = score.add_mutually_exclusive_group()
+    columns.add_argument(
+        "--keep", type=names, metavar="A,B,...", help="columns of IN to copy to OUT (default: all)"
+    )
+    columns.add_argument(
+        "--only-results", action="store_true", help="copy no column of IN but that of --id-column"
+    )
+    score.add_argument(
+        "--compression", choices=CODECS, help="of all columns of OUT (default: that of each column of IN)"
+    )
+    score.add_argument("--compression-level", type=int, metavar="N", help="of gzip, brotli or zstd")
+    score.add_argument("--log", choices=LOGS, default=LOGS[0], help="lines on stderr (default: text)")
+    score.set_defaults(command=score_files)
 
     onnx = commands.add_parser(
         "onnx",
@@ -274,23 +308,44 @@ def run_model(arguments: argparse.Namespace) -> None:
     write_array(arguments.output, y)
 
 
-def score_file(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn score MODEL IN OUT --column NAME``."""
-    from lnrnn.scoring import bulk  # slow to import, and unused by other commands
+def names(text: str) -> list[str]:
+    """Returns the names in an argument, which are separated by commas."""
+    return text.split(",")
 
-    for package in ("tqdm", "pyarrow"):
-        require(package, "lnrnn score", "score")
-    scorer = lnrnn.Scorer(
-        arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results,
-        bad=BAD[arguments.bad], id_column=arguments.id_column,
-    )  # fmt: skip
-    workers = arguments.workers
-    if workers is None:
-        workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
-    bulk.score(
-        scorer, arguments.input, arguments.output, engine=arguments.engine, workers=workers,
-        address=arguments.address,
-    )  # fmt: skip
+
+def score_files(arguments: argparse.Namespace) -> int:
+    """Implements ``lnrnn score MODEL IN... OUT --column NAME``. Returns 1 if files are left out."""
+    from lnrnn.scoring import bulk, report  # slow to import, and unused by other commands
+    from lnrnn.scoring.compression import Compression
+
+    try:
+        for package in ("tqdm", "pyarrow"):
+            require(package, "lnrnn score", "score")
+        keep, level, compression = arguments.keep, arguments.compression_level, None
+        if arguments.only_results:
+            keep = [] if arguments.id_column is None else [arguments.id_column]
+        if arguments.compression is not None:
+            compression = Compression(arguments.compression, level)
+        elif level is not None:
+            raise ValueError(message("--compression-level", "left out without --compression", str(level)))
+        scorer = lnrnn.Scorer(
+            arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results,
+            bad=BAD[arguments.bad], id_column=arguments.id_column, columns=arguments.columns,
+            flat=arguments.flat,
+        )  # fmt: skip
+        workers = arguments.workers
+        if workers is None:
+            workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
+        left_out = bulk.score(
+            scorer, arguments.input, arguments.output, keep=keep, compression=compression,
+            engine=arguments.engine, workers=workers, address=arguments.address, log=arguments.log,
+        )  # fmt: skip
+    except USER_ERRORS as error:
+        if arguments.log != "json":
+            raise
+        report.say(json.dumps({"event": "error", "message": str(error)}))
+        return 2
+    return 1 if left_out else 0
 
 
 def print_onnx(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 # Arguments for `pip install`: the packages that pyproject.toml lists for each extra.
 EXTRAS = {
     "demo": "matplotlib tqdm scikit-learn scipy",
-    "score": "pyarrow tqdm",
+    "score": "pyarrow tqdm fsspec",
     "dask": "'dask[dataframe,distributed]' pyarrow tqdm",
     "ray": "'ray[data]' pyarrow tqdm",
     "onnx": "onnx onnx-ir",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import bad_type, bad_value, described, real
-from . import arrow, objects
+from . import arrow, layouts, objects
 from .sequences import Array, Bad, Into, Sequences
 
 # Types of functions whose arguments are the Sequences and the results of `run`. Cells returns new columns by
@@ -22,7 +22,9 @@ OFFSETS, ERROR = "_offsets", "_error"
 class Asked(Protocol):
     """The attributes of a Scorer that name columns."""
 
-    column: str
+    column: str | None
+    columns: tuple[str, ...]
+    flat: bool
     output: str
     into: Into
     bad: Bad
@@ -30,20 +32,22 @@ class Asked(Protocol):
 
 
 def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Returns the sequences in a table's column, and a function that adds results to the table.
+    """Returns the sequences in a table's columns, and a function that adds results to the table.
 
     width: the model's input_size. Raises TypeError for another type of table. Raises ValueError for a column
     that is absent, that exists twice, or that has the name of a new column.
     """
     if arrow.is_table(table):
         return _of_arrow(table, asked, width)
-    if _is_frame(table):
+    if _is_frame(table, "polars"):
+        return _of_polars(table, asked, width)
+    if _is_frame(table, "pandas"):
         return _of_pandas(table, asked, width)
     if isinstance(table, Mapping):
         return _of_mapping(table, asked, width)
     raise TypeError(
-        "table must be a dict of arrays, a pandas DataFrame, an Arrow RecordBatch or Table, or an iterator "
-        f"of these, got {described(table)}"
+        "table must be a dict of arrays, a pandas or polars DataFrame, an Arrow RecordBatch or Table, or an "
+        f"iterator of these, got {described(table)}"
     )
 
 
@@ -90,12 +94,43 @@ def _check_names(names: list[Any], asked: Asked, *results: str) -> None:
     if asked.id_column is not None:
         check_names(names, asked.id_column)
     errors = [asked.output + ERROR] if asked.bad == "null" else []
-    check_names(names, asked.column, asked.output, *results, *errors)
+    for column in asked.columns:
+        check_names(names, column, asked.output, *results, *errors)
 
 
-def _is_frame(table: Any) -> bool:
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(table, pandas.DataFrame)
+def _is_frame(table: Any, package: str) -> bool:
+    module = sys.modules.get(package)
+    return module is not None and isinstance(table, module.DataFrame)
+
+
+def _gathered(asked: Asked, width: int, read: Callable[[str, int], Sequences]) -> Sequences:
+    """Returns the rows of all columns. read: returns those of one column with steps of a width."""
+    each = _width_of_each(asked, width)
+    parts = [read(column, each) for column in asked.columns]
+    if asked.flat:
+        return layouts.unflattened(parts[0], width)
+    return layouts.side_by_side(parts, asked.columns, width) if asked.column is None else parts[0]
+
+
+def _width_of_each(asked: Asked, width: int) -> int:
+    """Returns how many numbers a step has in each column."""
+    return 1 if asked.flat or asked.column is None else width
+
+
+def check_arrow(schema: Any, asked: Asked, width: int) -> Any:
+    """Returns the type of the first column. Raises the errors of `sequences_of` about a table's schema."""
+    _check_names(schema.names, asked)
+    each = _width_of_each(asked, width)
+    for column in asked.columns:
+        arrow.check_type(schema.field(column).type, each, column)
+    return schema.field(asked.columns[0]).type
+
+
+def of_arrow(table: Any, asked: Asked, width: int) -> Sequences:
+    names = table.schema.names
+    return _gathered(
+        asked, width, lambda column, each: arrow.sequences(table.column(names.index(column)), each, column)
+    )
 
 
 def _columns(asked: Asked, cells: Callable[..., Any], reasons: Callable[[Sequences], Any]) -> Cells:
@@ -121,8 +156,7 @@ def _object_columns(asked: Asked, rows: Any, reasons: Callable[[Sequences], Any]
 
 def _of_arrow(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
     _check_names(table.schema.names, asked)
-    own = table.column(table.schema.names.index(asked.column))
-    columns = _arrow_columns(asked, own.type)
+    columns = _arrow_columns(asked, table.schema.field(asked.columns[0]).type)
 
     def with_results(given: Sequences, result: Array) -> Any:
         added, schema = columns(given, result), table.schema
@@ -130,21 +164,39 @@ def _of_arrow(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResu
             schema = schema.append(arrow.pyarrow().field(name, cells.type))
         return type(table).from_arrays([*table.columns, *added.values()], schema=schema)
 
-    return arrow.sequences(own, width, asked.column), with_results
+    return of_arrow(table, asked, width), with_results
+
+
+def _of_polars(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
+    polars = sys.modules["polars"]
+    _check_names(table.columns, asked)
+    columns = _arrow_columns(asked, table.get_column(asked.columns[0]).to_arrow().type)
+
+    def with_results(given: Sequences, result: Array) -> Any:
+        added = columns(given, result)
+        return table.with_columns(polars.from_arrow(cells).alias(name) for name, cells in added.items())
+
+    return _gathered(
+        asked, width, lambda column, each: arrow.sequences(table.get_column(column).to_arrow(), each, column)
+    ), with_results
 
 
 def _of_pandas(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
     pandas = sys.modules["pandas"]
     _check_names(list(table.columns), asked)
-    own = table[asked.column]
+
+    def read(column: str, each: int) -> Sequences:
+        if isinstance(table[column].dtype, pandas.ArrowDtype):
+            return arrow.sequences(table[column].array.__arrow_array__(), each, column)
+        return objects.sequences(table[column].to_numpy(dtype=object), each)
+
+    own = table[asked.columns[0]]
     extension: Callable[[Any], Any]
     if isinstance(own.dtype, pandas.ArrowDtype):
-        array = own.array.__arrow_array__()
-        given = arrow.sequences(array, width, asked.column)
-        columns, extension = _arrow_columns(asked, array.type), pandas.arrays.ArrowExtensionArray
+        columns = _arrow_columns(asked, own.dtype.pyarrow_dtype)
+        extension = pandas.arrays.ArrowExtensionArray
     else:
         rows = own.to_numpy(dtype=object)
-        given = objects.sequences(rows, width)
         # The dtype is "string", because a dtype that pandas infers depends on whether there are bad rows.
         columns = _object_columns(asked, rows, lambda given: pandas.array(objects.reasons(given), "string"))
         extension = lambda cells: cells  # noqa: E731
@@ -154,42 +206,70 @@ def _of_pandas(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithRes
         added = {name: pandas.Series(extension(cells[name]), index=table.index) for name in cells}
         return table.assign(**added)
 
-    return given, with_results
+    return _gathered(asked, width, read), with_results
 
 
 def _of_mapping(table: Mapping[Any, Any], asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    column = asked.column
+    column = asked.columns[0]
     offsets_name = column + OFFSETS
-    offsets = {}
-    if offsets_name in table and asked.into == "all":
-        offsets = {asked.output + OFFSETS: table[offsets_name]}
+    ragged = offsets_name in table and asked.column is not None and not asked.flat
+    offsets = {asked.output + OFFSETS: table[offsets_name]} if ragged and asked.into == "all" else {}
     _check_names(list(table), asked, *offsets)
     own = table[column]
-    if offsets_name in table:
+    if ragged:
         given, cells = _of_flat(own, table[offsets_name], asked, width)
         columns = _columns(asked, cells, objects.reasons)
-    elif arrow.is_column(own):
-        given, columns = arrow.sequences(own, width, column), _arrow_columns(asked, own.type)
-    elif isinstance(own, (list, tuple)) or getattr(own, "dtype", None) is np.dtype(object):
-        rows = list(own)
-        given, columns = objects.sequences(rows, width), _object_columns(asked, rows, objects.reasons)
     else:
-        given, cells = _of_equal(own, asked, width)
-        columns = _columns(asked, cells, objects.reasons)
+        given = _gathered(asked, width, lambda column, each: _of_cells(table[column], column, each))
+        if arrow.is_column(own):
+            columns = _arrow_columns(asked, own.type)
+        elif _are_objects(own):
+            columns = _object_columns(asked, own, objects.reasons)
+        else:
+            T = real(f"column {column!r}", own).shape[1] // (width if asked.flat else 1)
+            columns = _columns(asked, lambda given, result: _equal(given, result, asked, T), objects.reasons)
     return given, lambda given, result: {**table, **columns(given, result), **offsets}
+
+
+def _are_objects(cells: Any) -> bool:
+    return isinstance(cells, (list, tuple)) or getattr(cells, "dtype", None) is np.dtype(object)
+
+
+def _of_cells(cells: Any, column: str, width: int) -> Sequences:
+    """Returns the rows of a column of a dict, which is an Arrow array, objects or an array (B, T, width)."""
+    if arrow.is_column(cells):
+        return arrow.sequences(cells, width, column)
+    if _are_objects(cells):
+        return objects.sequences(list(cells), width)
+    array = real(f"column {column!r}", cells)
+    if width == 1 and array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or array.shape[2] != width:
+        expected = f"of shape (B, T, {width}), or with an array {column + OFFSETS!r} of shape (N, {width})"
+        raise bad_value(f"column {column!r}", expected, array)
+    B, T, _ = array.shape
+    offsets = np.arange(B + 1, dtype=np.int64) * T
+    return Sequences(_float32(array).reshape(B * T, width), offsets, np.zeros(B, bool))
+
+
+def _equal(given: Sequences, result: Array, asked: Asked, T: int) -> Array:
+    """Returns the results of rows of T steps as an array, for "all" (B, T, W)."""
+    offsets = np.arange(len(given) + 1, dtype=np.int64) * T
+    numbers = _numbers(given, result, asked, offsets, len(given) * T)
+    return numbers.reshape(len(given), T, result.shape[1]) if asked.into == "all" else numbers
 
 
 def _of_flat(
     values: Any, offsets: Any, asked: Asked, width: int
 ) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
     """Reads a column of values (N, width), for width 1 also (N,), and a column of offsets (B + 1,)."""
-    column = f"column {asked.column!r}"
+    column = f"column {asked.columns[0]!r}"
     flat = real(column, values)
     if width == 1 and flat.ndim == 1:
         flat = flat[:, None]
     if flat.ndim != 2 or flat.shape[1] != width:
         raise bad_value(column, f"of shape (N, {width})", flat)
-    name = f"column {asked.column + OFFSETS!r}"
+    name = f"column {asked.columns[0] + OFFSETS!r}"
     at = real(name, offsets)
     if at.dtype.kind not in "iu":
         raise bad_type(name, "an array of integers", at)
@@ -205,26 +285,6 @@ def _of_flat(
         )
     given = Sequences.of(_float32(flat), at, np.zeros(len(at) - 1, bool), {})
     return given, lambda given, result: _numbers(given, result, asked, at, len(flat))
-
-
-def _of_equal(values: Any, asked: Asked, width: int) -> tuple[Sequences, Callable[[Sequences, Array], Array]]:
-    """Reads a column of rows with T steps each, (B, T, width), for width 1 also (B, T)."""
-    column = asked.column
-    array = real(f"column {column!r}", values)
-    if width == 1 and array.ndim == 2:
-        array = array[:, :, None]
-    if array.ndim != 3 or array.shape[2] != width:
-        expected = f"of shape (B, T, {width}), or with an array {column + OFFSETS!r} of shape (N, {width})"
-        raise bad_value(f"column {column!r}", expected, array)
-    B, T, _ = array.shape
-    offsets = np.arange(B + 1, dtype=np.int64) * T
-    given = Sequences(_float32(array).reshape(B * T, width), offsets, np.zeros(B, bool))
-
-    def cells(given: Sequences, result: Array) -> Array:
-        numbers = _numbers(given, result, asked, offsets, B * T)
-        return numbers.reshape(B, T, result.shape[1]) if asked.into == "all" else numbers
-
-    return given, cells
 
 
 def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:

@@ -15,59 +15,58 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any
 
 from ..packages import require
-from .job import TRIES, Compute, Engine, Job, Outcome, Outcomes, lost
+from .job import TRIES, Compute, Engine, Outcome, Outcomes, Task, lost
 
 
 def outcomes(
-    engine: Engine, compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
+    engine: Engine, compute: Compute, tasks: Iterable[Task], workers: int, threads: int, address: str | None
 ) -> Outcomes:
-    """Yields compute(job, index) for every index.
+    """Yields compute(task.job, task.index) for every task.
 
-    workers: the number of processes, with job.threads threads each. address: the address of a running Dask
+    workers: the number of processes, with `threads` threads each. address: the address of a running Dask
     scheduler or Ray cluster, which then decides the number of processes. None starts a scheduler or cluster
     on this machine and ends it.
     """
     if engine == "dask":
-        return on_dask(compute, job, indices, workers, address)
+        return on_dask(compute, tasks, workers, address)
     if engine == "ray":
-        return on_ray(compute, job, indices, workers, address)
+        return on_ray(compute, tasks, workers, threads, address)
     if address is not None:
         raise ValueError(f"--address must be absent with the engine local, got {address!r}")
     if workers > 1:
-        return on_processes(compute, job, indices, workers)
-    return (compute(job, k) for k in indices)
+        return on_processes(compute, tasks, workers)
+    return (compute(task.job, task.index) for task in tasks)
 
 
-def on_dask(
-    compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None
-) -> Outcomes:
+def on_dask(compute: Compute, tasks: Iterable[Task], workers: int, address: str | None) -> Outcomes:
     distributed = require("distributed", "the engine dask", "dask")
     with _dask_client(distributed, workers, address) as client:
         futures = distributed.as_completed()
-        numbers = iter(indices)
-        under_way: dict[str, int] = {}
+        left = iter(tasks)
+        under_way: dict[str, Task] = {}
 
         def submit(count: int) -> None:
-            for _, index in zip(range(count), numbers, strict=False):
-                future = client.submit(compute, job, index, pure=False)
-                under_way[future.key] = index
+            for task in islice(left, count):
+                future = client.submit(compute, task.job, task.index, pure=False)
+                under_way[future.key] = task
                 futures.add(future)
 
         # Submit twice as many row groups as run at a time, so that no worker waits for its next one.
         submit(2 * sum(client.nthreads().values()) if address else 2 * workers)
         for future in futures:
-            index = under_way.pop(future.key)
+            task = under_way.pop(future.key)
             try:
                 outcome = future.result()
             except distributed.scheduler.KilledWorker as error:
                 # The scheduler counts a worker's death for all tasks of this worker, even for waiting ones.
                 hint = "was there memory enough? Another row group, held by the same worker, may be the cause"
-                raise lost(index, error.allowed_failures + 1, hint) from None
+                raise lost(task, error.allowed_failures + 1, hint) from None
             future.release()
             submit(1)
             yield outcome
@@ -88,21 +87,29 @@ def _dask_client(distributed: Any, workers: int, address: str | None) -> Iterato
         yield stack.enter_context(distributed.Client(at))
 
 
-def on_ray(compute: Compute, job: Job, indices: Iterable[int], workers: int, address: str | None) -> Outcomes:
+def on_ray(
+    compute: Compute, tasks: Iterable[Task], workers: int, threads: int, address: str | None
+) -> Outcomes:
     ray = require("ray", "the engine ray", "ray")
-    with _ray_started(ray, workers * job.threads, address):
-        task = ray.remote(num_cpus=job.threads, max_retries=TRIES - 1)(compute)
-        at_a_time = workers if address is None else max(int(ray.cluster_resources()["CPU"]) // job.threads, 1)
-        numbers = iter(indices)
-        running = {task.remote(job, k): k for _, k in zip(range(2 * at_a_time), numbers, strict=False)}
+    with _ray_started(ray, workers * threads, address):
+        remote = ray.remote(num_cpus=threads, max_retries=TRIES - 1)(compute)
+        at_a_time = workers if address is None else max(int(ray.cluster_resources()["CPU"]) // threads, 1)
+        left = iter(tasks)
+        running: dict[Any, Task] = {}
+
+        def submit(count: int) -> None:
+            for task in islice(left, count):
+                running[remote.remote(task.job, task.index)] = task
+
+        submit(2 * at_a_time)
         while running:
             (ready,), _ = ray.wait(list(running), num_returns=1)
-            index = running.pop(ready)
+            task = running.pop(ready)
             try:
                 outcome = ray.get(ready)
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
-                raise lost(index) from None
-            running |= {task.remote(job, k): k for _, k in zip(range(1), numbers, strict=False)}
+                raise lost(task) from None
+            submit(1)
             yield outcome
 
 
@@ -121,23 +128,25 @@ def _ray_started(ray: Any, cpus: int, address: str | None) -> Iterator[None]:
             ray.shutdown()
 
 
-def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: int) -> Outcomes:
-    """Yields compute(job, index) for every index, from worker processes on this machine.
+def on_processes(compute: Compute, tasks: Iterable[Task], workers: int) -> Outcomes:
+    """Yields compute(task.job, task.index) for every task, from worker processes on this machine.
 
     If a worker dies, a new one computes its row groups. Each worker has its own pipes, because workers that
     share a lock or a queue (ProcessPoolExecutor) may block when one of them is killed.
     """
-    left, died = deque(indices), Counter[int]()
+    more, died = iter(tasks), Counter[Task]()
+    left = deque(islice(more, 2 * workers))
     working: dict[Connection, _Worker] = {}
     try:
         while left or any(worker.given for worker in working.values()):
             for _ in range(min(workers - len(working), len(left))):
-                worker = _Worker(compute, job)
+                worker = _Worker(compute)
                 working[worker.outcomes] = worker
             for worker in working.values():
                 # Each worker has a second, waiting row group, except near the end, to balance the load.
                 while left and len(worker.given) < (2 if len(left) > workers else 1):
                     worker.give(left.popleft())
+                    left.extend(islice(more, 1))
             for connection in wait(list(working)):
                 worker = working[connection]  # type: ignore[index]
                 try:
@@ -158,22 +167,21 @@ def on_processes(compute: Compute, job: Job, indices: Iterable[int], workers: in
 
 
 class _Worker:
-    """A worker process. outcomes: the pipe for its results. given: its row groups; it computes the first
-    one."""
+    """A worker process. outcomes: the pipe for its results. given: its tasks; it computes the first one."""
 
-    def __init__(self, compute: Compute, job: Job) -> None:
+    def __init__(self, compute: Compute) -> None:
         context = multiprocessing.get_context("spawn")  # fork would copy locks that other threads hold
-        numbers, self.numbers = context.Pipe(duplex=False)
+        tasks, self.tasks = context.Pipe(duplex=False)
         self.outcomes, outcomes = context.Pipe(duplex=False)
-        self.given: list[int] = []
-        self.process = context.Process(target=_work, args=(compute, job, numbers, outcomes), daemon=True)
-        with numbers, outcomes:  # close the worker's ends of the pipes in this process
+        self.given: list[Task] = []
+        self.process = context.Process(target=_work, args=(compute, tasks, outcomes), daemon=True)
+        with tasks, outcomes:  # close the worker's ends of the pipes in this process
             self.process.start()
 
-    def give(self, index: int) -> None:
-        self.given.append(index)
+    def give(self, task: Task) -> None:
+        self.given.append(task)
         with suppress(OSError):  # the worker is dead: `take` raises EOFError
-            self.numbers.send(index)
+            self.tasks.send(task)
 
     def take(self) -> Outcome:
         """Returns the next outcome. Raises EOFError if the worker is dead, or the exception of `compute`."""
@@ -192,28 +200,29 @@ class _Worker:
         """Kills the worker. The journal removes the worker's unfinished files."""
         self.process.kill()
         self.process.join()
-        self.numbers.close()
+        self.tasks.close()
         self.outcomes.close()
 
 
-def _work(compute: Compute, job: Job, numbers: Connection, outcomes: Connection) -> None:
-    """Runs the loop of a worker: computes the row groups whose numbers it receives, in this order.
+def _work(compute: Compute, tasks: Connection, outcomes: Connection) -> None:
+    """Runs the loop of a worker: computes the row groups that it receives, in this order.
 
-    The worker ends when the other end of the pipe `numbers` is closed, which happens if the parent ends.
+    The worker ends when the other end of the pipe `tasks` is closed, which happens if the parent ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent ends the workers
-    waiting = SimpleQueue[int]()
+    waiting = SimpleQueue[Task]()
 
     def receive() -> None:
         with suppress(EOFError, OSError):
             while True:
-                waiting.put(numbers.recv())
+                waiting.put(tasks.recv())
         os._exit(1)
 
     threading.Thread(target=receive, daemon=True).start()
     while True:
         try:
-            outcome = compute(job, waiting.get())
+            task = waiting.get()
+            outcome = compute(task.job, task.index)
         except Exception as error:  # pragma: no cover - in a process that is killed, and writes no counts
             outcomes.send((None, error, traceback.format_exc()))
         else:

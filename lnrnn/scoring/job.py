@@ -1,15 +1,17 @@
-"""A row group of `lnrnn score`: the arguments for a worker (Job), its work, and the result (Outcome)."""
+"""A row group of `lnrnn score` (Task): the arguments of its worker (Job), the work, the result (Outcome)."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from . import arrow, parquet
-from .scorer import Scorer, model_of, named
-from .sequences import result_width, run
+from ..rnn.models import Model
+from . import arrow, columns, parquet
+from .inputs import Input, InputError
+from .scorer import Scorer, called, model_of
+from .sequences import Sequences, result_width, run
 
 Engine = Literal["local", "dask", "ray"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
@@ -17,32 +19,43 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of a worker, which may be pickled. All paths are absolute.
+    """The arguments of a worker for the row groups of an input. It may be pickled. All paths are absolute.
 
     input_was: parquet.identity of the input when the run began. scratch: the folder for results.
     """
 
     scorer: Scorer
-    input: str
+    input: Input
     input_was: dict[str, int | str]
     scratch: str
 
-    @property
-    def threads(self) -> int:
-        return self.scorer.threads or 1
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A row group to compute."""
+
+    job: Job
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.job.input}, row group {self.index}"
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The names of the files with a row group's results and its bad rows, or the text of an error.
 
-    The error is a text because not every engine can return an exception.
+    name: the Input's. facts: the counts of rows. of_input: whether the error is one of the input. The error
+    is a text because not every engine can return an exception.
     """
 
+    name: str
     index: int
     results: str = ""
     bad: str | None = None
+    facts: parquet.Facts = field(default_factory=dict)
     error: str | None = None
+    of_input: bool = False
 
 
 Outcomes = Generator[Outcome, None, None]
@@ -50,8 +63,8 @@ Compute = Callable[[Job, int], Outcome]
 TRIES = 3  # the largest number of times that a row group is started, if its processes die
 
 
-def lost(index: int, tries: int = TRIES, hint: str = "was there memory enough?") -> ChildProcessError:
-    return ChildProcessError(f"row group {index}: the process that computed it died {tries} times ({hint})")
+def lost(task: Task, tries: int = TRIES, hint: str = "was there memory enough?") -> ChildProcessError:
+    return ChildProcessError(f"{task}: the process that computed it died {tries} times ({hint})")
 
 
 def compute(job: Job, index: int) -> Outcome:
@@ -59,7 +72,8 @@ def compute(job: Job, index: int) -> Outcome:
     try:
         return _computed(job, index)
     except (OSError, ValueError, TypeError, ImportError, MemoryError) as error:
-        return Outcome(index, error=str(error) or type(error).__name__)
+        text = str(error) or type(error).__name__
+        return Outcome(job.input.name, index, error=text, of_input=isinstance(error, InputError))
 
 
 def bad_rows_schema(scorer: Scorer, source: Any) -> Any:
@@ -80,41 +94,84 @@ def _computed(job: Job, index: int) -> Outcome:
     pa, _ = parquet.packages()
     parquet.unchanged(job.input, job.input_was)
     stem = f"{job.scratch}/{index:08}-{secrets.token_hex(8)}"
-    with parquet.opened(job.input) as file:
-        kind = parquet.check_columns(file, scorer)
-        kind_out = arrow.result_type(scorer.into, result_width(model), kind, fixed=False)
+    with parquet.opened(job.input) as (_, file):
+        kind_out = results_type(scorer, model, file.schema_arrow)
+        reasons = bad_rows_schema(scorer, file.schema_arrow)
         results = parquet.Part(f"{stem}.parquet", pa.schema([(scorer.output, kind_out)]))
-        bad = parquet.Part(f"{stem}.bad.parquet", bad_rows_schema(scorer, file.schema_arrow))
-        rows = parquet.rows_at_a_time(file, index, scorer, model)
-        facts = {"row group": index, "rows": 0, "steps": 0, "bad rows": 0}
-        before = sum(file.metadata.row_group(k).num_rows for k in range(index))
-        wanted = [name for name in (scorer.column, scorer.id_column) if name is not None]
-        for batch in parquet.batches(file, job.input, index, rows, wanted):
-            column = batch.column(batch.schema.names.index(scorer.column))
-            given = arrow.sequences(column, model.input_size, scorer.column).less_long(model)
-            first = before + facts["rows"]
-            if given.bad:
-                places = sorted(given.bad)
-                if scorer.bad == "raise":
-                    raise ValueError(
-                        f"{job.input}, row group {index}, row {first + places[0]}"
-                        f"{named(scorer, batch, places[0])}, column {scorer.column!r}: "
-                        f"{given.bad[places[0]]} (--bad skip leaves such rows out)"
-                    )
-                listed = zip(*((first + place, index, given.bad[place]) for place in places), strict=True)
-                kinds = bad.schema.types[:3]
-                columns = [pa.array(values, kind) for values, kind in zip(listed, kinds, strict=True)]
-                if scorer.id_column is not None:  # take() does not support all types
-                    names = batch.column(scorer.id_column)
-                    columns.append(pa.concat_arrays([names.slice(place, 1) for place in places]))
-                bad.write(columns)
-            result = run(model, given, scorer.into, scorer.threads)
-            results.write([arrow.result(given, result, scorer.into, kind, fixed=False)])
-            for name, count in (("rows", given), ("steps", given.values), ("bad rows", given.bad)):
-                facts[name] += len(count)
-        if not facts["rows"]:
-            results.write([pa.array([], kind_out)])
-    parquet.unchanged(job.input, job.input_was)
-    path = results.close(facts)
-    assert path is not None
-    return Outcome(index, path, bad.close(facts))
+        with results, parquet.Part(f"{stem}.bad.parquet", reasons) as bad:
+            rows = parquet.rows_at_a_time(file, index, scorer, model)
+            facts = {"row group": index, "rows": 0, "steps": 0, "bad rows": 0}
+            before = sum(file.metadata.row_group(k).num_rows for k in range(index))
+            names = _Names(job, file, index)
+            for batch in parquet.batches(file, job.input, index, rows, list(scorer.columns)):
+                given = columns.of_arrow(batch, scorer, model.input_size).less_long(model)
+                if given.bad:
+                    bad.write(_bad_rows(job, index, given, before, facts["rows"], names))
+                result = run(model, given, scorer.into, scorer.threads)
+                results.write([arrow.result(given, result, scorer.into, kind_out, fixed=False)])
+                for name, count in (("rows", given), ("steps", given.values), ("bad rows", given.bad)):
+                    facts[name] += len(count)
+            if not facts["rows"]:
+                results.write([pa.array([], kind_out)])
+            parquet.unchanged(job.input, job.input_was)
+            path = results.close(facts)
+            assert path is not None
+            return Outcome(job.input.name, index, path, bad.close(facts), facts)
+
+
+def _bad_rows(job: Job, index: int, given: Sequences, before: int, first: int, names: _Names) -> list[Any]:
+    """Returns the columns of `bad_rows_schema` for a batch. With bad="raise" raises ValueError.
+
+    before: the number of rows in earlier row groups. first: that of earlier rows in this row group.
+    """
+    pa, _ = parquet.packages()
+    scorer, places = job.scorer, sorted(given.bad)
+    own = names.of([first + place for place in places])
+    at = [before + first + place for place in places]
+    if scorer.bad == "raise":
+        name = "" if own is None else called(scorer, own[0].as_py())
+        raise ValueError(
+            f"{job.input}, row group {index}, row {at[0]}{name}, {scorer.where}: "
+            f"{given.bad[places[0]]} (--bad skip leaves such rows out)"
+        )
+    reasons = [given.bad[place] for place in places]
+    cells = [
+        pa.array(at, pa.int64()),
+        pa.array([index] * len(at), pa.int32()),
+        pa.array(reasons, pa.string()),
+    ]
+    return cells if own is None else [*cells, own]
+
+
+def results_type(scorer: Scorer, model: Model, source: Any) -> Any:
+    """Returns the type of the results for an input with the schema `source`.
+
+    Raises InputError if the input has not the Scorer's columns.
+    """
+    try:
+        kind = columns.check_arrow(source, scorer, model.input_size)
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from None
+    return arrow.result_type(scorer.into, result_width(model), kind, fixed=False)
+
+
+@dataclass
+class _Names:
+    """The column of names of a row group, which is read for the first bad row."""
+
+    job: Job
+    file: Any
+    index: int
+    _read: Any = None
+
+    def of(self, rows: list[int]) -> Any:
+        """Returns an Array of the names of rows of the row group, or None without an id_column."""
+        name = self.job.scorer.id_column
+        if name is None:
+            return None
+        pa, _ = parquet.packages()
+        if self._read is None:
+            with parquet.reading(self.job.input, f", row group {self.index},"):
+                self._read = self.file.read_row_group(self.index, columns=[name], use_threads=False)[name]
+        # take() does not support all types
+        return pa.chunked_array([self._read.slice(row, 1).chunk(0) for row in rows]).combine_chunks()

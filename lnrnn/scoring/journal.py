@@ -126,7 +126,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Creates the folder if needed, and holds its lock. The system releases the lock if the process ends."""
     path = folder / "lock"
     while True:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             file = open(path, "a+b")  # noqa: SIM115
         except FileNotFoundError:  # pragma: no cover - another run has just removed the folder

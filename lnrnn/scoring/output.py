@@ -1,19 +1,15 @@
-"""Writes the files of `lnrnn score`: the input's row groups with results, in order, and the bad rows."""
+"""Writes the outputs of `lnrnn score`: the kept columns of the input, and the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ..files import replacing
-from ..rnn.models import Model
 from . import parquet
-from .job import Job
-
-COUNTS = ("rows", "steps", "bad rows")
+from .inputs import Input
 
 
 @contextmanager
@@ -31,51 +27,80 @@ def writing(path: Path, schema: Any, scratch: Path) -> Iterator[Any]:
         yield writer
 
 
-@dataclass
 class Output:
-    """Writes row groups of the input with their results, in the order of calls of `add`.
+    """An output, which gets the row groups of the input in order.
 
-    source: the input, a ParquetFile. rows: the ParquetWriter of OUT. reasons: the ParquetWriter of the list
-    of bad rows, or None. scored: the numbers of rows, steps and bad rows so far.
+    write: a function that writes bytes. source: the Input. file: it, opened. keep: the numbers of the columns
+    to copy. schema: pyarrow's schema of the output, whose last column has the results. settings: arguments of
+    the ParquetWriter. rows: a function that returns how many rows of a row group to hold in memory.
     """
 
-    job: Job
-    model: Model
-    source: Any
-    rows: Any
-    reasons: Any = None
-    scored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0), init=False)
+    def __init__(
+        self,
+        write: Callable[[Any], object],
+        source: Input,
+        file: Any,
+        keep: list[int],
+        schema: Any,
+        settings: dict[str, Any],
+        rows: Callable[[int], int],
+    ) -> None:
+        pa, pq = parquet.packages()
+        self._source, self._file, self._schema, self._rows = source, file, schema, rows
+        self._names = [file.schema_arrow.names[k] for k in keep]
+        self._sink = pa.PythonFile(parquet.Sink(write), mode="w")
+        self._writer = pq.ParquetWriter(self._sink, schema, **settings)
 
-    def add(self, index: int, results: Path, bad: Path) -> None:
-        """Writes row group `index`. results, bad: the files of its results, and of its bad rows if any."""
+    def add(self, index: int, results: Path) -> None:
+        """Writes row group `index`. results: the file of its results."""
         pa, _ = parquet.packages()
-        schema = self.rows.schema
-        # Each batch becomes a row group of OUT, so that a large row group need not be in memory at once.
-        pieces = parquet.rows_at_a_time(self.source, index, self.job.scorer, self.model)
-        kind = schema.field(self.job.scorer.output).type
-        with parquet.opened(str(results)) as part:
-            facts, groups = parquet.facts_of(part), range(part.num_row_groups)
-            column_of_results = _Rows(
-                batch for k in groups for batch in parquet.batches(part, str(results), k, pieces)
+        pieces = self._rows(index)
+        kind = self._schema.field(len(self._schema.names) - 1).type
+        empty = True
+        # Each batch becomes a row group, so that a large row group need not be in memory at once.
+        with parquet.opened(Input(results.name, str(results))) as (_, part):
+            found = (
+                batch.column(0)
+                for k in range(part.num_row_groups)
+                for batch in parquet.batches(part, self._source, k, pieces, None)
             )
-            for batch in parquet.batches(self.source, self.job.input, index, pieces):
-                column = pa.chunked_array(column_of_results.next(len(batch)), kind)
-                self.rows.write_table(pa.Table.from_arrays([*batch.columns, column], schema=schema))
-        if not facts["rows"]:
-            self.rows.write_table(schema.empty_table())
-        for name in COUNTS:
-            self.scored[name] += facts[name]
-        if self.reasons is not None and facts["bad rows"]:
-            with parquet.opened(str(bad)) as file:
-                for batch in file.iter_batches():
-                    self.reasons.write_batch(batch)
+            kept: Iterator[tuple[list[Any], Any]]
+            if not self._names:
+                kept = (([], column) for column in found)
+            else:
+                rows = _Rows(found)
+                own = parquet.batches(self._file, self._source, index, pieces, self._names)
+                kept = (
+                    (
+                        [batch.column(name) for name in self._names],
+                        pa.chunked_array(rows.next(len(batch)), kind),
+                    )
+                    for batch in own
+                )
+            for columns, column in kept:
+                empty = False
+                self._writer.write_table(pa.Table.from_arrays([*columns, column], schema=self._schema))
+        if empty:
+            self._writer.write_table(self._schema.empty_table())
+
+    def close(self, facts: dict[str, str]) -> None:
+        """Writes the footer. facts: more metadata."""
+        self._writer.add_key_value_metadata(facts)
+        self._writer.close()
+        self._sink.close()
+
+    def discard(self) -> None:
+        """Ends the writer of an output that will be removed, perhaps after an error such as a full disk."""
+        if self._writer.is_open:
+            with suppress(OSError, ValueError):
+                self._writer.close()
 
 
 class _Rows:
-    """Divides the rows of a column, which come in batches, into arrays of other lengths."""
+    """Divides a column, which comes in arrays, into arrays of other lengths."""
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
+    def __init__(self, arrays: Iterator[Any]) -> None:
+        self._arrays = arrays
         self._left: Any = None
 
     def next(self, rows: int) -> list[Any]:
@@ -83,10 +108,9 @@ class _Rows:
         result = []
         while rows:
             if self._left is None or not len(self._left):
-                batch = next(self._batches, None)
-                if batch is None:  # pragma: no cover - is_complete has refused such a file
+                self._left = next(self._arrays, None)
+                if self._left is None:  # pragma: no cover - parquet.complete has refused such a file
                     raise ValueError("a file of results has too few rows")
-                self._left = batch.column(0)
             result.append(self._left[:rows])
             self._left = self._left[len(result[-1]) :]
             rows -= len(result[-1])

@@ -11,20 +11,20 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..packages import require
 from ..rnn.models import Model
-from .columns import check_names
+from .inputs import Input, InputError
 from .scorer import Scorer
 from .sequences import result_width
 
 PIECE_BYTES = 2**26  # bytes of rows to hold in memory at a time; reading and writing needs about as many
-BYTES, TIME = "the input's number of bytes", "the input's time of modification (ns)"
+BYTES, TIME = "the input's number of bytes", "the input's time of modification (ns) or version"
 BUFFER = 2**20  # the number of bytes to read from the disk at a time
 KEY = "lnrnn"  # the key of the facts in a part's metadata
 Facts = dict[str, int]  # "row group", its "rows", their "steps", its "bad rows"
@@ -36,85 +36,90 @@ def packages() -> tuple[Any, Any]:
 
 
 @contextmanager
-def reading(path: str, where: str = "") -> Iterator[None]:
-    """A context that replaces errors by a ValueError that says that the file cannot be read."""
+def reading(source: object, where: str = "") -> Iterator[None]:
+    """A context that replaces errors by an InputError that says that the file cannot be read."""
     pa, _ = packages()
     try:
         yield
+    except InputError:
+        raise
     except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
-        if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)):
-            raise
-        raise ValueError(f"{path}{where} cannot be read as Parquet: {str(error)[:400]}") from error
+        raise InputError(f"{source}{where} cannot be read as Parquet: {str(error)[:400]}") from error
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Any]:
-    """A context with a pyarrow.parquet.ParquetFile, which reads row groups page by page."""
+def opened(source: Input) -> Iterator[tuple[Any, Any]]:
+    """A context with a binary file, and with a pyarrow.parquet.ParquetFile of it.
+
+    From this machine the ParquetFile reads row groups page by page, from elsewhere column by column.
+    """
     _, pq = packages()
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"no such file: {path!r}")
-    with open(path, "rb"):  # raises OSError for a folder, and for a file without permission
-        pass
-    with reading(path):
-        file = pq.ParquetFile(
-            path, pre_buffer=False, buffer_size=BUFFER, page_checksum_verification=True
-        )  # fmt: skip
-    with file:
-        yield file
+    far = source.fs is not None
+    with source.open() as binary:
+        with reading(source):
+            file = pq.ParquetFile(
+                binary if far else source.path,
+                pre_buffer=far, buffer_size=0 if far else BUFFER, page_checksum_verification=True,
+            )  # fmt: skip
+        with file:
+            yield binary, file
 
 
-def identity(path: str) -> dict[str, int | str]:
-    """Returns facts that show a change of the input without reading all of the file."""
-    result = os.stat(path)
-    with reading(path), open(path, "rb") as file:
-        file.seek(-8, os.SEEK_END)
-        length = int.from_bytes(file.read(4), "little")
-        file.seek(-8 - length, os.SEEK_END)
-        footer = hashlib.sha256(file.read(length)).hexdigest()
-    return {BYTES: result.st_size, TIME: result.st_mtime_ns, "the SHA-256 of the input's footer": footer}
+def identity(source: Input, binary: Any) -> dict[str, int | str]:
+    """Returns facts that show a change of the input without reading all of the file. binary: it, opened."""
+    size, version = source.state()
+    end = binary.seek(0, 2)
+    binary.seek(max(end - 8, 0))
+    binary.seek(max(end - 8 - int.from_bytes(binary.read(4), "little"), 0))  # the footer's number of bytes
+    own = binary.read()
+    return {BYTES: size, TIME: version, "the SHA-256 of the input's footer": hashlib.sha256(own).hexdigest()}
 
 
-def unchanged(path: str, was: dict[str, int | str]) -> None:
-    """Raises ValueError if the input has changed. was: its earlier `identity`."""
-    result = os.stat(path)
-    if [result.st_size, result.st_mtime_ns] != [was[BYTES], was[TIME]]:
-        raise ValueError(f"{path} has changed since its scoring began")
+def unchanged(source: Input, was: dict[str, int | str]) -> None:
+    """Raises InputError if the input has changed. was: its earlier `identity`."""
+    if source.state() != (was[BYTES], was[TIME]):
+        raise InputError(f"{source} has changed since its scoring began")
 
 
-def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model) -> int:
-    """Returns how many rows of a row group take about PIECE_BYTES with results, by the mean size of a row."""
+def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model, more: Container[str] = ()) -> int:
+    """Returns how many rows of a row group take about PIECE_BYTES with results, by the mean size of a row.
+
+    more: the names of columns that are read too.
+    """
     group = file.metadata.row_group(index)
     rows = max(group.num_rows, 1)
-    own = steps = 0.0
+    own = numbers = 0
     for each in (group.column(k) for k in range(group.num_columns)):
-        own += max(8 * each.num_values, each.total_uncompressed_size)
-        if each.path_in_schema.split(".")[0] == scorer.column:
-            steps += each.num_values / model.input_size
-    results = 4 * result_width(model) * (steps if scorer.into == "all" else rows)
+        name = each.path_in_schema.split(".")[0]
+        if name in scorer.columns or name in more:
+            own += max(8 * each.num_values, each.total_uncompressed_size)
+        if name in scorer.columns:
+            numbers += each.num_values
+    results = 4 * result_width(model) * (numbers / model.input_size if scorer.into == "all" else rows)
     return max(int(PIECE_BYTES * rows / (own + results + 1)), 1)
 
 
-def batches(file: Any, path: str, index: int, rows: int, columns: list[str] | None = None) -> Iterator[Any]:
-    """Yields the RecordBatches of a row group, with `rows` rows each. path: for error messages."""
+def batches(file: Any, source: Input, index: int, rows: int, columns: list[str] | None) -> Iterator[Any]:
+    """Yields the RecordBatches of a row group, with `rows` rows each. source: for error messages."""
     result = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
     while True:
-        with reading(path, f", row group {index},"):
+        with reading(source, f", row group {index},"):
             batch = next(result, None)
         if batch is None:
             return
         yield batch
 
 
-def check_columns(file: Any, scorer: Scorer) -> Any:
-    """Returns the type of the Scorer's column.
-
-    Raises ValueError unless this column and the id_column exist once, or if a column has the result's name.
-    """
-    schema = file.schema_arrow
-    for column in (scorer.column, scorer.id_column):
-        if column is not None:
-            check_names(schema.names, column, scorer.output)
-    return schema.field(scorer.column).type
+def output_schema(source: Any, keep: list[int], name: str, kind: Any) -> Any:
+    """Returns the schema of an output: the columns `keep` of the input's schema, and the results."""
+    pa, _ = packages()
+    # Spark would read its own description of the columns instead of the schema, and miss the results.
+    own = {
+        key: value
+        for key, value in (source.metadata or {}).items()
+        if not key.startswith(b"org.apache.spark")
+    }
+    return pa.schema([*(source.field(k) for k in keep), pa.field(name, kind)], metadata=own or None)
 
 
 class Sink(io.RawIOBase):
@@ -138,18 +143,27 @@ class Sink(io.RawIOBase):
 
 @dataclass
 class Part:
-    """A file of a row group's results or bad rows, which is written batch by batch."""
+    """A context with a file of a row group's results or bad rows, which is written batch by batch."""
 
     path: str
     schema: Any
     _writer: Any = field(default=None, init=False)
 
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None and self._writer.is_open:  # after an error, perhaps of a full disk
+            with suppress(OSError):
+                self._writer.close()
+
     def write(self, columns: list[Any]) -> None:
         pa, pq = packages()
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self.path, self.schema, compression="none", use_dictionary=False, write_page_checksum=True
-            )
+                self.path, self.schema, compression="none", use_dictionary=False, write_statistics=False,
+                write_page_checksum=True,
+            )  # fmt: skip
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def close(self, facts: Facts) -> str | None:
@@ -163,27 +177,27 @@ class Part:
         return self.path
 
 
-def facts_of(file: Any) -> Facts:
-    """Returns a row group's number and counts from a part's metadata. Raises KeyError or ValueError."""
+def facts_of(file: Any) -> dict[str, Any]:
+    """Returns the facts in the metadata of a part or an output. Raises KeyError or ValueError."""
     return dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
 
 
-def is_complete(results: Path, bad: Path, index: int, rows: int) -> bool:
-    """Returns whether the parts of row group `index` are readable and have all its `rows` rows."""
+def complete(results: Path, bad: Path, index: int, rows: int) -> Facts | None:
+    """Returns the facts of row group `index` if its parts are readable and have all its `rows` rows."""
     try:
         facts = _read(results, rows)
         if [facts["row group"], facts["rows"]] != [index, rows]:
-            return False
-        return not facts["bad rows"] or _read(bad, facts["bad rows"]) == facts
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
-        return False
+            return None
+        return facts if not facts["bad rows"] or _read(bad, facts["bad rows"]) == facts else None
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _read(path: Path, rows: int) -> Facts:
     """Reads a whole part, to verify its checksums. Raises ValueError if it is damaged or lacks rows."""
-    with opened(str(path)) as file:
+    with opened(Input(path.name, str(path))) as (_, file):
         for k in range(file.num_row_groups):
-            with reading(str(path)):
+            with reading(path):
                 rows -= len(file.read_row_group(k, use_threads=False))
         if rows:
             raise ValueError(f"{path} has another number of rows")

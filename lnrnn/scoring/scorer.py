@@ -7,11 +7,11 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import _core
-from ..errors import bad_type, choice, integer
+from ..errors import bad_type, bad_value, choice, flag, integer, message
 from ..io import load
 from ..rnn.models import Model
 from ..state import Closed
@@ -88,7 +88,7 @@ class Scorer(Closed):
     ----------
     path : str or os.PathLike
         The file that save() wrote. It is stored as an absolute path.
-    column : str
+    column : str, optional
         The column of sequences. Each row of it is a sequence (T, D), with its own T.
     into : {"last", "mean", "all"}
         The result of a row. W is the width of y. "last": (W,), the last layer's h, in a reverse direction
@@ -96,7 +96,8 @@ class Scorer(Closed):
     threads : int or None
         The number of threads that a call may use. None: the number of lnrnn.set_num_threads.
     output : str, optional
-        The name of the column of results, which the table must not have yet. Default: column + "_" + into.
+        The name of the column of results, which the table must not have yet. Default: column + "_" + into,
+        or "y_" + into with `columns`.
     bad : {"raise", "null"}
         The treatment of bad rows. A row is bad if it has a null inside, or a step that has not D numbers.
         Under overrun="raise" it is also bad if batch norm has no statistics for one of its steps. "raise":
@@ -108,6 +109,10 @@ class Scorer(Closed):
     isa : str, optional
         The kernel set (for example "avx2") that all processes must use, or "any". Default: the set in use in
         this process, `cpu_info()["isa"]`.
+    columns : sequence of str, optional
+        D columns instead of `column`, one for each feature. Each row of them is a list of T numbers.
+    flat : bool
+        Whether a row of `column` is one list of T * D numbers, step by step.
 
     Attributes
     ----------
@@ -130,6 +135,8 @@ class Scorer(Closed):
         Arrow RecordBatch or Table
             list<fixed_size_list<float, D>> or list<list<float>>, for D = 1 also list<float>
             -> fixed_size_list<float, W>; for "all" list<fixed_size_list<float, W>>
+        polars DataFrame
+            List(Array(Float32, D)) or List(List(Float32)) -> Array(Float32, W); for "all" a List of these
         pandas DataFrame
             an ArrowDtype of these lists -> an ArrowDtype, as above
             objects: arrays (T, D), nested lists, arrays of arrays (D,), or a missing value
@@ -165,10 +172,13 @@ class Scorer(Closed):
     """
 
     __slots__ = (
-        "path", "column", "into", "threads", "output", "bad", "id_column", "isa", "sha256", "version",
+        "path", "column", "columns", "flat", "into", "threads", "output", "bad", "id_column", "isa", "sha256",
+        "version",
     )  # fmt: skip
     path: str
-    column: str
+    column: str | None
+    columns: tuple[str, ...]
+    flat: bool
     into: Into
     threads: int | None
     output: str
@@ -181,7 +191,7 @@ class Scorer(Closed):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        column: str,
+        column: str | None = None,
         into: Into = "last",
         threads: int | None = 1,
         *,
@@ -189,21 +199,31 @@ class Scorer(Closed):
         bad: Bad = "raise",
         id_column: str | None = None,
         isa: str | None = None,
+        columns: Iterable[str] | None = None,
+        flat: bool = False,
     ) -> None:
         names = {"column": column, "output": output, "id_column": id_column, "isa": isa}
         for name, value in names.items():
-            if not isinstance(value, str) and (name == "column" or value is not None):
+            if not isinstance(value, str) and (value is not None or (name == "column" and columns is None)):
                 raise bad_type(name, "a string", value)
         self.path = os.path.abspath(os.fsdecode(os.fspath(path)))
-        self.column = column
+        self.column, self.columns = column, _names(column, columns)
+        self.flat = flag("flat", flat)
+        if self.flat and columns is not None:
+            raise ValueError(message("flat", "False with columns=", "True", "each row has one number a step"))
         self.into = choice("into", into, INTO)
         self.threads = None if threads is None else integer("threads", threads, 1, 1024)
-        self.output = f"{column}_{self.into}" if output is None else output
+        self.output = f"{'y' if column is None else column}_{self.into}" if output is None else output
         self.bad = choice("bad", bad, BAD)
         self.id_column = id_column
         self.version, own = _here()
         self.isa = own if isa is None else isa
         self.sha256 = digest(self.path)
+
+    @property
+    def where(self) -> str:
+        """The names of the columns, for messages."""
+        return ("columns " if self.column is None else "column ") + ", ".join(map(repr, self.columns))
 
     @property
     def _fixed(self) -> tuple[str, ...]:
@@ -223,15 +243,31 @@ class Scorer(Closed):
         if given.bad and self.bad == "raise":
             row = min(given.bad)
             where = f"row {row} of the {len(given)} in this table{named(self, table, row)}"
-            raise ValueError(
-                f"column {self.column!r}, {where}: {given.bad[row]} (bad='null' gives such rows a null)"
-            )
+            raise ValueError(f"{self.where}, {where}: {given.bad[row]} (bad='null' gives such rows a null)")
         return with_results(given, run(model, given, self.into, self.threads))
 
     def __repr__(self) -> str:
-        options = f"{self.path!r}, column={self.column!r}, into={self.into!r}, threads={self.threads}"
+        own = f"columns={list(self.columns)!r}" if self.column is None else f"column={self.column!r}"
+        own += ", flat=True" if self.flat else ""
+        options = f"{self.path!r}, {own}, into={self.into!r}, threads={self.threads}"
         more = f"bad={self.bad!r}, id_column={self.id_column!r}, isa={self.isa!r}"
         return f"Scorer({options}, output={self.output!r}, {more})"
+
+
+def _names(column: str | None, columns: Iterable[str] | None) -> tuple[str, ...]:
+    """Returns the names of the columns of sequences."""
+    if columns is None:
+        assert column is not None
+        return (column,)
+    if column is not None:
+        raise ValueError(message("column", "left out with columns=", repr(column)))
+    expected = "different strings, a column for each feature"
+    names = () if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable) else tuple(columns)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise bad_type("columns", expected, columns)
+    if len(set(names)) < len(names):
+        raise bad_value("columns", expected, list(names))
+    return names
 
 
 def _here() -> tuple[str, str]:
@@ -258,5 +294,9 @@ def named(scorer: Scorer, table: Any, row: int) -> str:
     """Returns the row's entry in the id_column, for a message; empty without an id_column."""
     if scorer.id_column is None:
         return ""
-    name = columns.cell(table, scorer.id_column, row)
+    return called(scorer, columns.cell(table, scorer.id_column, row))
+
+
+def called(scorer: Scorer, name: object) -> str:
+    """Returns a row's name in the id_column, for a message."""
     return f" ({scorer.id_column} = {(repr(name) if isinstance(name, str) else str(name))[:60]})"

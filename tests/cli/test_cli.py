@@ -358,7 +358,7 @@ def test_score_names_all_packages_that_it_needs(capsys, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     code, _, error = run(capsys, "score", "none.safetensors", "none.parquet", "out.parquet", "--column", "x")
     assert code == 2 and error.count("\n") == 1
-    assert f"lnrnn score needs {package}, of the extra 'score': pip install pyarrow tqdm, " in error
+    assert f"lnrnn score needs {package}, of the extra 'score': pip install pyarrow tqdm fsspec, " in error
 
 
 def test_an_interrupt_is_one_line(capsys, monkeypatch):

@@ -38,8 +38,8 @@ CASES = {
 }
 
 
-# OpenVINO compiles a Scan in 0.2 s, so it runs each variant in one form, and each form of many variants. An
-# inner bias is only an input of Gemm.
+# OpenVINO compiles a Scan in 0.2 s, so it runs each variant in one form, and each form of several variants.
+# An inner bias is only an input of Gemm.
 BY_OPENVINO = [
     f"{v}-{list(FORMS)[i % len(FORMS)]}" for i, v in enumerate(WITH_INNER_BIASES) if " inner" not in v
 ]

@@ -91,7 +91,9 @@ def test_dask_names_a_row_group_that_kills_its_process(files, tmp_path, distribu
     monkeypatch.setattr(bulk, "compute", died_at_three(killed))
     assert score(files, tmp_path / "out.parquet", "--engine", "dask") == 2
     said = capsys.readouterr().err
-    assert "error: row group 3: the process " in said and "died 5 times (" in said and "Another row" in said
+    assert (
+        "in.parquet, row group 3: the process " in said and "died 5 times (" in said and "Another row" in said
+    )
     assert not (tmp_path / "out.parquet").exists()
 
 
@@ -174,7 +176,10 @@ def test_ray_names_a_row_group_that_kills_its_process(files, tmp_path, ray, monk
     ray.init("mine")
     monkeypatch.setattr(bulk, "compute", died_at_three(ray.exceptions.WorkerCrashedError()))
     assert score(files, tmp_path / "out.parquet", "--engine", "ray") == 2
-    assert f"row group 3: the process that computed it died {ray.attempts} times" in capsys.readouterr().err
+    assert (
+        f"in.parquet, row group 3: the process that computed it died {ray.attempts} times"
+        in capsys.readouterr().err
+    )
     assert ray.attempts == TRIES and ray.started == [("mine", {})]  # a running Ray is used, and not shut down
 
 

@@ -12,8 +12,19 @@ from pathlib import Path
 import pytest
 
 from lnrnn.scoring.engines import on_processes
+from lnrnn.scoring.job import Task
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
+
+
+class Folder(str):
+    """Stands in for a Job."""
+
+    input = "in.parquet"
+
+
+def tasks(folder, indices):
+    return [Task(Folder(folder), index) for index in indices]
 
 
 def square(folder, index):
@@ -96,18 +107,18 @@ def children():
 
 @pytest.mark.parametrize("count, workers", [(0, 2), (3, 3), (9, 2)])
 def test_every_index_is_computed_once(tmp_path, count, workers):
-    got = sorted(on_processes(square, str(tmp_path), range(count), workers))
+    got = sorted(on_processes(square, tasks(tmp_path, range(count)), workers))
     assert got == [(k, k * k) for k in range(count)]
 
 
 def test_an_exception_of_a_worker_is_raised_in_the_caller(tmp_path):
     with pytest.raises(LookupError, match="no such thing") as raised:
-        list(on_processes(refuse_three, str(tmp_path), range(9), 2))
+        list(on_processes(refuse_three, tasks(tmp_path, range(9)), 2))
     assert "in refuse_three" in str(raised.value.__cause__)
 
 
 def test_closing_the_iterator_ends_the_processes(tmp_path, children):
-    with closing(on_processes(note_and_wait, str(tmp_path), range(1, 100), 2)) as result:
+    with closing(on_processes(note_and_wait, tasks(tmp_path, range(1, 100)), 2)) as result:
         next(result)
         at_work = {int(path.read_text()) for path in tmp_path.glob("*.pid")}
         assert children() >= at_work
@@ -115,13 +126,13 @@ def test_closing_the_iterator_ends_the_processes(tmp_path, children):
 
 
 def test_an_idle_process_may_die(tmp_path):
-    assert sorted(on_processes(kill_who_is_idle, str(tmp_path), range(2), 3)) == [(0, None), (1, None)]
+    assert sorted(on_processes(kill_who_is_idle, tasks(tmp_path, range(2)), 3)) == [(0, None), (1, None)]
 
 
 def test_an_index_that_kills_every_process_is_named(tmp_path):
-    done, message = [], r"^row group 3: the process .* died 3 times \(was there memory"
+    done, message = [], r"^in.parquet, row group 3: the process .* died 3 times \(was there memory"
     with pytest.raises(ChildProcessError, match=message):
-        for index, _ in on_processes(die_at_three, str(tmp_path), range(12), 2):
+        for index, _ in on_processes(die_at_three, tasks(tmp_path, range(12)), 2):
             done.append(index)
     assert len(list(tmp_path.glob("attempt-*"))) == 3
     assert {0, 1, 2} <= set(done) and 3 not in done
@@ -129,9 +140,9 @@ def test_an_index_that_kills_every_process_is_named(tmp_path):
 
 @pytest.mark.parametrize("workers", [3])
 def test_processes_that_die_are_replaced(tmp_path, workers):
-    assert sorted(on_processes(die_once, str(tmp_path), range(8), workers)) == [(k, None) for k in range(8)]
+    assert sorted(on_processes(die_once, tasks(tmp_path, range(8)), workers)) == [(k, None) for k in range(8)]
 
 
 def test_a_death_counts_only_for_the_index_in_work(tmp_path):
     """If a process dies, its death does not count for the index that it would have computed next."""
-    assert sorted(on_processes(die_in_turn, str(tmp_path), range(3), 1)) == [(k, None) for k in range(3)]
+    assert sorted(on_processes(die_in_turn, tasks(tmp_path, range(3)), 1)) == [(k, None) for k in range(3)]

@@ -61,7 +61,7 @@ def check_a_quick_run(name, folder, printed):
 QUICK_RUN = ["--quick", "--tune", "--output-dir", "out put"]
 
 
-# Names are long in a quick figure.
+# The names at the axes of a quick figure are long.
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied:UserWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_quick_run_works_from_another_folder(name, tmp_path, monkeypatch, capsys):

@@ -20,6 +20,7 @@ import sequence_files
 from lnrnn import cli
 from lnrnn.scoring import bulk
 from lnrnn.scoring.engines import on_dask
+from lnrnn.scoring.job import Task
 from networks import network
 from sequence_files import as_written
 
@@ -103,7 +104,7 @@ def a_row_group_that_kills_is_named(files, target, capsys, monkeypatch, *more, t
     assert cli.main(words) == 2
     errors = capsys.readouterr().err
     died = re.search(
-        rf"lnrnn score: error: row group (\d): the process .* died {tries} times \((.*)\)", errors
+        rf"error: \S+in.parquet, row group (\d+): the process .* died {tries} times \((.*)\)", errors
     )
     assert died, errors
     assert died[1] == "3" or "held by the same worker" in died[2], errors
@@ -140,7 +141,7 @@ def test_dask_starts_the_given_number_of_processes():
         time.sleep(0.2)
         return os.getpid()
 
-    assert len(set(on_dask(where, None, range(9), 3, None))) == 3
+    assert len(set(on_dask(where, [Task(None, k) for k in range(9)], 3, None))) == 3
 
 
 def test_dask_names_a_row_group_that_kills(files, tmp_path, capsys, monkeypatch):

@@ -1,0 +1,155 @@
+"""Finds the inputs of `lnrnn score`: files, folders and patterns, here or at addresses of fsspec."""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..packages import require
+
+WILD = re.compile(r"[*?[]")
+
+
+class InputError(ValueError):
+    """Raised for a file that cannot be scored. `lnrnn score --bad skip` then goes on with the next file."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file to read. It may be pickled, and sent to a worker.
+
+    name: the name of its output, relative to the folder of outputs. path: an absolute path, or a path in
+    fs. fs: a file system of fsspec, or None for the system's own.
+    """
+
+    name: str
+    path: str
+    fs: Any = None
+
+    def __str__(self) -> str:
+        return self.path if self.fs is None else str(self.fs.unstrip_protocol(self.path))
+
+    def open(self) -> Any:
+        """Returns a binary file object. Raises InputError if the file cannot be opened."""
+        try:
+            if self.fs is None:
+                return open(self.path, "rb")
+            # pyarrow has a cache of its own
+            return self.fs.open(self.path, "rb", cache_type="none")
+        except FileNotFoundError:
+            raise InputError(f"no such file: {str(self)!r}") from None
+        except OSError as error:
+            raise InputError(f"{self} cannot be opened: {error.strerror or error}") from error
+
+    def state(self) -> tuple[int, int | str]:
+        """Returns the number of bytes, and the time of modification or fsspec's key of this version."""
+        try:
+            if self.fs is None:
+                found = os.stat(self.path)
+                return found.st_size, found.st_mtime_ns
+            self.fs.invalidate_cache()
+            return int(self.fs.size(self.path) or 0), str(self.fs.ukey(self.path))
+        except FileNotFoundError:
+            raise InputError(f"no such file: {str(self)!r}") from None
+        except OSError as error:
+            raise InputError(f"{self} cannot be found: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An argument's files. root: the folder to which their names are relative. folder: whether it is one."""
+
+    root: str
+    files: list[str]
+    fs: Any
+    folder: bool
+
+
+def find(arguments: Iterable[str]) -> tuple[list[Input], bool]:
+    """Returns the inputs, sorted by name, and whether the output is a folder.
+
+    arguments: files, folders, patterns with `*`, `?`, `[...]` and `**`, or addresses of these for fsspec. One
+    file has an output file. In folders, names that begin with a dot or an underscore are left out, except
+    `_name=value`. Names are relative to the deepest folder that contains all arguments.
+
+    Raises InputError if an argument has no file, and ValueError if two files have the same name.
+    """
+    found = [_found(str(argument)) for argument in arguments]
+    many = len(found) > 1 or found[0].folder
+    inputs: dict[str, Input] = {}
+    for fs in {id(each.fs): each.fs for each in found}.values():
+        own = [each for each in found if each.fs is fs]
+        base = (os.path if fs is None else posixpath).commonpath([each.root for each in own])
+        for path in (path for each in own for path in each.files):
+            name = os.path.relpath(path, base)
+            each = Input(name, path, fs)
+            if name in inputs:
+                raise ValueError(f"the inputs {inputs[name]} and {each} have the same output, {name}")
+            inputs[name] = each
+    return [inputs[name] for name in sorted(inputs)], many
+
+
+def _found(argument: str) -> _Found:
+    address = re.match(r"([a-z][a-z0-9+.-]+)(://|::)", argument)
+    if address is None or (address[1] in ("file", "local") and "::" not in argument):
+        return _on_this_machine(argument.removeprefix(address[0]) if address else argument)
+    fs, path = require("fsspec", "the input " + argument, "score").core.url_to_fs(argument)
+    try:
+        if fs.isfile(path):
+            return _Found(posixpath.dirname(path) or "/", [path], fs, folder=False)
+        if WILD.search(path):
+            root, matches = _fixed(path), fs.glob(path)
+        else:
+            root, matches = path.rstrip("/"), [path]
+        files = [file for match in matches for file in (fs.find(match) if fs.isdir(match) else [match])]
+    except OSError as error:
+        raise InputError(f"{argument} cannot be listed: {error}") from error
+    return _of(argument, root or "/", files, fs)
+
+
+def _on_this_machine(path: str) -> _Found:
+    path = os.path.abspath(path)
+    if os.path.isfile(path):
+        return _Found(os.path.dirname(path), [path], None, folder=False)
+    if WILD.search(path) and not os.path.exists(path):
+        root, matches = _fixed(path), glob.glob(path, recursive=True)
+    else:
+        root, matches = path, [path]
+    return _of(path, root, list(_walked(matches)), None)
+
+
+def _of(argument: str, root: str, files: Iterable[str], fs: Any) -> _Found:
+    seen = sorted({file for file in files if not _hidden(os.path.relpath(file, root))})
+    if not seen:
+        exists = os.path.isdir(root) if fs is None else fs.isdir(root)
+        raise InputError(f"no files in {argument!r}" if exists else f"no such file: {argument!r}")
+    return _Found(root, seen, fs, folder=True)
+
+
+def _walked(paths: Iterable[str]) -> Iterator[str]:
+    """Yields the files among the paths and below them. A folder that links to itself is read once."""
+    seen = set()
+    for path in paths:
+        if not os.path.isdir(path):
+            yield path
+        for folder, below, names in os.walk(path, followlinks=True):
+            seen.add(os.path.realpath(folder))
+            yield from (os.path.join(folder, name) for name in names)
+            below[:] = [each for each in below if os.path.realpath(os.path.join(folder, each)) not in seen]
+
+
+def _fixed(pattern: str) -> str:
+    """Returns the folder before the first part of a path that has wildcards."""
+    parts = pattern.split("/")
+    return "/".join(parts[: next(k for k, part in enumerate(parts) if WILD.search(part))]) or "/"
+
+
+def _hidden(name: str) -> bool:
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split(os.sep)
+    )
