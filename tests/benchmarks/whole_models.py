@@ -2,9 +2,8 @@
 
     python tests/benchmarks/whole_models.py [NAME ...]
 
-A line has the share of the recurrent modules in the time of the model, and how much faster the kernels alone
-are: a step of a stream, or a call for a sequence. Both give the largest possible gain of the model, and the
-line ends with the gain that was reached. Times are the least CPU time of the thread. Runs of both alternate.
+A line has the share of the recurrent modules in the time of the model, and the gain of the kernels alone. It
+then has the gain of the model that is possible, and the gain that was reached. Times are the least CPU time of the thread. Runs of both alternate.
 The models have the sizes of published ones, and random weights.
 """
 
