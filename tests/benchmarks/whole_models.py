@@ -2,9 +2,9 @@
 
     python tests/benchmarks/whole_models.py [NAME ...]
 
-A line has the share of the recurrent modules in the time of the model, and the gain of the kernels alone. It
-then has the gain of the model that is possible, and the gain that was reached. Times are the least CPU time of the thread. Runs of both alternate.
-The models have the sizes of published ones, and random weights.
+A line has the share of the recurrent modules in the time of the model, and the gain of the kernels alone.
+It then has the gain of the model that is possible, and the gain that was reached. Times are the least CPU
+time of the thread. Runs of both alternate. The models have the sizes of published ones, and random weights.
 """
 
 from __future__ import annotations
