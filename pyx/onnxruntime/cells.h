@@ -283,6 +283,8 @@ typedef struct {
 } sizes;
 /* t (.., width) or (.., 1) -> to (rows, width) */
 void broadcast(const tensor *t, const sizes *s, size_t width, float *to);
+/* Returns the bytes of so many floats, as a multiple of a cache line. */
+static inline size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
 OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t);
 
 #endif

@@ -41,8 +41,6 @@ static void copy_rows(const float *data, int64_t own, int64_t B, size_t width, f
         memcpy(to + (size_t)b * width, data + (own == 1 ? 0 : (size_t)b * width), width * sizeof *to);
 }
 
-static size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
-
 static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
 {
     const kernel *const k = (const kernel *)info;

@@ -58,8 +58,6 @@ static OrtStatus *measure(const kernel *k, const OrtKernelContext *context, tens
     return NULL;
 }
 
-static size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
-
 static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
 {
     const kernel *const k = (const kernel *)info;

@@ -109,9 +109,9 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
         return status;
     for (int i = 0; i < VALUES; i++)
         if (k->in[i] >= 0 && !is_whole(&in[i], &s, k->widths[i]))
-            total += bytes[i] = (s.rows * k->widths[i] * sizeof(float) + 63) & ~(size_t)63;
+            total += bytes[i] = whole_lines(s.rows * k->widths[i]);
     if (!h)
-        total += h_bytes = (s.rows * k->widths[VALUE_H0] * sizeof(float) + 63) & ~(size_t)63;
+        total += h_bytes = whole_lines(s.rows * k->widths[VALUE_H0]);
     run_memory *const m = memory_take(k->base.pool, total);
     if (!m)
         return k->base.ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import lnrnn  # noqa: E402
 from onnx_cells import exported, only_part  # noqa: E402
 from onnx_runs import run  # noqa: E402
+from torch_cells import Sequence  # noqa: E402
 
 nn = torch.nn
 T, B, D, H = 5, 2, 3, 4
@@ -241,19 +242,6 @@ def test_two_cells_in_a_python_loop_are_two_layers(dynamo):
     assert part.network.num_layers == 2 and len(part.h0) == 2
 
 
-class Scripted(nn.Module):
-    def __init__(self, cell):
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor):
-        ys: list[torch.Tensor] = []
-        for t in range(x.size(0)):
-            h, c = self.cell(x[t], h, c)
-            ys.append(h)
-        return torch.stack(ys), h, c
-
-
 class ScriptedLSTM(nn.Module):
     def __init__(self):
         super().__init__()
@@ -271,7 +259,7 @@ class ScriptedLSTM(nn.Module):
 @pytest.mark.parametrize("kind", ["LN-LSTM", "LSTM"])
 def test_a_scripted_loop_is_a_network_for_any_length(kind):
     """torch's exporter refuses a scripted GRUCell."""
-    module = Scripted(disturb(LayerNormLSTMCell())) if kind == "LN-LSTM" else ScriptedLSTM()
+    module = Sequence(disturb(LayerNormLSTMCell())) if kind == "LN-LSTM" else ScriptedLSTM()
     names, given = ["x", "h", "c"], arrays((T, B, D), (B, H), (B, H))
     script = torch.jit.script(module.eval())
     proto = exported(script, given, False, input_names=names, dynamic_axes={"x": {0: "T", 1: "B"}})

@@ -10,7 +10,7 @@ pytest.importorskip("onnx_ir")
 
 from onnx import helper  # noqa: E402
 
-from onnx_cells import Writer, cut, draw, exported, layer_norm, lstm, step  # noqa: E402
+from onnx_cells import Writer, cut, draw, layer_norm, lstm, step  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
 from plugin_runs import agree, alone, plugged, profiled  # noqa: E402
 
@@ -200,36 +200,3 @@ def test_numbers_of_sequences(rng, tmp_path):
         plugged(proto).run(None, one | {"x2": given["x2"]})
     empty = {name: np.zeros((0, D), np.float32) for name in given}
     assert [y.shape for y in plugged(proto).run(None, empty)] == [(0, H)] * 3
-
-
-def unrolled(torch, cell):
-    """Returns a module that calls a cell for each of five steps."""
-
-    class Unrolled(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = cell
-
-        def forward(self, x, h, c):
-            ys = []
-            for t in range(5):
-                h, c = self.cell(x[t], h, c)
-                ys.append(h)
-            return torch.stack(ys), h, c
-
-    return Unrolled()
-
-
-@pytest.mark.parametrize("dynamo, opset", [(False, 16), (False, 17), (True, 18)])
-def test_an_unrolled_layer_norm_lstm_of_torch(rng, tmp_path, dynamo, opset):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    from torch_cells import LayerNormLSTMCell, shaken
-
-    given = torch.randn(5, 2, D), torch.randn(2, H), torch.randn(2, H)
-    proto = exported(unrolled(torch, shaken(LayerNormLSTMCell(D, H))), given, dynamo, opset)
-    theirs = alone(proto)
-    arrays = {i.name: x.numpy() for i, x in zip(theirs.get_inputs(), given, strict=True)}
-    ours, ran, _ = profiled(proto, arrays, tmp_path)
-    agree(ours, theirs.run(None, arrays))
-    assert len(ran) == 1

@@ -402,24 +402,6 @@ def test_a_loop_whose_outputs_are_joined_without_a_new_axis_is_left(rng, tmp_pat
 # --- files of torch -----------------------------------------------------------------------------------------
 
 
-def unrolled(torch, cell):
-    """Returns a module that calls a cell for each of five steps."""
-
-    class Unrolled(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = cell
-
-        def forward(self, x, h, c):
-            ys = []
-            for t in range(5):
-                h, c = self.cell(x[t], h, c)
-                ys.append(h)
-            return torch.stack(ys), h, c
-
-    return Unrolled()
-
-
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
 def test_a_cell_of_torch(rng, tmp_path, kind, dynamo):
@@ -435,8 +417,8 @@ def test_a_cell_of_torch(rng, tmp_path, kind, dynamo):
 def test_an_unrolled_layer_norm_lstm_of_torch(rng, tmp_path, dynamo, opset):
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
-    from torch_cells import LayerNormLSTMCell, shaken
+    from torch_cells import LayerNormLSTMCell, Sequence, shaken
 
     given = torch.randn(5, 2, D), torch.randn(2, H), torch.randn(2, H)
-    module = unrolled(torch, shaken(LayerNormLSTMCell(D, H)))
+    module = Sequence(shaken(LayerNormLSTMCell(D, H)))
     check(exported(module, given, dynamo, opset), rng, tmp_path)
