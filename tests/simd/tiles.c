@@ -9,6 +9,7 @@
 enum { MOST_ROWS = 37, MOST_K = 70, MOST_N = 9 * NR, SPARE = 5, STRIDE = MOST_N + SPARE };
 
 static float a[MOST_ROWS][MOST_K], w[MOST_N][MOST_K], c[MOST_ROWS][STRIDE], before[MOST_ROWS][STRIDE];
+static float definition[MOST_ROWS][MOST_N];
 static float columns[MOST_K][MOST_ROWS], lines[MOST_K][MOST_N];
 static const float *row[MOST_ROWS]; /* pointers to the rows of a */
 static uint32_t packed[MOST_N * (MOST_K + 2)], scratch[1 << 16];
@@ -148,15 +149,23 @@ static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
 }
 #endif
 
+/* Computes the definition of outputs 0 .. job->n - 1 of the first rows. */
+static void define(const kind *of, const product_job *job, const void *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t o = 0; o < job->n; o += V32_LANES)
+            v32_store(&definition[i][o], defined(of, job, rows, i, o));
+}
+
 /* Compares c with the definition for outputs from .. end - 1 of the rows. Elsewhere c must have its old values. */
-static void compare(const char *shape, const kind *of, const product_job *job, const void *rows, size_t count,
-                    size_t from, size_t end)
+static void compare(const char *shape, const kind *of, const product_job *job, size_t count, size_t from,
+                    size_t end)
 {
     for (size_t i = 0; i < MOST_ROWS; i++) {
         float wanted[STRIDE];
         memcpy(wanted, before[i], sizeof wanted);
-        for (size_t o = from; i < count && o < end; o += V32_LANES)
-            v32_store(wanted + o, defined(of, job, rows, i, o));
+        if (i < count && from < end)
+            memcpy(wanted + from, definition[i] + from, (end - from) * sizeof *wanted);
         for (size_t o = 0; o < STRIDE; o++)
             if (memcmp(&wanted[o], &c[i][o], sizeof *wanted) && wrong++ < 20)
                 printf("%s %s, %zu rows, k %zu, n %zu, add %d, prefetch %d: output %zu of row %zu is %a, not "
@@ -189,20 +198,21 @@ static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
         product_job job = product_job_of(&m, NULL, c[0], STRIDE);
         const void *const rows = rows_of(of, &job);
         job.a = rows, job.columns = MOST_ROWS, job.pace = NR;
+        define(of, &job, rows, loop->tile_rows > loop->few_rows ? loop->tile_rows : loop->few_rows);
         const int first = (int)(panel_start(m.n, 1) / V32_LANES);
         for (int prefetch = PREFETCH_NONE; prefetch <= PREFETCH_ROWS; prefetch++) {
             job.prefetch = prefetch == PREFETCH_WEIGHTS;
             if (prefetch != PREFETCH_ROWS) {
                 loop->row(prefetch, vecs, &job, 0);
-                compare("row", of, &job, rows, 1, 0, m.n);
+                compare("row", of, &job, 1, 0, m.n);
             }
             for (size_t height = 1; vecs <= NR_VECS && height <= loop->tile_rows; height++) {
                 loop->panel(prefetch, (int)height, vecs, &job, 0, 0);
-                compare("panel", of, &job, rows, height, 0, m.n);
+                compare("panel", of, &job, height, 0, m.n);
             }
             for (size_t height = 2; panel_count(m.n) == 2 && height <= loop->few_rows; height++) {
                 loop->pair((int)height, first, vecs - first, &job, 0);
-                compare("pair", of, &job, rows, height, 0, m.n);
+                compare("pair", of, &job, height, 0, m.n);
             }
         }
     }
@@ -214,14 +224,17 @@ static void loops(const kind *of, size_t n, size_t k, int add)
     static const lnrnn_caches CACHES[] = {{.l1 = 256, .l2 = 1 << 12, .l3 = 1 << 13},
                                           {.l1 = 1 << 13, .l2 = 1 << 14, .l3 = 1 << 16},
                                           {.l1 = 1 << 15, .l2 = 1 << 20, .l3 = 1 << 24}};
+    lnrnn_matmul whole = packed_weights(of, n, k);
+    whole.add = add;
+    const product_job job = product_job_of(&whole, NULL, c[0], STRIDE);
+    define(of, &job, rows_of(of, &job), MOST_ROWS);
     for (size_t rows = 1; rows <= MOST_ROWS; rows += rows < 10 ? 1 : 9)
         for (int way = 0; way < 6; way++) {
-            lnrnn_matmul m = packed_weights(of, n, k);
-            m.add = add, m.caches = CACHES[way % 3], m.from_end = way / 3;
+            lnrnn_matmul m = whole;
+            m.caches = CACHES[way % 3], m.from_end = way / 3;
             m.p0 = way == 1 && m.p1 > 2, m.p1 -= way == 4 && m.p1 > 2;
-            const product_job job = product_job_of(&m, NULL, c[0], STRIDE);
             product(of, &m, rows);
-            compare("product", of, &job, rows_of(of, &job), rows, panel_start(n, m.p0), panel_start(n, m.p1));
+            compare("product", of, &job, rows, panel_start(n, m.p0), panel_start(n, m.p1));
         }
 }
 
