@@ -18,11 +18,10 @@ def flushed(v):
 
 def largest_integer(row):
     """Returns the integer of a row's largest magnitude: 127, or the old one if weights were int8 before."""
-    for top in (127, 128, *range(126, 0, -1)):
-        n = row / (np.abs(row).max().astype(np.float64) / top)
-        if n.max() < 127.5 and (np.abs(n - np.rint(n)) <= np.abs(n) * 257 * 2.0**-31).all():
-            return top
-    return 127
+    tops = np.array([127, 128, *range(126, 0, -1)])
+    n = row / (np.abs(row).max().astype(np.float64) / tops[:, None])
+    fits = (n.max(1) < 127.5) & (np.abs(n - np.rint(n)) <= np.abs(n) * 257 * 2.0**-31).all(1)
+    return tops[fits.argmax()] if fits.any() else 127
 
 
 def to_int8(w):
