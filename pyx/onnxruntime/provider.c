@@ -14,6 +14,7 @@ typedef struct {
     OrtEpFactory interface; /* first: the runtime has a pointer to it */
     ort_functions ort;
     int minor; /* the runtime is version 1.minor */
+    int users; /* the runtime, and all sessions, which may live longer */
 } factory;
 
 typedef struct {
@@ -26,6 +27,12 @@ typedef struct {
     uint64_t *said; /* (said_count) hashes of logged texts */
     size_t said_count;
 } provider;
+
+static void factory_release(factory *f)
+{
+    if (!__atomic_sub_fetch(&f->users, 1, __ATOMIC_ACQ_REL))
+        free(f);
+}
 
 /* --- claims --------------------------------------------------------------------------------------------- */
 
@@ -219,7 +226,7 @@ static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *dev
                          const OrtKeyValuePairs *const *data, size_t count, const OrtSessionOptions *session,
                          const OrtLogger *logger, OrtEp **ep)
 {
-    const factory *const f = (const factory *)self;
+    factory *const f = (factory *)self;
     (void)devices, (void)data, (void)count;
     *ep = NULL;
     provider *const p = calloc(1, sizeof *p);
@@ -236,15 +243,17 @@ static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *dev
     OrtStatus *const status = read_options(p, session);
     if (status)
         provider_free(p);
-    else
+    else {
         *ep = &p->interface;
+        __atomic_add_fetch(&f->users, 1, __ATOMIC_RELAXED);
+    }
     return status;
 }
 
 static void release(OrtEpFactory *self, OrtEp *ep)
 {
-    (void)self;
     provider_free((provider *)ep);
+    factory_release((factory *)self);
 }
 
 /* --- the factory ---------------------------------------------------------------------------------------- */
@@ -343,7 +352,7 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
     if (!f)
         return ort.create_status(ORT_FAIL, "lnrnn: no memory for the provider");
     f->ort = ort;
-    f->minor = minor_of(version);
+    f->minor = minor_of(version), f->users = 1;
     f->interface = (OrtEpFactory){.version = ORT_VERSION,
                                   .name = factory_name,
                                   .vendor = vendor,
@@ -361,6 +370,6 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
 
 OrtStatus *ReleaseEpFactory(OrtEpFactory *self)
 {
-    free(self);
+    factory_release((factory *)self);
     return NULL;
 }

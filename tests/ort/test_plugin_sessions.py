@@ -131,6 +131,13 @@ ENDS = {
         "onnxruntime.unregister_execution_provider_library('lnrnn')\n"
         "o.register()\no.register()\no.session(path).run(None, given)"
     ),
+    "no library": (
+        "kept = [o.session(path) for _ in range(2)]\n"
+        "onnxruntime.unregister_execution_provider_library('lnrnn')\n"
+        "y = kept[0].run(None, given)[0]\no.register()\n"
+        "assert (o.session(path).run(None, given)[0] == y).all()\n"
+        "del kept[0]\nkept[0].run(None, given)"
+    ),
     "threads": (
         "session = o.session(path, threads=2)\n"
         "threads = [threading.Thread(target=session.run, args=(None, given)) for _ in range(4)]\n"

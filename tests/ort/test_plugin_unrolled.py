@@ -240,6 +240,141 @@ def test_two_steps_after_one(rng, tmp_path):
     check(finished(w, [*one, *two]), rng, tmp_path, 3)
 
 
+# --- near misses: as many nodes as it takes, with the runtime's results -------------------------------------
+
+
+def agrees(proto, rng, tmp_path, **sizes):
+    """Compares a model with the runtime. The plug-in may compute it in any number of nodes."""
+    theirs, sizes = alone(proto), {"B": 2, "T": T} | sizes
+    given = {
+        i.name: rng.standard_normal([sizes.get(n, n) for n in i.shape]).astype(np.float32)
+        for i in theirs.get_inputs()
+    }
+    ours, ran, _ = profiled(proto, given, tmp_path)
+    agree(ours, theirs.run(None, given))
+    assert ran
+
+
+def stacked(w, hs, axis=0, into=None):
+    ys = [w.node("Unsqueeze", h, w.integers(axis)) for h in hs]
+    return w.node("Concat", *ys, axis=axis if into is None else into)
+
+
+def two_that_share(w, hs):
+    """Returns two Concats, each with half of all h at their places."""
+    ys = [w.node("Unsqueeze", h, w.integers(0)) for h in hs]
+    more = [w.node("Abs", y) for y in ys]
+    pairs = list(zip(ys, more, strict=True))
+    return [
+        w.node("Concat", *(pair[(k + way) % 2] for k, pair in enumerate(pairs)), axis=0) for way in (0, 1)
+    ]
+
+
+def a_row(w):
+    return next(n for n in w.nodes if n.op_type == "Unsqueeze").output[0]
+
+
+OUTPUTS = {
+    "other axis": lambda w, hs: [stacked(w, hs, 1)],
+    "axis that no Unsqueeze made": lambda w, hs: [stacked(w, hs, 1, 0)],
+    "axis of units": lambda w, hs: [stacked(w, hs, 0, 2)],
+    "backwards": lambda w, hs: [stacked(w, hs[::-1])],
+    "one twice": lambda w, hs: [stacked(w, [*hs, hs[0]])],
+    "one less": lambda w, hs: [stacked(w, hs[:-1])],
+    "two": lambda w, hs: [stacked(w, hs), stacked(w, hs)],
+    "two that share": two_that_share,
+    "row that is an output": lambda w, hs: [stacked(w, hs), a_row(w)],
+    "row that is read": lambda w, hs: [stacked(w, hs), w.node("Abs", a_row(w))],
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_that_are_joined_in_another_way(rng, tmp_path, name):
+    w = Writer()
+    hs, _ = chain(w, "GRU", [draw(rng, "GRU", D, H)] * T, xs_of(T))
+    agrees(finished(w, OUTPUTS[name](w, hs)), rng, tmp_path)
+
+
+@pytest.mark.parametrize("indices", [(-1, 0, 1), (1, 0, -1), (0, 2, 4), (4, 2, 0), (0, -4, -3)])
+def test_inputs_that_skip_or_wrap(rng, tmp_path, indices):
+    agrees(unrolled(rng, "LSTM", len(indices), indices), rng, tmp_path, T=5)
+
+
+def test_inputs_of_two_values_or_another_axis(rng, tmp_path):
+    for name, axis in (("x", 0), ("x", 1), ("z", 0)):
+        w, p, xs = Writer(), draw(rng, "GRU", D, H), []
+        for t in range(3):
+            of = name if t == 1 else "x"
+            xs.append(w.node("Gather", of, w.array(t, np.int64), axis=axis))
+        hs, _ = chain(w, "GRU", [p] * 3, xs)
+        more = [w.node("Abs", xs[0])] if name == "x" else []
+        shape = FLOAT, (3, 3, D)
+        inputs = {n: shape for n in ("x", name)} | {"h0": (FLOAT, (3, H))}
+        agrees(model(w.nodes, inputs, [*hs, *more], w.arrays), rng, tmp_path)
+
+
+@pytest.mark.parametrize("change", ["order of gates", "one more bias", "hard sigmoids", "c for a subgraph"])
+def test_another_step_in_a_chain(rng, tmp_path, change):
+    w, p, state, hs = Writer(), draw(rng, "LSTM", D, H), ("h0", "c0"), []
+    names = {key: w.array(a) for key, a in p.items()}
+    for t in range(4):
+        sides = ((f"x{t}", "ih"), (state[0], "hh"))
+        x_, h_ = (w.node("Gemm", v, names[f"weight_{k}"], names[f"bias_{k}"], transB=1) for v, k in sides)
+        a = w.node("Add", x_, h_)
+        if t == 2 and change == "one more bias":
+            a = w.node("Add", a, w.array(rng.standard_normal(4 * H)))
+        order = "ofgi" if t == 2 and change == "order of gates" else "ifgo"
+        sigmoid = "HardSigmoid" if t == 2 and change == "hard sigmoids" else "Sigmoid"
+        state = lstm(w, dict(zip(order, cut(w, a, 4, H), strict=True)), state[1], sigmoid)
+        hs.append(state[0])
+        if t == 2 and change == "c for a subgraph":
+            branches = [
+                helper.make_graph([helper.make_node(op, [state[1]], [op])], op, [],
+                                  [helper.make_tensor_value_info(op, FLOAT, None)]) for op in ("Neg", "Abs")
+            ]  # fmt: skip
+            flag = w.node("Cast", w.node("ReduceMax", "x0", keepdims=0), to=TensorProto.BOOL)
+            w.nodes.append(
+                helper.make_node("If", [flag], ["y"], then_branch=branches[0], else_branch=branches[1])
+            )
+            hs.append("y")
+    agrees(finished(w, hs), rng, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_layers_with_equal_weights(rng, tmp_path, kind):
+    """Each layer reads the one below: an x takes the place of a state."""
+    w, p, x, hs = Writer(), draw(rng, kind, H, H), "x0", []
+    for state in (("h0", "c0"), ("g0", "d0"), ("h1", "c1")):
+        x = step(w, kind, p, x, state)[0]
+        hs.append(x)
+    agrees(finished(w, hs, H), rng, tmp_path)
+
+
+def test_a_state_that_becomes_the_input(rng, tmp_path):
+    w, p = Writer(), draw(rng, "RNN", H, H)
+    hs, _ = chain(w, "RNN", [p] * 2, xs_of(2), ("h0",))
+    hs += step(w, "RNN", p, hs[-1], ("h1",))
+    hs += step(w, "RNN", p, "x3", (hs[-1],))
+    agrees(finished(w, hs, H), rng, tmp_path)
+
+
+@pytest.mark.parametrize("axes", [(1, 1, 1), (0, 1, 1), (1, 0, 0)])
+def test_inputs_and_states_with_three_axes(rng, tmp_path, axes):
+    """axes: whether x0, x1 and h0 have one more."""
+    w, names = Writer(), ("x0", "x1", "h0")
+    state = ("h0", "c0")
+    p, hs = draw(rng, "LSTM", D, H), []
+    for t in range(2):
+        state = step(w, "LSTM", p, f"x{t}", state, product="MatMul")
+        hs.append(state[0])
+    proto = finished(w, hs)
+    for value in proto.graph.input:
+        if value.name in names and axes[names.index(value.name)]:
+            width = value.type.tensor_type.shape.dim[1].dim_value
+            value.CopyFrom(helper.make_tensor_value_info(value.name, FLOAT, (2, "B", width)))
+    agrees(proto, rng, tmp_path, B=3)
+
+
 # --- several chains -----------------------------------------------------------------------------------------
 
 
