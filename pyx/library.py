@@ -71,8 +71,10 @@ def link(command: list[str], objects: list[str], target: Path, system: str, thre
 
 
 def link_plugin(command: list[str], objects: list[str], target: Path, system: str, library: Path) -> None:
-    """Links the plug-in for ONNX Runtime. It loads liblnrnn from its own folder."""
-    _link(command, objects, target, system, [str(library), *rpath(system)])
+    """Links the plug-in for ONNX Runtime. It loads liblnrnn from its own folder. The runtime may unload it
+    while sessions need it: on Linux it stays in memory."""
+    stays = [] if system == "darwin" else ["-Wl,-z,nodelete"]
+    _link(command, objects, target, system, [str(library), *rpath(system), *stays])
 
 
 def _link(command: list[str], objects: list[str], target: Path, system: str, libraries: list[str]) -> None:

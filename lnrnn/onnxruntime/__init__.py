@@ -11,16 +11,21 @@ nodes the plug-in leaves to it, and why.
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
-from ..errors import bad_value, choice, integer
+from ..errors import bad_type, bad_value, choice, integer
 
 __all__ = ["ep_name", "library_path", "register", "session"]
 
 _PROVIDER = "LnrnnExecutionProvider"
 _OLDEST = 1, 24
+_SESSION_ARGUMENTS = (
+    "sess_options", "providers", "provider_options", "enable_fallback", "disabled_optimizers",
+    "read_config_from_model",
+)  # fmt: skip
 _registering = threading.Lock()
 
 
@@ -94,7 +99,7 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     ------
     ImportError
         If onnxruntime is not installed or is older than 1.24.
-    ValueError
+    ValueError, TypeError
         If an argument is wrong.
 
     Examples
@@ -103,27 +108,43 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     >>> session = lnrnn.onnxruntime.session("model.onnx", dtype="int8")  # doctest: +SKIP
     >>> y, h = session.run(None, {"x": x})  # doctest: +SKIP
     """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise bad_type("path", "a path, or a file's contents as bytes", path)
+    file = path if isinstance(path, bytes) else os.fsdecode(path)
     weights = "float32" if dtype is None else choice("dtype", dtype, ("float32", "bfloat16", "int8"))
     threads = integer("threads", threads, 1, 1024)
-    for name in ("providers", "provider_options"):
-        if session_arguments.get(name) is not None:
-            do = "add other providers to sess_options"
-            raise bad_value(name, "left out", session_arguments[name], do)
+    for name, value in session_arguments.items():
+        if name not in _SESSION_ARGUMENTS:  # the runtime ignores arguments that it does not know
+            raise TypeError(f"session() got an unexpected keyword argument {name!r}")
+        if name in ("providers", "provider_options") and value is not None:
+            raise bad_value(name, "left out", value, "add other providers to sess_options")
     runtime = _register()
     options = session_arguments.pop("sess_options", None)
     devices = {device.ep_name: device for device in reversed(runtime.get_ep_devices())}
-    chosen = {_PROVIDER: {"dtype": weights, "threads": str(threads)}}
+    settings = {"dtype": weights, "threads": str(threads)}
     if options is None:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
+        _add(options, devices[_PROVIDER], settings)
         # The runtime warns of nodes on a provider that is not named.
-        chosen["CPUExecutionProvider"] = {}
-    for name, settings in chosen.items():
-        options.add_provider_for_devices([devices[name]], settings)
+        options.add_provider_for_devices([devices["CPUExecutionProvider"]], {})
+    else:
+        _add(options, devices[_PROVIDER], settings)
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
-    file = path if isinstance(path, bytes) else str(path)
     return runtime.InferenceSession(file, sess_options=options, **session_arguments)
+
+
+def _add(options: Any, device: Any, settings: dict[str, str]) -> None:
+    """Adds the plug-in to options of a session, or changes its settings if an earlier session had them."""
+    entries = {f"ep.{_PROVIDER.lower()}.{name}": value for name, value in settings.items()}
+    try:
+        former = {name: options.get_session_config_entry(name) for name in entries}
+    except RuntimeError:  # there are none
+        options.add_provider_for_devices([device], settings)
+    else:
+        for name in (name for name in entries if entries[name] != former[name]):
+            options.add_session_config_entry(name, entries[name])
 
 
 def _register() -> Any:

@@ -34,6 +34,7 @@ typedef struct OrtValueInfo OrtValueInfo;
 typedef struct OrtOpAttr OrtOpAttr;
 typedef struct OrtEpGraphSupportInfo OrtEpGraphSupportInfo;
 typedef struct OrtKernelContext OrtKernelContext;
+typedef const char *const *ort_texts;
 
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 }; /* codes of a status */
 enum {
@@ -72,7 +73,7 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(read_attribute, 272, OrtStatus *, (const OrtOpAttr *, int type, void *, size_t bytes, size_t *needed)) \
     F(value_name, 289, OrtStatus *, (const OrtValueInfo *, const char **))                                   \
     F(value_type, 290, OrtStatus *, (const OrtValueInfo *, const OrtTypeInfo **))                            \
-    F(get_pair, 297, const char *, (const OrtKeyValuePairs *, const char *key))                              \
+    F(get_pairs, 298, void, (const OrtKeyValuePairs *, ort_texts *keys, ort_texts *values, size_t *))        \
     F(release_pairs, 300, void, (OrtKeyValuePairs *))                                                        \
     F(device_type, 307, int, (const OrtHardwareDevice *))                                                    \
     F(provider_table, 317, const void *, (void))                                                             \

@@ -14,6 +14,7 @@ typedef struct {
     OrtEpFactory interface; /* first: the runtime has a pointer to it */
     ort_functions ort;
     int minor; /* the runtime is version 1.minor */
+    int users; /* the runtime, and all sessions, which may live longer */
 } factory;
 
 typedef struct {
@@ -26,6 +27,12 @@ typedef struct {
     uint64_t *said; /* (said_count) hashes of logged texts */
     size_t said_count;
 } provider;
+
+static void factory_release(factory *f)
+{
+    if (!__atomic_sub_fetch(&f->users, 1, __ATOMIC_ACQ_REL))
+        free(f);
+}
 
 /* --- claims --------------------------------------------------------------------------------------------- */
 
@@ -163,35 +170,44 @@ static const char *provider_name(const OrtEp *ep)
     return PROVIDER;
 }
 
-/* Reads the options dtype and threads. */
-static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
+/* Sets an option, or writes a text that refuses it. */
+static void set_option(provider *p, const char *name, const char *value, char text[REASON])
 {
     static const char *const names[] = {
         [LNRNN_WEIGHT_F32] = "float32", [LNRNN_WEIGHT_BF16] = "bfloat16", [LNRNN_WEIGHT_I8] = "int8"};
+    if (!strcmp(name, "dtype")) {
+        for (p->weights = 0; p->weights <= LNRNN_WEIGHT_I8; p->weights++)
+            if (!strcmp(value, names[p->weights]))
+                return;
+        snprintf(text, REASON, "lnrnn: option dtype must be float32, bfloat16 or int8, got %.60s", value);
+    } else if (!strcmp(name, "threads")) {
+        char *end = NULL;
+        const long n = strtol(value, &end, 10);
+        p->threads = (int)n;
+        if (end != value && !*end && n >= 1 && n <= LNRNN_MOST_THREADS)
+            return;
+        snprintf(text, REASON, "lnrnn: option threads must be between 1 and %d, got %.60s",
+                 LNRNN_MOST_THREADS, value);
+    } else
+        snprintf(text, REASON, "lnrnn: the options are dtype and threads, got %.60s", name);
+}
+
+static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
+{
     const ort_functions *const ort = &p->owner->ort;
     OrtKeyValuePairs *pairs = NULL;
+    ort_texts keys = NULL, values = NULL;
+    const size_t prefix = sizeof OPTION - 1;
+    size_t n = 0;
     char text[REASON] = "";
     OrtStatus *const status = ort->session_entries(session, &pairs);
     if (status)
         return status;
-    const char *const dtype = ort->get_pair(pairs, OPTION "dtype"), *const threads = ort->get_pair(
-                                                                        pairs, OPTION "threads");
+    ort->get_pairs(pairs, &keys, &values, &n);
     p->weights = LNRNN_WEIGHT_F32, p->threads = 1;
-    if (dtype) {
-        while (p->weights <= LNRNN_WEIGHT_I8 && strcmp(dtype, names[p->weights]))
-            p->weights++;
-        if (p->weights > LNRNN_WEIGHT_I8)
-            snprintf(text, sizeof text, "lnrnn: option dtype must be float32, bfloat16 or int8, got %.60s",
-                     dtype);
-    }
-    if (threads) {
-        char *end = NULL;
-        const long n = strtol(threads, &end, 10);
-        if (end == threads || *end || n < 1 || n > LNRNN_MOST_THREADS)
-            snprintf(text, sizeof text, "lnrnn: option threads must be between 1 and %d, got %.60s",
-                     LNRNN_MOST_THREADS, threads);
-        p->threads = (int)n;
-    }
+    for (size_t k = 0; k < n && !*text; k++)
+        if (!strncmp(keys[k], OPTION, prefix))
+            set_option(p, keys[k] + prefix, values[k], text);
     ort->release_pairs(pairs);
     return *text ? ort->create_status(ORT_INVALID_ARGUMENT, text) : NULL;
 }
@@ -210,7 +226,7 @@ static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *dev
                          const OrtKeyValuePairs *const *data, size_t count, const OrtSessionOptions *session,
                          const OrtLogger *logger, OrtEp **ep)
 {
-    const factory *const f = (const factory *)self;
+    factory *const f = (factory *)self;
     (void)devices, (void)data, (void)count;
     *ep = NULL;
     provider *const p = calloc(1, sizeof *p);
@@ -227,15 +243,17 @@ static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *dev
     OrtStatus *const status = read_options(p, session);
     if (status)
         provider_free(p);
-    else
+    else {
         *ep = &p->interface;
+        __atomic_add_fetch(&f->users, 1, __ATOMIC_RELAXED);
+    }
     return status;
 }
 
 static void release(OrtEpFactory *self, OrtEp *ep)
 {
-    (void)self;
     provider_free((provider *)ep);
+    factory_release((factory *)self);
 }
 
 /* --- the factory ---------------------------------------------------------------------------------------- */
@@ -334,7 +352,7 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
     if (!f)
         return ort.create_status(ORT_FAIL, "lnrnn: no memory for the provider");
     f->ort = ort;
-    f->minor = minor_of(version);
+    f->minor = minor_of(version), f->users = 1;
     f->interface = (OrtEpFactory){.version = ORT_VERSION,
                                   .name = factory_name,
                                   .vendor = vendor,
@@ -352,6 +370,6 @@ OrtStatus *CreateEpFactories(const char *registered_name, const OrtApiBase *base
 
 OrtStatus *ReleaseEpFactory(OrtEpFactory *self)
 {
-    free(self);
+    factory_release((factory *)self);
     return NULL;
 }

@@ -81,8 +81,11 @@ def test_pairs_of_session_options(table):
     add = ctypes.CFUNCTYPE(P, P, ctypes.c_char_p, ctypes.c_char_p)(table[130])
     assert not add(chosen, b"key", b"value")
     assert not function(table, "session_entries", P, P, P)(chosen, ctypes.addressof(pairs))
-    get = function(table, "get_pair", ctypes.c_char_p, P, ctypes.c_char_p)
-    assert get(pairs, b"key") == b"value" and get(pairs, b"other") is None
+    texts = ctypes.POINTER(ctypes.c_char_p)
+    keys, values, count = texts(), texts(), SIZE()
+    get = function(table, "get_pairs", None, P, P, P, P)
+    get(pairs, *(ctypes.addressof(each) for each in (keys, values, count)))
+    assert (keys[: count.value], values[: count.value]) == ([b"key"], [b"value"])
     function(table, "release_pairs", None, P)(pairs)
 
 

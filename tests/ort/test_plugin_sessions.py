@@ -131,6 +131,13 @@ ENDS = {
         "onnxruntime.unregister_execution_provider_library('lnrnn')\n"
         "o.register()\no.register()\no.session(path).run(None, given)"
     ),
+    "no library": (
+        "kept = [o.session(path) for _ in range(2)]\n"
+        "onnxruntime.unregister_execution_provider_library('lnrnn')\n"
+        "y = kept[0].run(None, given)[0]\no.register()\n"
+        "assert (o.session(path).run(None, given)[0] == y).all()\n"
+        "del kept[0]\nkept[0].run(None, given)"
+    ),
     "threads": (
         "session = o.session(path, threads=2)\n"
         "threads = [threading.Thread(target=session.run, args=(None, given)) for _ in range(4)]\n"
@@ -159,6 +166,26 @@ def test_arguments_of_session(rng):
         lnrnn.onnxruntime.session(proto, threads=0)
     with pytest.raises(ValueError, match="providers must be left out"):
         lnrnn.onnxruntime.session(proto, providers=["CPUExecutionProvider"])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dtpye'"):
+        lnrnn.onnxruntime.session(proto, dtpye="int8")
+    for path in (None, bytearray(proto), recurrent(rng, "GRU")):
+        with pytest.raises(TypeError, match="path must be a path, or a file's contents as bytes, got"):
+            lnrnn.onnxruntime.session(path)
     session = lnrnn.onnxruntime.session(proto, sess_options=options())
     assert session.get_providers()[0] == lnrnn.onnxruntime.ep_name() == "LnrnnExecutionProvider"
     assert isinstance(session, onnxruntime.InferenceSession)
+
+
+def test_options_serve_several_sessions(rng):
+    proto, given, chosen = recurrent(rng, "LSTM"), feed(rng, "LSTM"), options(4)
+    for dtype in ("float32", "float32", "int8", "float32"):
+        ours = plugged(proto, sess_options=chosen, dtype=dtype).run(None, given)
+        agree(ours, plugged(proto, dtype=dtype).run(None, given), 0)
+
+
+def test_a_path_with_spaces_and_other_letters(rng, tmp_path):
+    path = tmp_path / "ein Modell \u00fc \u65e5.onnx"
+    path.write_bytes(recurrent(rng, "GRU").SerializeToString())
+    given = feed(rng, "GRU")
+    for each in (path, str(path)):
+        agree(lnrnn.onnxruntime.session(each).run(None, given), alone(path.read_bytes()).run(None, given))

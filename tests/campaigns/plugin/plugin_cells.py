@@ -93,28 +93,44 @@ def by_exporters(rng: Rng) -> tuple[onnx.ModelProto, bool]:
     return onnx_loops.loop(rng, kind, D=D, H=H, add=add, **options), False
 
 
-def unrolled(proto: onnx.ModelProto, steps: int) -> onnx.ModelProto:
-    """Returns `steps` copies of a step, each with the states of the one before. The outputs end with them."""
-    graph, nodes, outputs, more = proto.graph, [], [], []
+def unrolled(rng: Rng, proto: onnx.ModelProto, steps: int) -> onnx.ModelProto:
+    """Returns `steps` copies of a step, each with the states of the one before. x may be one input of all
+    steps, forwards or backwards, and a Concat may join the outputs. The outputs end with the last states."""
+    graph, w = proto.graph, Writer()
     states = [i.name for i in graph.input if i.name != "x"]
     new = [o.name for o in graph.output][-len(states) :]
+    one_x, joined, first, by = rng.random() < 0.6, rng.random() < 0.6, int(rng.integers(2)), 1
+    if rng.random() < 0.3:
+        first, by = first + steps - 1, -1
+    ys, more = [], {}
+    for i in graph.input:
+        shape = [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim]
+        if i.name != "x":
+            more[i.name] = shape
+        elif one_x:
+            more["x"] = [steps + 1, *shape]
+        else:
+            more |= {f"x{t}": shape for t in range(steps)}
     for t in range(steps):
-        names = {a.name: a.name for a in graph.initializer} | {"x": f"x{t}", "": ""}
-        names |= {h: h if not t else f"{after}_{t - 1}" for h, after in zip(states, new, strict=True)}
+        x = w.node("Gather", "x", w.array(first + by * t, np.int64), axis=0) if one_x else f"x{t}"
+        names = {a.name: f"{a.name}_0" for a in graph.initializer} | {"x": x, "": ""}
+        names |= {h: h if not t else f"{after}_{t - 1}_0" for h, after in zip(states, new, strict=True)}
         for node in graph.node:
             copy = onnx.NodeProto()
             copy.CopyFrom(node)
             del copy.input[:], copy.output[:]
-            copy.input.extend(names.get(name, f"{name}_{t}") for name in node.input)
-            copy.output.extend(f"{name}_{t}" if name else "" for name in node.output)
-            copy.name = f"{node.name}_{t}"
-            nodes.append(copy)
-        outputs += [f"{new[0]}_{t}"] if t + 1 < steps else [f"{name}_{t}" for name in new]
-    for i in graph.input:
-        shape = [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim]
-        more += [(f"x{t}", shape) for t in range(steps)] if i.name == "x" else [(i.name, shape)]
-    own = {a.name: numpy_helper.to_array(a) for a in graph.initializer}
-    return model(nodes, {name: (FLOAT, shape) for name, shape in more}, outputs, own,
+            copy.input.extend(names.get(name, f"{name}_{t}_0") for name in node.input)
+            copy.output.extend(f"{name}_{t}_0" if name else "" for name in node.output)
+            copy.name = f"{node.name}_{t}_0"
+            w.nodes.append(copy)
+        ys.append(f"{new[0]}_{t}_0")
+    if joined:
+        outputs = [w.node("Concat", *(w.node("Unsqueeze", y, w.integers(0)) for y in ys), axis=0)]
+    else:
+        outputs = ys[:-1]
+    outputs += [f"{name}_{steps - 1}_0" for name in new]
+    own = w.arrays | {f"{a.name}_0": numpy_helper.to_array(a) for a in graph.initializer}
+    return model(w.nodes, {name: (FLOAT, shape) for name, shape in more.items()}, outputs, own,
                  proto.opset_import[0].version)  # fmt: skip
 
 
@@ -135,8 +151,8 @@ def drawn(seed: int) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     """Returns a model, and the inputs of two calls."""
     rng = np.random.default_rng(seed)
     proto, one = pick(rng, (by_to_onnx, by_exporters))(rng)
-    if one and rng.random() < 0.4:
-        proto = unrolled(proto, int(rng.integers(2, 4)))
+    if one and rng.random() < 0.5:
+        proto = unrolled(rng, proto, int(rng.integers(2, 6)))
     return proto, inputs_of(rng, proto)
 
 

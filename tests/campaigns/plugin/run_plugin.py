@@ -39,7 +39,10 @@ except ImportError:
 LIMIT = 2e-5
 ROUNDED = 1e-3  # of y, if 8 bits represent few numbers exactly
 # A contradictory node, or a step, whose error cannot name an input.
-NAMED = r"node '.*'.*: (the shape of )?(input|attribute) \w+|a step's input and states|of a loop|a loop has"
+NAMED = (
+    r"node '.*'.*: (the shape of )?(input|attribute) \w+|a step's input and states|of a loop|a loop has"
+    r"|unrolled step"
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
