@@ -60,6 +60,7 @@ typedef struct {
     value *values[LISTS];
     atom *atoms[LISTS];
     size_t atom_count;
+    int with_rows; /* a constant with equal rows is a vector */
     int joined; /* a product with a Concat is a sum of products with its parts, for cells with one matrix for x and h */
     int searches, is_alone; /* is_alone: the graph is one node, whose neighbours are unknown */
     value **in, **out;      /* inputs and outputs */
@@ -144,6 +145,7 @@ const sum *plus(graph *g, const sum *a, const sum *b, double sign);
 const sum *times(graph *g, const sum *a, const sum *b);
 const sum *cut(graph *g, const sum *a, size_t start, size_t stop);
 const sum *single(graph *g, atom *a);
+const sum *summand_sum(graph *g, const summand *s);
 const sum *number_sum(graph *g, double number);
 /* `other` has the rank of the result. */
 const sum *constant_sum(graph *g, const value *v, size_t rank);
@@ -224,6 +226,16 @@ typedef struct step {
 step *step_match(graph *g, value *v, int with_rnn);
 const char *constant_name(int k);
 
+/* --- accept.c: the nodes of steps ------------------------------------------------------------------------- */
+
+enum { MOST_STEP_NODES = 400 };
+/* Adds the nodes that compute v from the inputs of the step and constants, since the last change of g->searches. Returns 0 if
+ * they read another value. */
+int step_collect(graph *g, step *s, value *v);
+/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. Also returns 1 if
+ * the step computes its own x, h0 or c0. */
+int step_is_read_outside(const graph *g, const step *s);
+
 /* --- loops.c: a Loop or Scan whose body is one step ------------------------------------------------------ */
 
 /* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
@@ -243,13 +255,18 @@ int loop_match(graph *g, node *n, graph *body, loop *l);
 graph *graph_create(void);
 void graph_free(graph *g);
 
-/* --- chains.c: unrolled loops ---------------------------------------------------------------------------- */
+/* --- first_step.c, chains.c: unrolled loops ---------------------------------------------------------------------------- */
 
-/* Step t reads x[first + t * direction] of x (.., B, D), or, if x is NULL, a value of its own. y (T, B, P) or NULL. */
+/* Returns the step before s, which has states of 0, or NULL. Its inputs h0 and c0 are NULL. *rows: the number of sequences, or 1 if
+ * it depends on x alone. Takes the step's nodes. */
+step *step_from_zeros(graph *g, const step *s, size_t *rows);
+
+/* Step t reads x[first + t * direction] of x (.., B, D), or, if x is NULL, a value of its own. y (T, B, P) or NULL.
+ * rows: B must be this number, if it is not 1. */
 typedef struct {
-    step **steps; /* (count) */
+    step **steps; /* (count); the states of the first one are 0 if its h0 is NULL */
     node **nodes; /* (node_count) */
-    size_t count, node_count;
+    size_t count, node_count, rows;
     int64_t first, direction;
     value *x, *y;
 } chain;

@@ -7,9 +7,9 @@
 
 typedef struct {
     kernel_base base;
-    size_t steps, widths[VALUES];    /* T; D, P, H */
-    int64_t first, direction;        /* of the steps in x */
-    int x, h0, c0, y, c, *x_t, *h_t; /* places in the fused node; -1: none. x_t (T), h_t (T) */
+    size_t steps, rows, widths[VALUES]; /* T; B, or 1 if the inputs have B; D, P, H */
+    int64_t first, direction;           /* of the steps in x */
+    int x, h0, c0, y, c, *x_t, *h_t;    /* places in the fused node; -1: none. x_t (T), h_t (T) */
 } kernel;
 
 static OrtStatus *refuse(const kernel *k, const char *text)
@@ -46,11 +46,11 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     const kernel *const k = (const kernel *)info;
     const size_t T = k->steps, D = k->widths[VALUE_X], P = k->widths[VALUE_H0], H = k->widths[VALUE_C0];
     tensor x = {0}, h0 = {0}, c0 = {0}, x_t;
-    int64_t B = 1, first = k->first;
+    int64_t B = (int64_t)k->rows, first = k->first;
     float *y = NULL, *c = NULL, *h = NULL;
     char message[LNRNN_MESSAGE] = "";
     (void)state;
-    OrtStatus *status = read(k, context, k->h0, VALUE_H0, 2, &h0, &B);
+    OrtStatus *status = read(k, context, k->h0, VALUE_H0, 2, &h0, &B); /* h0 and c0 may be left out: 0 */
     if (!status)
         status = read(k, context, k->c0, VALUE_C0, 2, &c0, &B);
     if (!status && k->x >= 0)
@@ -76,7 +76,8 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
         return status;
     const size_t rows = (size_t)B, is_whole = k->x >= 0 && k->direction > 0 && x.shape[1] == B;
     const size_t x_bytes = is_whole ? 0 : whole_lines(T * rows * D),
-                 y_bytes = y ? 0 : whole_lines(T * rows * P), h_bytes = whole_lines(rows * P),
+                 y_bytes = y ? 0 : whole_lines(T * rows * P),
+                 h_bytes = k->h0 >= 0 ? whole_lines(rows * P) : 0,
                  c_bytes = k->c0 >= 0 ? whole_lines(rows * H) : 0;
     run_memory *const m = memory_take(k->base.pool, x_bytes + y_bytes + h_bytes + c_bytes + 64);
     if (!m)
@@ -92,7 +93,8 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
         else if (!(status = input_at(k->base.ort, context, k->x_t[t], &x_t)))
             copy_rows(x_t.data, x_t.shape[0], B, D, own_x + t * rows * D);
     }
-    copy_rows(h0.data, h0.shape[0], B, P, own_h);
+    if (h_bytes)
+        copy_rows(h0.data, h0.shape[0], B, P, own_h);
     if (c_bytes)
         copy_rows(c0.data, c0.shape[0], B, H, own_c);
     y = y ? y : own_y;
@@ -100,7 +102,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
                                   .sequences = rows,
                                   .threads = k->base.threads,
                                   .x = is_whole ? all + (size_t)(first * B) * D : own_x,
-                                  .h0 = own_h,
+                                  .h0 = h_bytes ? own_h : NULL,
                                   .c0 = c_bytes ? own_c : NULL,
                                   .y = y,
                                   .cn = c};
@@ -137,7 +139,7 @@ OrtNodeComputeInfo *chain_kernel(const ort_functions *ort, const chain *c, const
         return NULL;
     }
     k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
-    k->steps = c->count, k->first = c->first, k->direction = c->direction;
+    k->steps = c->count, k->rows = c->rows, k->first = c->first, k->direction = c->direction;
     k->widths[VALUE_X] = s->input_size, k->widths[VALUE_H0] = s->state_size, k->widths[VALUE_C0] = s->units;
     k->x_t = malloc(c->count * sizeof *k->x_t), k->h_t = malloc(c->count * sizeof *k->h_t);
     int right = k->x_t && k->h_t && !failed(ort, ort->node_input_count(fused, &inputs))
@@ -148,11 +150,11 @@ OrtNodeComputeInfo *chain_kernel(const ort_functions *ort, const chain *c, const
             && !failed(ort, ort->node_outputs(fused, out, outputs));
     if (right) {
         k->x = c->x ? place_of(ort, c->x->info, in, inputs) : -1;
-        k->h0 = place_of(ort, s->in[VALUE_H0]->info, in, inputs);
+        k->h0 = s->in[VALUE_H0] ? place_of(ort, s->in[VALUE_H0]->info, in, inputs) : -1;
         k->c0 = s->in[VALUE_C0] ? place_of(ort, s->in[VALUE_C0]->info, in, inputs) : -1;
         k->y = c->y ? place_of(ort, c->y->info, out, outputs) : -1;
         k->c = last->out[1] ? place_of(ort, last->out[1]->info, out, outputs) : -1;
-        right = k->h0 >= 0 && (!c->x || k->x >= 0) && (!s->in[VALUE_C0] || k->c0 >= 0);
+        right = (!s->in[VALUE_H0] || k->h0 >= 0) && (!c->x || k->x >= 0) && (!s->in[VALUE_C0] || k->c0 >= 0);
         found = (size_t)(k->y >= 0) + (size_t)(k->c >= 0);
     }
     for (size_t t = 0; t < c->count && right; t++) {

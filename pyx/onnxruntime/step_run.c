@@ -162,7 +162,7 @@ OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const O
     size_t found = 0;
     for (int i = 0; i < VALUES && right; i++) {
         k->in[i] = s->in[i] ? place_of(ort, s->in[i]->info, in, inputs) : -1;
-        found += k->in[i] >= 0;
+        found += k->in[i] >= 0 && !(i == VALUE_C0 && k->in[i] == k->in[VALUE_H0]);
         right = !s->in[i] || k->in[i] >= 0;
     }
     right &= found == inputs;

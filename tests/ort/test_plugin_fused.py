@@ -303,12 +303,17 @@ def test_another_epsilon_is_used(rng, tmp_path):
 
 
 @pytest.mark.parametrize("fault", [
-    {"half": 0.5}, {"candidate": "Relu"}, {"candidate": "Softsign"}, {"old_c": "h0"}, {"old_c": "g"},
+    {"half": 0.5}, {"candidate": "Relu"}, {"candidate": "Softsign"}, {"old_c": "g"},
     {"eps": (1e-5, 1e-3)},
 ], ids=str)  # fmt: skip
 def test_another_cell_is_left(rng, tmp_path, fault):
     w, v = lstm_step(rng, **fault)
     check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path, nodes=0)
+
+
+def test_one_value_may_be_both_states(rng, tmp_path):
+    w, v = lstm_step(rng, old_c="h0")
+    check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a", "i", "si", "n", "t"])
