@@ -148,9 +148,9 @@ def accelerate(
     Some modules do not change, and the report says why. They have a forward set on the object, or a derived
     class with other parts of torch.nn's forward. Or they are quantised or scripted. Or lnrnn does not know
     their class, and they seem recurrent. This is shown by the name of the class (RNN, LSTM, GRU, Recurrent,
-    Cell), or by parameters with shapes of W_ih and W_hh. It is also shown by a method that takes a state (h,
-    hx, hidden, state), or by a loop with gates and one matrix for x and h. With `check`, modules that get
-    their own last output in a later call are found too.
+    Cell), or by parameters with shapes of W_ih and W_hh. A method that takes a state (h, hx, hidden, state)
+    shows it too, or a loop with gates and one matrix for x and h. With `check`, modules that get their own
+    last output in a later call are found too.
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
     compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
