@@ -112,6 +112,16 @@ class Served:
         given = (*parameters, *statistics)
         return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))
 
+    @property
+    def count(self) -> int:
+        """The number of parameters and statistics."""
+        return len(self._given)
+
+    def changed(self, given: Sequence[Array]) -> list[int]:
+        """Returns the places of arrays that have other bytes than those of the constructor."""
+        pairs = enumerate(zip(self._given, given, strict=False))
+        return [k for k, (kept, now) in pairs if not _same_bytes(kept, now)]
+
 
 def _same_bytes(kept: Array, given: Array) -> bool:
     if kept.shape != given.shape or kept.dtype != given.dtype:

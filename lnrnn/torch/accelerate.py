@@ -8,19 +8,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type, choice, flag
-from ..importers.checking import Unchecked, compared
 from ..importers.probes import one_thread
-from ..importers.running import numbers, tensors, unchanged
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype
 from . import computed, custom_modules, derived, torch_nn
 from .accelerated import Accelerated
+from .model_checks import call, compare_outputs, compare_weights
 from .modules import Twin
 from .recurrences import Calls, why_called, why_unknown
 from .short_weights import Rounding, rounding, use
@@ -94,7 +91,8 @@ def accelerate(
     check : tensor, tuple of arguments or dict of keyword arguments, optional
         An input of the model. The model is run on this input before and after the change, in evaluation mode
         and without gradients. If the outputs differ by more than rounding, the model is restored and a
-        ValueError is raised. Flags, buffers and torch's random state do not change.
+        ValueError is raised. Flags, buffers and torch's random state do not change. Modules that lnrnn
+        computes already are checked for weights that were written without notice.
     dtype : {"float32", "bfloat16", "int8"}, optional
         The type of the packed weights in calls without gradients, as in `lnrnn.LSTM.to_dtype`. It is set in
         all modules that lnrnn computes, also in modules of lnrnn.torch. Default: float32, or as set before.
@@ -115,7 +113,8 @@ def accelerate(
     TypeError
         If model or check is of another type.
     ValueError
-        If the model's outputs on the input `check` change, or are not finite with dtype. For another dtype.
+        If the model's outputs on the input `check` change, or are not finite with dtype. With `check`, if
+        weights of an accelerated module were written without notice. For another dtype.
 
     Notes
     -----
@@ -127,12 +126,14 @@ def accelerate(
     torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
     set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
-    Calls without gradients keep packed weights. A call packs them again after a change: of a parameter's
-    address or layout, of torch's count of writes, or of one of 8 elements. Torch does not count writes of
-    fused optimisers, and those through p.data, NumPy or other memory of the same numbers. Such a write is
-    noticed if it changes one of these elements, as an optimiser's step does. After a write of a few elements,
-    set `module.frozen = False`, which compares all bytes. `check` compares modules as they are replaced, so
-    it finds no later write. Inference tensors and shared memory are compared byte for byte.
+    Calls keep packed weights. A call packs them again after a change: of a parameter's address or layout, of
+    torch's count of writes, or of one of 8 elements. Torch does not count writes of fused optimisers, and
+    those through p.data, NumPy or other memory of the same numbers. Such a write is noticed if it changes one
+    of these elements, as an optimiser's step does. After a write of a few elements, set
+    `module.frozen = False`, or call accelerate(model, check=inputs) again. This compares all bytes of the
+    weights of all modules that lnrnn computes. If some were written without notice, it raises a ValueError
+    with their names, and the next calls use the present weights. Inference tensors and shared memory are
+    compared byte for byte in each call.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
@@ -147,8 +148,9 @@ def accelerate(
     Some modules do not change, and the report says why. They have a forward set on the object, or a derived
     class with other parts of torch.nn's forward. Or they are quantised or scripted. Or lnrnn does not know
     their class, and they seem recurrent. This is shown by the name of the class (RNN, LSTM, GRU, Recurrent,
-    Cell), or by parameters with shapes of W_ih and W_hh. With `check`, modules that get their own last output
-    in a later call are found too.
+    Cell), or by parameters with shapes of W_ih and W_hh. A method that takes a state (h, hx, hidden, state)
+    shows it too, or a loop with gates and one matrix for x and h. With `check`, modules that get their own
+    last output in a later call are found too.
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
     compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
@@ -178,7 +180,9 @@ def accelerate(
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
     frozen = flag("frozen", frozen)
-    run = None if check is None else _call(model, check)
+    run = None if check is None else call(model, check)
+    if run:
+        compare_weights(model)
     report = Report([], [], None if dtype is None else choice("dtype", dtype, DTYPES), _frozen=frozen)
     try:
         if report.dtype is not None:
@@ -191,7 +195,8 @@ def accelerate(
         _replace(model, report)
         _add_called(model, calls, report)
         if run:
-            _compare(model, run, before, report)
+            names = [name for name, _ in report.replaced]
+            compare_outputs(model, run, before, names, repr(report))
         if report.dtype is not None:
             _set_dtype(model, report.dtype, report)
             if run:
@@ -339,77 +344,3 @@ def _add_called(model: torch.nn.Module, calls: Calls, report: Report) -> None:
             for known in listed
         ):
             report.left.append((name, why_called(calls.found[id(module)])))
-
-
-# --- the check ----------------------------------------------------------------------------------------------
-
-Arrays = list[np.ndarray]
-
-
-def _call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
-    """Returns a function that runs the model on the input `check`, and returns its tensors as arrays."""
-    arguments: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}
-    if isinstance(check, (Tensor, PackedSequence)):
-        arguments = (check,)
-    elif isinstance(check, tuple):
-        arguments = check
-    elif isinstance(check, dict):
-        named = check
-    else:
-        expected = "None, a tensor, a tuple of arguments or a dict of keyword arguments"
-        raise bad_type("check", expected, check)
-
-    def run() -> Arrays:
-        with unchanged(model, torch):
-            result = [numbers(t) for t in tensors(model(*arguments, **named))]
-        if not result:
-            raise ValueError("check must be for a model that returns tensors, got a model that returns none")
-        return result
-
-    return run
-
-
-def _compare(model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, report: Report) -> None:
-    """Raises ValueError if the outputs of `run` differ from `before`, those before the change."""
-    weights = [p for name, _ in report.replaced for p in model.get_submodule(name).parameters()]
-    weights = weights or list(model.parameters()) if report.replaced else []
-    if not weights:
-        return
-    eps = max(torch.finfo(p.dtype).eps for p in weights)
-    generator = torch.Generator().manual_seed(1)
-
-    def disturbed() -> Arrays:
-        with unchanged(model, torch):  # which restores the weights
-            for p in {id(p): p for p in weights}.values():
-                signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
-                p.mul_((1 + eps * signs).to(p))
-            return finite(run())
-
-    after = run()
-    shapes, now = ([a.shape for a in outputs] for outputs in (before, after))
-    if shapes != now:
-        raise ValueError(f"the model's outputs were of shapes {shapes}, and are of {now}; it is restored")
-    known = [np.isfinite(a) for a in before]
-
-    def finite(outputs: Arrays) -> Arrays:
-        return [np.where(at, a, 0) for at, a in zip(known, outputs, strict=True)]
-
-    masked = [
-        (np.where(at, 0, a), np.where(np.isfinite(b), 0, b))
-        for at, a, b in zip(known, before, after, strict=True)
-    ]
-    if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):
-        raise ValueError(
-            f"the model has NaN or infinity at other places than before, and is restored:\n{report}"
-        )
-    try:
-        difference, limit = compared(finite(before), finite(after), disturbed, eps)
-    except Unchecked as reason:
-        raise ValueError(f"the model could not be checked, and is restored: {reason}") from None
-    if difference > limit:
-        raise ValueError(
-            f"the model's outputs on the input of check differ by up to {difference:.3g} from those before, "
-            f"where rounding explains {limit:.1g}; the model is restored. A replaced module has other "
-            f"results than before:\n{report}"
-        )

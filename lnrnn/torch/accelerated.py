@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from ..errors import choice
 from . import computed
-from .kept import Keeping
+from .kept import Keeping, forget
 from .modules import ENGINES
 
 Tensor = torch.Tensor
@@ -74,7 +74,7 @@ class Accelerated(Keeping):
     @engine.setter
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
-        self._forget()
+        forget(self)
 
     def __prepare_scriptable__(self) -> Any:
         """torch.jit.script calls this for each module."""
@@ -140,6 +140,9 @@ class Accelerated(Keeping):
                 raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
             return super().forward(input, hx)
         return self._computed(input, hx, parameters)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return dict(zip(self._names(self), self._parameter_list(), strict=True))
 
     def _parameter_list(self) -> list[Tensor]:
         return [getattr(self, name) for name in self._names(self)]

@@ -49,6 +49,11 @@ def kept(module: Any, names: Sequence[str]) -> list[Tensor]:
     return weights
 
 
+def forget(module: Any) -> None:
+    """Lets the next call compute the weights of a module."""
+    _computed.pop(module, None)
+
+
 def as_torch(module: Any, names: Sequence[str]) -> list[Tensor]:
     """Returns the weights of a parametrized module, computed as often as torch.nn's forward computes them.
 

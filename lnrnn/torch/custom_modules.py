@@ -32,7 +32,7 @@ from .custom_checks import Differs, compare
 from .custom_mapping import Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings
 from .freshness import seen
-from .kept import packed
+from .kept import Keeping, arrays, in_use, pack_again, packed
 
 Tensor = torch.Tensor
 ONE_STEP = "one step at a time"  # in the description of a cell
@@ -59,6 +59,7 @@ class Forward:
         paths = dict.fromkeys(path for recipe in recipes for path in recipe.paths)
         self._owners = [(module.get_submodule(".".join(path[:-1]))._parameters, path[-1]) for path in paths]
         self._names = [*inspect.signature(module.forward).parameters]
+        self._forget()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         owner, name = self._owners[0]
@@ -181,8 +182,37 @@ class Forward:
         self._record, self._converted, self._kept = record, new, None
         return new
 
+    def _stale(self) -> list[str]:
+        """Does the same as Keeping's, with the names of the module's own parameters."""
+        sources: list[Any] = [owner[name] for owner, name in self._owners]
+        wrong: set[str] = set()
+        if self._record is not None and self._record.holds(sources):
+            with torch.no_grad():
+                now = arrays([recipe.parameter(self._module) for recipe in self._recipes])
+            for k, network in in_use(self._converted):
+                for at in network.changed(now[k:]):
+                    wrong |= {".".join(path) for path in self._recipes[k + at].paths}
+        self._forget()
+        return sorted(wrong)
+
+    def _forget(self) -> None:
+        """Lets the next call read all weights again."""
+        pack_again([*self._converted, *self._module.parameters()])
+        self._record, self._converted, self._kept = None, [], None
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_converted": [], "_record": None, "_kept": None}
+
+
+def stale(module: torch.nn.Module) -> list[str]:
+    """Lets a module's next call read all weights. Returns the names of those written without notice.
+
+    Does nothing for modules that lnrnn does not compute, and for frozen ones.
+    """
+    forward = vars(module).get("forward")
+    if isinstance(forward, Forward):
+        return forward._stale()
+    return module._stale() if isinstance(module, Keeping) and not module.frozen else []
 
 
 def _plain(t: Any) -> bool:

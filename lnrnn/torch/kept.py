@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from .. import _core
 from ..errors import flag
 from ..rnn.functional import Served, architecture, dtype_of, with_dtype
 from ..rnn.snapshot import Snapshot
+from . import computed
 from .freshness import seen
 
 Tensor = torch.Tensor
@@ -66,6 +67,26 @@ def packed(
     return found
 
 
+def in_use(tensors: Sequence[Tensor]) -> Iterator[tuple[int, Served]]:
+    """Yields the networks that calls with these tensors use without packing, each with its first place.
+
+    tensors: those of a network, or of several layers that are networks of their own.
+    """
+    for k, first in enumerate(tensors):
+        entry = _served.get(first)
+        if entry is not None and entry.record is not None:
+            own = [*tensors[k : k + entry.served.count]]
+            if entry.record.holds(own):
+                yield k, entry.served
+
+
+def pack_again(tensors: Iterable[Any]) -> None:
+    """Lets the next call with one of these tensors as first parameter pack its weights."""
+    for t in tensors:
+        if isinstance(t, Tensor):
+            _served.pop(t, None)
+
+
 # --- by module ----------------------------------------------------------------------------------------------
 
 
@@ -91,6 +112,13 @@ _core.use_torch(
 )
 
 
+def forget(part: torch.nn.Module) -> None:
+    """Lets the next call of a module read all weights, also computed ones, buffers and other attributes."""
+    vars(part).pop("_kept", None)
+    computed.forget(part)
+    pack_again((*part._parameters.values(), *part._buffers.values(), *vars(part).values()))
+
+
 class Keeping(torch.nn.Module):
     """The base of modules that keep packed weights."""
 
@@ -104,29 +132,41 @@ class Keeping(torch.nn.Module):
 
         The weights are packed then, and not looked at again. Setting `frozen`, load_state_dict, and module.to
         and its like let the next call pack them again. So do other tensors as parameters. In-place writes do
-        not. Calls with gradients always use the present weights. False by default: each call looks whether
-        the weights have changed, as `lnrnn.torch.accelerate` describes.
+        not. False by default: each call looks whether the weights have changed, as `lnrnn.torch.accelerate`
+        describes. Calls with gradients do so in either case.
         """
         return self._frozen
 
     @frozen.setter
     def frozen(self, value: bool) -> None:
         vars(self)["_frozen"] = flag("frozen", value)
-        self._forget()
+        forget(self)
 
-    def _forget(self) -> None:
-        """Lets the next call compare the bytes of all weights."""
-        vars(self).pop("_kept", None)
-        for p in self._parameters.values():
-            if p is not None:
-                _served.pop(p, None)
+    def _tensors(self) -> dict[str, Tensor]:
+        """Returns the weights and statistics of the next call, in the order of `packed`."""
+        raise NotImplementedError
+
+    def _stale(self) -> list[str]:
+        """Lets the next call read all weights. Returns the names of those written without notice."""
+        own: dict[str, Any] = self._parameters
+        known, kept = {id(t) for t in own.values()}, self._kept
+        with torch.no_grad(), computed.without_effects(self):
+            used = [*self._tensors().values()]
+            networks = [*in_use(used)]
+            sources = [*own.values(), *(t for t in used if id(t) not in known)]
+            if kept is not None and kept.record is not None and kept.record.holds(sources):
+                networks.append((0, kept.served))
+            forget(self)
+            now = self._tensors()
+            wrong = {k + at for k, network in networks for at in network.changed(arrays([*now.values()][k:]))}
+        return [name for k, name in enumerate(now) if k in wrong]
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._forget()
+        forget(self)
         super()._load_from_state_dict(*arguments)
 
     def _apply(self, *arguments: Any, **named: Any) -> Any:
-        self._forget()
+        forget(self)
         return super()._apply(*arguments, **named)  # type: ignore[no-untyped-call]
 
     def _packed(

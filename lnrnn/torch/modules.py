@@ -21,7 +21,7 @@ from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .common import LayerResult, layer_by_layer, through_padding
-from .kept import Keeping
+from .kept import Keeping, forget
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -136,7 +136,7 @@ class Twin(Keeping):
     @engine.setter
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
-        self._forget()
+        forget(self)
 
     @property
     def dropout(self) -> float:
@@ -154,6 +154,9 @@ class Twin(Keeping):
 
     def _statistics(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return dict(zip(self.architecture.shapes, self._parameter_list(), strict=True)) | self._statistics()
 
     def _unsupported(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
         """Returns why C cannot compute a call, or None. inputs_learn: if x or a state needs gradients."""

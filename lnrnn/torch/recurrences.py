@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -21,6 +24,11 @@ _NAME = re.compile(
 )
 _CELL = re.compile(r"(?:Cells?|(?<![A-Za-z])cells?)(?:Base|Layer)?_?\d*$")
 _OF_STATE = re.compile(r"hh|h2h|h_h|rec")  # in names of W_hh
+_STATE = re.compile(
+    r"(?:prev|rnn|s?lstm|gru|hidden|last)?_?(?:h|hx|h0|hc|hidden|states?|carry)(?:_?(?:prev|t|0|tm1|t_1))?"
+)
+_Conv = torch.nn.modules.conv._ConvNd  # streamed convolutions take states too
+_JOINS = {"cat", "concat", "concatenate", "hstack"}
 _ADVICE = "lnrnn.from_torch(module) may find its equation, which a module of lnrnn.torch can then compute"
 
 
@@ -33,7 +41,7 @@ def why_called(calls: int) -> str:
 def why_unknown(module: torch.nn.Module, by_name: bool) -> str | None:
     """Returns why a module of an unknown class seems recurrent, and advice; None if it does not.
 
-    by_name: whether the name of the class counts.
+    by_name: whether the name and the methods of the class count.
     """
     cls: Any = type(module)
     name = getattr(module, "original_name", cls.__name__)  # of a scripted module
@@ -46,19 +54,67 @@ def why_unknown(module: torch.nn.Module, by_name: bool) -> str | None:
     if by_name and named:
         return f"lnrnn does not know its class {name}: {_ADVICE}"
     pair = _weights(module)
-    if pair is None:
+    if pair is not None:
+        return f"its parameters {pair[0]} and {pair[1]} have the shapes of a cell's W_ih and W_hh: {_ADVICE}"
+    matrix = next((n for n, p in _near(module) if _axes(p) > 1), None)
+    code = _Code(cls)
+    if not by_name or matrix is None or "softmax" in code.names:  # attention takes states of other modules
         return None
-    return f"its parameters {pair[0]} and {pair[1]} have the shapes of a cell's W_ih and W_hh: {_ADVICE}"
+    if code.state is not None:
+        return f"it takes a state, {code.state}, and has a matrix, {matrix}: {_ADVICE}"
+    if code.loops and code.names & _JOINS and ("tanh" in code.names or code.names >= {"sigmoid", "chunk"}):
+        return f"it has a loop with gates, and {matrix} may be W_ih and W_hh side by side: {_ADVICE}"
+    return None
+
+
+def _near(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields the module's own parameters, and those of its parts of class Linear, with their names."""
+    if not isinstance(module, _Conv):
+        yield from module.named_parameters(recurse=False)
+    for name, part in module.named_children():
+        if isinstance(part, torch.nn.Linear):
+            yield from ((f"{name}.{own}", p) for own, p in part.named_parameters())
+
+
+class _Code:
+    """The methods of a class, up to those of torch.
+
+    names: the names of attributes and globals, with "chunk" for all functions that divide gates. state: the
+    name of the first argument that seems to be a state, or None. loops: whether a method has a loop.
+    """
+
+    def __init__(self, cls: Any) -> None:
+        self.names: set[str] = set()
+        self.state: str | None = None
+        self.loops = False
+        for base in cls.__mro__:
+            if base.__module__.partition(".")[0] == "torch":
+                break
+            for name, method in vars(base).items():
+                function = inspect.unwrap(method) if callable(method) else None
+                if isinstance(function, FunctionType) and not name.startswith("__"):
+                    self._add(function.__code__)
+        if self.names & {"split", "unbind", "tensor_split"}:
+            self.names.add("chunk")
+
+    def _add(self, code: CodeType) -> None:
+        self.names.update(name.lower().rstrip("_") for name in code.co_names)
+        given = code.co_varnames[2 : code.co_argcount + code.co_kwonlyargcount]  # not self and x
+        self.state = self.state or next(filter(_STATE.fullmatch, given), None)
+        jumps = {*dis.hasjrel, *dis.hasjabs}
+        self.loops |= any(i.opcode in jumps and i.argval <= i.offset for i in dis.get_instructions(code))
 
 
 def _weights(module: torch.nn.Module) -> tuple[str, str] | None:
-    """Returns names of the module's own parameters that have the shapes (kH, I) and (kH, H), or None.
+    """Returns names of parameters that have the shapes (kH, I) and (kH, H), or None.
 
-    k is 2, 3 or 4, or also 1 if the name shows W_hh. Matrices may be transposed. A parameter with kH columns
-    shows a feed-forward layer with kH units.
+    They are the module's own, or those of its parts of class Linear if the module has gates. k is 2, 3 or 4,
+    or also 1 if the name shows W_hh. Matrices may be transposed. A parameter with kH columns shows a
+    feed-forward layer with kH units.
     """
-    own = {name: p.shape for name, p in module.named_parameters(recurse=False) if not is_lazy(p)}
-    matrices = {name: tuple(shape) for name, shape in own.items() if len(shape) == 2}
+    gated = _Code(type(module)).names & {"tanh", "sigmoid"}
+    given = _near(module) if gated else module.named_parameters(recurse=False)
+    matrices = {name: tuple(p.shape) for name, p in given if not is_lazy(p) and p.dim() == 2}
     for step in (1, -1):
         shapes = {name: shape[::step] for name, shape in matrices.items()}
         for name, (rows, H) in shapes.items():

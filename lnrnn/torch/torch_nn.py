@@ -18,6 +18,7 @@ from . import cells, computed, derived, operator
 from .accelerated import Accelerated
 from .common import LayerResult, layer_by_layer, through_padding
 from .derived import Like
+from .kept import forget
 
 Tensor = torch.Tensor
 
@@ -183,6 +184,7 @@ def accelerate_module(module: torch.nn.Module) -> None:
     networks = own._networks_of(module)
     derived.set_class(module, own)
     vars(module)["_networks"] = networks
+    forget(module)  # an earlier call of this function may have left packed weights
 
 
 def restore_module(module: torch.nn.Module) -> None:

@@ -110,6 +110,194 @@ def test_other_parameters_are_not_listed(shapes):
     assert not listed(Raw(**shapes))
 
 
+class Gates(nn.Module):
+    """A cell with a Linear for x and one for h."""
+
+    def __init__(self, gates, **parts):
+        super().__init__()
+        self.gates = gates
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x, y):
+        i, f, g, o = (self.one(x) + self.two(y)).chunk(self.gates, 1)
+        return f.sigmoid() * y + i.sigmoid() * g.tanh() * o.sigmoid()
+
+
+def test_linear_parts_with_the_shapes_of_a_cell_are_listed():
+    left = listed(nn.Sequential(Gates(4, one=nn.Linear(I, 4 * H), two=nn.Linear(H, 4 * H, bias=False))))
+    assert list(left) == ["0"] and "its parameters one.weight and two.weight have the shapes of" in left["0"]
+    assert not listed(Gates(4, one=nn.Linear(I, 3), two=nn.Linear(H, 4 * H)))
+    assert not listed(Gates(4, one=nn.Linear(H, 4 * H), two=nn.Linear(H, 4 * H), three=nn.Linear(4 * H, H)))
+    assert not listed(named("Sums", nn.Linear(I, 4 * H), nn.Linear(H, 4 * H)))  # it has no gates
+
+
+# --- by its methods -----------------------------------------------------------------------------------------
+
+
+class Unit(nn.Module):
+    """The GRU of DreamerV2 and sheeprl: one Linear for h and x. The class and its parameters show nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(I + H, 3 * H)
+
+    def forward(self, x, h):
+        r, n, u = self.inner(torch.cat([h, x], 1)).chunk(3, 1)
+        return torch.lerp(h, torch.tanh(r.sigmoid() * n), u.sigmoid())
+
+
+class Pool(nn.Module):
+    """The layer of speechbrain's QuasiRNN: no matrix multiplies h."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.z_gate, self.f_gate, self.o_gate = (
+            nn.Linear(I, 3 * H),
+            nn.Tanh(),
+            nn.Sigmoid(),
+            nn.Sigmoid(),
+        )
+
+    def forget_mult(self, f, x, hidden):
+        result, h = [], hidden
+        for f_t, x_t in zip(f, f * x, strict=True):
+            h = x_t if h is None else x_t + (1 - f_t) * h
+            result.append(h)
+        return torch.stack(result)
+
+    def forward(self, x, hidden=None):
+        z, f, o = self.w(x).chunk(3, -1)
+        c = self.forget_mult(self.f_gate(f), self.z_gate(z), hidden)
+        return self.o_gate(o) * c, c[-1]
+
+
+class Heads(nn.Module):
+    """The cell of xlstm's sLSTM: W x is its input, and R has a block for each head."""
+
+    def __init__(self, heads=2):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(heads, H // heads, 4, H // heads))
+        self.offset = nn.Parameter(torch.zeros(heads, 4, H // heads))
+
+    def forward(self, input, state=None):
+        heads, width = self.offset.shape[0], self.offset.shape[2]
+        h = c = n = input.new_zeros(input.shape[1], heads, width)
+        m, result = n - torch.inf, []
+        for x_t in input:
+            raw = x_t.view(-1, heads, 4, width) + torch.einsum("bhk,hkgl->bhgl", h, self.kernel) + self.offset
+            i, f, z, o = raw.unbind(2)
+            log_f = nn.functional.logsigmoid(f) + m
+            m = torch.maximum(i, log_f)
+            c, n = ((log_f - m).exp() * old + (i - m).exp() * new for old, new in ((c, z.tanh()), (n, 1)))
+            h = o.sigmoid() * c / n
+            result.append(h.flatten(1))
+        return torch.stack(result), (h, c, n, m)
+
+
+class Conditioned(Unit):
+    """A method other than forward takes the state."""
+
+    def forward(self, x):
+        return [self.step(x_t, x_t.new_zeros(len(x_t), H)) for x_t in x]
+
+    def step(self, x_t, hx):
+        return super().forward(x_t, hx)
+
+
+class Inside(nn.Module):
+    """The loop is inside of forward, and nothing is an argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Linear(I + H, 4 * H)
+
+    def forward(self, x):
+        y = c = x.new_zeros(x.shape[1], H)
+        t = 0
+        while t < len(x):
+            i, f, g, o = torch.split(self.both(torch.cat([x[t], y], 1)), H, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * g
+            y = torch.sigmoid(o) * c
+            t += 1
+        return y
+
+
+@pytest.mark.parametrize(
+    ("part", "said", "x"),
+    [
+        (Unit(), "it takes a state, h, and has a matrix, inner.weight: lnrnn.from_torch", (B, I)),
+        (Pool(), "it takes a state, hidden, and has a matrix, w.weight: ", (T, B, I)),
+        (Heads(), "it takes a state, state, and has a matrix, kernel: ", (T, B, 4 * H)),
+        (Conditioned(), "it takes a state, hx, and has a matrix, inner.weight: ", (T, B, I)),
+        (
+            Inside(),
+            "it has a loop with gates, and both.weight may be W_ih and W_hh side by side: ",
+            (T, B, I),
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_methods_of_recurrent_classes_are_listed(part, said, x):
+    state = (torch.zeros(B, H),) if isinstance(part, Unit) and not isinstance(part, Conditioned) else ()
+    part(torch.randn(x), *state)  # it runs
+    model = nn.ModuleDict({"other": nn.Linear(I, H), "part": part})
+    left = listed(model)
+    assert list(left) == ["part"] and said in left["part"]
+    for name in ("QuasiRNNLayer", "sLSTMCell", "Recurrent"):  # a name says more
+        renamed = type(name, (type(part),), {})()
+        assert f"its class {name}: " in listed(nn.Sequential(renamed))["0"]
+
+
+class Condition(nn.Module):
+    def __init__(self, part=None):
+        super().__init__()
+        self.fc = nn.Linear(I, H) if part is None else part
+
+    def forward(self, x, condition):
+        return self.fc(x) * condition.sigmoid()
+
+
+class Attends(nn.Module):
+    """Bahdanau's attention, which gets the state of another module."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.u, self.v = nn.Linear(H, H), nn.Linear(H, H), nn.Linear(H, 1)
+
+    def forward(self, memory, hidden):
+        return torch.softmax(self.v(torch.tanh(self.w(memory) + self.u(hidden))), 0)
+
+
+class Streamed(nn.Conv1d):
+    def forward(self, x, state=None):
+        return super().forward(x if state is None else torch.cat([state, x], 2)), x[..., -2:]
+
+
+class Skips(nn.Module):
+    """A loop with concatenations, but without gates."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.ModuleList([nn.Linear(H, H), nn.Linear(I + H, H)]), nn.Linear(H, 4)
+
+    def forward(self, x):
+        y = x
+        for layer in self.inner:
+            y = torch.relu(layer(y))
+            y = torch.cat([x, y], -1)
+        return torch.sigmoid(self.out(y))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [Condition(), Attends(), Streamed(I, H, 3), Skips(), named("Holder", nn.Sequential(Condition()))],
+    ids=lambda part: type(part).__name__,
+)
+def test_methods_of_other_classes_are_not_listed(part):
+    assert not listed(nn.Sequential(part))
+
+
 # --- by calls -----------------------------------------------------------------------------------------------
 
 
@@ -123,9 +311,15 @@ class OneLinear(nn.Module):
     def forward(self, x):
         h, ys = x.new_zeros(x.shape[1], H), []
         for x_t in x:
-            h = torch.tanh(self.both(torch.cat([x_t, h], 1)))
+            h = torch.relu(self.both(torch.cat([x_t, h], 1)))
             ys.append(self.head(h))
         return torch.stack(ys)
+
+
+def lstm(gates, c):
+    i, f, g, o = gates.chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return (o.sigmoid() * c.tanh()).detach(), c
 
 
 class Generator(nn.Module):
@@ -140,22 +334,22 @@ class Generator(nn.Module):
         h = c = x_t.new_zeros(len(x_t), H)
         result = x_t.new_zeros(T, len(x_t), I)
         for t in range(T):
-            i, f, g, o = self.norm(self.x2g(x_t) + self.h2g(self.drop(h))).chunk(4, 1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = (o.sigmoid() * c.tanh()).detach()
+            h, c = lstm(self.norm(self.x2g(x_t) + self.h2g(self.drop(h))), c)
             result[t] = self.head(h)
             x_t = result[t]
         return result
 
 
-class Unit(nn.Module):
+class Memory(nn.Module):
+    """As Unit, but neither names nor methods show that it is recurrent."""
+
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(I + H, 3 * H)
 
-    def forward(self, x, state):
-        r, n, u = self.inner(torch.cat([state["h"], x], 1)).chunk(3, 1)
-        return {"h": torch.lerp(state["h"], torch.tanh(r.sigmoid() * n), u.sigmoid())}
+    def forward(self, x, given):
+        r, n, u = self.inner(torch.cat([given["h"], x], 1)).chunk(3, 1)
+        return {"h": torch.lerp(given["h"], torch.tanh(r.sigmoid() * n), u.sigmoid())}
 
 
 class Greedy(nn.Module):
@@ -182,7 +376,7 @@ X = torch.Generator().manual_seed(0)
     [
         (OneLinear, torch.randn(T, B, I, generator=X), "both", T),
         (Generator, torch.randn(B, I, generator=X), "h2g", T),
-        (lambda: Greedy(Unit()), torch.tensor([1, 2]), "unit", T),
+        (lambda: Greedy(Memory()), torch.tensor([1, 2]), "unit", T),
     ],
 )
 def test_modules_that_get_their_own_output_are_listed(model, check, name, calls):
@@ -256,7 +450,7 @@ def test_models_without_recurrence_are_not_listed(model, check):
 
 
 def test_modules_within_a_listed_module_are_not_listed_again():
-    class UnitGRU(Unit):
+    class UnitGRU(Memory):
         pass
 
     assert list(listed(Greedy(UnitGRU()), torch.tensor([1, 2]))) == ["unit"]
@@ -291,7 +485,7 @@ class Attention(nn.Module):
 class AttentionDecoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.unit, self.attention = Unit(), Attention()
+        self.unit, self.attention = Memory(), Attention()
 
     def forward(self, memory):
         state, before = {"h": memory.new_zeros(len(memory), H)}, memory.new_zeros(memory.shape[:2])

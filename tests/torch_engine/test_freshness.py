@@ -150,6 +150,11 @@ def test_inference_tensors_are_compared_by_their_bytes(name):
             assert_same(module(x), plain(x))
             for m in (module, plain):
                 next(m.parameters())[1, 1] += 1
+        before = module(x)
+        module.frozen = True
+        assert_same(module(x), before)
+        next(module.parameters())[1, 1] += 1
+        assert_same(module(x), before)
 
 
 @pytest.mark.parametrize("name", KINDS)

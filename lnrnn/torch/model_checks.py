@@ -1,0 +1,110 @@
+"""Compares outputs and weights of a model, for `check` of accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from ..errors import bad_type
+from ..importers.checking import Unchecked, compared
+from ..importers.running import numbers, tensors, unchanged
+from .custom_modules import stale
+
+Tensor = torch.Tensor
+Arrays = list[np.ndarray]
+
+
+def call(model: torch.nn.Module, check: Any) -> Callable[[], Arrays]:
+    """Returns a function that runs the model on the input `check`, and returns its tensors as arrays."""
+    arguments: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    if isinstance(check, (Tensor, PackedSequence)):
+        arguments = (check,)
+    elif isinstance(check, tuple):
+        arguments = check
+    elif isinstance(check, dict):
+        named = check
+    else:
+        expected = "None, a tensor, a tuple of arguments or a dict of keyword arguments"
+        raise bad_type("check", expected, check)
+
+    def run() -> Arrays:
+        with unchanged(model, torch):
+            result = [numbers(t) for t in tensors(model(*arguments, **named))]
+        if not result:
+            raise ValueError("check must be for a model that returns tensors, got a model that returns none")
+        return result
+
+    return run
+
+
+def compare_outputs(
+    model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, replaced: Sequence[str], report: str
+) -> None:
+    """Raises ValueError if the outputs of `run` differ from `before`, those before the change.
+
+    replaced: the names of the modules that have changed. report: a text for messages.
+    """
+    weights = [p for name in replaced for p in model.get_submodule(name).parameters()]
+    weights = weights or list(model.parameters()) if replaced else []
+    if not weights:
+        return
+    eps = max(torch.finfo(p.dtype).eps for p in weights)
+    generator = torch.Generator().manual_seed(1)
+
+    def disturbed() -> Arrays:
+        with unchanged(model, torch):  # which restores the weights
+            for p in {id(p): p for p in weights}.values():
+                signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
+                p.mul_((1 + eps * signs).to(p))
+            return finite(run())
+
+    after = run()
+    shapes, now = ([a.shape for a in outputs] for outputs in (before, after))
+    if shapes != now:
+        raise ValueError(f"the model's outputs were of shapes {shapes}, and are of {now}; it is restored")
+    known = [np.isfinite(a) for a in before]
+
+    def finite(outputs: Arrays) -> Arrays:
+        return [np.where(at, a, 0) for at, a in zip(known, outputs, strict=True)]
+
+    masked = [
+        (np.where(at, 0, a), np.where(np.isfinite(b), 0, b))
+        for at, a, b in zip(known, before, after, strict=True)
+    ]
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):
+        raise ValueError(
+            f"the model has NaN or infinity at other places than before, and is restored:\n{report}"
+        )
+    try:
+        difference, limit = compared(finite(before), finite(after), disturbed, eps)
+    except Unchecked as reason:
+        raise ValueError(f"the model could not be checked, and is restored: {reason}") from None
+    if difference > limit:
+        raise ValueError(
+            f"the model's outputs on the input of check differ by up to {difference:.3g} from those before, "
+            f"where rounding explains {limit:.1g}; the model is restored. A replaced module has other "
+            f"results than before:\n{report}"
+        )
+
+
+def compare_weights(model: torch.nn.Module) -> None:
+    """Raises ValueError if weights of modules that lnrnn computes were written without notice.
+
+    The next calls of these modules read all weights.
+    """
+    changed = [
+        f"{name}.{weight}" if name else weight
+        for name, module in model.named_modules()
+        for weight in stale(module)
+    ]
+    if changed:
+        raise ValueError(
+            f"model has weights that were written without notice, as through p.data or NumPy: "
+            f"{', '.join(changed)}. Calls since then used their former numbers, and the next calls use the "
+            "present ones"
+        )
