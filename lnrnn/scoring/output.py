@@ -47,7 +47,9 @@ class Output:
     ) -> None:
         pa, pq = parquet.packages()
         self._source, self._file, self._schema, self._rows = source, file, schema, rows
-        self._names = [file.schema_arrow.names[k] for k in keep]
+        names = file.schema_arrow.names
+        # Names need not differ if all columns are copied.
+        self._names = None if len(keep) == len(names) else [names[k] for k in keep]
         self._sink = pa.PythonFile(parquet.Sink(write), mode="w")
         self._writer = pq.ParquetWriter(self._sink, schema, **settings)
 
@@ -65,14 +67,16 @@ class Output:
                 for batch in parquet.batches(part, self._source, k, pieces, None)
             )
             kept: Iterator[tuple[list[Any], Any]]
-            if not self._names:
+            if self._names == []:
                 kept = (([], column) for column in found)
             else:
                 rows = _Rows(found)
                 own = parquet.batches(self._file, self._source, index, pieces, self._names)
                 kept = (
                     (
-                        [batch.column(name) for name in self._names],
+                        batch.columns
+                        if self._names is None
+                        else [batch.column(name) for name in self._names],
                         pa.chunked_array(rows.next(len(batch)), kind),
                     )
                     for batch in own

@@ -131,6 +131,15 @@ def test_columns_that_are_not_kept_are_left_out(files, words, keep, compression)
     assert_scored(files, keep)
 
 
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_columns_with_equal_names_stay(files, compression):
+    model, source, output, table = files
+    files = *files[:3], table.append_column("id", pa.array(range(50))).append_column("id", table["numbers"])
+    pq.write_table(files[3], source, row_group_size=20)
+    assert score(files, *(["--compression", compression] if compression else [])) == 0
+    assert read(output).equals(sequence_files.as_written(lnrnn.Scorer(model, "x")(files[3])))
+
+
 def test_columns_that_are_not_kept_are_not_decoded(files):
     """The pages of another column are damaged."""
     model, source, output, table = files
