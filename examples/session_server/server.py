@@ -31,6 +31,7 @@ from tcp import Tcp
 from websocket import Websocket, Websockets
 
 import lnrnn
+from lnrnn.sessions import RedisStore
 
 
 def pool_of(options: argparse.Namespace) -> tuple[Any, int]:
@@ -44,7 +45,8 @@ def pool_of(options: argparse.Namespace) -> tuple[Any, int]:
     if options.store:
         import redis
 
-        store, every = redis.Redis.from_url(options.store), options.checkpoint
+        client = redis.Redis.from_url(options.store, socket_timeout=0.2, socket_connect_timeout=0.2)
+        store, every = RedisStore(client), options.checkpoint
     pool = lnrnn.SessionPool(
         network, options.sessions, park_after=options.idle, store=store, checkpoint_every=every
     )
@@ -77,10 +79,13 @@ async def maintain(pool: Any, server: Server, tcp: Tcp) -> None:
         server.counts["store_errors"] += len(done.errors)
         for text in {str(error) for error in done.errors.values()}:
             print(text, flush=True)
-        for name in done.parked:
-            if name in server.open:
+        for names, text in (
+            (done.parked, "the session sent nothing for too long, and is parked"),
+            (done.dropped, "the session has joined another server"),
+        ):
+            for name in filter(server.open.__contains__, names):
                 session = server.open.pop(name)
-                server.refuse(session, "the session sent nothing for too long, and is parked")
+                server.refuse(session, text)
                 session.close()
 
 

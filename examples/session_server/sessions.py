@@ -1,4 +1,4 @@
-"""What all connections of server.py share: sessions by name, steps of the pool, counts."""
+"""The part of server.py that all kinds of connections share: sessions by name, steps of the pool, counts."""
 
 from __future__ import annotations
 
