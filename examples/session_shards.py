@@ -10,8 +10,8 @@ added, stopped or killed, only the sessions of that shard move.
 
 A shard that gets SIGTERM parks all its sessions in Redis and ends. They continue on other shards, with equal
 bits. A killed shard loses the steps since each session's last checkpoint, and `Client.join` says from which
-step it continues. Only the shards should reach Redis. A session must be on one shard at a time. So end a
-shard that does not answer, before its sessions join elsewhere.
+step it continues. A shard that is only slow cannot overwrite a session that has joined another shard. Only
+the shards should reach Redis.
 
 A request is `HEAD`, the id in UTF-8, and for a step a frame of float32. The answer is `ANSWER`, and the text
 of an error, `JOINED` for a join, or the outputs of a step, float32.
@@ -25,15 +25,13 @@ import hashlib
 import signal
 import socket
 import struct
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import redis
 
 import lnrnn
-from lnrnn.sessions import Joined, SessionError
+from lnrnn.sessions import Joined, RedisStore, SessionError
 
 HEAD = struct.Struct("<cHI")  # the operation, the bytes of the id, the bytes after the id
 ANSWER = struct.Struct("<?I")  # whether the request succeeded, the bytes that follow
@@ -41,30 +39,6 @@ JOINED = struct.Struct("<Bq")  # the index into HOW, the step
 HOW = ("new", "restored", "checkpoint")
 JOIN, STEP, PARK, LEAVE = b"J", b"S", b"P", b"L"
 Address = tuple[str, int]
-
-
-class Store:
-    """Values in Redis, which forgets sessions that have not been stored for `seconds`."""
-
-    def __init__(self, url: str, seconds: int) -> None:
-        self.redis = redis.Redis.from_url(url, socket_timeout=0.2, socket_connect_timeout=0.2)
-        self.seconds = seconds
-
-    def get(self, key: str) -> Any:
-        return self.redis.get(key)
-
-    def __setitem__(self, key: str, value: bytes) -> None:
-        self.redis.set(key, value, ex=self.seconds)
-
-    def __delitem__(self, key: str) -> None:
-        self.redis.delete(key)
-
-    def update(self, values: Mapping[str, bytes]) -> None:
-        """Stores many values in one exchange with the server."""
-        with self.redis.pipeline(transaction=False) as pipe:
-            for key, value in values.items():
-                pipe.set(key, value, ex=self.seconds)
-            pipe.execute()
 
 
 class Shard:
@@ -147,10 +121,11 @@ class Shard:
 
 async def run(options: argparse.Namespace) -> None:
     rnn = lnrnn.load(options.model)
+    client = redis.Redis.from_url(options.redis, socket_timeout=0.2, socket_connect_timeout=0.2)
     pool = lnrnn.SessionPool(
         rnn,
         options.sessions,
-        store=Store(options.redis, options.keep),
+        store=RedisStore(client, options.keep),
         checkpoint_every=options.checkpoint,
         park_after=options.idle,
     )

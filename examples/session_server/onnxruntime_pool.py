@@ -43,7 +43,7 @@ class RuntimePool:
         self.free.append(self.lanes.pop(name))
 
     def maintain(self) -> Any:
-        return SimpleNamespace(parked=[])
+        return SimpleNamespace(stored=[], parked=[], dropped=[], errors={})
 
     def step(self, names: list[str], x: np.ndarray) -> np.ndarray:
         rows = np.array([self.lanes[name] for name in names])

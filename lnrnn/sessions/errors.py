@@ -33,3 +33,7 @@ class SessionError(ValueError):
 
 class StoreError(SessionError):
     """Raised if the store of a `SessionPool` fails, or has unusable bytes. Other sessions are unaffected."""
+
+
+class TakenError(StoreError):
+    """Raised if another pool has joined a session that this pool would store. It is no longer live here."""

@@ -17,7 +17,7 @@ from ..rnn.batches import as_state
 from ..rnn.snapshot import Snapshot
 from ..rnn.state_bytes import decode, encode
 from ..rnn.stream import stream_states
-from .errors import StoreError
+from .errors import StoreError, TakenError
 
 Array = np.ndarray
 T = TypeVar("T")
@@ -55,10 +55,25 @@ def last_use(data: bytes) -> float:
     return float(_HEAD.unpack_from(data)[0])
 
 
+def pop_old(parked: dict[Hashable, bytes], before: float, most: int) -> list[Hashable]:
+    """Removes sessions that were used last before this time. Returns their ids, at most so many."""
+    old: list[Hashable] = []
+    for id, data in parked.items():  # in the order in which they were parked
+        if last_use(data) >= before or len(old) >= most:
+            break
+        old.append(id)
+    for id in old:
+        del parked[id]
+    return old
+
+
 class Values:
     """The values of a pool's sessions in its store, each with the entry "session": "parked" or "living"."""
 
     def __init__(self, store: Store, prefix: str, snapshot: Snapshot) -> None:
+        for name in ("get", "__setitem__", "__delitem__"):
+            if not callable(getattr(store, name, None)):
+                raise bad_type("store", f"an object with the method {name}", store)
         self._store, self._prefix, self._snapshot = store, prefix, snapshot
 
     def key(self, id: Hashable) -> str:
@@ -120,23 +135,33 @@ class Values:
                     raise StoreError(f"session {id!r:.60} is not stored: the store failed for others", (id,))
                 self.put(id, value)
                 failures = 0
+            except TakenError as error:
+                errors[id] = error
             except StoreError as error:
                 errors[id] = error
                 failures = min(failures + 1, MOST_FAILURES)
         return errors
 
-    def remove(self, id: Hashable) -> bool:
+    def remove(self, id: Hashable, live: bool) -> bool:
         """Removes the session's value. Returns whether there was one."""
         key = self.key(id)
-        if self._asked(id, "read", lambda: self._store.get(key)) is None:
+        # `get` may take a session from another pool: not if this pool would remove one that it had.
+        if not live and self._asked(id, "read", lambda: self._store.get(key)) is None:
             return False
-        self._asked(id, "remove", lambda: self._store.__delitem__(key))
+        try:
+            self._asked(id, "remove", lambda: self._store.__delitem__(key))
+        except StoreError as error:
+            if not isinstance(error.__cause__, KeyError):
+                raise
+            return False
         return True
 
     def _asked(self, id: Hashable, verb: str, call: Callable[[], T]) -> T:
         """Returns call(). The errors of a store are of any class, so all become a StoreError."""
         try:
             return call()
+        except TakenError as error:
+            raise TakenError(f"session {id!r:.60} is not here any more: {error}", (id,)) from error
         except Exception as error:
             text = f"the store failed to {verb} session {id!r:.60}: {type(error).__name__}: {error}"
             raise StoreError(text, (id,)) from error

@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _core
-from ..errors import (
-    SequenceTooLongError,
-    bad_type,
-    bad_value,
-    choice,
-    described,
-    integer,
-    message,
-    number,
-    output,
-    real,
-)
+from ..counts import Counts, OnCall
+from ..errors import bad_type, bad_value, choice, described, integer, message, number, output
 from ..rnn.batches import FLOAT32
 from ..rnn.network import Network
-from ..rnn.rows import padded
-from ..rnn.snapshot import LAST_STEP
 from ..state import Closed
 from .blocks import Blocks
-from .errors import SessionError, StoreError
-from .parked import Store, Values, last_use, pack, unpack
+from .errors import SessionError, StoreError, TakenError
+from .frames import Bad, frames, listed, not_live, refuse_last, refuse_twice
+from .parked import Store, Values, pack, pop_old, unpack
 from .results import Joined, Maintained
 
 Array = np.ndarray
-Bad = Literal["raise", "reset", "pass"]
 TABLES = 64  # dicts of ids. A dict that grows copies its entries, which would take 40 ms at a million.
 
 
@@ -58,14 +45,14 @@ class SessionPool(Closed):
     park_after, drop_after : float, optional
         Seconds without a step after which `maintain` parks a session, or ends it.
     store : mapping, optional
-        Where states of parked sessions and checkpoints are kept, as bytes by keys of str: a dict, a shelf, a
-        redis.Redis, or a class with ``get(key)``, which returns None for no value, ``store[key] = value`` and
-        ``del store[key]``. Many values are stored by ``update(mapping)`` if there is one. Without a store the
-        pool keeps parked sessions.
+        Where states of parked sessions and checkpoints are kept: a `RedisStore`, a dict, or a mapping of
+        bytes by str with ``get(key)``, and perhaps ``update(mapping)``. Default: the pool keeps them.
     checkpoint_every : int, optional
         Number of steps after which `maintain` stores the state of a live session again. Needs a store.
     prefix : str
         The first letters of all keys in the store. Networks that share a store need different ones.
+    on_call : callable, optional
+        Gets the `Counts` of each call of `step`, for monitoring.
     clock : callable
         Returns the time in seconds.
 
@@ -77,13 +64,10 @@ class SessionPool(Closed):
     Notes
     -----
     An id is any hashable object; with a store, a str, int or bytes. Results have the bits of a stream with
-    this session alone.
+    this session alone. One thread at a time may use a pool: it has no lock. A step may use several threads.
 
-    One thread at a time may use a pool: it has no lock. A step may use several threads inside.
-
-    A value of the store is the bytes of a StreamState, so it contains no pickle. It stays in the store while
-    the session is live, and says that it is a checkpoint. `leave` removes it. `drop_after` does not remove
-    values of sessions that are parked in a store: let the store do that, as Redis can.
+    A value of the store has the bytes of a StreamState, without pickle. `leave` removes it; `drop_after` does
+    not: let the store do that, as Redis can.
 
     Examples
     --------
@@ -103,7 +87,7 @@ class SessionPool(Closed):
 
     __slots__ = (
         "_snapshot", "_blocks", "_tables", "_live", "_parked", "_values", "_bad", "_park_after",
-        "_drop_after", "_every", "_clock",
+        "_drop_after", "_every", "_clock", "_on_call",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +101,7 @@ class SessionPool(Closed):
         store: Store | None = None,
         checkpoint_every: int | None = None,
         prefix: str = "lnrnn:",
+        on_call: OnCall | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(rnn, Network):
@@ -128,19 +113,17 @@ class SessionPool(Closed):
         self._drop_after = None if drop_after is None else number("drop_after", drop_after, 0)
         if store is None and checkpoint_every is not None:
             raise bad_value("checkpoint_every", "None without a store", checkpoint_every)
-        for name in ("get", "__setitem__", "__delitem__") if store is not None else ():
-            if not callable(getattr(store, name, None)):
-                raise bad_type("store", f"an object with the method {name}", store)
         self._every = None if checkpoint_every is None else integer("checkpoint_every", checkpoint_every, 1)
         if not isinstance(prefix, str):
             raise bad_type("prefix", "a str", prefix)
-        if not callable(clock):
-            raise bad_type("clock", "a function that returns seconds", clock)
+        for name, value in (("clock", clock), ("on_call", on_call if on_call is not None else clock)):
+            if not callable(value):
+                raise bad_type(name, "a function", value)
         self._snapshot = rnn.stream()._snapshot  # refuses networks that cannot stream
         if self._snapshot.overrun == "batch":
             wanted = "'raise', 'last' or 'mean'"
             raise bad_value("rnn.overrun", wanted, "batch", "its lanes are not independent")
-        self._clock = clock
+        self._clock, self._on_call = clock, on_call
         self._values = None if store is None else Values(store, prefix, self._snapshot)
         self._blocks = Blocks(self._snapshot, max_sessions)
         self._tables: list[dict[Hashable, int]] = [{} for _ in range(TABLES)]
@@ -167,85 +150,59 @@ class SessionPool(Closed):
         Raises
         ------
         SessionError
-            For ids that are not live or occur twice, and for frames that `bad` refuses. Its `ids` has them.
-            A step without statistics is such a reason too.
+            For ids that are not live, occur twice or have no statistics for the step, and for frames that
+            `bad` refuses. Its `ids` has them.
         ValueError, TypeError
             For a wrong `x` or `out`. After any of these errors no session has moved.
         """
         if type(ids) is not list and type(ids) is not tuple:
-            ids = self._listed(ids)
+            ids = listed(ids)
+        if self._on_call is None:
+            return self._step(ids, x, out)[0]
+        begin, bad, steps = time.perf_counter(), 0, 0
+        try:
+            y, bad = self._step(ids, x, out)
+            steps = len(ids) - bad
+        except SessionError as error:
+            bad = len(error.ids)
+            raise
+        finally:
+            self._on_call(Counts(len(ids), bad, steps, time.perf_counter() - begin))
+        return y
+
+    def _step(self, ids: Any, x: Any, out: Any) -> tuple[Array, int]:
+        """Returns y, and the number of sessions that were reset."""
         rows = _core.lanes_of(self._tables, ids)
         if rows is None:
-            raise self._not_live(ids)
+            raise not_live(ids, self)
         bad = None
-        if not _core.all_finite(x, len(ids), self._snapshot.architecture.input_size):
-            x, bad = self._frames(ids, x)
+        width = self._snapshot.architecture.input_size
+        if not _core.all_finite(x, len(ids), width):
+            x, bad = frames(ids, x, width, self._bad)
         now = None if self._park_after is None and self._drop_after is None else self._clock()
-        y = self._blocks.step(rows, x, out, now)  # type: ignore[arg-type]  # an array now
+        y = self._blocks.step(rows, x, out, now)
         if y is None:
             y = self._checked(ids, rows, x, out, now)
-        if bad is not None:
-            y[bad] = np.nan
-            for k in bad.tolist():
-                self._blocks.put(int(rows[k]), ids[k], self._zeros(), 0, self._clock())
-        return y
+        if bad is None:
+            return y, 0
+        y[bad] = np.nan
+        for k in bad.tolist():
+            self._blocks.put(int(rows[k]), ids[k], self._zeros(), 0, self._clock())
+        return y, len(bad)
 
     def _checked(self, ids: Any, rows: Array, x: Any, out: Any, now: float | None) -> Array:
         """Computes a step that Blocks.step does not accept, or raises the error."""
-        if len(set(rows.tolist())) != len(rows):
-            twice = [id for id, count in Counter(ids).items() if count > 1]
-            raise SessionError(message("ids", "different", f"{described(twice[0])} twice"), twice)
+        refuse_twice(ids, rows)
         wide = len(rows), self._snapshot.architecture.h_width
         result = None if out is None else output("out", out, wide, FLOAT32)
-        steps = self._blocks.steps(rows)
-        try:
-            self._snapshot.refuse_overrun(padded(None, 1, len(rows)).after(steps).table)
-        except SequenceTooLongError as error:
-            id = ids[error.sequence]
-            raise SessionError(f"session {id!r:.60}: {error}", [id]) from error
-        if steps.size and steps.max() >= LAST_STEP:
-            k = int(steps.argmax())
-            text = message(f"the step of session {ids[k]!r:.60}", f"less than {LAST_STEP}", f"{steps[k]}")
-            raise SessionError(text, [ids[k]])
+        refuse_last(ids, self._blocks.steps(rows), self._snapshot)
         y = self._blocks.step(rows, x, None, now)
         if y is None:  # pragma: no cover - another thread uses the lanes at this moment
             raise RuntimeError("the pool was changed by another thread")
-        if result is None:
-            return y
-        result[...] = y
-        found: Array = out
-        return found
-
-    def _listed(self, ids: Any) -> list[Hashable]:
-        if isinstance(ids, (str, bytes)):
-            raise bad_type("ids", "a sequence of ids", ids, "for one session give [id]")
-        try:
-            return list(ids.tolist() if isinstance(ids, np.ndarray) else ids)
-        except TypeError:
-            raise bad_type("ids", "a sequence of ids", ids) from None
-
-    def _not_live(self, ids: Any) -> SessionError:
-        wrong = [id for id in ids if id not in self]
-        got = described(wrong[0]) if wrong else "others"
-        return SessionError(message("ids", "ids of live sessions", got, "join it first"), wrong)
-
-    def _frames(self, ids: Any, x: Any) -> tuple[Array, Array | None]:
-        """Returns x as float32 (R, D), and the indices of frames to reset. Raises if x is wrong."""
-        x = real("x", x)[...]
-        wide = len(ids), self._snapshot.architecture.input_size
-        if x.shape != wide:
-            raise bad_value("x", f"of shape {wide}, a frame for each of the ids", x)
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = np.array(x, FLOAT32, order="C")
-        wrong = np.zeros(0, int) if self._bad == "pass" else np.flatnonzero(~np.isfinite(x).all(1))
-        if not len(wrong):
-            return x, None
-        if self._bad == "raise":
-            k = wrong[0]
-            value = x[k][~np.isfinite(x[k])][0]
-            got = f"{value} in the frame {k}, of session {ids[k]!r:.60}"
-            raise SessionError(message("x", "finite", got), [ids[k] for k in wrong])
-        return x, wrong
+        if result is not None:
+            result[...] = y
+            y = out
+        return y
 
     def _zeros(self) -> list[Array | None]:
         return [None] * len(self._blocks.blocks[0].lanes.states)
@@ -308,10 +265,10 @@ class SessionPool(Closed):
         SessionError
             If the session is not live.
         StoreError
-            If the store fails. The session stays live.
+            If the store fails. The session stays live, except after a TakenError.
         """
         if id not in self:
-            raise self._not_live([id])
+            raise not_live([id], self)
         _, errors = self._park([id])
         if errors:
             raise errors[id]
@@ -327,10 +284,11 @@ class SessionPool(Closed):
             If the store fails. The session is not live, but may have a value in the store: leave again.
         """
         live, parked = self._tables_of(id)
-        known = id in live or parked.pop(id, None) is not None
-        if id in live:
+        had = id in live
+        known = had or parked.pop(id, None) is not None
+        if had:
             self._free(id)
-        if not (self._values is not None and self._values.remove(id)) and not known:
+        if not (self._values is not None and self._values.remove(id, had)) and not known:
             raise SessionError(message("id", "of a live or parked session", described(id)), [id])
 
     def _free(self, id: Hashable) -> None:
@@ -359,6 +317,8 @@ class SessionPool(Closed):
         for id in ids:
             if id not in errors:
                 self._blocks.keep(self._tables_of(id)[0][id], steps[id])
+            elif isinstance(errors[id], TakenError):
+                self._free(id)
         return errors
 
     def maintain(self, limit: int = 1000) -> Maintained:
@@ -384,13 +344,13 @@ class SessionPool(Closed):
             ids = list(islice(self._blocks.idle(now - self._park_after), left))
             parked, errors = self._park(ids)
             result.parked.extend(parked)
-            result.errors.update(errors)
+            result.add(errors)
             left -= len(ids)
         if self._every is not None and left > 0:
             ids = list(islice(self._blocks.due(self._every), left))
             errors = self._put(ids, "living")
             result.stored.extend(id for id in ids if id not in errors)
-            result.errors.update(errors)
+            result.add(errors)
         return result
 
     def _drop(self, before: float, left: int, result: Maintained) -> None:
@@ -401,24 +361,17 @@ class SessionPool(Closed):
             except StoreError as error:
                 result.errors[id] = error
             result.dropped.append(id)
-        for parked in self._parked:  # the order of a dict is the order in which its sessions were parked
-            old: list[Hashable] = []
-            for id, data in parked.items():
-                if last_use(data) >= before or len(result.dropped) + len(old) >= left:
-                    break
-                old.append(id)
-            for id in old:
-                del parked[id]
-            result.dropped.extend(old)
+        for parked in self._parked:
+            result.dropped.extend(pop_old(parked, before, left - len(result.dropped)))
 
     def drain(self) -> Maintained:
-        """Park all live sessions, before the process ends. Those with errors stay live: drain again."""
+        """Park all live sessions, before the process ends. Drain again until `errors` is empty."""
         result = Maintained([], [], [], {})
         ids = list(self)
         for k in range(0, len(ids), 1000):
             parked, errors = self._park(ids[k : k + 1000])
             result.parked.extend(parked)
-            result.errors.update(errors)
+            result.add(errors)
         return result
 
     def __len__(self) -> int:

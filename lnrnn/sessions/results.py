@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Literal, NamedTuple
 
-from .errors import StoreError
+from .errors import StoreError, TakenError
 
 
 class Joined(NamedTuple):
@@ -32,10 +32,16 @@ class Maintained(NamedTuple):
     stored, parked, dropped : list
         Live sessions that have a new checkpoint; sessions that are now parked; sessions that have ended.
     errors : dict
-        A `StoreError` for each session for which the store failed. It stays live, unless it is dropped.
+        A `StoreError` for each session for which the store failed. It stays live, unless it is dropped, as
+        after a `TakenError`.
     """
 
     stored: list[Hashable]
     parked: list[Hashable]
     dropped: list[Hashable]
     errors: dict[Hashable, StoreError]
+
+    def add(self, errors: dict[Hashable, StoreError]) -> None:
+        """Adds errors to the result."""
+        self.errors.update(errors)
+        self.dropped.extend(id for id, error in errors.items() if isinstance(error, TakenError))

@@ -7,6 +7,7 @@ import gc
 import pickle
 import sys
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def streamed(x):
     (ValueError, "checkpoint_every", dict(checkpoint_every=10)),
     (ValueError, "checkpoint_every", dict(checkpoint_every=0, store={})),
     (TypeError, "store", dict(store=[])), (TypeError, "prefix", dict(prefix=b"")),
-    (TypeError, "clock", dict(clock=0)),
+    (TypeError, "clock", dict(clock=0)), (TypeError, "on_call", dict(on_call=0)),
 ], ids=str)  # fmt: skip
 def test_wrong_arguments_of_the_constructor(error, name, arguments):
     with pytest.raises(error, match=f"^{name} "):
@@ -411,3 +412,17 @@ def test_a_step_of_a_list_of_ids_leaves_no_memory(rng):
     for _ in range(200):
         pool.step(ids, x, out)
     assert sys.getallocatedblocks() - before < 20
+
+
+@pytest.mark.parametrize("bad, steps", [("raise", 0), ("reset", 1), ("pass", 2)])
+def test_on_call_gets_the_counts_of_each_step(rng, bad, steps):
+    calls = []
+    pool, x = pool_of("ab", bad=bad, on_call=calls.append), normal(rng, 2, D)
+    pool.step(["a", "b"], x)
+    x[1, 0] = np.nan
+    with nullcontext() if bad != "raise" else pytest.raises(SessionError):
+        pool.step(("a", "b"), x)
+    with pytest.raises(SessionError):
+        pool.step(iter("xy"), x)
+    assert [call[:3] for call in calls] == [(2, 0, 2), (2, int(bad != "pass"), steps), (2, 2, 0)]
+    assert all(0 < call.seconds < 60 for call in calls)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn.sessions import StoreError
+from lnrnn.sessions import RedisStore, StoreError, TakenError
 from networks import network, normal, same
 from session_shards import redis_server
 
@@ -109,3 +109,46 @@ def test_wrong_clients_and_values_are_named(server):
         database.lpush("lnrnn:s:a", b"a list")
         with pytest.raises(StoreError, match="failed to read session 'a': .*WRONGTYPE"):
             pool.join("a")
+
+
+def test_a_late_pool_cannot_overwrite_a_session_that_another_has_joined(rng, server):
+    rnn, x, ids = network(D, H, cell="LSTM"), normal(rng, 4, 4, D), list("abcd")
+    want = rnn(x)[0]
+    with client(server[0]) as database:
+        old, new = (lnrnn.SessionPool(rnn, store=RedisStore(database), checkpoint_every=1) for _ in range(2))
+        assert all(old.join(id) == ("new", 0) for id in ids)
+        same(old.step(ids, x[0]), want[0])
+        assert sorted(old.maintain().stored) == ids
+        same(old.step(ids, x[1]), want[1])  # after the last checkpoint, so these steps are lost
+        assert new.join("a") == ("checkpoint", 1) and new.join("b") == ("checkpoint", 1)
+        new.leave("b")
+        done = old.maintain()
+        assert sorted(done.stored) == ["c", "d"] and sorted(done.dropped) == ["a", "b"] == sorted(done.errors)
+        assert all(isinstance(error, TakenError) for error in done.errors.values())
+        assert set(old) == {"c", "d"} and not old.maintain().errors
+        assert new.join("c") == new.join("d") == ("checkpoint", 2)
+        for call in (old.park, old.leave):
+            with pytest.raises(TakenError, match="session '[cd]' is not here any more: another pool"):
+                call("c" if call == old.park else "d")
+        assert not len(old)
+        same(new.step(["a"], x[1, :1]), want[1, :1])
+        same(new.step(["a", "c", "d"], x[2, [0, 2, 3]]), want[2, [0, 2, 3]])
+        assert not new.drain().errors
+        assert old.join("a") == old.join("c") == old.join("d") == ("restored", 3)
+        assert old.join("b") == ("new", 0)
+        same(old.step(["a", "c", "d"], x[3, [0, 2, 3]]), want[3, [0, 2, 3]])
+
+
+def test_values_expire_and_a_server_without_data_is_used_again(rng, server):
+    with client(server[0]) as database:
+        pool = lnrnn.SessionPool(network(D, H), store=RedisStore(database, 1000), checkpoint_every=1)
+        pool.join("a")
+        database.flushall()
+        database.script_flush()
+        pool.step(["a"], normal(rng, 1, D))
+        assert pool.maintain().stored == ["a"]
+        assert 990 < database.ttl("lnrnn:s:a") <= 1000
+        pool.leave("a")
+        assert 990 < database.ttl("lnrnn:s:a") <= 1000 and not database.hexists("lnrnn:s:a", "state")
+    with pytest.raises(ValueError, match="^seconds "):
+        RedisStore(redis.Redis(), 0)

@@ -1,0 +1,114 @@
+"""The raw TCP of server.py, on sockets.pyx."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+import time
+from contextlib import suppress
+
+import numpy as np
+import sockets
+from sessions import Server
+
+LENGTH = struct.Struct("<i")
+
+
+class Raw:
+    """A session over raw TCP."""
+
+    __slots__ = ("connection", "id", "tcp")
+
+    def __init__(self, tcp: Tcp, connection: sockets.Connection) -> None:
+        self.id = ""
+        self.tcp, self.connection = tcp, connection
+
+    def text(self, text: str) -> None:
+        data = text.encode()
+        try:
+            self.connection.socket.send(LENGTH.pack(-len(data)) + data)
+        except OSError:  # it has ended, or does not read
+            self.close()
+
+    def close(self) -> None:
+        self.tcp.end(self)
+
+
+class Tcp:
+    """The connections over raw TCP. All that have sent a frame are one batch."""
+
+    def __init__(self, server: Server, host: str, port: int) -> None:
+        self.server, self.sessions = server, dict[sockets.Connection, Raw]()
+        self.sockets = sockets.Sockets(server.size)
+        self.x = np.frombuffer(self.sockets.x, np.float32).reshape(-1, server.inputs)
+        self.listening = socket.create_server((host, port), backlog=1000)
+        self.listening.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.listening, self.accept)
+        loop.add_reader(self.sockets, self.receive)
+
+    def accept(self) -> None:
+        with suppress(OSError):  # the client has gone, or no descriptor is left: the client waits
+            client, _ = self.listening.accept()
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.server.backlog * self.server.size)
+            connection = sockets.Connection(client, self.server.size)
+            self.sockets.add(connection)
+            self.sessions[connection] = Raw(self, connection)
+
+    def receive(self) -> None:
+        since = time.perf_counter()
+        connections, names, others = self.sockets.receive()
+        if names:
+            good, y = self.server.step(names, self.x[: len(names)])
+            if good is not None:
+                connections = [connections[k] for k in good]
+            for connection in self.sockets.answer(connections, y.tobytes()):
+                self.server.counts["refused"] += 1
+                print(f"{connection.name} does not read its answers", flush=True)
+                self.end(self.sessions[connection])
+            self.server.answered(len(names), since)
+        for connection, message in others:
+            if connection in self.sessions:
+                self.other(self.sessions[connection], message)
+
+    def other(self, session: Raw, message: bytes | None) -> None:
+        """Handles the end of a connection (None), its name, or a wrong size."""
+        if message is None:
+            self.end(session)
+            return
+        size = LENGTH.unpack_from(message)[0]
+        if session.id:
+            wanted = f"a frame must have {self.server.size} bytes, got {abs(size)}"
+        elif -sockets.LONGEST_NAME <= size < 0:
+            if self.server.join(session, message[4:].decode(errors="replace")):
+                session.connection.accept(session.id)
+            return
+        else:
+            wanted = f"the first message must be a name of at most {sockets.LONGEST_NAME} bytes"
+        self.server.refuse(session, wanted)
+        session.close()
+
+    def end(self, session: Raw) -> None:
+        if self.sessions.pop(session.connection, None):
+            self.sockets.close(session.connection)
+            self.server.park(session)
+
+    def behind(self) -> int:
+        """Returns the number of connections with more than `backlog` frames in the kernel."""
+        count = 0
+        for connection in self.sessions:
+            (waiting,) = LENGTH.unpack(fcntl.ioctl(connection.socket, termios.FIONREAD, bytes(4)))
+            count += waiting > self.server.backlog * (4 + self.server.size)
+        return count
+
+    def stop(self) -> None:
+        """Accepts nothing more, and ends all connections."""
+        asyncio.get_running_loop().remove_reader(self.listening)
+        self.listening.close()
+        for session in list(self.sessions.values()):
+            self.end(session)

@@ -1,0 +1,26 @@
+"""Counts of a call, for monitoring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Counts(NamedTuple):
+    """Counts of one call of a Scorer or of `SessionPool.step`, which its `on_call` gets.
+
+    Attributes
+    ----------
+    rows, bad, steps : int
+        Rows of a table, or frames of sessions; those that were bad; steps that were computed.
+    seconds : float
+        The duration of the call.
+    """
+
+    rows: int
+    bad: int
+    steps: int
+    seconds: float
+
+
+OnCall = Callable[[Counts], object]

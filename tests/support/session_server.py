@@ -1,0 +1,105 @@
+"""Builds examples/session_server, starts its server, and talks to it over raw TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from outcome import Missing, Wrong
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "session_server"
+
+
+@functools.cache
+def folder() -> Path:
+    """Returns a copy of the example with its compiled module."""
+    kept = tempfile.TemporaryDirectory()
+    folder.kept = kept  # type: ignore[attr-defined]  # until the process ends
+    copy = Path(kept.name) / "session_server"
+    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("*.so", "*.c", "build", "__pycache__"))
+    build = "from setuptools import Extension, setup; from Cython.Build import cythonize; "
+    build += "setup(ext_modules=cythonize([Extension('sockets', ['sockets.pyx'])], quiet=True))"
+    command = [sys.executable, "-c", build, "-q", "build_ext", "--inplace"]
+    done = subprocess.run(
+        command, cwd=copy, env={**os.environ, "CFLAGS": "-O0"}, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise Missing(f"sockets.pyx cannot be compiled: {done.stderr[-500:]}")
+    return copy
+
+
+class Client:
+    """A session over raw TCP."""
+
+    opened = contextlib.ExitStack()
+
+    def __init__(self, port, name):
+        self.socket = self.opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        self.message(name.encode(), text=True)
+        self.joined = self.answer()
+
+    def message(self, data, text=False):
+        self.socket.sendall(struct.pack("<i", -len(data) if text else len(data)) + data)
+
+    def answer(self):
+        """Returns an array for an answer, a str for text, and None after the end."""
+        head = self.read(4)
+        if head is None:
+            return None
+        (size,) = struct.unpack("<i", head)
+        data = self.read(abs(size))
+        return data.decode() if size < 0 else np.frombuffer(data, np.float32)
+
+    def read(self, size):
+        data = b""
+        while len(data) < size:
+            with contextlib.suppress(ConnectionResetError):
+                if part := self.socket.recv(size - len(data)):
+                    data += part
+                    continue
+            return None
+        return data
+
+    def step(self, frame):
+        self.message(np.float32(frame).tobytes())
+        return self.answer()
+
+    def close(self):
+        self.socket.close()
+
+
+def start(model, *arguments, port=0):
+    """Starts a server. Returns the process, with its ports."""
+    command = [sys.executable, folder() / "server.py", model, "--port", str(port), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline().split()
+    if line[:1] != ["ports"]:
+        process.kill()
+        raise Wrong(f"the server did not start: {line}")
+    process.ports = [int(word) for word in line[1:]]
+    return process
+
+
+@contextlib.contextmanager
+def running(model, *arguments):
+    """Yields a server and its ports. Then process.counts has its last line, process.lines the others."""
+    with start(model, "--websocket-port", "0", *arguments) as process, Client.opened:
+        try:
+            yield process, *process.ports
+            process.send_signal(signal.SIGTERM)
+            *process.lines, last = process.stdout.readlines()
+            process.counts = json.loads(last)
+        finally:
+            process.kill()
