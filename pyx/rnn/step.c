@@ -280,7 +280,7 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     const lnrnn_rnn_config *c = r->config;
     const int tape = r->tape != NULL, tables = c->norm == LNRNN_NORM_BATCH, reset = c->reset_before,
               shared = p->divide_units && p->divide_rows;
-    for (int batch = 0; batch < 2; batch++) {
+    for (int batch = 0; batch < 1 + p->synchronous; batch++) {
         const int deferred = batch && c->cell_norm != LNRNN_CELL_NONE;
         const struct {
             int used;
