@@ -340,8 +340,15 @@ void lnrnn_step_take(lnrnn_step *s)
 
 void lnrnn_step_meet(lnrnn_step *s)
 {
-    if (s->team > 1)
-        lnrnn_barrier_wait(s->barrier, s->team);
+    if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
+        return;
+    s->team = 1;
+    if (s->index) {
+        s->active = s->cell.n = 0;
+        return;
+    }
+    s->cell.n = s->active; /* its own rows are the first ones, so only their number changes */
+    s->share = lnrnn_share_of(s->r, 0, 1);
 }
 
 /* --- the view ------------------------------------------------------------------------------------------- */
