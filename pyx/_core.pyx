@@ -187,13 +187,14 @@ cdef Py_ssize_t axis(object array, int k) except -1:
 cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint writable, float **data,
                  ptrdiff_t *s0, ptrdiff_t *s1) except -1:
     """array: float32 (n0, n1, n2), the last axis contiguous. Sets *data to its data, and *s0 and *s1 to its first two strides,
-    in elements."""
+    in elements. NumPy lets an axis of length 1 have any stride, which is not used."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(a)
     cdef cnp.npy_intp *step = cnp.PyArray_STRIDES(a)
     if (cnp.PyArray_TYPE(a) != cnp.NPY_FLOAT32 or cnp.PyArray_NDIM(a) != 3 or not cnp.PyArray_ISALIGNED(a)
             or shape[0] != n0 or shape[1] != n1 or shape[2] != n2 or (writable and not cnp.PyArray_ISWRITEABLE(a))
-            or (n0 and n1 and n2 and ((n2 > 1 and step[2] != 4) or step[0] % 4 or step[1] % 4))):
+            or (n0 and n1 and n2
+                and ((n2 > 1 and step[2] != 4) or (n0 > 1 and step[0] % 4) or (n1 > 1 and step[1] % 4)))):
         raise AssertionError(f"broken promise: {array.dtype} {array.shape} {array.strides}")
     data[0] = <float *>cnp.PyArray_DATA(a)
     s0[0] = step[0] // 4

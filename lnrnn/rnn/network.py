@@ -341,9 +341,8 @@ class Network(Closed, Generic[State]):
         """
         if unknown:
             raise unexpected("__call__", unknown, {"hx": "h0"})
-        found: tuple[Array, State] = engine.call(
-            self._snapshot, x, h0, lengths, resets, thread_limit(threads)
-        )
+        most = 0 if threads is None else thread_limit(threads)
+        found: tuple[Array, State] = engine.call(self._snapshot, x, h0, lengths, resets, most)
         return found
 
     def ragged(

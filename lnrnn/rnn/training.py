@@ -257,10 +257,7 @@ def backward(
     if gy is None:
         grad = np.zeros((T, B, D * P), FLOAT32)
     else:
-        shown = shaped("gy", gy, shape, FLOAT32)
-        grad = np.ascontiguousarray(time_first(shown, unbatched, made.batch_first))
-        # NumPy ignores the stride of an axis of length 1, but C checks it. reshape sets the usual value.
-        grad = grad.reshape(-1).reshape(T, B, D * P)
+        grad = time_first(shaped("gy", gy, shape, FLOAT32), unbatched, made.batch_first)
     gend: list[Array] | None = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
     if gend is not None and made.cell.parts > 1:
         if tape.end is None:
@@ -272,12 +269,14 @@ def backward(
         grad = _apart(grad, out)
         gend = None if gend is None else [_apart(g, out) for g in gend]
     rows, parts = tape.rows, tape.rows.parts
-    before, gafter = [rows.begin(s, made.reversed) for s in tape.start], gend
-    if parts is not None and gend is not None:
-        gafter = [parts.begin_backward(g, made.reversed) for g in gend]
-    gbefore = [np.empty(s.shape, FLOAT32) for s in before]
-    grads = {name: empty(s) for name, s in made.shapes.items()} if out is None else out
-    given = [grads[name] for name in made.shapes]
+    before, gafter = list(tape.start), gend
+    if parts is not None:
+        before = [rows.begin(s, made.reversed) for s in before]
+        gafter = gend and [parts.begin_backward(g, made.reversed) for g in gend]
+    gbefore = [empty(s.shape) for s in before]
+    shapes = made.shapes
+    given = [*map(empty, shapes.values())] if out is None else [out[name] for name in shapes]
+    grads = dict(zip(shapes, given, strict=True)) if out is None else out
     gx: Array | None = empty(tape.x.shape) if grad_x else None
     wanted = tape.training
     if wanted.tapes and isinstance(wanted.tapes[0], Checkpoints):

@@ -12,11 +12,15 @@ void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_dou
     float *const floats = array;
     if (!array)
         return;
-    for (size_t i = 0; i < n; i++)
-        if (is_double)
-            doubles[i] = add ? doubles[i] + values[i] : values[i];
-        else
-            floats[i] = add ? floats[i] + (float)values[i] : (float)values[i];
+    if (!is_double && !add) /* apart from the other cases, so that compilers use vectors */
+        for (size_t i = 0; i < n; i++)
+            floats[i] = (float)values[i];
+    else
+        for (size_t i = 0; i < n; i++)
+            if (is_double)
+                doubles[i] = add ? doubles[i] + values[i] : values[i];
+            else
+                floats[i] += (float)values[i];
 }
 
 static void read(size_t n, const void *array, int is_double, double *values)

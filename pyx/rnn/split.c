@@ -10,6 +10,9 @@
  * all rows in each thread. So each thread computes all states: thread 0 writes h to y and c to cn, and the others write to their own
  * memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite rows that other threads read.
  *
+ * If another process takes the core of a thread, all others wait at each barrier. So at the first long wait the team ends, and thread 0
+ * computes all columns of its groups (lnrnn_step_meet).
+ *
  * Groups do not wait for each other. If fewer threads start than planned, they are divided among the groups again; one thread may
  * compute several groups. If a call runs in parts, all threads of a group stop at the same step, because each counts the cost of all
  * columns. */
@@ -20,16 +23,9 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-/* A group of sequences and its threads. */
-typedef struct {
-    int alone;        /* thread 0 computes all columns from now on */
-    char padding[60]; /* different groups write to different cache lines */
-    lnrnn_barrier barrier;
-} split_group;
-
 typedef struct {
     const lnrnn_rnn_call *r;
-    split_group groups[LNRNN_MOST_SHARED];
+    lnrnn_barrier barriers[LNRNN_MOST_SHARED]; /* of the groups */
 } split_job;
 
 /* If each thread computes all rows, points a thread other than 0 to its own memory for the states. */
@@ -46,13 +42,16 @@ static void keep_own_states(lnrnn_step *s)
     s->next_h = 0;
 }
 
+/* Returns 0 in threads other than 0 after the end of the team. */
+static int in_team(const lnrnn_step *s) { return !s->index || s->team > 1; }
+
 /* Computes steps t .. end - 1. */
 static void split_chunk(lnrnn_step *s, size_t end)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
     if (!s->r->config->separate_products) /* wait: the two products may divide a panel differently */
         lnrnn_step_meet(s);
-    while (s->t < end) {
+    while (s->t < end && in_team(s)) {
         s->hidden = s->products + s->t % 2 * p->group * p->wide;
         lnrnn_step_take(s);
         if (p->divide_rows && s->t < end) /* at the end of a chunk there is a barrier anyway */
@@ -60,8 +59,8 @@ static void split_chunk(lnrnn_step *s, size_t end)
     }
 }
 
-/* Computes some steps of a group, until *left is used up, in one of the group's threads. */
-static void split_steps(lnrnn_step *s, split_group *group, size_t *position, int64_t *left)
+/* Computes some steps of a group, until *left is used up or the team ends, in one of the group's threads. */
+static void split_steps(lnrnn_step *s, size_t *position, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
     if (s->index && !r->plan->divide_rows)
@@ -70,19 +69,9 @@ static void split_steps(lnrnn_step *s, split_group *group, size_t *position, int
         lnrnn_step_meet(s);
     if (!s->index && s->t == 0)
         lnrnn_step_load(s);
-    while (s->t < s->length && *left > 0) {
+    while (s->t < s->length && *left > 0 && in_team(s)) {
         split_chunk(s, lnrnn_step_chunk(s, s->length, left));
-        /* Wait, because the next chunk overwrites the memory of this chunk, which another thread may still read. If a
-         * thread has lost its core, thread 0 continues alone. */
-        if (s->team > 1) {
-            if (!s->index)
-                group->alone = __atomic_load_n(&group->barrier.oversubscribed, __ATOMIC_RELAXED);
-            lnrnn_step_meet(s);
-            if (group->alone && s->index)
-                return;
-            if (group->alone)
-                s->team = 1, s->share = lnrnn_share_of(r, 0, 1);
-        }
+        lnrnn_step_meet(s); /* wait: the next chunk overwrites this one, which another thread may still read */
     }
     if (!s->index)
         *position = lnrnn_step_end(s); /* all threads have read *position */
@@ -96,6 +85,7 @@ static void split_units(void *ctx, int worker, int team)
     const int groups = (int)p->groups, most = team / groups < 1 ? 1 : team / groups,
               each = most < p->divide_units ? most : p->divide_units,
               at_a_time = team < groups ? team : groups, index = worker % each;
+    int members = each;
     float *const memory = r->scratch + p->groups * p->scratch.shared + (size_t)worker * p->scratch.worker;
     int64_t left = r->part > 0 ? whole_number(r->part * each) : INT64_MAX;
     if (worker / each >= at_a_time) /* the team has more threads than are needed */
@@ -107,9 +97,12 @@ static void split_units(void *ctx, int worker, int team)
             continue;
         lnrnn_step s;
         lnrnn_step_begin(&s, r, (size_t)g, *position, r->scratch + (size_t)g * p->scratch.shared, memory);
-        s.index = index, s.team = alone ? 1 : each, s.barrier = &job->groups[g].barrier;
-        s.share = lnrnn_share_of(r, (size_t)index, (size_t)each);
-        split_steps(&s, &job->groups[g], position, &left);
+        s.index = index, s.team = alone ? 1 : members, s.barrier = &job->barriers[g];
+        s.share = lnrnn_share_of(r, (size_t)index, (size_t)s.team);
+        split_steps(&s, position, &left);
+        if (!in_team(&s))
+            return;
+        members = alone ? members : s.team;
     }
 }
 

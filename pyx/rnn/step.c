@@ -280,7 +280,7 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
     const lnrnn_rnn_config *c = r->config;
     const int tape = r->tape != NULL, tables = c->norm == LNRNN_NORM_BATCH, reset = c->reset_before,
               shared = p->divide_units && p->divide_rows;
-    for (int batch = 0; batch < 2; batch++) {
+    for (int batch = 0; batch < 1 + p->synchronous; batch++) {
         const int deferred = batch && c->cell_norm != LNRNN_CELL_NONE;
         const struct {
             int used;
@@ -340,8 +340,15 @@ void lnrnn_step_take(lnrnn_step *s)
 
 void lnrnn_step_meet(lnrnn_step *s)
 {
-    if (s->team > 1)
-        lnrnn_barrier_wait(s->barrier, s->team);
+    if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
+        return;
+    s->team = 1;
+    if (s->index) {
+        s->active = s->cell.n = 0;
+        return;
+    }
+    s->cell.n = s->active; /* its own rows are the first ones, so only their number changes */
+    s->share = lnrnn_share_of(s->r, 0, 1);
 }
 
 /* --- the view ------------------------------------------------------------------------------------------- */

@@ -94,7 +94,8 @@ void lnrnn_step_load(const lnrnn_step *s);
 size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left);
 /* Computes step t, and moves the view to step t + 1. */
 void lnrnn_step_take(lnrnn_step *s);
-/* Waits at the barrier of the group's threads. */
+/* Waits at the barrier of the group's threads. If the team ends there (lnrnn_barrier_wait), thread 0 has all columns
+ * and rows from then on. The others have no row, so their next phases compute nothing. */
 void lnrnn_step_meet(lnrnn_step *s);
 /* Returns the number of the next step. After the last step it writes hn, and zeros in y past the end of each row, and
  * returns LNRNN_DONE. */

@@ -1,6 +1,8 @@
 /* The barrier between time steps if threads divide the hidden units. Waiting threads spin, because a step
  * takes microseconds and waking a sleeping thread takes longer. After a long wait a thread yields its core,
- * because another thread of the team must have lost its own. */
+ * because another thread of the team must have lost its own. A time slice of the other process is as long as many
+ * steps, and one follows the other. So the first long wait ends the team: the last thread that arrives says so, and
+ * all threads learn it at the same barrier. */
 #define _GNU_SOURCE
 #include <stdint.h>
 
@@ -38,25 +40,31 @@ void lnrnn_stagger(void)
         lnrnn_pause_core();
 }
 
-void lnrnn_barrier_wait(lnrnn_barrier *b, int team)
+static unsigned slow_from;
+
+void lnrnn_set_slow_from(unsigned phase) { __atomic_store_n(&slow_from, phase, __ATOMIC_RELAXED); }
+
+int lnrnn_barrier_wait(lnrnn_barrier *b, int team)
 {
     const int mode = lnrnn_barrier_mode();
     const unsigned phase = __atomic_load_n(&b->phase, __ATOMIC_RELAXED);
     if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == team) {
+        const int slow = mode == LNRNN_BARRIER_SLOW && phase >= __atomic_load_n(&slow_from, __ATOMIC_RELAXED),
+                  ended = slow || __atomic_load_n(&b->oversubscribed, __ATOMIC_RELAXED);
+        b->ended = ended;
         __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&b->phase, phase + 1, __ATOMIC_RELEASE);
         if (mode == LNRNN_BARRIER_STAGGERED && phase % 2)
             lnrnn_stagger();
-        return;
+        return ended;
     }
-    if (mode == LNRNN_BARRIER_SLOW)
-        __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
     for (lnrnn_wait wait = {0}; __atomic_load_n(&b->phase, __ATOMIC_ACQUIRE) == phase;) {
-        if (lnrnn_long_wait(&wait)) {
+        if (lnrnn_long_wait(&wait) && mode == LNRNN_BARRIER_NORMAL) {
             __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
             lnrnn_back_off();
         }
     }
     if (mode == LNRNN_BARRIER_STAGGERED && phase % 2 == 0)
         lnrnn_stagger();
+    return b->ended; /* no other thread writes it before this thread arrives at the next barrier */
 }

@@ -33,11 +33,13 @@ typedef struct {
     char padding[60];
     unsigned phase;     /* the number of barriers passed */
     int oversubscribed; /* set after a long wait: a thread of the team must have lost its core */
-    char more_padding[56];
+    int ended;          /* the result of lnrnn_barrier_wait */
+    char more_padding[52];
 } lnrnn_barrier;
 _Static_assert(offsetof(lnrnn_barrier, phase) == 64,
                "threads spin on another cache line than they arrive at");
-void lnrnn_barrier_wait(lnrnn_barrier *b, int team);
+/* Returns 1 in all threads of the team, or 0 in all. 1: a thread has waited long, so one thread should go on alone. */
+int lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 
 /* A loop that waits for another thread calls this function in each iteration. Zero-initialise the struct before the
  * loop. Returns 0, or after more than LNRNN_PREEMPTED ns yields the core and returns the ns since the first call. */
@@ -106,10 +108,11 @@ lnrnn_teams *lnrnn_teams_of_thread(void);
 lnrnn_teams lnrnn_teams_had(void);
 /* How threads wait for each other. NORMAL: a long wait starts a back-off. In the other modes no wait starts one, and
  * lnrnn_parallel waits for all its threads before the first task. STAGGERED: one thread leaves each barrier later
- * than the others. SLOW: every wait counts as long. */
+ * than the others. SLOW: every wait counts as long, from barrier number `phase` of lnrnn_set_slow_from on. */
 enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LNRNN_BARRIER_SLOW };
 void lnrnn_set_barrier_mode(int mode);
 int lnrnn_barrier_mode(void);
+void lnrnn_set_slow_from(unsigned phase);
 /* Starts a back-off of this length, in every mode; 0 ends it. */
 void lnrnn_set_back_off(int64_t nanoseconds);
 

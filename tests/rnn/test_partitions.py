@@ -130,11 +130,12 @@ NETWORKS = {
     "LSTM heads joint": dict(cell="LSTM", num_heads=2, norm=spec("joint")),
     "GRU heads int8": dict(cell="GRU", num_heads=5),
 }
+MORE = {"GRU reset before": dict(cell="GRU", reset_after=False), "SLSTM": dict(cell="SLSTM", num_heads=5)}
 
 
 def drawn(rng, name, batch=70, units=145, steps=24):
     """Returns (network, x, states, lengths); some lengths are 0."""
-    rnn = network(33, units, trained=steps, **NETWORKS[name])
+    rnn = network(33, units, trained=steps, **(NETWORKS | MORE)[name])
     rnn = rnn.to_dtype(name.split()[-1]) if name.endswith(("bfloat16", "int8")) else rnn
     ends = rng.integers(0, steps + 1, batch)
     ends[: batch // 2] = rng.integers(steps // 2, steps + 1, batch // 2)
@@ -190,6 +191,26 @@ def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
         with using_caches(caches), using_partition(*grid), several_threads(threads, "units"):
             engine_switches.set_barrier_mode(mode)
             equal(rnn, rnn(x, h0, ends), want, f"{grid}")
+
+
+@needs_threads
+@pytest.mark.parametrize("divide_rows", [False, True])
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "LSTM projected", "GRU", *MORE])
+def test_a_team_that_ends_at_any_barrier_gives_the_same_bits(rng, name, divide_rows):
+    """After a long wait thread 0 computes alone. With the small caches, a chunk is one step."""
+    rnn, x, h0, ends = drawn(rng, name)
+    with using_threads(1):
+        want = rnn(x, h0, ends)
+    for caches in (None, (1024, 4096, 4096)):
+        for barrier in range(12):
+            with using_caches(caches), using_partition(2, 2, divide_rows), several_threads(4, "units"):
+                engine_switches.set_barrier_mode("slow")
+                engine_switches.set_slow_from(barrier)
+                try:
+                    got = rnn(x, h0, ends)
+                finally:
+                    engine_switches.set_slow_from(0)
+            equal(rnn, got, want, f"barrier {barrier}, caches {caches}")
 
 
 @needs_threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t
+from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint
 from typing import Any
 
 import lnrnn
@@ -31,6 +31,7 @@ _cores_of = function("cores_of", c_int, c_int, c_char_p, c_char_p)
 _teams_had = function("teams_had", Teams)
 _set_barrier_mode = function("set_barrier_mode", None, c_int)
 _set_back_off = function("set_back_off", None, c_int64)
+set_slow_from = function("set_slow_from", None, c_uint)
 
 
 def cores_of(cpus: int, groups: str | os.PathLike[str], root: str | os.PathLike[str]) -> int:
