@@ -125,7 +125,15 @@ class Seen:
     ) -> None: ...
     def holds(self, tensors: list[Any]) -> bool: ...
 
-def use_torch(tensor: Any, dtype: Any, to_tensor: Any, threads: Any, active: tuple[Any, ...]) -> None: ...
+def use_torch(
+    tensor: Any,
+    dtype: Any,
+    to_tensor: Any,
+    threads: Any,
+    active: tuple[Any, ...],
+    forward_ad: dict[str, Any],
+    exchange_api: Any,
+) -> None: ...
 
 class Kept:
     network: str

@@ -272,8 +272,6 @@ cdef class Network:
         T, B = cnp.PyArray_DIMS(<cnp.ndarray>x)[0], cnp.PyArray_DIMS(<cnp.ndarray>x)[1]
         if self.d.batch_first:
             T, B = B, T
-        if T < 1 or B < 1 or B > (FEW if lengths is not None else MANY) or T > n.refused_from:
-            return False
         if h0 is not None:
             if n.states == 1:
                 h = h0
@@ -284,10 +282,18 @@ cdef class Network:
                 return False
         if lengths is not None and not fits(lengths, cnp.NPY_INT64, 1, B, -1, -1):
             return False
+        return self.starts(call, T, B, <float *>data(x), <float *>data(h), <float *>data(cell), lengths)
+
+    cdef bint starts(self, Call call, Py_ssize_t T, Py_ssize_t B, const float *x, const float *h, const float *cell, lengths) except *:
+        """Sets the memory of the call's x, of h0 and c0, which may be NULL, and ordinary lengths (B,) or None. Returns False for
+        too many sequences or steps, and for invalid lengths."""
+        cdef lnrnn_network_call *c = &call.c
+        if T < 1 or B < 1 or B > (FEW if lengths is not None else MANY) or T > c.network.refused_from:
+            return False
         call.reserve(B)
         if not lnrnn_rows_of_lengths(call.rows, B, T, <const int64_t *>data(lengths)):
             return False
-        c.x, c.h0, c.c0, c.rows = <float *>data(x), <float *>data(h), <float *>data(cell), call.rows
+        c.x, c.h0, c.c0, c.rows = x, h, cell, call.rows
         c.B, c.steps, c.sequences, c.states = B, T, B, B
         lnrnn_network_lay_out(c, self.d.batch_first)
         return True
@@ -307,9 +313,14 @@ cdef class Network:
         cell = empty_axes(lines, c.states, c.network.c_width) if c.network.states == 2 else None
         if y is None:
             y = self.empty_outputs(c)
-        c.y, c.hn, c.cn = <float *>data(y), <float *>data(h), <float *>data(cell)
-        call.run(threads_for(call.work(), threads))
+        self.compute(call, threads, y, h, cell)
         return y, h if cell is None else (h, cell)
+
+    cdef int compute(self, Call call, int threads, y, h, cell) except -1:
+        """Runs the call, which writes to ordinary arrays; cell: None if there is one state."""
+        call.c.y, call.c.hn, call.c.cn = <float *>data(y), <float *>data(h), <float *>data(cell)
+        call.run(threads_for(call.work(), threads))
+        return 0
 
     # --- arrays that Python has checked ---
 

@@ -1,22 +1,97 @@
 # Calls with tensors of torch. The functions of torch come from Python, so the compiled module does not need torch.
 
 cdef extern from *:
+    """
+    /* A part of DLPack's C exchange API, dlpack.h 1.2. */
+    typedef struct {
+        void *data;
+        int32_t device[2]; /* type, number */
+        int32_t ndim;
+        struct {
+            uint8_t code, bits;
+            uint16_t lanes;
+        } dtype;
+        int64_t *shape, *strides;
+        uint64_t byte_offset;
+    } lnrnn_dl_tensor;
+    typedef struct {
+        uint32_t version[2]; /* major, minor */
+        void *others[4];
+        int (*look)(void *object, lnrnn_dl_tensor *to);
+    } lnrnn_dl_functions;
+    enum { LNRNN_DL_CPU = 1, LNRNN_DL_FLOAT = 2 };
+    """
+    enum:
+        LNRNN_DL_CPU
+        LNRNN_DL_FLOAT
+    ctypedef struct lnrnn_dl_type "typeof(((lnrnn_dl_tensor *)0)->dtype)":
+        unsigned char code, bits
+    ctypedef struct lnrnn_dl_tensor:
+        void *data
+        int32_t device[2]
+        int32_t ndim
+        lnrnn_dl_type dtype
+        int64_t *shape
+        int64_t *strides
+        uint64_t byte_offset
+    ctypedef struct lnrnn_dl_functions:
+        uint32_t version[2]
+        int (*look)(void *object, lnrnn_dl_tensor *to) except -1
     void prefetch "__builtin_prefetch"(const void *) noexcept
 
 cdef enum:
     SAMPLES = 8  # elements of each tensor that are compared
+    AXES = 8  # axes whose lengths are read
+
+cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None, derivatives = None
+cdef tuple modes = ()
+cdef lnrnn_dl_functions *exchange = NULL  # if NULL, `look` reads attributes of tensors, which takes longer
+
+
+def use_torch(tensor, dtype, to_tensor, threads, tuple active, dict forward_ad, exchange_api):
+    """Sets torch's Tensor, float32, from_numpy and get_num_threads, and functions that return a true value if a mode is active.
+
+    forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or None."""
+    global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange
+    torch_tensor, float32, from_numpy, torch_threads, modes = tensor, dtype, to_tensor, threads, active
+    derivatives, exchange = forward_ad, NULL
+    if exchange_api is not None:
+        exchange = <lnrnn_dl_functions *>PyCapsule_GetPointer(exchange_api, b"dlpack_exchange_api")
+        if exchange.version[0] != 1:
+            exchange = NULL
 
 
 cdef struct Sight:
-    uintptr_t address
-    int64_t version
+    const float *address
+    int64_t version  # only of parameters
     Py_ssize_t bytes
     bint contiguous
+    bint floats  # whether it is float32 on the CPU
+    int ndim
+    int64_t n[AXES]
 
 
 cdef int look(Sight *s, t) except -1:
-    s.address, s.version = t.data_ptr(), t._version
-    s.bytes, s.contiguous = t.nbytes, t.is_contiguous()
+    """Reads where the numbers of a tensor are. Raises an exception for tensors without memory."""
+    cdef lnrnn_dl_tensor seen
+    cdef int k
+    cdef int64_t items = 1
+    if exchange == NULL:
+        s.address, s.bytes, s.contiguous = <const float *><uintptr_t>t.data_ptr(), t.nbytes, t.is_contiguous()
+        s.floats = t.dtype is float32 and t.is_cpu
+        s.ndim = t.dim()
+        for k in range(min(s.ndim, AXES)):
+            s.n[k] = t.size(k)
+        return 0
+    exchange.look(<void *>t, &seen)
+    s.address, s.ndim, s.contiguous = <const float *>(<uintptr_t>seen.data + seen.byte_offset), seen.ndim, True
+    for k in range(s.ndim - 1, -1, -1):
+        s.contiguous = s.contiguous and (seen.shape[k] == 1 or seen.strides[k] == items)
+        items *= seen.shape[k]
+        if k < AXES:
+            s.n[k] = seen.shape[k]
+    s.bytes = items * seen.dtype.bits // 8
+    s.floats = seen.dtype.code == LNRNN_DL_FLOAT and seen.dtype.bits == 32 and seen.device[0] == LNRNN_DL_CPU
     return 0
 
 
@@ -54,6 +129,7 @@ cdef class Seen:
             if tensors[k] is None:
                 continue
             look(&self.sights[k], tensors[k])
+            self.sights[k].version = tensors[k]._version
             array = <cnp.ndarray?>arrays[k]
             if cnp.PyArray_ITEMSIZE(array) < 4:
                 raise AssertionError(f"broken promise: items of {array.dtype}")
@@ -95,6 +171,7 @@ cdef class Seen:
             if tensors[k] is None:
                 continue
             look(&now, tensors[k])
+            now.version = tensors[k]._version
             if (now.address != then.address or now.version != then.version or now.bytes != then.bytes
                     or now.contiguous != then.contiguous):
                 return False
@@ -102,16 +179,6 @@ cdef class Seen:
             if self.places[k][0] != self.values[k]:
                 return False
         return True
-
-
-cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None
-cdef tuple modes = ()
-
-
-def use_torch(tensor, dtype, to_tensor, threads, tuple active):
-    """Sets torch's Tensor, float32, from_numpy and get_num_threads, and functions that return a true value if a mode is active."""
-    global torch_tensor, float32, from_numpy, torch_threads, modes
-    torch_tensor, float32, from_numpy, torch_threads, modes = tensor, dtype, to_tensor, threads, active
 
 
 cdef class Kept:
@@ -138,101 +205,101 @@ cdef class Kept:
 
         Returns None if a mode of torch is active or the weights may have changed. It also does so for an argument that is no
         contiguous float32 tensor on the CPU, of the right shape. The values of `parameters` are the tensors of `record`."""
-        cdef int threads, ndim, at = 0
-        cdef bint apart = not self.cell  # the axis of the sequences in states
-        if (self.record is None or self.packed is None or type(x) is not torch_tensor
-                or (network is not self.network and network != self.network)):
+        cdef Network n = self.packed
+        cdef Call call
+        cdef Sight at, h, cell
+        cdef int threads
+        if self.record is None or n is None or (network is not self.network and network != self.network):
             return None
         for active in modes:
             if active():
                 return None
-        if not (<Seen>self.record).holds(list(parameters.values())):
+        if <int>derivatives["_current_level"] >= 0 or not (<Seen>self.record).holds(list(parameters.values())):
             return None
         threads = torch_threads()
         if threads >= allowed_threads():
             threads = 0
         elif threads > 1:
             return None
-        h = cell = None
-        try:
-            x = array_of(x)
-            if state is not None:
-                if self.pair:
-                    h, cell = state
-                    h, cell = array_of(h), array_of(cell)
-                else:
-                    h = array_of(state)
-        except (AttributeError, RuntimeError, TypeError, ValueError):  # another type, or it needs gradients
-            return None
-        ndim = cnp.PyArray_NDIM(<cnp.ndarray?>x)
-        if ndim != 3 or self.cell:
-            if ndim != 2 and (ndim != 1 or not self.cell):
+        first = second = None
+        if self.pair and state is not None:
+            if not isinstance(state, (tuple, list)) or len(state) != 2:
                 return None
-            if (h is not None and cnp.PyArray_NDIM(<cnp.ndarray?>h) != ndim) or (
-                    cell is not None and cnp.PyArray_NDIM(<cnp.ndarray?>cell) != ndim):
-                return None
-            at = not (self.cell or self.packed.d.batch_first)
-            x, h, cell = three_axes(x, at), three_axes(h, apart), three_axes(cell, apart)
-        if not ordinary(x):
-            x = copied(x)
-        found = self.packed.call(x, (h, cell) if self.pair and h is not None else h, None, threads)
-        if found is None:
-            return None
-        y, state = found
-        if ndim != 3:
-            y = without(y, at, ndim)
-        if self.pair:
-            h, cell = state
-            state = tensor_of(h, apart, ndim), tensor_of(cell, apart, ndim)
+            first, second = state
         else:
-            state = tensor_of(state, apart, ndim)
-        return state if self.cell else (from_numpy(y), state)
+            first = state
+        x, first, second = seen_input(&at, x), seen_input(&h, first), seen_input(&cell, second)
+        if x is None or (state is not None and (first is None or (self.pair and second is None))):
+            return None
+        call = n.take()
+        try:
+            return self.computed(call, &at, &h if state is not None else NULL, &cell, threads)
+        finally:
+            n.give(call)
+
+    cdef object computed(self, Call call, Sight *x, Sight *h, Sight *cell, int threads):
+        """Returns the result of `call` for memory of tensors. h: NULL for zeros; cell: the second state, if there are two."""
+        cdef Network n = self.packed
+        cdef lnrnn_network_call *c = &call.c
+        cdef cnp.npy_intp T = 1, B = 1
+        cdef cnp.npy_intp[3] dims
+        cdef int batch = x.ndim - 1 - (not self.cell), states = 0, k
+        if batch < 0 or batch > 1 or x.n[x.ndim - 1] != <int64_t>c.network.inputs:
+            return None
+        if not self.cell:
+            T = x.n[batch and n.d.batch_first]
+        if batch:
+            B = x.n[(not self.cell) and not n.d.batch_first]
+        if not self.cell:
+            dims[0], states = c.network.layers * c.network.directions, 1
+        dims[states] = B
+        states += batch
+        if h != NULL and not (same_axes(h, dims, states, c.network.h_width)
+                              and (not self.pair or same_axes(cell, dims, states, c.network.c_width))):
+            return None
+        if not n.starts(call, T, B, x.address, h.address if h != NULL else NULL,
+                        cell.address if h != NULL and self.pair else NULL, None):
+            return None
+        end = new_floats(dims, states, c.network.h_width)
+        last = new_floats(dims, states, c.network.c_width) if self.pair else None
+        for k in range(x.ndim - 1):
+            dims[k] = x.n[k]
+        y = new_floats(dims, x.ndim - 1, c.network.directions * c.network.h_width)
+        n.compute(call, threads, y, end, last)
+        end = from_numpy(end)
+        if self.pair:
+            end = end, from_numpy(last)
+        return end if self.cell else (from_numpy(y), end)
 
 
-cdef object array_of(t):
-    """Returns the memory of a tensor as an array, which lives as long as the caller's reference to the tensor."""
-    cdef cnp.npy_intp n[3]
-    cdef int ndim, k
-    cdef uintptr_t address
-    # The same as t.numpy(), which takes twice as long.
-    if type(t) is torch_tensor and t.dtype is float32 and t.is_cpu and t.is_contiguous():
-        shape = <tuple>t.shape
-        address, ndim = t.data_ptr(), len(shape)
-        if 0 < ndim <= 3 and address != 0 and (t.nbytes > sizeof(float) or not t.is_neg()):  # views of imag have strides
-            for k in range(ndim):
-                n[k] = shape[k]
-            return cnp.PyArray_SimpleNewFromData(ndim, n, cnp.NPY_FLOAT32, <void *>address)
-    return t.detach().numpy()
-
-
-cdef inline object tensor_of(array, int at, int ndim):
-    return from_numpy(array if ndim == 3 else without(array, at, ndim))
-
-
-cdef object reshaped(array, int ndim, cnp.npy_intp *n):
-    cdef cnp.PyArray_Dims dims
-    dims.ptr, dims.len = n, ndim
-    return cnp.PyArray_Newshape(<cnp.ndarray>array, &dims, cnp.NPY_CORDER)
-
-
-cdef object three_axes(array, int at):
-    """Returns an array of one or two axes with new axes of length 1, for two axes with a new axis `at`."""
-    cdef cnp.npy_intp n[3]
-    cdef cnp.npy_intp *old
-    if array is None:
+cdef object seen_input(Sight *s, t):
+    """Looks at a contiguous float32 tensor on the CPU, or at a copy. Returns that tensor, or None for others."""
+    if type(t) is not torch_tensor:
         return None
-    old = cnp.PyArray_DIMS(<cnp.ndarray>array)
-    n[0] = n[1] = 1
-    n[2] = old[cnp.PyArray_NDIM(<cnp.ndarray>array) - 1]
-    if cnp.PyArray_NDIM(<cnp.ndarray>array) == 2:
-        n[1 - at] = old[0]
-    return reshaped(array, 3, n)
+    try:
+        look(s, t)
+        if not s.contiguous and not t.is_neg():
+            t = t.contiguous()
+            look(s, t)
+    except RuntimeError:  # it has no memory
+        return None
+    if not s.floats or not s.contiguous or not s.address or not 0 < s.ndim <= 3:
+        return None
+    return None if s.bytes == sizeof(float) and t.is_neg() else t  # other negative views, those of imag, have strides
 
 
-cdef object without(array, int at, int ndim):
-    """Returns an array of three axes without the axis `at`, or for ndim 1 with the last axis alone. Those axes have length 1."""
-    cdef cnp.npy_intp *old = cnp.PyArray_DIMS(<cnp.ndarray>array)
-    cdef cnp.npy_intp n[2]
-    n[0] = old[1 - at]
-    n[ndim - 1] = old[2]
-    return reshaped(array, ndim, n)
+cdef inline bint same_axes(const Sight *s, const cnp.npy_intp *dims, int ndim, size_t width) noexcept:
+    """Returns whether a tensor has the axes dims (ndim) and a last axis of this width."""
+    cdef int k
+    if s.ndim != ndim + 1 or s.n[ndim] != <int64_t>width:
+        return False
+    for k in range(ndim):
+        if s.n[k] != dims[k]:
+            return False
+    return True
+
+
+cdef inline object new_floats(cnp.npy_intp *dims, int ndim, size_t width):
+    """Returns a new array with the axes dims (ndim) and a last axis of this width. Writes dims[ndim]."""
+    dims[ndim] = width
+    return empty_of(ndim + 1, dims, cnp.NPY_FLOAT32, cnp.PyArray_MultiplyList(dims, ndim + 1) * sizeof(float))

@@ -33,12 +33,12 @@ def other_system() -> str | None:
 
 @cache
 def _untraced() -> Any:
-    """Returns Accelerated._forward, with tracing by torch.compile disabled.
+    """Returns Accelerated.forward, with tracing by torch.compile disabled.
 
     torch.compile does not trace modules of torch.nn, but it would trace functions that such a module calls.
     """
     disable: Any = torch.compiler.disable
-    return disable(Accelerated._forward)
+    return disable(Accelerated.forward)
 
 
 class Accelerated(Keeping):
@@ -102,12 +102,16 @@ class Accelerated(Keeping):
         raise NotImplementedError
 
     def _better_by_torch(self, input: Any) -> bool:
-        if not torch.is_grad_enabled() or self._engine is not None or not isinstance(input, Tensor):
+        """Returns whether torch should compute a call while gradients are enabled."""
+        if self._engine is not None or not isinstance(input, Tensor) or not self._few(input):
             return False
-        if torch.compiler.is_compiling() or not self._few(input):
-            return False
+        if input.requires_grad:
+            return True
         own: dict[str, Any] = self._parameters
-        return input.requires_grad or any(p is not None and p.requires_grad for p in own.values())
+        for p in own.values():  # noqa: SIM110 - any() takes as long as the rest
+            if p is not None and p.requires_grad:
+                return True
+        return False
 
     def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
         """Returns the result of a call that lnrnn can compute."""
@@ -118,17 +122,19 @@ class Accelerated(Keeping):
             return self._forward(input, hx)
         if _callback() is not None:
             return _untraced()(self, input, hx)
-        kept = self._kept
-        if kept is not None:
+        if torch.is_grad_enabled():
+            if self._better_by_torch(input):
+                return super().forward(input, hx)
+        elif self._kept is not None:
             network = self._usual()
             if network is not None:
-                found = kept.call(network, self._parameters, input, hx)
+                found = self._kept.call(network, self._parameters, input, hx)
                 if found is not None:
                     return found
         return self._forward(input, hx)
 
     def _forward(self, input: Any, hx: Any) -> Any:
-        if self._engine == "torch" or self._better_by_torch(input):
+        if self._engine == "torch":
             return super().forward(input, hx)
         parameters: list[Tensor] = []
         reason = other_system()

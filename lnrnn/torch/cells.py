@@ -49,8 +49,8 @@ class AcceleratedCell(Accelerated):
         return self._networks[0]
 
     def _few(self, input: Tensor) -> bool:
-        weights = self._gates * self.hidden_size * (self.input_size + self.hidden_size)
-        return input.numel() * weights < self._least * self.input_size
+        inputs, hidden = self.input_size, self.hidden_size
+        return input.numel() * (inputs + hidden) * hidden * self._gates < self._least * inputs
 
     def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
         start = [] if hx is None else [hx] if self._states == 1 else list(hx)

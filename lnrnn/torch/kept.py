@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -90,26 +89,20 @@ def pack_again(tensors: Iterable[Any]) -> None:
 # --- by module ----------------------------------------------------------------------------------------------
 
 
-def _derives_forward() -> bool:
-    return forward_ad._current_level >= 0
+def use_exchange(exchange: Any) -> None:
+    """Sets how the compiled module reads tensors: by DLPack's functions, a capsule, or if None by attributes."""
+    # Modes in which a call must pass through torch's dispatcher, or in which another part of torch computes it.
+    modes = (
+        torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
+        torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled,
+    )  # fmt: skip
+    _core.use_torch(
+        Tensor, torch.float32, torch.from_numpy, torch.get_num_threads, modes, vars(forward_ad), exchange
+    )
 
 
-# Modes in which a call must pass through torch's dispatcher, or in which another part of torch computes it.
-_core.use_torch(
-    Tensor,
-    torch.float32,
-    torch.from_numpy,
-    torch.get_num_threads,
-    (
-        torch.is_grad_enabled,
-        torch._C._len_torch_dispatch_stack,
-        torch._C._are_functorch_transforms_active,
-        torch._C._autograd._profiler_enabled,
-        torch._C._get_tracing_state,
-        partial(torch.is_autocast_enabled, "cpu"),
-        _derives_forward,
-    ),
-)
+EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later have it
+use_exchange(EXCHANGE)
 
 
 def forget(part: torch.nn.Module) -> None:
