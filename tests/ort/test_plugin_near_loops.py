@@ -243,8 +243,8 @@ def test_numbers_of_steps_and_sequences(rng):
                 agree(ours, wanted)
     for name, other in (("x", 2), ("h0", 2), ("c0", 2)):
         wrong = rng.standard_normal((*shapes[name][:-2], other, shapes[name][-1])).astype(np.float32)
-        with pytest.raises(Exception, match="lnrnn: the input and the states of a loop differ"):
+        with pytest.raises(Exception, match="lnrnn: .* numbers? of sequences"):
             session.run(None, given | {name: wrong})
-    with pytest.raises(Exception, match="lnrnn: a loop has more steps than its input"):
+    with pytest.raises(Exception, match="lnrnn: .* (more|fewer) steps than"):
         session.run(None, given | {"T": np.array([T + 1])})
     assert session.run(None, given | {"T": np.array([-1])})[0].shape == (0, B, H)
