@@ -65,6 +65,11 @@ def test_a_scan_without_attributes(rng, kind):
     agrees(proto, rng)
 
 
+@pytest.mark.parametrize("axes", [(1, 0), (1, 1)])
+def test_a_scan_over_another_axis(rng, axes):
+    agrees(onnx_loops.scan(rng, "GRU", axes=axes), rng)
+
+
 def test_a_scan_of_a_constant(rng):
     proto = onnx_loops.scan(rng, "LSTM")
     constant_x(proto, rng)
