@@ -106,10 +106,7 @@ static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body
 {
     if (!is_operator(n, "Scan") && !(with_loops && is_operator(n, "Loop")))
         return 0;
-    if (!loop_match(g, n, body, l) || !step_describe(l->step, weights, d))
-        return 0;
-    d->reverse = l->is_reverse;
-    return 1;
+    return loop_match(g, n, body, l) && step_describe(l->step, weights, d);
 }
 
 /* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a body before those in

@@ -84,15 +84,19 @@ typedef struct {
 /* Returns the memory of a run with a block of this size, or NULL without memory. */
 run_memory *memory_take(memory_pool *pool, size_t bytes);
 void memory_put_back(memory_pool *pool, run_memory *m);
-/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
+/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. text: for errors, such as
+ * "x ('audio')". */
 typedef struct {
+    char text[96];
     int place;
     int64_t shape[3];
     void *owned;
     tensor constant;
 } source;
-/* Copies a constant that is an input of runs. Returns 0 without memory, or if the value is no constant. */
-int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s);
+/* Sets *s to the source of a value, or to none for NULL. in (inputs): those of the fused node. Copies a constant. Returns 0
+ * without memory, or if the value is neither an input nor a constant. */
+int source_of(const ort_functions *ort, const char *role, const OrtValueInfo *info,
+              const OrtValueInfo *const *in, size_t inputs, source *s);
 typedef OrtStatus *kernel_compute(OrtNodeComputeInfo *, void *state, OrtKernelContext *);
 typedef void kernel_release(OrtNodeComputeInfo *);
 /* The first members of each kernel. */
@@ -104,10 +108,19 @@ typedef struct {
     network_list *list;
     memory_pool *pool;
     int threads;
+    char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
 } kernel_base;
 /* Returns these members. create_state closes the list. */
 kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
                            memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release);
+/* Names the kernel after a node of the model. what: "node", or words before its name. */
+void kernel_label(kernel_base *k, const char *what, const OrtNode *node);
+/* Return an error that names the kernel, and the input. */
+OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
+    __attribute__((format(printf, 3, 4)));
+OrtStatus *kernel_refuse(const kernel_base *k, const source *input, const char *text);
+/* Reads an input of a run. Without one, t->data is NULL. */
+OrtStatus *source_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t);
 /* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
  * has all its networks when it calls the kernel's create_state, which closes `list`. */
 OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
