@@ -125,8 +125,7 @@ static int is_step_number(const reader *r, const value *v)
     for (size_t k = 2; k < r->n->inputs; k++) {
         int64_t start;
         const int begins = r->g->is_alone || (constant_integers(r->n, k, &start, 1) == 1 && !start);
-        if (v == r->body->in[k] && !v->rank && begins
-            && is_next(before_identity(r->body->out[k - 1]), v))
+        if (v == r->body->in[k] && !v->rank && begins && is_next(before_identity(r->body->out[k - 1]), v))
             return 1;
     }
     return 0;

@@ -33,7 +33,7 @@ typedef struct {
         quantized[2]; /* W and R of a DynamicQuantizeLSTM, in place of weight; else data is NULL */
 } recurrent_node;
 
-/* node.c */
+/* node.c, node_inputs.c */
 /* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
 /* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1; or 0 with the reason why no network
@@ -63,7 +63,7 @@ lnrnn_status node_network(network_list *list, const recurrent_node *read, lnrnn_
 /* shape: (D, 4 * H, n) of q. Returns the integer of input i of output o, minus its zero point. */
 int quantized_integer(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i);
 
-/* run.c */
+/* kernel.c */
 /* A tensor at a run, or a constant. */
 typedef struct {
     int type;
@@ -121,11 +121,6 @@ OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
 OrtStatus *kernel_refuse(const kernel_base *k, const source *input, const char *text);
 /* Reads an input of a run. Without one, t->data is NULL. */
 OrtStatus *source_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t);
-/* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
- * has all its networks when it calls the kernel's create_state, which closes `list`. */
-OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
-                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                  OrtStatus **status);
 /* kernel may be NULL. */
 void kernel_free(OrtNodeComputeInfo *kernel);
 /* Allocates an output of `context` at this place of the fused node, float32. place -1: sets *data to NULL. */
@@ -134,6 +129,13 @@ OrtStatus *kernel_output_at(const ort_functions *ort, OrtKernelContext *context,
 /* Returns the place of a value among n values, or -1. */
 int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values,
              size_t n);
+
+/* run.c */
+/* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
+ * has all its networks when it calls the kernel's create_state, which closes `list`. */
+OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
+                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                  OrtStatus **status);
 
 /* claims.c */
 /* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. The runtime is
