@@ -60,6 +60,7 @@ typedef struct {
     value *values[LISTS];
     atom *atoms[LISTS];
     size_t atom_count;
+    int with_rows; /* a constant with equal rows is a vector */
     int joined; /* a product with a Concat is a sum of products with its parts, for cells with one matrix for x and h */
     int searches, is_alone; /* is_alone: the graph is one node, whose neighbours are unknown */
     value **in, **out;      /* inputs and outputs */
@@ -144,6 +145,7 @@ const sum *plus(graph *g, const sum *a, const sum *b, double sign);
 const sum *times(graph *g, const sum *a, const sum *b);
 const sum *cut(graph *g, const sum *a, size_t start, size_t stop);
 const sum *single(graph *g, atom *a);
+const sum *summand_sum(graph *g, const summand *s);
 const sum *number_sum(graph *g, double number);
 /* `other` has the rank of the result. */
 const sum *constant_sum(graph *g, const value *v, size_t rank);
@@ -224,17 +226,35 @@ typedef struct step {
 step *step_match(graph *g, value *v, int with_rnn);
 const char *constant_name(int k);
 
+/* --- accept.c: the nodes of steps ------------------------------------------------------------------------- */
+
+enum { MOST_STEP_NODES = 400 };
+/* Adds the nodes that compute v from the inputs of the step and constants, since the last change of g->searches. Returns 0 if
+ * they read another value. */
+int step_collect(graph *g, step *s, value *v);
+/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. Also returns 1 if
+ * the step computes its own x, h0 or c0. */
+int step_is_read_outside(const graph *g, const step *s);
+
 /* --- loops.c: a Loop or Scan whose body is one step ------------------------------------------------------ */
 
+enum { LOOP_KEPT = VALUES, LOOP_MASK, LOOP_STEPS, LOOP_GO, LOOP_INPUTS };
+
 /* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
- * graph, or NULL. T: the number of steps of a Loop, or `steps` if it is constant. x (T, B, D), y (T, B, P), the states (B, ..). */
+ * graph, or NULL. Step t reads x[step t + steps T + size X + constant] of the X steps of x, by the members of `index`. Where the
+ * mask is false, the states stay, and y is LOOP_KEPT, or, if `repeats`, the y before, and first LOOP_KEPT. The number of
+ * steps T is LOOP_STEPS, or `steps` if it is constant, or that of x. With LOOP_GO, it is 0 if that is false, else at
+ * least 1. x (T, B, D) or, with x_axis 1, (B, T, D); y the same; the states (B, ..). */
 typedef struct {
     const step *step;
-    int is_reverse;
-    int64_t steps; /* -1: all of x, or T */
+    int x_axis, y_axis, y_is_back, repeats;
+    struct {
+        int64_t step, steps, size, constant;
+    } index;
+    int64_t steps; /* -1: not constant */
     node *nodes[3];
     size_t count;
-    const OrtValueInfo *T, *in[VALUES], *y, *out[2];
+    const OrtValueInfo *in[LOOP_INPUTS], *y, *out[2];
 } loop;
 
 /* Reads a node of `g`. body: an empty graph, for the node's body. Returns 1, or 0 if no network replaces the node. */
@@ -243,13 +263,18 @@ int loop_match(graph *g, node *n, graph *body, loop *l);
 graph *graph_create(void);
 void graph_free(graph *g);
 
-/* --- chains.c: unrolled loops ---------------------------------------------------------------------------- */
+/* --- first_step.c, chains.c: unrolled loops ---------------------------------------------------------------------------- */
 
-/* Step t reads x[first + t * direction] of x (.., B, D), or, if x is NULL, a value of its own. y (T, B, P) or NULL. */
+/* Returns the step before s, which has states of 0, or NULL. Its inputs h0 and c0 are NULL. *rows: the number of sequences, or 1 if
+ * it depends on x alone. Takes the step's nodes. */
+step *step_from_zeros(graph *g, const step *s, size_t *rows);
+
+/* Step t reads x[first + t * direction] of x (.., B, D), or, if x is NULL, a value of its own. y (T, B, P) or NULL.
+ * rows: B must be this number, if it is not 1. */
 typedef struct {
-    step **steps; /* (count) */
+    step **steps; /* (count); the states of the first one are 0 if its h0 is NULL */
     node **nodes; /* (node_count) */
-    size_t count, node_count;
+    size_t count, node_count, rows;
     int64_t first, direction;
     value *x, *y;
 } chain;
@@ -283,8 +308,9 @@ typedef struct {
 } sizes;
 /* t (.., width) or (.., 1) -> to (rows, width) */
 void broadcast(const tensor *t, const sizes *s, size_t width, float *to);
+/* t (B, width) or (1, width) -> to (B, width) */
+void broadcast_rows(const tensor *t, size_t B, size_t width, float *to);
 /* Returns the bytes of so many floats, as a multiple of a cache line. */
 static inline size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
-OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t);
 
 #endif

@@ -69,11 +69,36 @@ static int exchange(step *s)
     return 1;
 }
 
+static const part *part_of(const step *s, int name)
+{
+    const part *found = NULL;
+    for (int i = 0; i < EQUATIONS && !found; i++)
+        found = s->constants[name][i];
+    return found;
+}
+
+/* Gives b the pattern of a if they differ only in c, and no step follows b: its normed c is that of either pattern. */
+static void adopt_pattern(const step *a, step *b)
+{
+    static const int names[] = {CONSTANT_GAIN_C, CONSTANT_BIAS_C};
+    const pattern *const p = a->pattern, *const q = b->pattern;
+    if (p->cell != q->cell || p->placement != q->placement || p->span != q->span
+        || p->cell_norm != LNRNN_CELL_CARRY || q->cell_norm != LNRNN_CELL_OUT || !is_inside(b->out[1], b, b))
+        return;
+    for (int k = 0; k < 2; k++)
+        if (!parts_equal(part_of(a, names[k]), part_of(b, names[k])))
+            return;
+    for (int k = 0; k < 2; k++)
+        memcpy(b->constants[names[k]], a->constants[names[k]], sizeof a->constants[names[k]]);
+    b->pattern = p, b->out[1] = NULL;
+}
+
 /* Returns 1 if b follows a, perhaps after exchanges. a_is_first: whether a is the first step of a chain. */
 static int joins(step *a, int a_is_first, step *b)
 {
     if (b->in[VALUE_X] != a->out[0] && b->in[VALUE_H0] != a->out[0])
         return 0;
+    adopt_pattern(a, b);
     for (int of_b = 0; of_b < 2; of_b++) {
         if (follows(a, b))
             return 1;
@@ -214,6 +239,20 @@ static int collect(graph *g, chain *c, int number)
     return 0;
 }
 
+/* Adds a first step with states of 0, if the chain begins after one. */
+static void start_from_zeros(graph *g, chain *c)
+{
+    step *const s = c->steps[0];
+    c->rows = 1;
+    step *first = step_from_zeros(g, s, &c->rows);
+    if (!first && c->count == 1 && exchange(s) && !(first = step_from_zeros(g, s, &c->rows)))
+        exchange(s);
+    if (!first || !follows(first, s))
+        return;
+    memmove(c->steps + 1, c->steps, c->count++ * sizeof *c->steps);
+    c->steps[0] = first;
+}
+
 size_t chains_find(graph *g, step *const *steps, size_t count, chain *chains)
 {
     char *const seen = allocate(&g->memory, count + 1);
@@ -225,7 +264,7 @@ size_t chains_find(graph *g, step *const *steps, size_t count, chain *chains)
         chain c = {.count = 0};
         if (seen[k])
             continue;
-        c.steps = allocate(&g->memory, (count - k) * sizeof *c.steps);
+        c.steps = allocate(&g->memory, (count - k + 1) * sizeof *c.steps);
         for (size_t next = k; next < count;) {
             step *const last = steps[next];
             seen[next] = 1;
@@ -233,6 +272,7 @@ size_t chains_find(graph *g, step *const *steps, size_t count, chain *chains)
             for (next = k + 1; next < count && (seen[next] || !joins(last, c.count == 1, steps[next]));)
                 next++;
         }
+        start_from_zeros(g, &c);
         if (c.count > 1 && collect(g, &c, (int)found + 1))
             chains[found++] = c;
     }

@@ -106,10 +106,7 @@ static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body
 {
     if (!is_operator(n, "Scan") && !(with_loops && is_operator(n, "Loop")))
         return 0;
-    if (!loop_match(g, n, body, l) || !step_describe(l->step, weights, d))
-        return 0;
-    d->reverse = l->is_reverse;
-    return 1;
+    return loop_match(g, n, body, l) && step_describe(l->step, weights, d);
 }
 
 /* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a body before those in
@@ -168,15 +165,13 @@ static int whole_step(graph *g, int weights, const step **s, chain *c)
 {
     size_t count = 0;
     step **const steps = steps_find(g, weights, 1, &count);
-    if (count == 1)
-        *s = steps[0];
-    if (count <= 1)
-        return count == 1 && steps[0]->count == g->count;
-    chain *const chains = allocate(&g->memory, count * sizeof *chains);
-    if (chains_find(g, steps, count, chains) != 1)
-        return 0;
-    *c = chains[0], *s = c->steps[0];
-    return c->node_count == g->count;
+    chain *const chains = allocate(&g->memory, (count + 1) * sizeof *chains);
+    if (chains_find(g, steps, count, chains) == 1) {
+        *c = chains[0], *s = c->steps[0];
+        return c->node_count == g->count;
+    }
+    *s = count == 1 ? steps[0] : NULL;
+    return count == 1 && steps[0]->count == g->count;
 }
 
 /* Sets *s, *c or *l to the step, chain or loop of a claim. Returns 0 if it is none. */

@@ -3,44 +3,14 @@
  * lnrnn/onnx/cells/matching.py does the same for the importer. */
 #include <string.h>
 
-#include "onnxruntime/cells.h"
+#include "onnxruntime/match.h"
 
 #define CELL_PATTERNS
 #include "cell_patterns.h"
 
-enum {
-    MOST_STEP_NODES = 400,
-    MOST_BINDINGS = 512,
-    MOST_GOALS = 20000,
-    PATTERN_COUNT = sizeof PATTERNS / sizeof *PATTERNS
-};
+enum { MOST_GOALS = 20000, PATTERN_COUNT = sizeof PATTERNS / sizeof *PATTERNS };
 
 const char *constant_name(int k) { return CONSTANT_NAMES[k]; }
-
-/* All that a match has bound so far. Each member is a pointer, so that `bindings` can restore it. */
-typedef struct {
-    void *values[VALUES];                   /* x, h0, c0 */
-    void *results[EQUATIONS];               /* the value that an equation computes */
-    void *constants[CONSTANTS][EQUATIONS];  /* part */
-    void *arguments[FUNCTIONS_][EQUATIONS]; /* the atom of a function */
-    void *functions[FUNCTIONS_];            /* an atom of this kind */
-    void *norms[NORMS];                     /* the sum of a norm over several gates */
-    void *places[NORMS][4];                 /* the equation of each part of such a norm */
-    void *operands[EQUATIONS];              /* the value that weight_hh multiplies */
-    void *eps;                              /* a norm with this eps */
-} bound;
-
-typedef struct {
-    graph *g;
-    const pattern *p;
-    size_t units, state_size;
-    bound b;
-    struct {
-        void **slot, *before;
-    } bindings[MOST_BINDINGS];
-    int count, goals;
-    step *found;
-} matcher;
 
 /* A goal: SUM compares an equation with a sum. SUMMANDS and BIASES compare those of its terms and summands whose bits are
  * set. FACTORS compares factors with atoms, one by one. */
@@ -135,7 +105,7 @@ static int match_value(matcher *m, const factor *f, const atom *a, const goal *r
     if (!v || (f->name != VALUE_X && a->width && a->width != width))
         return 0;
     for (int k = 0; k < VALUES; k++)
-        if (k != f->name && m->b.values[k] == v)
+        if (k != f->name && m->b.values[k] == v && (k == VALUE_X || f->name == VALUE_X))
             return 0;
     return bind(m, &m->b.values[f->name], v) && solve(m, rest);
 }
@@ -327,108 +297,6 @@ static int match_biases(matcher *m, const goal *g)
 
 /* --- steps ---------------------------------------------------------------------------------------------- */
 
-/* Adds the nodes that compute v from the inputs of the step and constants. Returns 0 if they read another value. */
-static int collect(graph *g, step *s, value *v)
-{
-    if (!v || v->is_constant || v == s->in[0] || v == s->in[1] || v == s->in[2])
-        return 1;
-    node *const n = v->producer;
-    if (!n)
-        return 0;
-    if (n->mark == g->searches)
-        return 1;
-    if (s->count == MOST_STEP_NODES || n->is_taken)
-        return 0;
-    n->mark = g->searches;
-    s->nodes[s->count++] = n;
-    for (size_t k = 0; k < n->inputs; k++)
-        if (!collect(g, s, n->in[k]))
-            return 0;
-    return 1;
-}
-
-/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. Also returns 1 if the step
- * computes its own x, h0 or c0. */
-static int is_read_outside(const graph *g, const step *s)
-{
-    for (int k = 0; k < VALUES; k++)
-        if (s->in[k] && s->in[k]->producer && s->in[k]->producer->mark == g->searches)
-            return 1;
-    for (size_t k = 0; k < s->count; k++)
-        for (size_t i = 0; i < s->nodes[k]->outputs; i++) {
-            const value *const v = s->nodes[k]->out[i];
-            if (!v || v == s->out[0] || v == s->out[1])
-                continue;
-            if (v->is_output)
-                return 1;
-            for (const use *u = v->uses; u; u = u->next)
-                if (u->user->mark != g->searches || u->at < 0)
-                    return 1;
-        }
-    return 0;
-}
-
-/* A file may add bias_hh to the product with h0 in place of a bias of the sum: gives each its own name. */
-static void divide_biases(matcher *m, step *s, int name, int other)
-{
-    for (int k = 0; k < m->p->gate_count; k++) {
-        const int gate = m->p->gates[k];
-        part *const all = s->constants[name][gate];
-        if (!all || m->p->has[gate] >> other & 1)
-            continue;
-        s->constants[name][gate] = NULL;
-        for (part *each = all, *next; each; each = next) {
-            int of_h = 0;
-            for (int i = 0; i < m->p->gate_count; i++)
-                of_h |= each->owner && m->b.operands[m->p->gates[i]] == each->owner;
-            part **const list = &s->constants[of_h ? other : name][gate];
-            next = each->next, each->next = *list, *list = each;
-        }
-    }
-}
-
-/* Returns 1 and sets m->found if the bindings are a whole step. */
-static int accept(matcher *m)
-{
-    step s = {.pattern = m->p, .units = m->units, .state_size = m->state_size};
-    const atom *const norm = m->b.eps;
-    s.eps = norm ? norm->eps : 0;
-    s.out[0] = m->b.results[EQUATION_H], s.out[1] = m->p->states > 1 ? m->b.results[EQUATION_C] : NULL;
-    for (int k = 0; k < VALUES; k++) {
-        s.in[k] = m->b.values[k];
-        if (s.in[k] && s.in[k]->is_constant)
-            return 0;
-    }
-    if (!s.in[VALUE_X] || !s.in[VALUE_H0] || (m->p->states > 1 && (!s.out[1] || !s.in[VALUE_C0])))
-        return 0;
-    for (int k = 0; k < FUNCTIONS_; k++)
-        s.functions[k] = m->b.functions[k] ? ((const atom *)m->b.functions[k])->kind : 0;
-    for (int k = 0; k < CONSTANTS; k++)
-        for (int i = 0; i < EQUATIONS; i++)
-            if (m->b.constants[k][i]) { /* copies, because divide_biases changes lists */
-                part **to = &s.constants[k][i];
-                for (const part *each = m->b.constants[k][i]; each; each = each->next, to = &(*to)->next)
-                    *(*to = allocate(&m->g->memory, sizeof **to)) = *each;
-            }
-    for (int k = 0; k < m->p->gate_count; k++) {
-        const part *const x = s.constants[CONSTANT_WEIGHT_IH][m->p->gates[k]],
-                          *const h = s.constants[CONSTANT_WEIGHT_HH][m->p->gates[k]];
-        if (!x || !h || h->matrix.columns != m->state_size
-            || (s.input_size && s.input_size != x->matrix.columns))
-            return 0;
-        s.input_size = x->matrix.columns;
-    }
-    divide_biases(m, &s, CONSTANT_BIAS_IH, m->p->bias_of_h);
-    divide_biases(m, &s, CONSTANT_INNER_BIAS_IH, CONSTANT_INNER_BIAS_HH);
-    s.nodes = allocate(&m->g->memory, MOST_STEP_NODES * sizeof *s.nodes);
-    m->g->searches++;
-    if (!collect(m->g, &s, s.out[0]) || !collect(m->g, &s, s.out[1]) || is_read_outside(m->g, &s))
-        return 0;
-    m->found = allocate(&m->g->memory, sizeof s);
-    *m->found = s;
-    return 1;
-}
-
 static int solve(matcher *m, const goal *g)
 {
     const int count = m->count;
@@ -436,7 +304,7 @@ static int solve(matcher *m, const goal *g)
     if (++m->goals > MOST_GOALS)
         return 0;
     if (!g)
-        found = accept(m);
+        found = match_accept(m);
     else if (g->kind == SUM)
         found = match_sum(m, g);
     else if (g->kind == SUMMANDS)

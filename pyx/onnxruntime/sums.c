@@ -180,6 +180,14 @@ const sum *single(graph *g, atom *a)
     return a->nested > MOST_NESTED ? NULL : r;
 }
 
+const sum *summand_sum(graph *g, const summand *s)
+{
+    sum *const r = new_sum(g, 1);
+    r->count = 1;
+    r->s[0] = *s;
+    return r;
+}
+
 const sum *number_sum(graph *g, double number)
 {
     double *const a = allocate(&g->memory, sizeof *a);
@@ -190,20 +198,28 @@ const sum *number_sum(graph *g, double number)
     return r;
 }
 
+static int rows_equal(const tensor *t, size_t rows, size_t n)
+{
+    const float *const data = t->data;
+    for (size_t k = 1; k < rows; k++)
+        if (memcmp(data, data + k * n, n * sizeof *data))
+            return 0;
+    return 1;
+}
+
 const sum *constant_sum(graph *g, const value *v, size_t rank)
 {
-    size_t n = 1;
-    for (size_t k = 0; k < v->constant.rank; k++) {
-        if (n > 1)
-            return NULL; /* rows that may differ */
-        n = (size_t)v->constant.shape[k];
-    }
-    if (v->constant.type != ORT_FLOAT || n > MOST_NUMBERS
-        || (v->constant.rank > 1 && v->constant.rank > rank))
+    const tensor *const t = &v->constant;
+    const size_t n = t->rank ? (size_t)t->shape[t->rank - 1] : 1;
+    size_t rows = 1;
+    for (size_t k = 0; k + 1 < t->rank; k++)
+        rows *= (size_t)t->shape[k];
+    if (t->type != ORT_FLOAT || n > MOST_NUMBERS || (rows > 1 && !(g->with_rows && rows_equal(t, rows, n)))
+        || (t->rank > 1 && t->rank > rank))
         return NULL;
     double *const a = allocate(&g->memory, n * sizeof *a);
     for (size_t k = 0; k < n; k++)
-        a[k] = ((const float *)v->constant.data)[k];
+        a[k] = ((const float *)t->data)[k];
     sum *const r = new_sum(g, 1);
     r->s[0] = (summand){{a, n}, 0, {NULL}};
     r->count = !is_zero(r->s[0].factor);

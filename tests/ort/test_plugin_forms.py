@@ -9,7 +9,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnx_ir")
 
 from onnx import helper, numpy_helper  # noqa: E402
-from test_plugin_fused import LOOPS, D, H, check, draw_inputs, lstm_step  # noqa: E402
+from test_plugin_fused import D, H, check, draw_inputs, lstm_step  # noqa: E402
+from test_plugin_loops import LOOPS  # noqa: E402
 
 import onnx_loops  # noqa: E402
 from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step_model  # noqa: E402

@@ -1,0 +1,201 @@
+"""Unrolled steps from zeros, whose products the runtime folds: the chain is one call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnx_ir")
+
+from onnx import helper  # noqa: E402
+
+from onnx_cells import BLENDS, Writer, affine, cut, draw, exported, layer_norm, step  # noqa: E402
+from onnx_files import FLOAT, model  # noqa: E402
+from plugin_runs import agree, alone, plugged, profiled  # noqa: E402
+
+D, H, T, B = 3, 4, 4, 2
+KINDS = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LiGRU"])
+ORIGINS = pytest.mark.parametrize("origin", ["constant", "ConstantOfShape", "Expand"])
+
+
+def zeros(w, origin, rows=B):
+    """Adds states of 0, as a constant or as torch computes them from the shape of x."""
+    if origin == "constant":
+        return w.array(np.zeros((rows, H)))
+    batch = w.node("Slice", w.node("Shape", "x"), w.integers(1), w.integers(2))
+    shape = w.node("Concat", batch, w.integers(H), axis=0)
+    return w.node("Expand", w.array(0.0), shape) if origin == "Expand" else w.node("ConstantOfShape", shape)
+
+
+def unrolled(w, advance, states, steps=T, inputs=D):
+    """Returns a model of all steps. advance(x, state) adds one."""
+    ys = []
+    for t in range(steps):
+        states = advance(w.node("Gather", "x", w.array(t, np.int64), axis=0), states)
+        ys.append(w.node("Unsqueeze", states[0], w.integers(0)))
+    outputs = [w.node("Concat", *ys, axis=0), *states]
+    return model(w.nodes, {"x": (FLOAT, ("T", "B", inputs))}, outputs, w.arrays)
+
+
+def check(proto, rng, tmp_path, nodes=1, steps=T, batch=B):
+    theirs = alone(proto)
+    (x,) = theirs.get_inputs()
+    given = {x.name: rng.standard_normal((steps, batch, x.shape[2]), dtype=np.float32)}
+    ours, ran, others = profiled(proto, given, tmp_path)
+    agree(ours, theirs.run(None, given))
+    assert len(ran) == nodes
+    return others
+
+
+def plain(w, kind, p, **how):
+    return lambda x, state: step(w, kind, p, x, state[: 1 + (kind == "LSTM")], **how)
+
+
+@ORIGINS
+@KINDS
+def test_a_chain_from_zeros_is_one_node(rng, tmp_path, kind, origin):
+    for bias in (True, False):
+        for own in (True, False):  # h and c have their own zeros, or the same
+            w = Writer(rng)
+            h = zeros(w, origin)
+            state = (h, zeros(w, origin) if own else h)
+            proto = unrolled(w, plain(w, kind, draw(rng, kind, D, H, bias)), state)
+            others = check(proto, rng, tmp_path)
+            assert others <= {"Shape", "Slice", "Concat", "Expand", "ConstantOfShape"}
+
+
+@pytest.mark.parametrize("product", ["Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose"])
+@KINDS
+def test_forms_of_steps(rng, tmp_path, kind, product):
+    """D is H, so that x and h may be exchanged."""
+    for blended, how in zip(BLENDS, ["Split", "Split into sizes", "Slice", "Slice by Shape"], strict=True):
+        for size in (D, H):
+            w, p = Writer(rng), draw(rng, kind, size, H)
+            advance = plain(w, kind, p, product=product, how=how, blended=blended)
+            check(unrolled(w, advance, (zeros(w, "constant"),) * 2, inputs=size), rng, tmp_path)
+
+
+@pytest.mark.parametrize("primitives", [False, True])
+@pytest.mark.parametrize("placement", ["split", "joint", "gate"])
+def test_layer_norms(rng, tmp_path, placement, primitives):
+    p, w = draw(rng, "LSTM", D, H, bias=False), Writer()
+    gains, biases = rng.uniform(0.5, 1.5, (9, 4 * H)), rng.uniform(-1, 1, (9, 4 * H))
+
+    def norm(a, k, n=4 * H):
+        return layer_norm(w, a, gains[k][:n], biases[k][:n], 1e-3, primitives)
+
+    def advance(x, state):
+        x_, h_ = affine(w, x, p["weight_ih"], None), affine(w, state[0], p["weight_hh"], None)
+        if placement == "split":
+            parts = cut(w, w.node("Add", norm(x_, 0), norm(h_, 1)), 4, H)
+        elif placement == "joint":
+            parts = cut(w, norm(w.node("Add", x_, h_), 0), 4, H)
+        else:
+            parts = [norm(a, k, H) for k, a in enumerate(cut(w, w.node("Add", x_, h_), 4, H))]
+        gates = dict(zip("ifgo", parts, strict=True))
+        i, f, o = (w.node("Sigmoid", gates[k]) for k in "ifo")
+        c = w.node("Add", w.node("Mul", f, state[1]), w.node("Mul", i, w.node("Tanh", gates["g"])))
+        return w.node("Mul", o, w.node("Tanh", norm(c, 8, H))), c
+
+    check(unrolled(w, advance, (zeros(w, "constant"),) * 2), rng, tmp_path)
+
+
+def test_numbers_of_steps_and_sequences(rng, tmp_path):
+    for kind, steps in (("LSTM", 2), ("GRU", 2), ("RNN", 3), ("LSTM", 33)):
+        for origin, rows, batch in (("constant", 2, 2), ("constant", 1, 3), ("ConstantOfShape", 0, 5)):
+            w = Writer()
+            proto = unrolled(w, plain(w, kind, draw(rng, kind, D, H)), (zeros(w, origin, rows),) * 2, steps)
+            check(proto, rng, tmp_path, steps=steps, batch=batch)
+
+
+def test_constant_states_give_the_number_of_sequences(rng, tmp_path):
+    """One sequence of x serves all sequences of the states. Another number is an error, as in the runtime."""
+    w = Writer()
+    proto = unrolled(w, plain(w, "GRU", draw(rng, "GRU", D, H)), (zeros(w, "constant", 3),))
+    check(proto, rng, tmp_path, batch=1)
+    with pytest.raises(Exception, match="has another number of sequences than the inputs before"):
+        plugged(proto).run(None, {"x": np.zeros((T, 2, D), np.float32)})
+
+
+def other_first_step(rng, kind, fault):
+    """Returns a model whose first step is not the others' step from zeros."""
+    w, p = Writer(), draw(rng, kind, D, H)
+    count = 0
+
+    def advance(x, state):
+        nonlocal count
+        count += 1
+        q = dict(p)
+        if count == 1 and fault in p:
+            q[fault] = p[fault].copy()
+            q[fault].flat[-1] += np.float32(0.25)
+        new = step(w, kind, q, x, state[: 1 + (kind == "LSTM")])
+        if count == 1 and fault == "negative h":
+            new = (w.node("Neg", new[0]), *new[1:])
+        if count == 1 and fault == "another h":
+            new = (w.node("Add", new[0], w.array(np.full(H, 0.5))), *new[1:])
+        return new
+
+    first = np.zeros((B, H), np.float32)
+    if fault == "a state that is not 0":
+        first[:] = 0.25
+    if fault == "rows that differ":
+        first[1] = 0.25
+    return unrolled(w, advance, (w.array(first), w.array(first)), steps=5)
+
+
+@pytest.mark.parametrize("fault", ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "negative h", "another h",
+                                   "a state that is not 0", "rows that differ"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_another_first_step_is_no_part_of_the_chain(rng, tmp_path, kind, fault):
+    """weight_hh does not matter, because the state is 0."""
+    others = check(other_first_step(rng, kind, fault), rng, tmp_path, steps=5)
+    assert ("Sigmoid" in others) == (fault != "weight_hh")
+
+
+def test_a_value_of_the_first_step_that_is_read_keeps_the_step(rng, tmp_path):
+    w, p = Writer(), draw(rng, "LSTM", D, H)
+    proto = unrolled(w, plain(w, "LSTM", p), (zeros(w, "constant"),) * 2)
+    (gate, *_) = (node for node in proto.graph.node if node.op_type == "Sigmoid")
+    proto.graph.node.append(helper.make_node("Neg", [gate.output[0]], ["more"]))
+    proto.graph.output.append(helper.make_tensor_value_info("more", FLOAT, None))
+    assert "Sigmoid" in check(proto, rng, tmp_path)
+
+
+def test_two_chains_from_zeros(rng, tmp_path):
+    """Two layers, of which the second one reads each h of the first one."""
+    w, p, q = Writer(), draw(rng, "LSTM", D, H), draw(rng, "LSTM", H, H)
+    zero = zeros(w, "constant")
+
+    def advance(x, state):
+        low = step(w, "LSTM", p, x, state[2:])
+        return *step(w, "LSTM", q, low[0], state[:2]), *low
+
+    check(unrolled(w, advance, (zero,) * 4), rng, tmp_path, nodes=2)
+
+
+@pytest.mark.parametrize("kind, dynamo", [("LSTMCell", False), ("GRUCell", False), ("layer norm", True)])
+def test_a_loop_of_torch_from_zeros(rng, tmp_path, kind, dynamo):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    from torch_cells import Layer, LayerNormLSTMCell, shaken
+
+    torch.manual_seed(1)
+
+    class Loop(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = getattr(torch.nn, kind)(D, H)
+
+        def forward(self, x):
+            h = torch.zeros(x.size(1), H)
+            c, ys = torch.zeros_like(h), []
+            for t in range(T):
+                new = self.cell(x[t], (h, c) if kind == "LSTMCell" else h)
+                h, c = new if kind == "LSTMCell" else (new, c)
+                ys.append(h)
+            return torch.stack(ys)
+
+    module = Layer(shaken(LayerNormLSTMCell(D, H)), False) if kind == "layer norm" else Loop()
+    check(exported(module, (torch.randn(T, B, D),), dynamo, 17), rng, tmp_path)
