@@ -92,9 +92,12 @@ int match_accept(matcher *m)
     divide_biases(m, &s, CONSTANT_INNER_BIAS_IH, CONSTANT_INNER_BIAS_HH);
     s.nodes = allocate(&m->g->memory, MOST_STEP_NODES * sizeof *s.nodes);
     m->g->searches++;
-    if (!step_collect(m->g, &s, s.out[0]) || !step_collect(m->g, &s, s.out[1])
-        || step_is_read_outside(m->g, &s))
+    if (!step_collect(m->g, &s, s.out[0]) || !step_collect(m->g, &s, s.out[1]))
         return 0;
+    if (step_is_read_outside(m->g, &s)) {
+        s.out[0]->left = "another node or an output reads a value within the step";
+        return 0;
+    }
     m->found = allocate(&m->g->memory, sizeof s);
     *m->found = s;
     return 1;

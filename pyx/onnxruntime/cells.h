@@ -28,6 +28,7 @@ struct value {
     size_t rank, width; /* width: the size of the last axis; 0: unknown */
     tensor constant;
     const sum *sum;     /* NULL: not computed yet */
+    const char *left;   /* why the plug-in leaves the step with this new h, or NULL */
     const value *state; /* the matrix weight_hh of the claimed step that computes this state, or NULL */
     struct value *next; /* in a list of the table */
 };
@@ -247,6 +248,7 @@ enum { LOOP_KEPT = VALUES, LOOP_MASK, LOOP_STEPS, LOOP_GO, LOOP_INPUTS };
  * least 1. x (T, B, D) or, with x_axis 1, (B, T, D); y the same; the states (B, ..). */
 typedef struct {
     const step *step;
+    const char *left; /* why a node with a step is no loop */
     int x_axis, y_axis, y_is_back, repeats;
     struct {
         int64_t step, steps, size, constant;

@@ -111,10 +111,10 @@ static void add_use(graph *g, value *v, node *user, int at)
 #define READ_VALUES(status, g, of, count, get, values, n)                                      \
     do {                                                                                       \
         if (!(status))                                                                         \
-            (status) = (g)->ort->count(of, n);                                                 \
+            (status) = count(of, n);                                                           \
         const OrtValueInfo **const infos = allocate(&(g)->memory, (*(n) + 1) * sizeof *infos); \
         if (!(status) && *(n))                                                                 \
-            (status) = (g)->ort->get(of, infos, *(n));                                         \
+            (status) = get(of, infos, *(n));                                                   \
         *(values) = (status) ? NULL : values_of(g, infos, *(n));                               \
     } while (0)
 
@@ -137,9 +137,9 @@ static OrtStatus *read_node(graph *g, node *n)
         status = ort->node_domain(n->info, &domain);
     if (!status)
         status = ort->node_version(n->info, &n->version);
-    READ_VALUES(status, g, n->info, node_input_count, node_inputs, &n->in, &n->inputs);
-    READ_VALUES(status, g, n->info, node_output_count, node_outputs, &n->out, &n->outputs);
-    READ_VALUES(status, g, n->info, node_outer_count, node_outer_values, &outer, &count);
+    READ_VALUES(status, g, n->info, ort->node_input_count, ort->node_inputs, &n->in, &n->inputs);
+    READ_VALUES(status, g, n->info, ort->node_output_count, ort->node_outputs, &n->out, &n->outputs);
+    READ_VALUES(status, g, n->info, ort->node_outer_count, ort->node_outer_values, &outer, &count);
     if (status)
         return status;
     n->operator = operator && !(domain && *domain && strcmp(domain, "ai.onnx")) ? operator : "";
@@ -167,8 +167,8 @@ OrtStatus *graph_read(const ort_functions *ort, const OrtGraph *info, graph *g)
         each->info = infos[g->count], each->place = (int)g->count;
         status = read_node(g, each);
     }
-    READ_VALUES(status, g, info, graph_input_count, graph_inputs, &g->in, &g->inputs);
-    READ_VALUES(status, g, info, graph_output_count, graph_outputs, &g->out, &g->outputs);
+    READ_VALUES(status, g, info, ort->graph_input_count, ort->graph_inputs, &g->in, &g->inputs);
+    READ_VALUES(status, g, info, ort->graph_output_count, ort->graph_outputs, &g->out, &g->outputs);
     return status;
 }
 

@@ -1,52 +1,6 @@
 /* Reads a Loop or Scan whose body is one step of a cell, perhaps with a mask as in files of Keras. All outputs of the body are
  * known, so that its other nodes do not matter. */
-#include <string.h>
-
-#include "onnxruntime/cells.h"
-
-/* A node and its body. */
-typedef struct {
-    graph *g, *body;
-    node *n;
-    loop *l;
-    const value *mask, *y, *kept; /* of the body: the mask of a step, y, and y where the mask is false */
-    int states, masked;           /* how many states the body has, and how many of them have a mask */
-} reader;
-
-/* Returns the value behind Identity nodes. */
-static value *before_identity(value *v)
-{
-    for (node *n; (n = producer(v, "Identity")) && input(n, 0);)
-        v = input(n, 0);
-    return v;
-}
-
-static value *before_cast(value *v)
-{
-    for (node *n; (n = producer(v, "Cast")) && input(n, 0);)
-        v = input(n, 0);
-    return v;
-}
-
-/* Returns a value of the outer graph behind Slice nodes that keep all of it, or NULL. */
-static value *outer_input(const graph *body, value *v)
-{
-    for (node *n; (n = producer(v, "Slice"));) {
-        int64_t start[8], stop[8], steps[8];
-        const int count = constant_integers(n, 1, start, 8);
-        if (!input(n, 0) || count < 1 || constant_integers(n, 2, stop, 8) != count
-            || (input(n, 4) && constant_integers(n, 4, steps, 8) != count))
-            return NULL;
-        for (int k = 0; k < count; k++)
-            if (start[k] || stop[k] < INT32_MAX || (input(n, 4) && steps[k] != 1))
-                return NULL;
-        v = input(n, 0);
-    }
-    for (size_t k = 0; k < body->inputs; k++)
-        if (v == body->in[k])
-            return NULL;
-    return v && !v->producer && !v->is_constant ? v : NULL;
-}
+#include "onnxruntime/loops.h"
 
 /* Reads an attribute of one integer in a list. */
 static int64_t only_integer(const graph *g, const node *n, const char *name)
@@ -104,83 +58,6 @@ static int is_masked(reader *r, const value *v, const value *new, const value **
     return 1;
 }
 
-/* --- the indices of steps --------------------------------------------------------------------------------- */
-
-/* Returns 1 if v is `old` plus 1. */
-static int is_next(const value *v, const value *old)
-{
-    const node *const add = producer(v, "Add");
-    int64_t one;
-    for (size_t k = 0; add && k < 2; k++)
-        if (input(add, k) == old && constant_integers(add, 1 - k, &one, 1) == 1 && one == 1)
-            return 1;
-    return 0;
-}
-
-/* Returns 1 if v is the number of the step: that of the Loop, or a value that begins at 0 and grows by 1. */
-static int is_step_number(const reader *r, const value *v)
-{
-    if (v == r->body->in[0])
-        return !v->rank;
-    for (size_t k = 2; k < r->n->inputs; k++) {
-        int64_t start;
-        const int begins = r->g->is_alone || (constant_integers(r->n, k, &start, 1) == 1 && !start);
-        if (v == r->body->in[k] && !v->rank && begins && is_next(before_identity(r->body->out[k - 1]), v))
-            return 1;
-    }
-    return 0;
-}
-
-/* Adds factor times v to an index. Returns 0 for a value that is no sum of the step's number, sizes and constants. */
-static int add_index(const reader *r, value *v, int64_t factor, const value *x, loop *l, int depth)
-{
-    int64_t number;
-    const value *const M = input(r->n, 0);
-    v = before_cast(before_identity(v));
-    node *const n = v ? v->producer : NULL;
-    if (!v || depth > 8)
-        return 0;
-    if (v->is_constant) {
-        const node constant = {.inputs = 1, .in = &v};
-        if (constant_integers(&constant, 0, &number, 1) != 1 || number != (int32_t)number)
-            return 0;
-        l->index.constant += factor * number;
-        return 1;
-    }
-    if (is_step_number(r, v))
-        l->index.step += factor;
-    else if (!n && M && !strcmp(name_of(r->g->ort, v->info), name_of(r->g->ort, M->info)))
-        l->index.steps += factor;
-    else if (is_operator(n, "Add") || is_operator(n, "Sub"))
-        return add_index(r, input(n, 0), factor, x, l, depth + 1)
-               && add_index(r, input(n, 1), is_operator(n, "Sub") ? -factor : factor, x, l, depth + 1);
-    else if (is_operator(n, "Gather") && !integer_attribute(r->g, n, "axis", 0)
-             && constant_integers(n, 1, &number, 1) == 1 && number == l->x_axis
-             && producer(input(n, 0), "Shape") && outer_input(r->body, input(input(n, 0)->producer, 0)) == x
-             && !integer_attribute(r->g, input(n, 0)->producer, "start", 0))
-        l->index.size += factor;
-    else
-        return 0;
-    return 1;
-}
-
-/* Sets x and its index at each step. */
-static int read_x(reader *r)
-{
-    loop *const l = r->l;
-    value *const x_t = l->step->in[VALUE_X];
-    node *const gather = producer(x_t, "Gather");
-    value *const x = gather ? outer_input(r->body, input(gather, 0)) : NULL;
-    if (!x || x->rank != 3 || x_t->rank == 1 || x_t->rank > 2)
-        return 0;
-    l->x_axis = (int)integer_attribute(r->body, gather, "axis", 0);
-    l->in[VALUE_X] = x->info;
-    if ((l->x_axis != 0 && l->x_axis != 1) || !add_index(r, input(gather, 1), 1, x, l, 0))
-        return 0;
-    const int is_number = !l->index.steps && !l->index.size && !l->index.constant && l->index.step == 1;
-    return is_number || (x_t->rank == 2 && (l->index.step == 1 || l->index.step == -1));
-}
-
 /* --- Loop ------------------------------------------------------------------------------------------------- */
 
 /* Returns 1 if a value is a constant that is true. */
@@ -194,7 +71,7 @@ static int is_true(const value *v)
 static int read_steps(reader *r)
 {
     node *const n = r->n;
-    value *const go = before_identity(r->body->out[0]), *const M = input(n, 0);
+    value *const go = loop_before_identity(r->body->out[0]), *const M = input(n, 0);
     loop *const l = r->l;
     if (go == r->body->in[1] || is_true(go)) {
         if (!M || (!r->g->is_alone && input(n, 1) && !is_true(input(n, 1))))
@@ -206,18 +83,15 @@ static int read_steps(reader *r)
         return 1;
     }
     node *const less = producer(go, "Less");
-    const node *const next = less ? producer(before_cast(input(less, 0)), "Add") : NULL;
-    const value *const most = less ? before_cast(input(less, 1)) : NULL;
-    if (M || !next || !input(n, 1))
+    const value *const next = less ? loop_before(input(less, 0), "Cast") : NULL;
+    const value *const most = less ? loop_before(input(less, 1), "Cast") : NULL;
+    if (M || !loop_is_next_number(r, next) || !input(n, 1))
         return 0;
-    for (size_t at = 0; at < 2; at++)
-        for (size_t k = 2; k < n->inputs && is_step_number(r, input(next, at))
-                           && is_next(before_cast(input(less, 0)), input(next, at));
-             k++)
-            if (most == r->body->in[k] && before_identity(r->body->out[k - 1]) == most && input(n, k)) {
-                l->in[LOOP_STEPS] = input(n, k)->info, l->in[LOOP_GO] = input(n, 1)->info;
-                return 1;
-            }
+    for (size_t k = 2; k < n->inputs; k++)
+        if (most == r->body->in[k] && loop_before_identity(r->body->out[k - 1]) == most && input(n, k)) {
+            l->in[LOOP_STEPS] = input(n, k)->info, l->in[LOOP_GO] = input(n, 1)->info;
+            return 1;
+        }
     return 0;
 }
 
@@ -226,7 +100,7 @@ static int read_sequence(reader *r, size_t at)
 {
     node *const n = r->n;
     loop *const l = r->l;
-    const node *const insert = producer(before_identity(r->body->out[at]), "SequenceInsert");
+    const node *const insert = producer(loop_before_identity(r->body->out[at]), "SequenceInsert");
     const value *const all = n->out[at - 1], *const first = input(n, at + 1);
     int64_t place = 0;
     if (!insert || !all || !first || input(insert, 0) != r->body->in[at + 1]
@@ -254,8 +128,8 @@ static int read_sequence(reader *r, size_t at)
 static int read_state(reader *r, int k, size_t in, const value *new, const value *after)
 {
     loop *const l = r->l;
-    const value *const before = input(r->n, in), *const inner = r->body->in[in], *old = NULL;
-    if (!before || (before->rank ? before->rank : inner->rank) != 2 || l->in[VALUE_H0 + k])
+    const value *const first = input(r->n, in), *const inner = r->body->in[in], *old = NULL;
+    if (!first || (first->rank ? first->rank : inner->rank) != 2 || l->in[VALUE_H0 + k])
         return 0;
     if (new != l->step->out[k]) {
         if (!is_masked(r, new, l->step->out[k], &old) || old != inner)
@@ -263,7 +137,7 @@ static int read_state(reader *r, int k, size_t in, const value *new, const value
         r->masked++;
     }
     r->states++;
-    l->in[VALUE_H0 + k] = before->info;
+    l->in[VALUE_H0 + k] = first->info;
     l->out[k] = after ? after->info : NULL;
     return 1;
 }
@@ -272,7 +146,7 @@ static int read_state(reader *r, int k, size_t in, const value *new, const value
 static int read_carried(reader *r, size_t k)
 {
     const loop *const l = r->l;
-    const value *const inner = r->body->in[k], *const new = before_identity(r->body->out[k - 1]),
+    const value *const inner = r->body->in[k], *const new = loop_before_identity(r->body->out[k - 1]),
                        *const after = r->n->out[k - 2];
     for (int s = 0; s < l->step->pattern->states; s++)
         if (inner == l->step->in[VALUE_H0 + s])
@@ -281,7 +155,7 @@ static int read_carried(reader *r, size_t k)
         return read_sequence(r, k - 1);
     if (after && !r->g->is_alone && (after->uses || after->is_output))
         return 0;
-    return new == inner || is_step_number(r, inner) || (r->y && new == r->y);
+    return new == inner || loop_is_step_number(r, inner) || (r->y && new == r->y);
 }
 
 /* Sets y, output `at` of the body. Where a mask is false, it is the y before, or a value of the outer graph. */
@@ -289,7 +163,7 @@ static int read_y(reader *r, size_t at)
 {
     loop *const l = r->l;
     const value *const y = r->n->out[at - 1];
-    r->y = before_identity(r->body->out[at]);
+    r->y = loop_before_identity(r->body->out[at]);
     l->y = y ? y->info : NULL;
     return r->y == l->step->out[0] || is_masked(r, r->y, l->step->out[0], &r->kept);
 }
@@ -299,18 +173,18 @@ static int read_mask(reader *r)
 {
     loop *const l = r->l;
     node *const gather = producer(r->mask, "Gather");
-    value *const mask = gather ? outer_input(r->body, input(gather, 0)) : NULL;
+    value *const mask = gather ? loop_outer_input(r->body, input(gather, 0)) : NULL;
     if (!mask || mask->rank != 3 || mask->width != 1 || r->masked != r->states
-        || integer_attribute(r->body, gather, "axis", 0) || !is_step_number(r, input(gather, 1)))
+        || integer_attribute(r->body, gather, "axis", 0) || !loop_is_step_number(r, input(gather, 1)))
         return 0;
     l->in[LOOP_MASK] = mask->info;
     for (size_t k = 2; k < r->n->inputs; k++) {
-        const value *const before = input(r->n, k), *const new = before_identity(r->body->out[k - 1]);
-        if (r->kept != r->body->in[k] || !before)
+        const value *const first = input(r->n, k), *const new = loop_before_identity(r->body->out[k - 1]);
+        if (r->kept != r->body->in[k] || !first)
             continue;
         l->repeats = new == r->y || r->kept == l->step->in[VALUE_H0];
-        l->in[LOOP_KEPT] = before->info;
-        return (before->rank ? before->rank : r->body->in[k]->rank) == 2 && (l->repeats || new == r->kept);
+        l->in[LOOP_KEPT] = first->info;
+        return (first->rank ? first->rank : r->body->in[k]->rank) == 2 && (l->repeats || new == r->kept);
     }
     return !r->y;
 }
@@ -321,9 +195,16 @@ static void keep_weights(const node *n, const graph *body)
     for (size_t k = 2; k < n->inputs && k < body->inputs && k - 1 < body->outputs; k++) {
         const value *const outer = input(n, k);
         if (outer && outer->is_constant && outer->constant.rank
-            && before_identity(body->out[k - 1]) == body->in[k])
+            && loop_before_identity(body->out[k - 1]) == body->in[k])
             body->in[k]->is_constant = 1, body->in[k]->constant = outer->constant;
     }
+}
+
+/* Returns 0. */
+static int leave_loop(reader *r, const char *reason)
+{
+    r->l->left = reason;
+    return 0;
 }
 
 /* Body: the step's number, the condition, values -> the condition, values [and y_t]. */
@@ -332,12 +213,18 @@ static int match_loop(reader *r)
     node *const n = r->n;
     const graph *const body = r->body;
     const size_t ys = body->outputs - (n->inputs - 1);
-    if (!read_x(r) || !read_steps(r) || (ys && !read_y(r, n->inputs - 1)))
-        return 0;
+    if (!loop_read_x(r))
+        return leave_loop(r, "the body does not read one step of x, forwards or backwards");
+    if (!read_steps(r))
+        return leave_loop(r, "the condition of the loop is not a number of steps");
+    if (ys && !read_y(r, n->inputs - 1))
+        return leave_loop(r, "an output of the body is not h");
     for (size_t k = 2; k < n->inputs; k++)
         if (!read_carried(r, k))
-            return 0;
-    return r->states == r->l->step->pattern->states && (r->mask ? read_mask(r) : !r->masked);
+            return leave_loop(r, "a value that the loop carries is no state of the step");
+    if (r->states != r->l->step->pattern->states || (r->mask && !read_mask(r)))
+        return leave_loop(r, "the states or the mask of the loop are not those of a recurrent layer");
+    return 1;
 }
 
 /* --- Scan ------------------------------------------------------------------------------------------------- */
@@ -359,13 +246,13 @@ static int match_scan(reader *r)
         return 0;
     for (size_t k = 0; k < states; k++) {
         const int s = body->in[k] == l->step->in[VALUE_H0] ? 0 : 1;
-        if (body->in[k] != l->step->in[VALUE_H0 + s] || before_identity(body->out[k]) != l->step->out[s]
+        if (body->in[k] != l->step->in[VALUE_H0 + s] || loop_before_identity(body->out[k]) != l->step->out[s]
             || !read_state(r, s, k, l->step->out[s], n->out[k]))
             return 0;
     }
     const value *const x = input(n, states), *const y = n->out[states];
     if (!x || x->rank != 3 || x->is_constant || body->in[states] != l->step->in[VALUE_X]
-        || before_identity(body->out[states]) != l->step->out[0])
+        || loop_before_identity(body->out[states]) != l->step->out[0])
         return 0;
     l->in[VALUE_X] = x->info, l->y = y ? y->info : NULL;
     l->x_axis = (int)x_axis, l->y_axis = (int)y_axis, l->y_is_back = (int)y_is_back;
@@ -393,5 +280,7 @@ int loop_match(graph *g, node *n, graph *body, loop *l)
     reader r = {.g = g, .body = body, .n = n, .l = l};
     if (!(l->step = only_step(body)))
         return 0;
-    return is_scan ? match_scan(&r) : match_loop(&r);
+    if (!is_scan)
+        return match_loop(&r);
+    return match_scan(&r) || leave_loop(&r, "its inputs and outputs are not x, h and the states of one step");
 }

@@ -138,10 +138,12 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
                                   OrtStatus **status);
 
 /* claims.c */
+/* Is told which node is left to the runtime, and why. */
+typedef void leave(void *provider, const OrtNode *node, const char *reason);
 /* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. The runtime is
  * version 1.minor. weights: LNRNN_WEIGHT_F32 .. */
 OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *graph, const OrtNode *within, int minor,
-                       int weights, OrtEpGraphSupportInfo *claims);
+                       int weights, OrtEpGraphSupportInfo *claims, leave *left, void *provider);
 /* Creates the kernel of a claimed step. Returns 1, or 0 with a status or if the graph is no step. */
 int step_compile(const ort_functions *ort, const OrtGraph *graph, const OrtNode *fused, int weights,
                  network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made,

@@ -28,7 +28,7 @@ from onnx_cells import (  # noqa: E402
 )
 from onnx_files import FLOAT, model  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
-from plugin_runs import agree, alone, check, claimed, draw_inputs, plugged  # noqa: E402
+from plugin_runs import agree, alone, check, claimed, draw_inputs, left, plugged  # noqa: E402
 
 D, H = 3, 4
 
@@ -204,9 +204,12 @@ def test_one_value_may_be_both_states(rng, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a", "i", "si", "n", "t"])
-def test_a_value_inside_that_is_read_outside_keeps_the_step(rng, tmp_path, name):
+def test_a_value_inside_that_is_read_outside_keeps_the_step(rng, tmp_path, capfd, name):
     w, v = lstm_step(rng)
-    check(step_model(w, [v["h"], v["c"], v[name]], D, H), rng, tmp_path, nodes=0)
+    proto = step_model(w, [v["h"], v["c"], v[name]], D, H)
+    check(proto, rng, tmp_path, nodes=0)
+    (line,) = left(proto, capfd)
+    assert f"'{w.nodes[-1].name}' (Mul) to the runtime: another node or an output reads a value" in line
     w, v = lstm_step(rng)
     w.nodes.append(helper.make_node("Neg", [v[name]], ["more"], "reader"))
     check(step_model(w, [v["h"], v["c"], "more"], D, H), rng, tmp_path, nodes=0)

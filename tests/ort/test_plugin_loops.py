@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 
 import onnx_loops  # noqa: E402
 from onnx_files import FLOAT  # noqa: E402
-from plugin_runs import agree, alone, check, draw_inputs, plugged, profiled, version  # noqa: E402
+from plugin_runs import agree, alone, check, draw_inputs, left, plugged, profiled, version  # noqa: E402
 
 D, H = onnx_loops.D, onnx_loops.H
 WITHIN = pytest.mark.skipif(version() < (1, 25), reason="nodes of subgraphs need ONNX Runtime 1.25")
@@ -228,11 +228,19 @@ def edited(rng, fault):
     return proto
 
 
+CARRIED = "a value that the loop carries is no state of the step"
+INDEX = "the body does not read one step of x, forwards or backwards"
+
+
 @LOOPS
-@pytest.mark.parametrize("fault", ["states swapped", "the number of steps as an output", "counter from 1",
-                                   "counter by 2", "another mask"])  # fmt: skip
-def test_another_loop_of_keras_is_left(rng, tmp_path, fault):
+@pytest.mark.parametrize("fault, reason", [
+    ("states swapped", CARRIED), ("the number of steps as an output", CARRIED), ("counter from 1", INDEX),
+    ("counter by 2", INDEX), ("another mask", CARRIED),
+])  # fmt: skip
+def test_another_loop_of_keras_is_left(rng, tmp_path, capfd, fault, reason):
     proto = edited(rng, fault)
+    lines = left(proto, capfd)
+    assert len(lines) == 1 and f"'while' (Loop) to the runtime: {reason}" in lines[0]
     given = draw_inputs(alone(proto), rng)
     ours, _, others = profiled(proto, given, tmp_path)
     agree(ours, alone(proto).run(None, given))
