@@ -47,7 +47,7 @@ static int has_state(const step *s)
     return s->out[0]->is_output && (!s->in[0]->producer || !s->in[1]->producer);
 }
 
-/* Who is told about nodes that are left to the runtime. */
+/* A function that hears which nodes are left to the runtime. */
 typedef struct {
     leave *left;
     void *provider;
@@ -115,10 +115,10 @@ static OrtStatus *claim_loop(graph *g, const loop *l, OrtEpGraphSupportInfo *cla
     return claim(g, l->nodes, l->count, claims);
 }
 
-/* Reads a Loop or Scan. with_loops: whether the runtime can compile a Loop. told: NULL, or who is told why a node with a step is
+/* Reads a Loop or Scan. with_loops: whether the runtime can compile a Loop. heard: NULL, or hears why a node with a step is
  * left. Returns 1, or 0 if no network replaces it. */
 static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body, loop *l,
-                     lnrnn_description *d, const listener *told)
+                     lnrnn_description *d, const listener *heard)
 {
     const int is_loop = is_operator(n, "Loop");
     if (!is_loop && !is_operator(n, "Scan"))
@@ -126,15 +126,15 @@ static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body
     int right = loop_match(g, n, body, l) && step_describe(l->step, weights, d);
     if (right && is_loop && !with_loops)
         l->left = "loops need ONNX Runtime 1.32 or later", right = 0;
-    if (!right && told && l->left)
-        told->left(told->provider, n->info, l->left);
+    if (!right && heard && l->left)
+        heard->left(heard->provider, n->info, l->left);
     return right;
 }
 
 /* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a body before those in
  * its outer graph. Meanwhile it shows only this node of the outer graph. */
 static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with_loops, int weights,
-                       const listener *told)
+                       const listener *heard)
 {
     graph *const g = graph_create(), *const body = graph_create();
     volatile int found = 0;
@@ -142,7 +142,7 @@ static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with
         if (!setjmp(body->memory.full) && !failed(ort, graph_read_node(ort, within, g))) {
             loop l;
             lnrnn_description d;
-            found = read_loop(g, g->nodes, with_loops, weights, body, &l, &d, told);
+            found = read_loop(g, g->nodes, with_loops, weights, body, &l, &d, heard);
         }
     graph_free(g);
     graph_free(body);
@@ -150,7 +150,7 @@ static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with
 }
 
 static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphSupportInfo *claims,
-                              const listener *told)
+                              const listener *heard)
 {
     OrtStatus *volatile status = NULL;
     for (size_t k = 0; k < g->count && !status; k++) {
@@ -158,7 +158,7 @@ static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphS
         loop l;
         lnrnn_description d;
         if (body && !setjmp(body->memory.full)
-            && read_loop(g, &g->nodes[k], with_loops, weights, body, &l, &d, told))
+            && read_loop(g, &g->nodes[k], with_loops, weights, body, &l, &d, heard))
             status = claim_loop(g, &l, claims);
         graph_free(body);
     }
@@ -168,18 +168,18 @@ static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphS
 OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *info, const OrtNode *within, int minor,
                        int weights, OrtEpGraphSupportInfo *claims, leave *left, void *provider)
 {
-    const listener told = {left, provider};
+    const listener heard = {left, provider};
     const int with_loops = minor >= ORT_VERSION_LOOPS;
-    if (within && (minor < ORT_VERSION_SUBGRAPHS || is_in_claim(ort, within, with_loops, weights, &told)))
+    if (within && (minor < ORT_VERSION_SUBGRAPHS || is_in_claim(ort, within, with_loops, weights, &heard)))
         return NULL;
     graph *const g = graph_create();
     OrtStatus *volatile status = NULL;
     if (g && !setjmp(g->memory.full)) {
         status = graph_read(ort, info, g);
         if (!status)
-            status = claim_loops(g, with_loops, weights, claims, &told);
+            status = claim_loops(g, with_loops, weights, claims, &heard);
         if (!status)
-            status = claim_all(g, weights, claims, &told);
+            status = claim_all(g, weights, claims, &heard);
     }
     graph_free(g);
     return status;

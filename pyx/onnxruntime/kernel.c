@@ -1,4 +1,4 @@
-/* What all kernels have: working memory, inputs, outputs, and errors. A run allocates only if it needs more memory than earlier
+/* The parts of all kernels: working memory, inputs, outputs, and errors. A run allocates only if it needs more memory than earlier
  * runs. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -95,13 +95,13 @@ kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, net
     return (kernel_base){info, release, ort, network, list, pool, threads, ""};
 }
 
-void kernel_label(kernel_base *k, const char *what, const OrtNode *node)
+void kernel_label(kernel_base *k, const char *kind, const OrtNode *node)
 {
     const char *name = NULL, *operator = NULL;
     const int named = !failed(k->ort, k->ort->node_name(node, &name)) && name
                       && !failed(k->ort, k->ort->node_operator(node, &operator)) && operator;
     if (named)
-        snprintf(k->label, sizeof k->label, "%s '%.180s' (%.40s)", what, name, operator);
+        snprintf(k->label, sizeof k->label, "%s '%.180s' (%.40s)", kind, name, operator);
 }
 
 OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)

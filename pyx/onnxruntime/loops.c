@@ -168,7 +168,7 @@ static int read_y(reader *r, size_t at)
     return r->y == l->step->out[0] || is_masked(r, r->y, l->step->out[0], &r->kept);
 }
 
-/* Sets the mask, and what y is where it is false. */
+/* Sets the mask, and the values of y where it is false. */
 static int read_mask(reader *r)
 {
     loop *const l = r->l;

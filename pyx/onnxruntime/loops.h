@@ -1,4 +1,4 @@
-/* What loops.c and loop_index.c, which read a Loop, have in common. */
+/* Types and functions of loops.c and loop_index.c, which read a Loop. */
 #ifndef LNRNN_ONNXRUNTIME_LOOPS_H
 #define LNRNN_ONNXRUNTIME_LOOPS_H
 

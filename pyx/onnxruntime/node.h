@@ -1,4 +1,4 @@
-/* What node.c, for attributes, and node_inputs.c have in common. */
+/* Functions of node.c, for attributes, and node_inputs.c. */
 #ifndef LNRNN_ONNXRUNTIME_NODE_H
 #define LNRNN_ONNXRUNTIME_NODE_H
 

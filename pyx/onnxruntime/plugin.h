@@ -113,8 +113,8 @@ typedef struct {
 /* Returns these members. create_state closes the list. */
 kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
                            memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release);
-/* Names the kernel after a node of the model. what: "node", or words before its name. */
-void kernel_label(kernel_base *k, const char *what, const OrtNode *node);
+/* Names the kernel after a node of the model. kind: "node", or words before its name. */
+void kernel_label(kernel_base *k, const char *kind, const OrtNode *node);
 /* Return an error that names the kernel, and the input. */
 OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
     __attribute__((format(printf, 3, 4)));
@@ -138,7 +138,7 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
                                   OrtStatus **status);
 
 /* claims.c */
-/* Is told which node is left to the runtime, and why. */
+/* Hears which node is left to the runtime, and why. */
 typedef void leave(void *provider, const OrtNode *node, const char *reason);
 /* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. The runtime is
  * version 1.minor. weights: LNRNN_WEIGHT_F32 .. */

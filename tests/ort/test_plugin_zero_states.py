@@ -164,7 +164,7 @@ def test_a_value_of_the_first_step_that_is_read_keeps_the_step(rng, tmp_path):
 
 
 def test_two_chains_from_zeros(rng, tmp_path):
-    """Two layers, of which the second one reads each h of the first one."""
+    """The second layer reads each h of the first one."""
     w, p, q = Writer(), draw(rng, "LSTM", D, H), draw(rng, "LSTM", H, H)
     zero = zeros(w, "constant")
 
