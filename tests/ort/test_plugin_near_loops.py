@@ -39,7 +39,8 @@ def given_to(proto, rng, sizes):
 def agrees(proto, rng, more=(), **sizes):
     """Compares a model with the runtime. The plug-in may take its Loop, its step or nothing."""
     given = given_to(proto, rng, {"T": T, "B": B} | sizes) | dict(more)
-    agree(plugged(proto).run(None, given), alone(proto).run(None, given))
+    names = [o.name for o in proto.graph.output if o.type.HasField("tensor_type")]
+    agree(plugged(proto).run(names, given), alone(proto).run(names, given))
 
 
 def output(proto, name, of=FLOAT):
@@ -123,6 +124,15 @@ def sequence_is_read(proto):
     output(proto, "n", TensorProto.INT64)
 
 
+def sequence_output(name):
+    def change(proto):
+        of = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+        proto.graph.output.append(helper.make_value_info(name, of))
+
+    change.__name__ = f"{name} is an output"
+    return change
+
+
 def another_sequence(proto):
     """Each step begins a sequence of its own."""
     body = body_of(proto)
@@ -163,7 +173,8 @@ def x_of_a_fixed_step(proto):
 
 
 CHANGES = (
-    joined_on_axis_1, empty_is_read, sequence_is_read, another_sequence, c_in_the_sequence,
+    joined_on_axis_1, empty_is_read, sequence_is_read, sequence_output("empty"), sequence_output("ys_n"),
+    another_sequence, c_in_the_sequence,
     a_condition, batch_first, x_of_the_body, x_of_a_fixed_step,
 )  # fmt: skip
 
