@@ -39,6 +39,20 @@ int step_is_read_outside(const graph *g, const step *s)
     return 0;
 }
 
+/* Returns 1 if nodes of the step read all its inputs. They do not if the search went through an input that is computed from
+ * another one: h0 may be a product with x. */
+static int reads_inputs(const graph *g, const step *s)
+{
+    for (int k = 0; k < VALUES; k++) {
+        int is_read = !s->in[k];
+        for (const use *u = is_read ? NULL : s->in[k]->uses; u; u = u->next)
+            is_read |= u->user->mark == g->searches;
+        if (!is_read)
+            return 0;
+    }
+    return 1;
+}
+
 /* A file may add bias_hh to the product with h0 in place of a bias of the sum: gives each its own name. */
 static void divide_biases(matcher *m, step *s, int name, int other)
 {
@@ -92,9 +106,12 @@ int match_accept(matcher *m)
     divide_biases(m, &s, CONSTANT_INNER_BIAS_IH, CONSTANT_INNER_BIAS_HH);
     s.nodes = allocate(&m->g->memory, MOST_STEP_NODES * sizeof *s.nodes);
     m->g->searches++;
-    if (!step_collect(m->g, &s, s.out[0]) || !step_collect(m->g, &s, s.out[1])
-        || step_is_read_outside(m->g, &s))
+    if (!step_collect(m->g, &s, s.out[0]) || !step_collect(m->g, &s, s.out[1]) || !reads_inputs(m->g, &s))
         return 0;
+    if (step_is_read_outside(m->g, &s)) {
+        s.out[0]->left = "another node or an output reads a value within the step";
+        return 0;
+    }
     m->found = allocate(&m->g->memory, sizeof s);
     *m->found = s;
     return 1;

@@ -28,6 +28,7 @@ struct value {
     size_t rank, width; /* width: the size of the last axis; 0: unknown */
     tensor constant;
     const sum *sum;     /* NULL: not computed yet */
+    const char *left;   /* why the plug-in leaves the step with this new h, or NULL */
     const value *state; /* the matrix weight_hh of the claimed step that computes this state, or NULL */
     struct value *next; /* in a list of the table */
 };
@@ -238,15 +239,24 @@ int step_is_read_outside(const graph *g, const step *s);
 
 /* --- loops.c: a Loop or Scan whose body is one step ------------------------------------------------------ */
 
+enum { LOOP_KEPT = VALUES, LOOP_MASK, LOOP_STEPS, LOOP_GO, LOOP_INPUTS };
+
 /* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
- * graph, or NULL. T: the number of steps of a Loop, or `steps` if it is constant. x (T, B, D), y (T, B, P), the states (B, ..). */
+ * graph, or NULL. Step t reads x[step t + steps T + size X + constant] of the X steps of x, by the members of `index`. Where the
+ * mask is false, the states stay, and y is LOOP_KEPT, or, if `repeats`, the y before, and first LOOP_KEPT. The number of
+ * steps T is LOOP_STEPS, or `steps` if it is constant, or that of x. With LOOP_GO, it is 0 if that is false, else at
+ * least 1. x (T, B, D) or, with x_axis 1, (B, T, D); y the same; the states (B, ..). */
 typedef struct {
     const step *step;
-    int is_reverse;
-    int64_t steps; /* -1: all of x, or T */
+    const char *left; /* why a node with a step is no loop */
+    int x_axis, y_axis, y_is_back, repeats;
+    struct {
+        int64_t step, steps, size, constant;
+    } index;
+    int64_t steps; /* -1: not constant */
     node *nodes[3];
     size_t count;
-    const OrtValueInfo *T, *in[VALUES], *y, *out[2];
+    const OrtValueInfo *in[LOOP_INPUTS], *y, *out[2];
 } loop;
 
 /* Reads a node of `g`. body: an empty graph, for the node's body. Returns 1, or 0 if no network replaces the node. */
@@ -300,8 +310,9 @@ typedef struct {
 } sizes;
 /* t (.., width) or (.., 1) -> to (rows, width) */
 void broadcast(const tensor *t, const sizes *s, size_t width, float *to);
+/* t (B, width) or (1, width) -> to (B, width) */
+void broadcast_rows(const tensor *t, size_t B, size_t width, float *to);
 /* Returns the bytes of so many floats, as a multiple of a cache line. */
 static inline size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
-OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t);
 
 #endif

@@ -47,6 +47,12 @@ static int has_state(const step *s)
     return s->out[0]->is_output && (!s->in[0]->producer || !s->in[1]->producer);
 }
 
+/* A function that hears which nodes are left to the runtime. */
+typedef struct {
+    leave *left;
+    void *provider;
+} listener;
+
 /* Claims nodes as one. */
 static OrtStatus *claim(graph *g, node *const *nodes, size_t count, OrtEpGraphSupportInfo *claims)
 {
@@ -67,8 +73,12 @@ static step **steps_find(graph *g, int weights, int is_claim, size_t *count)
             for (size_t k = 0; k < g->count; k++) {
                 lnrnn_description d;
                 step *const s = is_root(&g->nodes[k]) ? step_match(g, g->nodes[k].out[0], with_rnn) : NULL;
-                if (!s || !step_describe(s, weights, &d) || (with_rnn && !is_claim && !has_state(s)))
+                if (!s || (with_rnn && !is_claim && !has_state(s)))
                     continue;
+                if (!step_describe(s, weights, &d)) {
+                    s->out[0]->left = "no network has its sizes and functions";
+                    continue;
+                }
                 for (size_t i = 0; i < s->count; i++)
                     s->nodes[i]->is_taken = 1;
                 s->out[0]->state = matrix_of(s, CONSTANT_WEIGHT_HH);
@@ -78,7 +88,7 @@ static step **steps_find(graph *g, int weights, int is_claim, size_t *count)
     return steps;
 }
 
-static OrtStatus *claim_all(graph *g, int weights, OrtEpGraphSupportInfo *claims)
+static OrtStatus *claim_all(graph *g, int weights, OrtEpGraphSupportInfo *claims, const listener *l)
 {
     OrtStatus *status = NULL;
     size_t count = 0;
@@ -90,6 +100,11 @@ static OrtStatus *claim_all(graph *g, int weights, OrtEpGraphSupportInfo *claims
     for (size_t k = 0; k < count && !status; k++)
         if (!steps[k]->nodes[0]->chain)
             status = claim(g, steps[k]->nodes, steps[k]->count, claims);
+    for (size_t k = 0; k < g->count; k++) {
+        const node *const n = &g->nodes[k];
+        if (is_root(n) && n->out[0]->left)
+            l->left(l->provider, n->info, n->out[0]->left);
+    }
     return status;
 }
 
@@ -100,21 +115,26 @@ static OrtStatus *claim_loop(graph *g, const loop *l, OrtEpGraphSupportInfo *cla
     return claim(g, l->nodes, l->count, claims);
 }
 
-/* Reads a Loop or Scan. with_loops: whether the runtime can compile a Loop. Returns 1, or 0 if no network replaces it. */
+/* Reads a Loop or Scan. with_loops: whether the runtime can compile a Loop. heard: NULL, or hears why a node with a step is
+ * left. Returns 1, or 0 if no network replaces it. */
 static int read_loop(graph *g, node *n, int with_loops, int weights, graph *body, loop *l,
-                     lnrnn_description *d)
+                     lnrnn_description *d, const listener *heard)
 {
-    if (!is_operator(n, "Scan") && !(with_loops && is_operator(n, "Loop")))
+    const int is_loop = is_operator(n, "Loop");
+    if (!is_loop && !is_operator(n, "Scan"))
         return 0;
-    if (!loop_match(g, n, body, l) || !step_describe(l->step, weights, d))
-        return 0;
-    d->reverse = l->is_reverse;
-    return 1;
+    int right = loop_match(g, n, body, l) && step_describe(l->step, weights, d);
+    if (right && is_loop && !with_loops)
+        l->left = "loops need ONNX Runtime 1.32 or later", right = 0;
+    if (!right && heard && l->left)
+        heard->left(heard->provider, n->info, l->left);
+    return right;
 }
 
 /* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a body before those in
  * its outer graph. Meanwhile it shows only this node of the outer graph. */
-static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with_loops, int weights)
+static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with_loops, int weights,
+                       const listener *heard)
 {
     graph *const g = graph_create(), *const body = graph_create();
     volatile int found = 0;
@@ -122,14 +142,15 @@ static int is_in_claim(const ort_functions *ort, const OrtNode *within, int with
         if (!setjmp(body->memory.full) && !failed(ort, graph_read_node(ort, within, g))) {
             loop l;
             lnrnn_description d;
-            found = read_loop(g, g->nodes, with_loops, weights, body, &l, &d);
+            found = read_loop(g, g->nodes, with_loops, weights, body, &l, &d, heard);
         }
     graph_free(g);
     graph_free(body);
     return found;
 }
 
-static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphSupportInfo *claims)
+static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphSupportInfo *claims,
+                              const listener *heard)
 {
     OrtStatus *volatile status = NULL;
     for (size_t k = 0; k < g->count && !status; k++) {
@@ -137,7 +158,7 @@ static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphS
         loop l;
         lnrnn_description d;
         if (body && !setjmp(body->memory.full)
-            && read_loop(g, &g->nodes[k], with_loops, weights, body, &l, &d))
+            && read_loop(g, &g->nodes[k], with_loops, weights, body, &l, &d, heard))
             status = claim_loop(g, &l, claims);
         graph_free(body);
     }
@@ -145,19 +166,20 @@ static OrtStatus *claim_loops(graph *g, int with_loops, int weights, OrtEpGraphS
 }
 
 OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *info, const OrtNode *within, int minor,
-                       int weights, OrtEpGraphSupportInfo *claims)
+                       int weights, OrtEpGraphSupportInfo *claims, leave *left, void *provider)
 {
+    const listener heard = {left, provider};
     const int with_loops = minor >= ORT_VERSION_LOOPS;
-    if (within && (minor < ORT_VERSION_SUBGRAPHS || is_in_claim(ort, within, with_loops, weights)))
+    if (within && (minor < ORT_VERSION_SUBGRAPHS || is_in_claim(ort, within, with_loops, weights, &heard)))
         return NULL;
     graph *const g = graph_create();
     OrtStatus *volatile status = NULL;
     if (g && !setjmp(g->memory.full)) {
         status = graph_read(ort, info, g);
         if (!status)
-            status = claim_loops(g, with_loops, weights, claims);
+            status = claim_loops(g, with_loops, weights, claims, &heard);
         if (!status)
-            status = claim_all(g, weights, claims);
+            status = claim_all(g, weights, claims, &heard);
     }
     graph_free(g);
     return status;
@@ -183,7 +205,7 @@ static int read_claim(graph *g, graph *body, int weights, const step **s, chain 
 {
     for (size_t k = 0; k < g->count; k++)
         if (is_operator(&g->nodes[k], "Loop") || is_operator(&g->nodes[k], "Scan"))
-            return read_loop(g, &g->nodes[k], 1, weights, body, l, d);
+            return read_loop(g, &g->nodes[k], 1, weights, body, l, d, NULL);
     return whole_step(g, weights, s, c) && step_describe(*s, weights, d);
 }
 

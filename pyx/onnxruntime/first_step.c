@@ -1,5 +1,6 @@
 /* Finds the first step of a chain whose states are 0. The runtime computes its products with constant states when it loads a
- * file, so that its nodes are no step. They are one if they compute what a known step computes from x and states of 0. */
+ * file, so that its nodes are no step. They are one if a known step
+ * computes the same from x and states of 0. */
 #include "onnxruntime/cells.h"
 
 /* Replaces the value `from` by `to`, and h0 and c0 by 0. */
@@ -67,7 +68,7 @@ static value *operand_of(const sum *a, const matrix *m)
     return found;
 }
 
-/* Returns 1 if `new` computes what `old` computes from x and states of 0. */
+/* Returns 1 if `new` is equal to `old` after x and states of 0 take the place of the known step's. */
 static int same_result(graph *g, const step *s, value *x, value *old, value *new)
 {
     const replacement to_zeros = {g, s->in[VALUE_H0], s->in[VALUE_C0], s->in[VALUE_X], x},

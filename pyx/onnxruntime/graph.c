@@ -107,20 +107,23 @@ static void add_use(graph *g, value *v, node *user, int at)
 
 /* --- nodes ---------------------------------------------------------------------------------------------- */
 
-typedef OrtStatus *counter(const OrtNode *, size_t *);
-typedef OrtStatus *lister(const OrtNode *, const OrtValueInfo **, size_t);
+/* Sets *n to the number of values that a node or graph lists, and *values (n) to them. `status` stays if it is an error. */
+#define READ_VALUES(status, g, of, count, get, values, n)                                      \
+    do {                                                                                       \
+        if (!(status))                                                                         \
+            (status) = count(of, n);                                                           \
+        const OrtValueInfo **const infos = allocate(&(g)->memory, (*(n) + 1) * sizeof *infos); \
+        if (!(status) && *(n))                                                                 \
+            (status) = get(of, infos, *(n));                                                   \
+        *(values) = (status) ? NULL : values_of(g, infos, *(n));                               \
+    } while (0)
 
-/* Sets *n to the number of values that a node lists, and *values (n) to them. */
-static OrtStatus *list(graph *g, const OrtNode *node, counter *count, lister *get, value ***values, size_t *n)
+static value **values_of(graph *g, const OrtValueInfo *const *infos, size_t n)
 {
-    OrtStatus *status = count(node, n);
-    const OrtValueInfo **const infos = allocate(&g->memory, (*n + 1) * sizeof *infos);
-    *values = allocate(&g->memory, (*n + 1) * sizeof **values);
-    if (!status && *n)
-        status = get(node, infos, *n);
-    for (size_t k = 0; k < *n && !status; k++)
-        (*values)[k] = value_of(g, infos[k]);
-    return status;
+    value **const values = allocate(&g->memory, (n + 1) * sizeof *values);
+    for (size_t k = 0; k < n; k++)
+        values[k] = value_of(g, infos[k]);
+    return values;
 }
 
 static OrtStatus *read_node(graph *g, node *n)
@@ -134,12 +137,9 @@ static OrtStatus *read_node(graph *g, node *n)
         status = ort->node_domain(n->info, &domain);
     if (!status)
         status = ort->node_version(n->info, &n->version);
-    if (!status)
-        status = list(g, n->info, ort->node_input_count, ort->node_inputs, &n->in, &n->inputs);
-    if (!status)
-        status = list(g, n->info, ort->node_output_count, ort->node_outputs, &n->out, &n->outputs);
-    if (!status)
-        status = list(g, n->info, ort->node_outer_count, ort->node_outer_values, &outer, &count);
+    READ_VALUES(status, g, n->info, ort->node_input_count, ort->node_inputs, &n->in, &n->inputs);
+    READ_VALUES(status, g, n->info, ort->node_output_count, ort->node_outputs, &n->out, &n->outputs);
+    READ_VALUES(status, g, n->info, ort->node_outer_count, ort->node_outer_values, &outer, &count);
     if (status)
         return status;
     n->operator = operator && !(domain && *domain && strcmp(domain, "ai.onnx")) ? operator : "";
@@ -151,23 +151,6 @@ static OrtStatus *read_node(graph *g, node *n)
         if (n->out[k])
             n->out[k]->producer = n;
     return NULL;
-}
-
-typedef OrtStatus *graph_counter(const OrtGraph *, size_t *);
-typedef OrtStatus *graph_lister(const OrtGraph *, const OrtValueInfo **, size_t);
-
-/* Sets *n to the number of inputs or outputs of a graph, and *values (n) to them. */
-static OrtStatus *interface(graph *g, const OrtGraph *info, graph_counter *count, graph_lister *get,
-                            value ***values, size_t *n)
-{
-    OrtStatus *status = count(info, n);
-    const OrtValueInfo **const infos = allocate(&g->memory, (*n + 1) * sizeof *infos);
-    *values = allocate(&g->memory, (*n + 1) * sizeof **values);
-    if (!status && *n)
-        status = get(info, infos, *n);
-    for (size_t k = 0; k < *n && !status; k++)
-        (*values)[k] = value_of(g, infos[k]);
-    return status;
 }
 
 OrtStatus *graph_read(const ort_functions *ort, const OrtGraph *info, graph *g)
@@ -184,10 +167,9 @@ OrtStatus *graph_read(const ort_functions *ort, const OrtGraph *info, graph *g)
         each->info = infos[g->count], each->place = (int)g->count;
         status = read_node(g, each);
     }
-    if (!status)
-        status = interface(g, info, ort->graph_input_count, ort->graph_inputs, &g->in, &g->inputs);
-    return status ? status
-                  : interface(g, info, ort->graph_output_count, ort->graph_outputs, &g->out, &g->outputs);
+    READ_VALUES(status, g, info, ort->graph_input_count, ort->graph_inputs, &g->in, &g->inputs);
+    READ_VALUES(status, g, info, ort->graph_output_count, ort->graph_outputs, &g->out, &g->outputs);
+    return status;
 }
 
 graph *graph_create(void)

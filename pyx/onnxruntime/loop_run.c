@@ -1,6 +1,7 @@
-/* x (T, B, D), h0 (B, P), c0 (B, H) -> y (T, B, P), h (B, P), c (B, H).
- * Runs all steps of a Loop or Scan through a network. An input with one sequence serves all sequences. */
-#include <stdio.h>
+/* x (T, B, D) or (B, T, D), h0 (B, P), c0 (B, H) -> y (T, B, P) or (B, T, P). The mask is (T, B, 1).
+ * It also writes the last states h (B, P) and c (B, H). Runs all steps of a Loop or Scan through a network. An input with one
+ * sequence serves all sequences. Where the mask is false, the states stay, so that the network gets the other steps without
+ * gaps. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,103 +9,200 @@
 
 typedef struct {
     kernel_base base;
-    int T, y, out[2];      /* places in the fused node; -1: none */
-    size_t widths[VALUES]; /* D, P, H */
-    int64_t steps;         /* a constant number of steps, or -1 */
-    source source[VALUES]; /* also states that are constants */
+    int y, out[2]; /* places in the fused node; -1: none */
+    loop l;        /* without its pointers */
+    size_t D, P, H;
+    source source[LOOP_INPUTS];
 } kernel;
 
-static OrtStatus *refuse(const kernel *k, const char *text)
+/* The inputs and sizes of a run. Step t reads x[first + direction * t]. X: the steps of x. */
+typedef struct {
+    tensor in[LOOP_INPUTS];
+    size_t T, B, X;
+    int64_t first;
+} run;
+
+/* Returns the number of steps in an input: M, or n of `while (t < n)`. */
+static OrtStatus *read_steps(const kernel *k, run *r)
 {
-    return k->base.ort->create_status(ORT_INVALID_ARGUMENT, text);
+    const tensor *const steps = &r->in[LOOP_STEPS], *const go = &r->in[LOOP_GO];
+    int64_t n = k->l.steps;
+    int is_one = (steps->type == ORT_INT64 || steps->type == ORT_INT32) && steps->data;
+    for (size_t a = 0; a < steps->rank; a++)
+        is_one &= steps->shape[a] == 1;
+    if (!is_one && n < 0)
+        return kernel_refuse(&k->base, &k->source[LOOP_STEPS], "must be one integer");
+    if (n < 0)
+        n = steps->type == ORT_INT64 ? *(const int64_t *)steps->data : *(const int32_t *)steps->data;
+    if (go->data) {
+        if (go->type != ORT_BOOL)
+            return kernel_refuse(&k->base, &k->source[LOOP_GO], "must be bool");
+        n = !*(const char *)go->data ? 0 : n < 1 ? 1 : n;
+    }
+    r->T = n < 0 ? 0 : (size_t)n;
+    return NULL;
 }
 
-/* Reads the inputs, and sets T and B. */
-static OrtStatus *measure(const kernel *k, const OrtKernelContext *context, tensor in[VALUES], size_t *T,
-                          size_t *B)
+/* Checks an input of B sequences, or of one, and sets B if it was 1. axis: that of sequences. */
+static OrtStatus *read_input(const kernel *k, run *r, int i, size_t rank, size_t axis, size_t width)
 {
-    tensor steps;
-    OrtStatus *status = input_at(k->base.ort, context, k->T, &steps);
-    int64_t batch = 1;
-    for (int i = 0; i < VALUES && !status; i++) {
-        status = input_at(k->base.ort, context, k->source[i].place, &in[i]);
-        if (k->source[i].owned)
-            in[i] = k->source[i].constant;
-        if (status || !in[i].data)
-            continue;
-        const size_t rank = i == VALUE_X ? 3 : 2;
-        if (in[i].type != ORT_FLOAT || in[i].rank != rank || in[i].shape[rank - 1] != (int64_t)k->widths[i])
-            return refuse(k, "lnrnn: an input or state of a loop has a shape or type that does not fit");
-        const int64_t own = in[i].shape[rank - 2];
-        if (own != batch && own != 1 && batch != 1)
-            return refuse(k,
-                          "lnrnn: the input and the states of a loop differ in their numbers of sequences");
-        batch = batch == 1 ? own : batch;
-    }
+    const tensor *const t = &r->in[i];
+    if (!t->data && !t->rank)
+        return NULL;
+    if (t->type != (i == LOOP_MASK ? ORT_BOOL : ORT_FLOAT) || t->rank != rank
+        || t->shape[rank - 1] != (int64_t)width)
+        return kernel_refuse(&k->base, &k->source[i], "has a shape or type that does not fit");
+    const size_t own = (size_t)t->shape[axis];
+    if (own != r->B && own != 1 && r->B != 1)
+        return kernel_refuse(&k->base, &k->source[i],
+                             "has another number of sequences than the inputs before");
+    r->B = r->B == 1 ? own : r->B;
+    return NULL;
+}
+
+/* Reads the inputs, and sets the sizes. */
+static OrtStatus *measure(const kernel *k, const OrtKernelContext *context, run *r)
+{
+    OrtStatus *status = NULL;
+    const loop *const l = &k->l;
+    *r = (run){.B = 1};
+    for (int i = 0; i < LOOP_INPUTS && !status; i++)
+        status = source_tensor(&k->base, context, &k->source[i], &r->in[i]);
+    if (!status)
+        status = read_input(k, r, VALUE_X, 3, (size_t)!l->x_axis, k->D);
+    if (!status)
+        status = read_input(k, r, VALUE_H0, 2, 0, k->P);
+    if (!status)
+        status = read_input(k, r, VALUE_C0, 2, 0, k->H);
+    if (!status)
+        status = read_input(k, r, LOOP_KEPT, 2, 0, k->P);
+    if (!status)
+        status = read_input(k, r, LOOP_MASK, 3, 1, 1);
     if (status)
         return status;
-    *T = (size_t)in[VALUE_X].shape[0], *B = (size_t)batch;
-    if (k->T >= 0 || k->steps >= 0) {
-        int is_one = steps.type == ORT_INT64 && steps.data;
-        for (size_t a = 0; a < steps.rank; a++)
-            is_one &= steps.shape[a] == 1;
-        if (k->T >= 0 && !is_one)
-            return refuse(k, "lnrnn: the number of steps of a loop, input M, must be one int64");
-        const int64_t n = k->T < 0 ? k->steps : *(const int64_t *)steps.data;
-        if (n > in[VALUE_X].shape[0])
-            return refuse(k, "lnrnn: a loop has more steps than its input");
-        *T = n < 0 ? 0 : (size_t)n;
-    }
+    r->X = r->T = (size_t)r->in[VALUE_X].shape[l->x_axis];
+    if ((r->in[LOOP_STEPS].data || l->steps >= 0) && (status = read_steps(k, r)))
+        return status;
+    const int64_t X = (int64_t)r->X, T = (int64_t)r->T;
+    r->first = l->index.constant + l->index.steps * T + l->index.size * X;
+    const int64_t last = r->first + l->index.step * (T - 1);
+    if (T && (r->first < -X || last < -X || r->first >= X || last >= X))
+        return kernel_refuse(&k->base, &k->source[VALUE_X], "has fewer steps than the loop");
+    if (r->in[LOOP_MASK].data && r->in[LOOP_MASK].shape[0] < T)
+        return kernel_refuse(&k->base, &k->source[LOOP_MASK], "has fewer steps than the loop");
     return NULL;
+}
+
+/* Returns 1 if the mask, if there is one, is true for a sequence at a step. */
+static int is_active(const run *r, size_t t, size_t b)
+{
+    const tensor *const mask = &r->in[LOOP_MASK];
+    return !mask->data || ((const char *)mask->data)[mask->shape[1] == 1 ? t : t * r->B + b];
+}
+
+/* Writes the steps of each sequence whose mask is true, and sets lengths (B) to their numbers. */
+static void gather(const kernel *k, const run *r, float *x, int64_t *lengths)
+{
+    const tensor *const t = &r->in[VALUE_X];
+    const size_t own = (size_t)t->shape[!k->l.x_axis], D = k->D;
+    memset(lengths, 0, r->B * sizeof *lengths);
+    for (size_t step = 0; step < r->T; step++) {
+        const int64_t index = r->first + k->l.index.step * (int64_t)step;
+        const size_t at = (size_t)(index < 0 ? index + (int64_t)r->X : index); /* as Gather counts */
+        for (size_t b = 0; b < r->B; b++) {
+            const size_t from = own == 1 ? 0 : b, row = k->l.x_axis ? from * r->X + at : at * own + from;
+            if (is_active(r, step, b))
+                memcpy(x + ((size_t)lengths[b]++ * r->B + b) * D, (const float *)t->data + row * D,
+                       D * sizeof *x);
+        }
+    }
+}
+
+/* Returns where y has a step of a sequence. */
+static float *row_of(const kernel *k, const run *r, float *y, size_t t, size_t b)
+{
+    const size_t at = k->l.y_is_back ? r->T - 1 - t : t;
+    return y + (k->l.y_axis ? b * r->T + at : at * r->B + b) * k->P;
+}
+
+/* Writes y from the rows of the network, which lack the steps whose mask is false. counts (B): memory. */
+static void scatter(const kernel *k, const run *r, const float *rows, int64_t *counts, float *y)
+{
+    const tensor *const kept = &r->in[LOOP_KEPT];
+    memset(counts, 0, r->B * sizeof *counts);
+    for (size_t t = 0; t < r->T; t++)
+        for (size_t b = 0; b < r->B; b++) {
+            const float *from;
+            if (is_active(r, t, b))
+                from = rows + ((size_t)counts[b]++ * r->B + b) * k->P;
+            else if (k->l.repeats && t)
+                from = row_of(k, r, y, t - 1, b);
+            else
+                from = (const float *)kept->data + (kept->shape[0] == 1 ? 0 : b * k->P);
+            memcpy(row_of(k, r, y, t, b), from, k->P * sizeof *y);
+        }
 }
 
 static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
 {
     const kernel *const k = (const kernel *)info;
-    tensor in[VALUES];
-    size_t T = 0, B = 0, bytes[VALUES] = {0}, y_bytes = 0, total = 64;
-    float *y = NULL, *out[2] = {NULL}, *given[VALUES];
+    const loop *const l = &k->l;
+    run r;
+    float *y = NULL, *out[2] = {NULL}, *states[2] = {NULL};
     char message[LNRNN_MESSAGE] = "";
     (void)state;
-    OrtStatus *status = measure(k, context, in, &T, &B);
-    const int64_t sequences = (int64_t)B, P = (int64_t)k->widths[VALUE_H0],
-                  y_shape[3] = {(int64_t)T, sequences, P};
+    OrtStatus *status = measure(k, context, &r);
+    const int64_t T = (int64_t)r.T, B = (int64_t)r.B,
+                  y_shape[3] = {l->y_axis ? B : T, l->y_axis ? T : B, (int64_t)k->P};
     if (!status)
         status = kernel_output_at(k->base.ort, context, k->y, y_shape, 3, &y);
     for (int i = 0; i < 2 && !status; i++) {
-        const int64_t shape[2] = {sequences, (int64_t)k->widths[VALUE_H0 + i]};
+        const int64_t shape[2] = {B, (int64_t)(i ? k->H : k->P)};
         status = kernel_output_at(k->base.ort, context, k->out[i], shape, 2, &out[i]);
     }
     if (status || !B)
         return status;
-    for (int i = 0; i < VALUES; i++)
-        if (in[i].data && in[i].shape[i == VALUE_X] != sequences)
-            total += bytes[i] = whole_lines((i == VALUE_X ? T : 1) * B * k->widths[i]);
-    if (!y)
-        total += y_bytes = whole_lines(T * B * k->widths[VALUE_H0]);
-    run_memory *const m = memory_take(k->base.pool, total);
+    const tensor *const x = &r.in[VALUE_X];
+    const int is_plain = l->index.step == 1 && !r.first && x->shape[!l->x_axis] == B && !r.in[LOOP_MASK].data;
+    const int both = is_plain && l->x_axis && (l->y_axis || !y) && !l->y_is_back && r.T == r.X;
+    const int x_is_whole = both || (is_plain && !l->x_axis),
+              y_is_whole = y && (both || (!l->y_axis && !l->y_is_back && !r.in[LOOP_MASK].data));
+    const size_t lengths_bytes = whole_lines(2 * r.B),
+                 x_bytes = x_is_whole ? 0 : whole_lines(r.T * r.B * k->D),
+                 y_bytes = y_is_whole ? 0 : whole_lines(r.T * r.B * k->P), h_bytes = whole_lines(r.B * k->P),
+                 c_bytes = whole_lines(r.B * k->H);
+    run_memory *const m =
+        memory_take(k->base.pool, lengths_bytes + x_bytes + y_bytes + h_bytes + c_bytes + 64);
     if (!m)
-        return k->base.ort->create_status(ORT_FAIL, "lnrnn: no memory for a loop");
-    char *at = m->block;
-    for (int i = 0; i < VALUES; at += bytes[i++]) {
-        const sizes s = {.shape = {i == VALUE_X ? (int64_t)T : sequences, sequences},
-                         .rank = i == VALUE_X ? 3 : 2,
-                         .rows = i == VALUE_X ? T * B : B};
-        given[i] = (float *)(bytes[i] ? at : (char *)in[i].data);
-        if (bytes[i])
-            broadcast(&in[i], &s, k->widths[i], given[i]);
+        return kernel_error(&k->base, ORT_FAIL, "no memory for %zu steps", r.T);
+    int64_t *const lengths = (int64_t *)m->block;
+    float *const own_x = (float *)(m->block + lengths_bytes), *const own_y =
+                                                                  (float *)(m->block + lengths_bytes
+                                                                            + x_bytes);
+    char *const own = m->block + lengths_bytes + x_bytes + y_bytes;
+    if (!x_is_whole)
+        gather(k, &r, own_x, lengths);
+    for (int i = 0; i < 2; i++) {
+        const tensor *const t = &r.in[VALUE_H0 + i];
+        states[i] = (float *)(t->data && t->shape[0] != B ? own + (i ? h_bytes : 0) : t->data);
+        if (states[i] != t->data)
+            broadcast_rows(t, r.B, i ? k->H : k->P, states[i]);
     }
-    const lnrnn_sequences call = {.steps = T,
-                                  .sequences = B,
+    const lnrnn_sequences call = {.steps = r.T,
+                                  .sequences = r.B,
+                                  .batch_first = both,
                                   .threads = k->base.threads,
-                                  .x = given[VALUE_X],
-                                  .h0 = given[VALUE_H0],
-                                  .c0 = given[VALUE_C0],
-                                  .y = y_bytes ? (float *)at : y,
+                                  .lengths = r.in[LOOP_MASK].data ? lengths : NULL,
+                                  .x = x_is_whole ? x->data : own_x,
+                                  .h0 = states[0],
+                                  .c0 = states[1],
+                                  .y = y_is_whole ? y : own_y,
                                   .hn = out[0],
                                   .cn = out[1]};
     if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
-        status = k->base.ort->create_status(ORT_FAIL, message);
+        status = kernel_error(&k->base, ORT_FAIL, "%s", message);
+    else if (y && !y_is_whole)
+        scatter(k, &r, own_y, lengths, y);
     memory_put_back(k->base.pool, m);
     return status;
 }
@@ -112,7 +210,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 static void release(OrtNodeComputeInfo *info)
 {
     kernel *const k = (kernel *)info;
-    for (int i = 0; i < VALUES; i++)
+    for (int i = 0; i < LOOP_INPUTS; i++)
         free(k->source[i].owned);
     lnrnn_network_release(k->base.network);
     free(info);
@@ -122,7 +220,9 @@ OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const O
                                 lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
                                 OrtStatus **status)
 {
-    enum { MOST_IN = 8, MOST_OUT = 3 }; /* a fused Loop also has the condition as an input */
+    static const char *const roles[] = {
+        "x", "h0", "c0", "y of masked steps", "mask", "number of steps", "condition"};
+    enum { MOST_IN = 32, MOST_OUT = 3 }; /* a fused Loop also has inputs that only its body reads */
     const OrtValueInfo *in[MOST_IN], *out[MOST_OUT];
     size_t inputs = 0, outputs = 0, found = 0;
     kernel *const k = calloc(1, sizeof *k);
@@ -132,20 +232,15 @@ OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const O
         return NULL;
     }
     k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
-    k->steps = l->steps, k->widths[VALUE_X] = l->step->input_size, k->widths[VALUE_H0] = l->step->state_size;
-    k->widths[VALUE_C0] = l->step->units;
+    kernel_label(&k->base, "node", l->nodes[0]->info);
+    k->l = *l;
+    k->D = l->step->input_size, k->P = l->step->state_size, k->H = l->step->units;
     int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= MOST_IN
                 && !failed(ort, ort->node_inputs(fused, in, inputs))
                 && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= MOST_OUT
                 && !failed(ort, ort->node_outputs(fused, out, outputs));
-    k->T = right && l->T ? place_of(ort, l->T, in, inputs) : -1;
-    right &= !l->T || k->T >= 0;
-    for (int i = 0; i < VALUES && right; i++) {
-        k->source[i].place = l->in[i] ? place_of(ort, l->in[i], in, inputs) : -1;
-        if (l->in[i] && k->source[i].place < 0)
-            right = keep_constant(ort, l->in[i], &k->source[i]) && k->source[i].constant.rank == 2
-                    && k->source[i].constant.type == ORT_FLOAT;
-    }
+    for (int i = 0; i < LOOP_INPUTS && right; i++)
+        right = source_of(ort, roles[i], l->in[i], in, inputs, &k->source[i]);
     if (right) {
         k->y = l->y ? place_of(ort, l->y, out, outputs) : -1;
         found += k->y >= 0;
@@ -156,7 +251,7 @@ OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const O
     }
     if (right && found == outputs)
         return &k->base.info;
-    *status = ort->create_status(ORT_FAIL, "lnrnn: the fused node has other inputs or outputs than the loop");
+    *status = kernel_error(&k->base, ORT_FAIL, "the fused node has other inputs or outputs than the loop");
     release(&k->base.info);
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* What a search for a step has bound so far: match.c searches, accept.c makes a step of a result. */
+/* The search for a step: match.c searches, accept.c makes a step of the result. */
 #ifndef LNRNN_ONNXRUNTIME_MATCH_H
 #define LNRNN_ONNXRUNTIME_MATCH_H
 

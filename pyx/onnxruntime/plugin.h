@@ -33,7 +33,7 @@ typedef struct {
         quantized[2]; /* W and R of a DynamicQuantizeLSTM, in place of weight; else data is NULL */
 } recurrent_node;
 
-/* node.c */
+/* node.c, node_inputs.c */
 /* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
 /* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1; or 0 with the reason why no network
@@ -63,7 +63,7 @@ lnrnn_status node_network(network_list *list, const recurrent_node *read, lnrnn_
 /* shape: (D, 4 * H, n) of q. Returns the integer of input i of output o, minus its zero point. */
 int quantized_integer(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i);
 
-/* run.c */
+/* kernel.c */
 /* A tensor at a run, or a constant. */
 typedef struct {
     int type;
@@ -84,15 +84,19 @@ typedef struct {
 /* Returns the memory of a run with a block of this size, or NULL without memory. */
 run_memory *memory_take(memory_pool *pool, size_t bytes);
 void memory_put_back(memory_pool *pool, run_memory *m);
-/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
+/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. text: for errors, such as
+ * "x ('audio')". */
 typedef struct {
+    char text[96];
     int place;
     int64_t shape[3];
     void *owned;
     tensor constant;
 } source;
-/* Copies a constant that is an input of runs. Returns 0 without memory, or if the value is no constant. */
-int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s);
+/* Sets *s to the source of a value, or to none for NULL. in (inputs): those of the fused node. Copies a constant. Returns 0
+ * without memory, or if the value is neither an input nor a constant. */
+int source_of(const ort_functions *ort, const char *role, const OrtValueInfo *info,
+              const OrtValueInfo *const *in, size_t inputs, source *s);
 typedef OrtStatus *kernel_compute(OrtNodeComputeInfo *, void *state, OrtKernelContext *);
 typedef void kernel_release(OrtNodeComputeInfo *);
 /* The first members of each kernel. */
@@ -104,15 +108,19 @@ typedef struct {
     network_list *list;
     memory_pool *pool;
     int threads;
+    char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
 } kernel_base;
 /* Returns these members. create_state closes the list. */
 kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
                            memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release);
-/* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
- * has all its networks when it calls the kernel's create_state, which closes `list`. */
-OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
-                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                  OrtStatus **status);
+/* Names the kernel after a node of the model. kind: "node", or words before its name. */
+void kernel_label(kernel_base *k, const char *kind, const OrtNode *node);
+/* Return an error that names the kernel, and the input. */
+OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
+    __attribute__((format(printf, 3, 4)));
+OrtStatus *kernel_refuse(const kernel_base *k, const source *input, const char *text);
+/* Reads an input of a run. Without one, t->data is NULL. */
+OrtStatus *source_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t);
 /* kernel may be NULL. */
 void kernel_free(OrtNodeComputeInfo *kernel);
 /* Allocates an output of `context` at this place of the fused node, float32. place -1: sets *data to NULL. */
@@ -122,11 +130,20 @@ OrtStatus *kernel_output_at(const ort_functions *ort, OrtKernelContext *context,
 int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values,
              size_t n);
 
+/* run.c */
+/* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
+ * has all its networks when it calls the kernel's create_state, which closes `list`. */
+OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
+                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
+                                  OrtStatus **status);
+
 /* claims.c */
+/* Hears which node is left to the runtime, and why. */
+typedef void leave(void *provider, const OrtNode *node, const char *reason);
 /* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. The runtime is
  * version 1.minor. weights: LNRNN_WEIGHT_F32 .. */
 OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *graph, const OrtNode *within, int minor,
-                       int weights, OrtEpGraphSupportInfo *claims);
+                       int weights, OrtEpGraphSupportInfo *claims, leave *left, void *provider);
 /* Creates the kernel of a claimed step. Returns 1, or 0 with a status or if the graph is no step. */
 int step_compile(const ort_functions *ort, const OrtGraph *graph, const OrtNode *fused, int weights,
                  network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made,

@@ -59,6 +59,20 @@ static void say_once(provider *p, const char *text)
     failed(ort, ort->log_message(p->logger, ORT_LOG_INFO, text, "lnrnn", 0, "claims"));
 }
 
+/* Logs why a node is left to the runtime. */
+static void log_left(void *of, const OrtNode *node, const char *reason)
+{
+    provider *const p = of;
+    const ort_functions *const ort = &p->owner->ort;
+    const char *name = NULL, *operator = NULL;
+    char text[REASON + 256];
+    if (failed(ort, ort->node_name(node, &name)) || failed(ort, ort->node_operator(node, &operator)))
+        return;
+    snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%.40s) to the runtime: %s", name ? name : "",
+             operator ? operator : "", reason);
+    say_once(p, text);
+}
+
 /* Claims a node, or logs why it is left to the runtime. within: the node with the node's graph, or NULL. */
 static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                         OrtEpGraphSupportInfo *claims)
@@ -66,7 +80,7 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
     const ort_functions *const ort = &p->owner->ort;
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     recurrent_node read;
-    char reason[REASON], text[REASON + 256];
+    char reason[REASON];
     int right = node_read(ort, node, p->weights, &read, reason);
     if (right && within && p->owner->minor < ORT_VERSION_SUBGRAPHS) {
         snprintf(reason, sizeof reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
@@ -76,9 +90,7 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
     /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their weights. */
     if (right)
         return ort->claim(claims, &node, 1, &options);
-    snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%s) to the runtime: %s", read.name, read.kind,
-             reason);
-    say_once(p, text);
+    log_left(p, node, reason);
     return NULL;
 }
 
@@ -101,7 +113,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
             status = claim(p, nodes[i], within, claims);
     free(nodes);
     if (!status)
-        status = steps_claim(ort, graph, within, p->owner->minor, p->weights, claims);
+        status = steps_claim(ort, graph, within, p->owner->minor, p->weights, claims, log_left, p);
     return status;
 }
 

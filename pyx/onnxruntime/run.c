@@ -1,70 +1,10 @@
-/* Runs a node through its network. A run allocates only if it needs more memory than earlier runs. */
+/* Runs a node RNN, LSTM or GRU through its network. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "onnxruntime/plugin.h"
-
-/* --- working memory ------------------------------------------------------------------------------------- */
-
-/* A run takes the memory of an earlier one and puts it back, so each of n runs at the same time has its own. */
-enum { SPARES = 64 };
-struct memory_pool {
-    run_memory *spare[SPARES];
-};
-
-memory_pool *pool_create(void) { return calloc(1, sizeof(memory_pool)); }
-
-static void memory_free(run_memory *m)
-{
-    if (m) {
-        lnrnn_workspace_free(m->workspace);
-        free(m->block);
-    }
-    free(m);
-}
-
-void pool_free(memory_pool *pool)
-{
-    for (int k = 0; pool && k < SPARES; k++)
-        memory_free(pool->spare[k]);
-    free(pool);
-}
-
-run_memory *memory_take(memory_pool *pool, size_t bytes)
-{
-    run_memory *m = NULL;
-    for (int k = 0; k < SPARES && !m; k++)
-        if (__atomic_load_n(&pool->spare[k], __ATOMIC_RELAXED))
-            m = __atomic_exchange_n(&pool->spare[k], NULL, __ATOMIC_ACQUIRE);
-    if (!m) {
-        m = calloc(1, sizeof *m);
-        if (m)
-            m->workspace = lnrnn_workspace_create();
-    }
-    if (m && m->bytes < bytes) {
-        free(m->block);
-        m->block = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-        m->bytes = m->block ? bytes : 0;
-    }
-    if (m && m->workspace && m->bytes >= bytes)
-        return m;
-    memory_free(m);
-    return NULL;
-}
-
-void memory_put_back(memory_pool *pool, run_memory *m)
-{
-    for (int k = 0; k < SPARES; k++) {
-        run_memory *none = NULL;
-        if (__atomic_compare_exchange_n(&pool->spare[k], &none, m, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-            return;
-    }
-    memory_free(m);
-}
-
-/* --- kernels -------------------------------------------------------------------------------------------- */
 
 /* The inputs of a run, without the weights. */
 enum { IN_X, IN_LENGTHS, IN_H0, IN_C0, RUN_INPUTS };
@@ -73,25 +13,11 @@ static const char *const INPUT_NAMES[RUN_INPUTS] = {"X", "sequence_lens", "initi
 
 typedef struct {
     kernel_base base; /* first: the runtime has a pointer to it */
-    char *label;      /* "node 'decoder' (LSTM)" */
     int layout;
     size_t inputs, units, directions; /* I, H, D */
     source source[RUN_INPUTS];
     int output[OUTPUTS]; /* the place in the fused node, or -1 */
 } kernel;
-
-static OrtStatus *fail(const kernel *k, int code, const char *text, ...)
-    __attribute__((format(printf, 3, 4)));
-static OrtStatus *fail(const kernel *k, int code, const char *text, ...)
-{
-    char message[REASON];
-    const int used = snprintf(message, sizeof message, "lnrnn: %.200s: ", k->label);
-    va_list arguments;
-    va_start(arguments, text);
-    vsnprintf(message + used, sizeof message - (size_t)used, text, arguments);
-    va_end(arguments);
-    return k->base.ort->create_status(code, message);
-}
 
 /* The sizes of a run. */
 typedef struct {
@@ -99,24 +25,6 @@ typedef struct {
     size_t lengths, y,
         state; /* bytes of working memory for the lengths, the outputs, and one of four states */
 } sizes;
-
-static OrtStatus *fetch(const kernel *k, const OrtKernelContext *context, tensor in[RUN_INPUTS])
-{
-    const ort_functions *const ort = k->base.ort;
-    OrtStatus *status = NULL;
-    for (int i = 0; i < RUN_INPUTS && !status; i++) {
-        const OrtValue *value = NULL;
-        in[i] = k->source[i].constant;
-        if (k->source[i].place < 0)
-            continue;
-        status = ort->kernel_input(context, (size_t)k->source[i].place, &value);
-        if (!status && value)
-            status = ort->tensor_shape(value, &in[i].type, &in[i].shape, &in[i].rank);
-        if (!status && value)
-            status = ort->get_tensor_data(value, &in[i].data);
-    }
-    return status;
-}
 
 /* Writes a shape such as "(3, 2)" to `text`. Returns `text`. */
 static const char *shown(const int64_t *shape, size_t rank, char text[96])
@@ -133,8 +41,8 @@ static OrtStatus *check_shape(const kernel *k, const tensor *t, int input, const
     char is[96], should[96];
     if (t->rank == rank && (!rank || !memcmp(t->shape, wanted, rank * sizeof *wanted)))
         return NULL;
-    return fail(k, ORT_INVALID_ARGUMENT, "input %s must have shape %s, got %s", INPUT_NAMES[input],
-                shown(wanted, rank, should), shown(t->shape, t->rank, is));
+    return kernel_error(&k->base, ORT_INVALID_ARGUMENT, "input %s must have shape %s, got %s",
+                        INPUT_NAMES[input], shown(wanted, rank, should), shown(t->shape, t->rank, is));
 }
 
 /* Checks all inputs of a run, and sets the sizes. */
@@ -144,8 +52,9 @@ static OrtStatus *check(const kernel *k, const tensor in[RUN_INPUTS], sizes *s)
     char is[96];
     const tensor *const x = &in[IN_X];
     if (x->rank != 3 || x->type != ORT_FLOAT || x->shape[2] != (int64_t)k->inputs)
-        return fail(k, ORT_INVALID_ARGUMENT, "input X must be float32 of shape (%s, %zu), got %s",
-                    first ? "batch, steps" : "steps, batch", k->inputs, shown(x->shape, x->rank, is));
+        return kernel_error(&k->base, ORT_INVALID_ARGUMENT,
+                            "input X must be float32 of shape (%s, %zu), got %s",
+                            first ? "batch, steps" : "steps, batch", k->inputs, shown(x->shape, x->rank, is));
     *s = (sizes){(size_t)x->shape[first], (size_t)x->shape[!first], k->directions, k->units, 0, 0, 0};
     const int64_t batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
     const int64_t state[3] = {first ? batch : D, first ? D : batch, H};
@@ -157,15 +66,16 @@ static OrtStatus *check(const kernel *k, const tensor in[RUN_INPUTS], sizes *s)
     const int32_t *const lengths = in[IN_LENGTHS].data;
     for (size_t b = 0; b < s->B && lengths && !status; b++)
         if (lengths[b] < 0 || (uint64_t)lengths[b] > s->T)
-            status = fail(k, ORT_INVALID_ARGUMENT,
-                          "input sequence_lens must be between 0 and the %zu steps, got %d for sequence %zu",
-                          s->T, (int)lengths[b], b);
+            status = kernel_error(
+                &k->base, ORT_INVALID_ARGUMENT,
+                "input sequence_lens must be between 0 and the %zu steps, got %d for sequence %zu", s->T,
+                (int)lengths[b], b);
     size_t floats;
     if (!status
         && (__builtin_mul_overflow(s->T, s->B, &floats)
             || __builtin_mul_overflow(floats, s->D * s->H, &floats) || floats > SIZE_MAX / 64
             || __builtin_mul_overflow(s->B, s->D * s->H, &floats) || floats > SIZE_MAX / 64))
-        status = fail(k, ORT_INVALID_ARGUMENT, "X has too many steps or sequences for memory");
+        status = kernel_error(&k->base, ORT_INVALID_ARGUMENT, "X has too many steps or sequences for memory");
     return status;
 }
 
@@ -177,17 +87,6 @@ static void swap_axes(const float *a, size_t n, size_t m, size_t width, float *b
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < m; j++)
             memcpy(b + (j * n + i) * width, a + (i * m + j) * width, width * sizeof *a);
-}
-
-OrtStatus *kernel_output_at(const ort_functions *ort, OrtKernelContext *context, int place,
-                            const int64_t *shape, size_t rank, float **data)
-{
-    OrtValue *value = NULL;
-    *data = NULL;
-    if (place < 0)
-        return NULL;
-    OrtStatus *const status = ort->kernel_output(context, (size_t)place, shape, rank, &value);
-    return status || !value ? status : ort->get_tensor_mutable_data(value, (void **)data);
 }
 
 /* Allocates the outputs. y (T, D, B, H) or, with layout 1, (B, T, D, H); h and c (D, B, H) or (B, D, H). */
@@ -248,7 +147,7 @@ static OrtStatus *run(const kernel *k, const sizes *s, const tensor in[RUN_INPUT
         }
     }
     if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
-        return fail(k, ORT_FAIL, "%s", message);
+        return kernel_error(&k->base, ORT_FAIL, "%s", message);
     for (size_t t = 0; t < s->T && swap_y && out[Y]; t++)
         swap_axes(y + t * s->B * s->D * s->H, s->B, s->D, s->H, out[Y] + t * s->B * s->D * s->H);
     for (int i = 0; i < 2 && swap_states; i++)
@@ -267,7 +166,9 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     float *out[OUTPUTS] = {NULL};
     sizes s = {0};
     (void)state;
-    OrtStatus *status = fetch(k, context, in);
+    OrtStatus *status = NULL;
+    for (int i = 0; i < RUN_INPUTS && !status; i++)
+        status = source_tensor(&k->base, context, &k->source[i], &in[i]);
     if (!status)
         status = check(k, in, &s);
     if (!status)
@@ -280,7 +181,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     s.state = s.D == 2 && k->layout ? whole_lines(state_bytes) : 0;
     run_memory *const m = memory_take(k->base.pool, s.lengths + s.y + 4 * s.state + 64);
     if (!m)
-        return fail(k, ORT_FAIL, "no memory for %zu steps of %zu sequences", s.T, s.B);
+        return kernel_error(&k->base, ORT_FAIL, "no memory for %zu steps of %zu sequences", s.T, s.B);
     status = run(k, &s, in, out, m);
     memory_put_back(k->base.pool, m);
     return status;
@@ -292,61 +193,7 @@ static void release(OrtNodeComputeInfo *info)
     for (int i = 0; i < RUN_INPUTS; i++)
         free(k->source[i].owned);
     lnrnn_network_release(k->base.network);
-    free(k->label);
     free(k);
-}
-
-static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
-{
-    (void)context;
-    networks_close(((const kernel_base *)info)->list);
-    *state = info;
-    return NULL;
-}
-
-static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
-
-kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
-                           memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release)
-{
-    const OrtNodeComputeInfo info = {ORT_VERSION, create_state, compute, release_state, {NULL}};
-    return (kernel_base){info, release, ort, network, list, pool, threads};
-}
-
-void kernel_free(OrtNodeComputeInfo *info)
-{
-    if (info)
-        ((kernel_base *)info)->release(info);
-}
-
-int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values, size_t n)
-{
-    const char *const name = name_of(ort, value);
-    for (size_t i = 0; i < n && *name; i++)
-        if (!strcmp(name, name_of(ort, values[i])))
-            return (int)i;
-    return -1;
-}
-
-int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s)
-{
-    const OrtValue *value = NULL;
-    const int64_t *shape = NULL;
-    const void *data = NULL;
-    size_t count = 1;
-    if (failed(ort, ort->initializer_value(info, &value)) || !value
-        || failed(ort, ort->tensor_shape(value, &s->constant.type, &shape, &s->constant.rank))
-        || s->constant.rank > 3 || failed(ort, ort->get_tensor_data(value, &data)))
-        return 0;
-    for (size_t i = 0; i < s->constant.rank; i++)
-        count *= (size_t)(s->shape[i] = shape[i]);
-    s->owned = malloc(count * sizeof(float) + 1); /* an int32 has as many bytes */
-    if (!s->owned)
-        return 0;
-    if (count)
-        memcpy(s->owned, data, count * sizeof(float));
-    s->constant.shape = s->shape, s->constant.data = s->owned;
-    return 1;
 }
 
 OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
@@ -357,15 +204,13 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
     size_t inputs = 0, outputs = 0;
     *status = NULL;
     kernel *const k = calloc(1, sizeof *k);
-    const size_t label_bytes = strlen(read->name) + 32;
-    if (!k || !(k->label = malloc(label_bytes))) {
-        free(k);
+    if (!k) {
         lnrnn_network_release(network);
         *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a node");
         return NULL;
     }
-    snprintf(k->label, label_bytes, "node '%s' (%s)", read->name, read->kind);
     k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
+    snprintf(k->base.label, sizeof k->base.label, "node '%.200s' (%s)", read->name, read->kind);
     k->layout = read->layout;
     k->inputs = read->description.input_size, k->units = read->description.hidden_size;
     k->directions = read->directions;
@@ -374,17 +219,16 @@ OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node
                 && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= OUTPUTS
                 && !failed(ort, ort->node_outputs(fused, out, outputs));
     for (int i = 0; i < RUN_INPUTS && right && !*status; i++) {
-        const OrtValueInfo *const value = read->input[NODE_INPUT[i]];
-        k->source[i].place = place_of(ort, value, in, inputs);
-        if (value && k->source[i].place < 0 && !keep_constant(ort, value, &k->source[i]))
-            *status = fail(k, ORT_INVALID_ARGUMENT, "input %s cannot be read", INPUT_NAMES[i]);
+        if (!source_of(ort, INPUT_NAMES[i], read->input[NODE_INPUT[i]], in, inputs, &k->source[i]))
+            *status = kernel_error(&k->base, ORT_INVALID_ARGUMENT, "input %s cannot be read", INPUT_NAMES[i]);
     }
     for (int i = 0; i < OUTPUTS && right; i++)
         k->output[i] = place_of(ort, read->output[i], out, outputs);
     if (right && !*status)
         return &k->base.info;
     if (!right)
-        *status = fail(k, ORT_FAIL, "the fused node has other inputs or outputs than the node");
+        *status =
+            kernel_error(&k->base, ORT_FAIL, "the fused node has other inputs or outputs than the node");
     release(&k->base.info);
     return NULL;
 }

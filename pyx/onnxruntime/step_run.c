@@ -8,52 +8,44 @@
 
 enum { MOST_RANK = 8 };
 
+static const char *const INPUT_ROLES[VALUES] = {"x", "h0", "c0"};
+
 typedef struct {
     kernel_base base;
-    int in[VALUES], out[2]; /* places in the fused node; -1: none */
-    size_t widths[VALUES];  /* D, P, H */
+    source in[VALUES];
+    int out[2];            /* places in the fused node; -1: none */
+    size_t widths[VALUES]; /* D, P, H */
 } kernel;
 
-OrtStatus *input_at(const ort_functions *ort, const OrtKernelContext *context, int place, tensor *t)
+/* Sets the sizes of a run. */
+static OrtStatus *measure(const kernel *k, const tensor in[VALUES], sizes *s)
 {
-    const OrtValue *value = NULL;
-    *t = (tensor){0};
-    if (place < 0)
-        return NULL;
-    OrtStatus *status = ort->kernel_input(context, (size_t)place, &value);
-    if (!status)
-        status = ort->tensor_shape(value, &t->type, &t->shape, &t->rank);
-    return status ? status : ort->get_tensor_data(value, &t->data);
-}
-
-/* Sets the sizes of a run. Returns 0 if shapes do not fit. */
-static int measure(const kernel *k, const tensor in[VALUES], sizes *s)
-{
-    *s = (sizes){.rank = 0, .rows = 1};
-    for (int i = 0; i < VALUES; i++)
+    *s = (sizes){.rank = 1, .rows = 1};
+    for (int i = 0; i < VALUES; i++) {
+        if (in[i].rank > MOST_RANK)
+            return kernel_refuse(&k->base, &k->in[i], "has too many axes");
         s->rank = in[i].rank > s->rank ? in[i].rank : s->rank;
-    if (s->rank > MOST_RANK)
-        return 0;
-    for (size_t a = 0; a < s->rank; a++)
+    }
+    for (size_t a = 0; a < MOST_RANK; a++)
         s->shape[a] = 1;
     for (int i = 0; i < VALUES; i++) {
         const tensor *const t = &in[i];
-        if (k->in[i] < 0)
+        if (k->in[i].place < 0)
             continue;
         const int64_t last = t->rank ? t->shape[t->rank - 1] : 1, width = (int64_t)k->widths[i];
         if (t->type != ORT_FLOAT || !(last == width || (i == VALUE_C0 && last == 1))
             || (i != VALUE_C0 && !t->rank))
-            return 0;
+            return kernel_refuse(&k->base, &k->in[i], "has a shape or type that does not fit");
         for (size_t a = 0; a + 1 < t->rank; a++) {
             int64_t *const size = &s->shape[s->rank - t->rank + a];
             if (*size != t->shape[a] && *size != 1 && t->shape[a] != 1)
-                return 0;
+                return kernel_refuse(&k->base, &k->in[i], "has a shape that does not fit those before");
             *size = *size == 1 ? t->shape[a] : *size;
         }
     }
     for (size_t a = 0; a + 1 < s->rank; a++)
         s->rows *= (size_t)s->shape[a];
-    return s->rank > 0;
+    return NULL;
 }
 
 /* Returns 1 if an input has the shape of the outputs, but for the last axis. */
@@ -82,9 +74,10 @@ void broadcast(const tensor *t, const sizes *s, size_t width, float *to)
     }
 }
 
-static OrtStatus *refuse(const kernel *k, const char *text)
+void broadcast_rows(const tensor *t, size_t B, size_t width, float *to)
 {
-    return k->base.ort->create_status(ORT_INVALID_ARGUMENT, text);
+    const sizes s = {.shape = {(int64_t)B}, .rank = 2, .rows = B};
+    broadcast(t, &s, width, to);
 }
 
 static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context)
@@ -98,9 +91,9 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     (void)state;
     OrtStatus *status = NULL;
     for (int i = 0; i < VALUES && !status; i++)
-        status = input_at(k->base.ort, context, k->in[i], &in[i]);
-    if (!status && !measure(k, in, &s))
-        status = refuse(k, "lnrnn: a step's input and states have shapes or types that do not fit");
+        status = source_tensor(&k->base, context, &k->in[i], &in[i]);
+    if (!status)
+        status = measure(k, in, &s);
     for (int i = 0; i < 2 && !status; i++) {
         s.shape[s.rank - 1] = (int64_t)k->widths[i ? VALUE_C0 : VALUE_H0];
         status = kernel_output_at(k->base.ort, context, k->out[i], s.shape, s.rank, i ? &c : &h);
@@ -108,13 +101,13 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     if (status || !s.rows)
         return status;
     for (int i = 0; i < VALUES; i++)
-        if (k->in[i] >= 0 && !is_whole(&in[i], &s, k->widths[i]))
+        if (k->in[i].place >= 0 && !is_whole(&in[i], &s, k->widths[i]))
             total += bytes[i] = whole_lines(s.rows * k->widths[i]);
     if (!h)
         total += h_bytes = whole_lines(s.rows * k->widths[VALUE_H0]);
     run_memory *const m = memory_take(k->base.pool, total);
     if (!m)
-        return k->base.ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");
+        return kernel_error(&k->base, ORT_FAIL, "no memory for %zu rows", s.rows);
     char *at = m->block;
     for (int i = 0; i < VALUES; at += bytes[i++]) {
         given[i] = (float *)(bytes[i] ? at : (char *)in[i].data);
@@ -130,7 +123,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
                                   .y = h_bytes ? (float *)at : h,
                                   .cn = c};
     if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
-        status = k->base.ort->create_status(ORT_FAIL, message);
+        status = kernel_error(&k->base, ORT_FAIL, "%s", message);
     memory_put_back(k->base.pool, m);
     return status;
 }
@@ -154,6 +147,7 @@ OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const O
         return NULL;
     }
     k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
+    kernel_label(&k->base, "the step that computes h in node", s->out[0]->producer->info);
     k->widths[VALUE_X] = s->input_size, k->widths[VALUE_H0] = s->state_size, k->widths[VALUE_C0] = s->units;
     int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= VALUES
                 && !failed(ort, ort->node_inputs(fused, in, inputs))
@@ -161,9 +155,9 @@ OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const O
                 && !failed(ort, ort->node_outputs(fused, out, outputs));
     size_t found = 0;
     for (int i = 0; i < VALUES && right; i++) {
-        k->in[i] = s->in[i] ? place_of(ort, s->in[i]->info, in, inputs) : -1;
-        found += k->in[i] >= 0 && !(i == VALUE_C0 && k->in[i] == k->in[VALUE_H0]);
-        right = !s->in[i] || k->in[i] >= 0;
+        const OrtValueInfo *const value = s->in[i] ? s->in[i]->info : NULL;
+        right = source_of(ort, INPUT_ROLES[i], value, in, inputs, &k->in[i]);
+        found += k->in[i].place >= 0 && !(i == VALUE_C0 && k->in[i].place == k->in[VALUE_H0].place);
     }
     right &= found == inputs;
     found = 0;
@@ -173,7 +167,7 @@ OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const O
     }
     if (right && found == outputs)
         return &k->base.info;
-    *status = ort->create_status(ORT_FAIL, "lnrnn: the fused node has other inputs or outputs than the step");
+    *status = kernel_error(&k->base, ORT_FAIL, "the fused node has other inputs or outputs than the step");
     release(&k->base.info);
     return NULL;
 }

@@ -28,20 +28,46 @@ static int is_watched(const void *caller)
     return 0;
 }
 
+/* The blocks that the libraries have requested and that are not free. A place with bytes 0 was used before. */
+enum { PLACES = 1 << 18 };
+static struct {
+    void *block;
+    long bytes;
+} blocks[PLACES];
+static char lock;
+
+/* Adds the block, if bytes is not 0; else removes it. Returns its bytes, or 0 if there is no such block. */
+static long change(void *block, long bytes)
+{
+    size_t at = (size_t)block / 16 % PLACES;
+    long before = 0;
+    while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE))
+        ;
+    while (blocks[at].block
+           && (bytes ? blocks[at].bytes != 0 : blocks[at].block != block || !blocks[at].bytes))
+        at = (at + 1) % PLACES;
+    if (bytes)
+        blocks[at].block = block;
+    before = blocks[at].bytes;
+    blocks[at].bytes = bytes;
+    __atomic_clear(&lock, __ATOMIC_RELEASE);
+    return bytes ? bytes : before;
+}
+
 /* Counts a request of `caller`, which adds the bytes of `block`. Returns `block`. */
 static void *request(void *caller, void *block)
 {
-    if (is_watched(caller)) {
+    if (block && is_watched(caller)) {
         __atomic_add_fetch(&requests, 1, __ATOMIC_RELAXED);
-        __atomic_add_fetch(&held, (long)malloc_usable_size(block), __ATOMIC_RELAXED);
+        __atomic_add_fetch(&held, change(block, (long)malloc_usable_size(block)), __ATOMIC_RELAXED);
     }
     return block;
 }
 
-static void forget(void *caller, void *block)
+static void forget(void *block)
 {
-    if (is_watched(caller))
-        __atomic_sub_fetch(&held, (long)malloc_usable_size(block), __ATOMIC_RELAXED);
+    if (count && block)
+        __atomic_sub_fetch(&held, change(block, 0), __ATOMIC_RELAXED);
 }
 
 #define CALLER __builtin_return_address(0)
@@ -52,7 +78,7 @@ void *calloc(size_t n, size_t size) { return request(CALLER, __libc_calloc(n, si
 
 void *realloc(void *block, size_t size)
 {
-    forget(CALLER, block);
+    forget(block);
     return request(CALLER, __libc_realloc(block, size));
 }
 
@@ -71,7 +97,7 @@ int posix_memalign(void **block, size_t alignment, size_t size)
 
 void free(void *block)
 {
-    forget(CALLER, block);
+    forget(block);
     if (is_watched(CALLER))
         __atomic_add_fetch(&requests, 1, __ATOMIC_RELAXED);
     __libc_free(block);

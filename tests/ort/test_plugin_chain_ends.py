@@ -124,7 +124,7 @@ def stacked(w, hs, axis=0, into=None):
 def two_that_share(w, hs):
     """Returns two Concats, each with half of all h at their places."""
     ys = [w.node("Unsqueeze", h, w.integers(0)) for h in hs]
-    more = [w.node("Abs", w.node("Unsqueeze", h, w.integers(0))) for h in hs]
+    more = [w.node("Unsqueeze", f"g{t}", w.integers(0)) for t in range(len(hs))]
     pairs = list(zip(ys, more, strict=True))
     return [
         w.node("Concat", *(pair[(k + way) % 2] for k, pair in enumerate(pairs)), axis=0) for way in (0, 1)

@@ -56,9 +56,9 @@ def test_a_read_beyond_the_input_is_an_error(rng):
     for indices in (range(4), range(3, -1, -1), range(-4, 0), range(-1, -5, -1)):
         session = plugged(unrolled(rng, "GRU", 4, indices))
         x, h = rng.standard_normal((3, 2, D), dtype=np.float32), np.zeros((2, H), np.float32)
-        with pytest.raises(Exception, match="unrolled steps read beyond their input"):
+        with pytest.raises(Exception, match="lnrnn: .*(beyond their input|fewer steps than)"):
             session.run(None, {"x": x, "h0": h})
-        with pytest.raises(Exception, match="differ in their numbers of sequences"):
+        with pytest.raises(Exception, match="lnrnn: .* numbers? of sequences"):
             session.run(None, {"x": np.zeros((4, 2, D), np.float32), "h0": np.zeros((3, H), np.float32)})
 
 
@@ -77,10 +77,10 @@ def test_numbers_of_sequences(rng, tmp_path):
     for batches in ({"h0": 1}, {"x1": 1}, {"x0": 1, "x1": 1, "x2": 1}, dict.fromkeys([*xs_of(3), "h0"], 1)):
         check(proto, rng, tmp_path, 1, **batches)
     given = {i.name: np.zeros((2, i.shape[1]), np.float32) for i in alone(proto).get_inputs()}
-    with pytest.raises(Exception, match="lnrnn: the inputs and states"):
+    with pytest.raises(Exception, match="lnrnn: .* numbers? of sequences"):
         plugged(proto).run(None, given | {"x2": np.zeros((3, D), np.float32)})
     one = {name: a[:1] for name, a in given.items()}
-    with pytest.raises(Exception, match="lnrnn: a later unrolled step has more sequences"):
+    with pytest.raises(Exception, match="lnrnn: .*more sequences than"):
         plugged(proto).run(None, one | {"x2": given["x2"]})
     empty = {name: a[:0] for name, a in given.items()}
     assert [y.shape for y in plugged(proto).run(None, empty)] == [(0, H)] * 3

@@ -114,7 +114,7 @@ def test_constant_states_give_the_number_of_sequences(rng, tmp_path):
     w = Writer()
     proto = unrolled(w, plain(w, "GRU", draw(rng, "GRU", D, H)), (zeros(w, "constant", 3),))
     check(proto, rng, tmp_path, batch=1)
-    with pytest.raises(Exception, match="differ in their numbers of sequences"):
+    with pytest.raises(Exception, match="has another number of sequences than the inputs before"):
         plugged(proto).run(None, {"x": np.zeros((T, 2, D), np.float32)})
 
 
@@ -164,7 +164,7 @@ def test_a_value_of_the_first_step_that_is_read_keeps_the_step(rng, tmp_path):
 
 
 def test_two_chains_from_zeros(rng, tmp_path):
-    """Two layers, of which the second one reads each h of the first one."""
+    """The second layer reads each h of the first one."""
     w, p, q = Writer(), draw(rng, "LSTM", D, H), draw(rng, "LSTM", H, H)
     zero = zeros(w, "constant")
 

@@ -43,21 +43,31 @@ def scan(rng, kind, back=(0, 0), axes=(0, 0), outputs=None, layers=1, D=D, H=H, 
     return model([node], given, outputs or ["y", *(f"{name}_n" for name in names)])
 
 
+INDICES = "T - 1 - t", "size of x - 1 - t", "-1 - t", "2 - t", "1 + t"
+
+
 def loop(
     rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False, opset=17, extra=(), D=D, H=H,
-    add=plain,
+    add=plain, axes=(0, 0),
 ):  # fmt: skip
     """A model of one Loop, as a scripted torch module becomes.
 
-    index: "t", or "T - 1 - t". trip: "shape", or a number. join: "sequence", "front of sequence", or "scan
-    output". rnn_node: whether the step is a node of ONNX.
+    index: "t", or of INDICES. axes: those of steps in x and y. trip: "shape", or a number. join: "sequence",
+    "front of sequence", or "scan output". rnn_node: whether the step is a node of ONNX.
     """
     names = states_of(kind)
     w = Writer(rng)
-    at = "t"
-    if index != "t":
-        at = w.node("Sub", w.node("Sub", "T", w.array(1, np.int64)), "t")
-    x = w.node("Gather", "x", at, axis=0)
+    at, one = "t", w.array(1, np.int64)
+    if index == "T - 1 - t":
+        at = w.node("Sub", w.node("Sub", "T", one), "t")
+    elif index == "size of x - 1 - t":
+        size = w.node("Gather", w.node("Shape", "x"), w.array(axes[0], np.int64))
+        at = w.node("Sub", w.node("Sub", size, one), "t")
+    elif index != "t":
+        number, sign = index.split()[:2]
+        at = w.node({"+": "Add", "-": "Sub"}[sign], w.array(int(number), np.int64), "t")
+    whole = [w.integers(n) for n in (0, 2**63 - 1, 0, 1)]
+    x = w.node("Gather", w.node("Slice", "x", *whole) if axes[0] else "x", at, axis=axes[0])
     if rnn_node:
         G = {"LSTM": 4, "GRU": 3}[kind]
         zero = w.integers(0)
@@ -76,11 +86,14 @@ def loop(
     outputs = dict.fromkeys(["go_out"], BOOL) | dict.fromkeys(new, FLOAT)
     nodes = [
         helper.make_node("Constant", [], ["zero"], value_ints=[0]),
+        helper.make_node("Constant", [], ["axis"], value_ints=[axes[0]]),
         helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Gather", ["shape", "zero"], ["T1"]),
+        helper.make_node("Gather", ["shape", "axis"], ["T1"]),
         helper.make_node("Squeeze", ["T1", "zero"], ["T"]),
     ]
-    given = {"x": (FLOAT, ("T", "B", D))} | {f"{name}0": (FLOAT, ("B", H)) for name in names}
+    given = {"x": (FLOAT, ("B", "T", D) if axes[0] else ("T", "B", D))} | {
+        f"{name}0": (FLOAT, ("B", H)) for name in names
+    }
     arrays = {"true": np.array(True)}
     if trip != "shape":
         arrays["M"] = np.array(trip, np.int64)
@@ -105,7 +118,7 @@ def loop(
         )
     )
     if "sequence" in join:
-        nodes.append(helper.make_node("ConcatFromSequence", ["ys_n"], ["y"], axis=0, new_axis=1))
+        nodes.append(helper.make_node("ConcatFromSequence", ["ys_n"], ["y"], axis=axes[1], new_axis=1))
     return model([*nodes, *extra], given, ["y", *(f"{name}_n" for name in names)], arrays, opset)
 
 

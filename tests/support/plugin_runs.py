@@ -96,3 +96,25 @@ def agree(ours, theirs, limit=NEAR):
     for our, their in zip(ours, theirs, strict=True):
         assert our.shape == their.shape
         assert float(np.abs(our - their).max(initial=0)) <= limit * float(np.abs(their).max(initial=1))
+
+
+def draw_inputs(session, rng, **sizes):
+    """Returns random inputs for a session. sizes: of the axes T and B, if not 5 and 2."""
+    sizes = {"B": 2, "T": 5} | sizes
+    result = {}
+    for each in session.get_inputs():
+        shape = [sizes.get(n, n) if isinstance(n, str) else n for n in each.shape]
+        a = rng.standard_normal(shape).astype(np.float32)
+        result[each.name] = a > 0 if "bool" in each.type else a
+    return result
+
+
+def check(proto, rng, tmp_path, nodes=1, loop=False, **sizes):
+    """Compares a model with the runtime. nodes: the number of nodes that the plug-in must run. loop: whether
+    the runtime must run a Loop or Scan."""
+    theirs = alone(proto)
+    given = draw_inputs(theirs, rng, **sizes)
+    ours, ran, others = profiled(proto, given, tmp_path)
+    agree(ours, theirs.run(None, given))
+    assert len(ran) == nodes
+    assert bool({"Loop", "Scan"} & others) == loop
