@@ -72,7 +72,42 @@ def test_other_dtypes_are_computed_by_torch(what, dtype):
         assert torch.equal(module(x)[0], plain(x)[0])
 
 
+def without_counting(tensors):
+    """Replaces the memory of tensors by means that few programs use."""
+    for t in tensors:
+        half = (t * 0.5).detach()
+        with torch.no_grad():
+            t.set_(half) if t.dim() > 1 else t.untyped_storage().copy_(half.untyped_storage())
+
+
+def from_vector(m):
+    vector = nn.utils.parameters_to_vector(m.parameters()).detach() * 0.5
+    nn.utils.vector_to_parameters(vector, m.parameters())
+
+
+def new_parameter(m):
+    owner = next(part for part in m.modules() if part._parameters)
+    name, p = next(iter(owner._parameters.items()))
+    delattr(owner, name)
+    owner.register_parameter(name, nn.Parameter(p.detach() * 0.5))
+
+
+def some_rows(m):
+    with torch.no_grad():
+        next(m.parameters())[1:3] = 0
+
+
 CHANGES = {
+    "set_": lambda m: without_counting(m.parameters()),
+    "foreach": torch.no_grad()(lambda m: torch._foreach_mul_([*m.parameters()], 0.5)),
+    "vector": from_vector,
+    "new parameter": new_parameter,
+    "rows": some_rows,
+    "half and back": lambda m: m.half().float(),
+    "some gradients": lambda m: next(m.parameters()).requires_grad_(False),
+    "pre-hook": lambda m: m.register_forward_pre_hook(lambda _m, given: (given[0] * 2,)) and None,
+    "full backward hook": lambda m: m.register_full_backward_hook(lambda *_: None) and None,
+    "state hook": lambda m: m.register_state_dict_pre_hook(lambda *_: None) and None,
     "train": lambda m: m.train(),
     "eval": lambda m: m.eval(),
     "no gradients": lambda m: m.requires_grad_(False),
@@ -106,6 +141,83 @@ def test_changes_after_accelerate(what, change):
         report.restore()
         assert type(module).__name__ == type(plain).__name__
         assert_same(module(x), plain(x))
+
+
+class Wrapped(nn.Module):
+    """As DistributedDataParallel holds a model."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *given):
+        return self.module(*given)
+
+
+def averaged(module):
+    """Returns the running average of a module, which torch writes into a copy."""
+    average = torch.optim.swa_utils.AveragedModel(module)
+    with torch.no_grad():
+        average(torch.ones(T, B, I))
+        average.update_parameters(module)
+        for p in module.parameters():
+            p.mul_(2)
+    average.update_parameters(module)
+    return average
+
+
+def from_fork(module):
+    """Returns a function that calls a module in a child process, which also writes into its shared memory."""
+
+    def call(x):
+        context = torch.multiprocessing.get_context("fork")
+        results = context.SimpleQueue()
+
+        def child():
+            with torch.no_grad():
+                next(module.parameters())[1, 1] += 1
+                results.put(module(x)[0].numpy())
+
+        process = context.Process(target=child)
+        process.start()
+        y = torch.from_numpy(results.get())
+        process.join()
+        return y, module(x)[0]
+
+    module.share_memory()
+    return call
+
+
+WRAPPERS = {
+    "DataParallel": nn.DataParallel,
+    "wrapped": Wrapped,
+    "copy": copy.copy,
+    "averaged": averaged,
+    "fork": from_fork,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("what", ["LSTM", "derived"])
+def test_wrappers_and_processes(what, wrapper):
+    module, plain = two(what)
+    accelerate(module)
+    x = torch.randn(T, B, I)
+    with torch.no_grad():
+        module(x)
+        got, want = (WRAPPERS[wrapper](m)(x) for m in (module, plain))
+        assert_same(got, want)
+        assert_same(module(x), plain(x))
+
+
+@pytest.mark.parametrize("what", ["LSTM", "derived"])
+def test_wrapped_models_are_searched(what):
+    module, plain = two(what)
+    for wrapped in (nn.DataParallel(module), Wrapped(module)):
+        report = accelerate(wrapped)
+        assert [name for name, _ in report.replaced] == ["module"]
+        assert_same(wrapped(torch.ones(T, B, I)), plain(torch.ones(T, B, I)))
+        report.restore()
 
 
 @pytest.mark.filterwarnings("ignore")
