@@ -69,7 +69,9 @@ class Accelerated(Keeping):
         if self._engine is not None:
             return self._engine
         with computed.without_effects(self):
-            return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
+            weights = [getattr(self, name, None) for name in self._names(self)]
+        present = [t for t in weights if isinstance(t, Tensor)]  # a model may set others in its forward
+        return "torch" if self._unsupported_parameters(present) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
@@ -142,7 +144,10 @@ class Accelerated(Keeping):
         return self._computed(input, hx, parameters)
 
     def _tensors(self) -> dict[str, Tensor]:
-        return dict(zip(self._names(self), self._parameter_list(), strict=True))
+        names = self._names(self)
+        if not all(hasattr(self, name) for name in names):  # its model's forward sets them
+            return {}
+        return dict(zip(names, self._parameter_list(), strict=True))
 
     def _parameter_list(self) -> list[Tensor]:
         return [getattr(self, name) for name in self._names(self)]
