@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
 
 from lnrnn.torch import accelerate  # noqa: E402
-from mixed_models import B, H, I, T, assert_same  # noqa: E402
+from mixed_models import B, H, I, T, assert_same, flat  # noqa: E402
 
 torch.set_num_threads(1)  # small operations take longer on several threads
 
@@ -272,3 +272,63 @@ def test_shared_parameters_and_copies():
         plain[0].weight_hh_l0.zero_()
         for mine, own in zip(again, plain, strict=True):
             assert_same(mine(x), own(x))
+
+
+def wider(m):
+    """Gives a module more inputs, as for a larger vocabulary."""
+    for name, p in list(m._parameters.items()):
+        if name.startswith("weight_ih"):
+            setattr(m, name, nn.Parameter(torch.cat([p.detach(), p.detach()[:, :2]], 1)))
+    m.input_size += 2
+    return I + 2
+
+
+def other_units(m):
+    gates = len(next(m.parameters())) // H
+    m.hidden_size = 9
+    for name, p in list(m._parameters.items()):
+        torch.manual_seed(len(name))
+        setattr(m, name, nn.Parameter(torch.randn(9 * gates, *([I] if "ih" in name else [9])[: p.dim() - 1])))
+    return I
+
+
+def without_biases(m):
+    m.bias = False
+    m.bias_ih = m.bias_hh = None
+    return I
+
+
+def biases_of_none(m):
+    m.bias_ih = m.bias_hh = None
+    return I
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: nn.LSTM(I, H), wider),
+        (lambda: nn.GRU(I, H), other_units),
+        (lambda: nn.LSTMCell(I, H), wider),
+        (lambda: nn.RNNCell(I, H), other_units),
+        (lambda: nn.GRUCell(I, H), without_biases),
+        (lambda: nn.GRUCell(I, H), biases_of_none),
+    ],
+)
+def test_modules_with_other_sizes(make, change, dtype):
+    module = make()
+    plain = copy.deepcopy(module)
+    accelerate(module, dtype=dtype)
+    layers = () if isinstance(module, nn.RNNCellBase) else (T,)
+    with torch.no_grad():
+        module(torch.randn(*layers, B, I))
+        inputs = change(module)
+        assert change(plain) == inputs
+        x = torch.randn(*layers, B, inputs)
+        want = plain(x)
+        got = module(x)
+        assert module.engine == ("torch" if change is biases_of_none else "lnrnn")
+        assert_same(got, want, 0.1)
+        exact = dtype is None or module.engine == "torch"
+        assert ((flat(got)[0] - flat(want)[0]).abs().max() < 5e-6) == exact
+    assert_same(module(x), want)
