@@ -321,18 +321,22 @@ def _why_left(module: Any) -> str | None:
         return "it has a forward of its own"
     if own.get("_backward_hooks") and not own["_is_full_backward_hook"]:
         return "it has backward hooks, which see torch.nn's operations: use register_full_backward_hook"
-    names = torch_nn.parameter_names(module)
-    missing = [name for name in names if not isinstance(getattr(module, name, None), Tensor)]
-    if missing:
-        return f"it has no {', '.join(missing)}: call the model before, if its forward sets them"
     return derived.why_not(module, base, torch_nn.CLASSES[base])
 
 
 def _replacement(module: Any) -> str:
-    mode = "" if module.engine == "lnrnn" else ", for now by torch.nn's forward: its parameters are "
     with computed.without_effects(module):
-        like = getattr(module, torch_nn.parameter_names(module)[0])
-    return f"{module}{mode}{f'{like.dtype} on {like.device}' if mode else ''}"
+        given = {name: getattr(module, name, None) for name in torch_nn.parameter_names(module)}
+    weights = [t for t in given.values() if isinstance(t, Tensor)]
+    missing = [name for name, t in given.items() if not isinstance(t, Tensor)]
+    what = f"{module}"
+    if module.engine != "lnrnn":
+        what += (
+            f", for now by torch.nn's forward: its parameters are {weights[0].dtype} on {weights[0].device}"
+        )
+    if missing:
+        what += f", once its model has set {', '.join(missing)}"
+    return what
 
 
 def _add_called(model: torch.nn.Module, calls: Calls, report: Report) -> None:

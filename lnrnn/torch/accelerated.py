@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..errors import choice
+from ..rnn.functional import dtype_of, with_dtype
 from . import computed
 from .kept import Keeping, forget
 from .modules import ENGINES
@@ -17,6 +18,8 @@ from .modules import ENGINES
 Tensor = torch.Tensor
 _callback = torch._C._dynamo.eval_frame.get_eval_frame_callback  # returns None if torch.compile is not active
 _jit: Any = torch.jit
+# Attributes of torch.nn's modules that the texts of networks depend on.
+_SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
 
 
 def other_system() -> str | None:
@@ -69,12 +72,20 @@ class Accelerated(Keeping):
         if self._engine is not None:
             return self._engine
         with computed.without_effects(self):
-            return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
+            weights = [getattr(self, name, ...) for name in self._names(self)]
+        present = [t for t in weights if t is not ...]  # a model may set others in its forward
+        return "torch" if self._unsupported_parameters(present) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
         self._engine = choice("engine", value, ENGINES)
         forget(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in _SIZES and "_networks" in vars(self):
+            dtype = dtype_of(self._networks[0])
+            vars(self)["_networks"] = tuple(with_dtype(text, dtype) for text in self._networks_of(self))
 
     def __prepare_scriptable__(self) -> Any:
         """torch.jit.script calls this for each module."""
@@ -148,13 +159,18 @@ class Accelerated(Keeping):
         return self._computed(input, hx, parameters)
 
     def _tensors(self) -> dict[str, Tensor]:
-        return dict(zip(self._names(self), self._parameter_list(), strict=True))
+        names = self._names(self)
+        if not all(hasattr(self, name) for name in names):  # its model's forward sets them
+            return {}
+        return dict(zip(names, self._parameter_list(), strict=True))
 
     def _parameter_list(self) -> list[Tensor]:
         return [getattr(self, name) for name in self._names(self)]
 
-    def _unsupported_parameters(self, parameters: Sequence[Tensor]) -> str | None:
+    def _unsupported_parameters(self, parameters: Sequence[Tensor | None]) -> str | None:
         for p in parameters:
+            if p is None:
+                return "it has a parameter that is None"
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
         return None

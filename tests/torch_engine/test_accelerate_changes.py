@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
 
 from lnrnn.torch import accelerate  # noqa: E402
-from mixed_models import B, H, I, T, assert_same  # noqa: E402
+from mixed_models import B, H, I, T, assert_same, flat  # noqa: E402
 
 torch.set_num_threads(1)  # small operations take longer on several threads
 
@@ -72,7 +72,42 @@ def test_other_dtypes_are_computed_by_torch(what, dtype):
         assert torch.equal(module(x)[0], plain(x)[0])
 
 
+def without_counting(tensors):
+    """Replaces the memory of tensors by means that few programs use."""
+    for t in tensors:
+        half = (t * 0.5).detach()
+        with torch.no_grad():
+            t.set_(half) if t.dim() > 1 else t.untyped_storage().copy_(half.untyped_storage())
+
+
+def from_vector(m):
+    vector = nn.utils.parameters_to_vector(m.parameters()).detach() * 0.5
+    nn.utils.vector_to_parameters(vector, m.parameters())
+
+
+def new_parameter(m):
+    owner = next(part for part in m.modules() if part._parameters)
+    name, p = next(iter(owner._parameters.items()))
+    delattr(owner, name)
+    owner.register_parameter(name, nn.Parameter(p.detach() * 0.5))
+
+
+def some_rows(m):
+    with torch.no_grad():
+        next(m.parameters())[1:3] = 0
+
+
 CHANGES = {
+    "set_": lambda m: without_counting(m.parameters()),
+    "foreach": torch.no_grad()(lambda m: torch._foreach_mul_([*m.parameters()], 0.5)),
+    "vector": from_vector,
+    "new parameter": new_parameter,
+    "rows": some_rows,
+    "half and back": lambda m: m.half().float(),
+    "some gradients": lambda m: next(m.parameters()).requires_grad_(False),
+    "pre-hook": lambda m: m.register_forward_pre_hook(lambda _m, given: (given[0] * 2,)) and None,
+    "full backward hook": lambda m: m.register_full_backward_hook(lambda *_: None) and None,
+    "state hook": lambda m: m.register_state_dict_pre_hook(lambda *_: None) and None,
     "train": lambda m: m.train(),
     "eval": lambda m: m.eval(),
     "no gradients": lambda m: m.requires_grad_(False),
@@ -106,6 +141,83 @@ def test_changes_after_accelerate(what, change):
         report.restore()
         assert type(module).__name__ == type(plain).__name__
         assert_same(module(x), plain(x))
+
+
+class Wrapped(nn.Module):
+    """As DistributedDataParallel holds a model."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *given):
+        return self.module(*given)
+
+
+def averaged(module):
+    """Returns the running average of a module, which torch writes into a copy."""
+    average = torch.optim.swa_utils.AveragedModel(module)
+    with torch.no_grad():
+        average(torch.ones(T, B, I))
+        average.update_parameters(module)
+        for p in module.parameters():
+            p.mul_(2)
+    average.update_parameters(module)
+    return average
+
+
+def from_fork(module):
+    """Returns a function that calls a module in a child process, which also writes into its shared memory."""
+
+    def call(x):
+        context = torch.multiprocessing.get_context("fork")
+        results = context.SimpleQueue()
+
+        def child():
+            with torch.no_grad():
+                next(module.parameters())[1, 1] += 1
+                results.put(module(x)[0].numpy())
+
+        process = context.Process(target=child)
+        process.start()
+        y = torch.from_numpy(results.get())
+        process.join()
+        return y, module(x)[0]
+
+    module.share_memory()
+    return call
+
+
+WRAPPERS = {
+    "DataParallel": nn.DataParallel,
+    "wrapped": Wrapped,
+    "copy": copy.copy,
+    "averaged": averaged,
+    "fork": from_fork,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("what", ["LSTM", "derived"])
+def test_wrappers_and_processes(what, wrapper):
+    module, plain = two(what)
+    accelerate(module)
+    x = torch.randn(T, B, I)
+    with torch.no_grad():
+        module(x)
+        got, want = (WRAPPERS[wrapper](m)(x) for m in (module, plain))
+        assert_same(got, want)
+        assert_same(module(x), plain(x))
+
+
+@pytest.mark.parametrize("what", ["LSTM", "derived"])
+def test_wrapped_models_are_searched(what):
+    module, plain = two(what)
+    for wrapped in (nn.DataParallel(module), Wrapped(module)):
+        report = accelerate(wrapped)
+        assert [name for name, _ in report.replaced] == ["module"]
+        assert_same(wrapped(torch.ones(T, B, I)), plain(torch.ones(T, B, I)))
+        report.restore()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -160,3 +272,63 @@ def test_shared_parameters_and_copies():
         plain[0].weight_hh_l0.zero_()
         for mine, own in zip(again, plain, strict=True):
             assert_same(mine(x), own(x))
+
+
+def wider(m):
+    """Gives a module more inputs, as for a larger vocabulary."""
+    for name, p in list(m._parameters.items()):
+        if name.startswith("weight_ih"):
+            setattr(m, name, nn.Parameter(torch.cat([p.detach(), p.detach()[:, :2]], 1)))
+    m.input_size += 2
+    return I + 2
+
+
+def other_units(m):
+    gates = len(next(m.parameters())) // H
+    m.hidden_size = 9
+    for name, p in list(m._parameters.items()):
+        torch.manual_seed(len(name))
+        setattr(m, name, nn.Parameter(torch.randn(9 * gates, *([I] if "ih" in name else [9])[: p.dim() - 1])))
+    return I
+
+
+def without_biases(m):
+    m.bias = False
+    m.bias_ih = m.bias_hh = None
+    return I
+
+
+def biases_of_none(m):
+    m.bias_ih = m.bias_hh = None
+    return I
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: nn.LSTM(I, H), wider),
+        (lambda: nn.GRU(I, H), other_units),
+        (lambda: nn.LSTMCell(I, H), wider),
+        (lambda: nn.RNNCell(I, H), other_units),
+        (lambda: nn.GRUCell(I, H), without_biases),
+        (lambda: nn.GRUCell(I, H), biases_of_none),
+    ],
+)
+def test_modules_with_other_sizes(make, change, dtype):
+    module = make()
+    plain = copy.deepcopy(module)
+    accelerate(module, dtype=dtype)
+    layers = () if isinstance(module, nn.RNNCellBase) else (T,)
+    with torch.no_grad():
+        module(torch.randn(*layers, B, I))
+        inputs = change(module)
+        assert change(plain) == inputs
+        x = torch.randn(*layers, B, inputs)
+        want = plain(x)
+        got = module(x)
+        assert module.engine == ("torch" if change is biases_of_none else "lnrnn")
+        assert_same(got, want, 0.1)
+        exact = dtype is None or module.engine == "torch"
+        assert ((flat(got)[0] - flat(want)[0]).abs().max() < 5e-6) == exact
+    assert_same(module(x), want)

@@ -43,6 +43,22 @@ class WeightDropout(nn.Module):
         return self.module(*arguments)
 
 
+class WeightDrop(nn.Module):
+    """As in Salesforce's awd-lstm-lm: the weight exists only after the first call of forward."""
+
+    def __init__(self, module, rate=0.5):
+        super().__init__()
+        self.module, self.rate = module, rate
+        module.flatten_parameters = lambda: None
+        weight = module._parameters.pop("weight_hh_l0")
+        module.register_parameter("weight_hh_l0_raw", nn.Parameter(weight.data))
+
+    def forward(self, *arguments):
+        raw = self.module.weight_hh_l0_raw
+        self.module.weight_hh_l0 = 1 * F.dropout(raw, self.rate, self.training)
+        return self.module.forward(*arguments)
+
+
 def old_weight_norm(module):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -78,6 +94,7 @@ COMPUTED = {
     "orthogonal": lambda m: parametrizations.orthogonal(m, "weight_hh_l0", orthogonal_map="cayley"),
     "two parametrizations": parametrized,
     "weight drop": WeightDropout,
+    "weight drop in forward": WeightDrop,
     "pruned": pruned,
     "buffers": of_buffers,
 }
@@ -129,6 +146,23 @@ def test_computed_weights_are_used_and_trained(what):
     report.restore()
     assert_same(module.eval()(x), plain.eval()(x))
     assert not any("Accelerated" in cls.__name__ for m in module.modules() for cls in type(m).__mro__)
+
+
+def test_weights_that_forward_has_not_set_yet():
+    model = WeightDrop(nn.GRU(I, H)).eval()
+    plain = copy.deepcopy(model)
+    ((name, what),) = accelerate(model).replaced
+    assert name == "module" and what == "AcceleratedGRU(5, 12), once its model has set weight_hh_l0"
+    assert model.module.engine == "lnrnn"
+    x = torch.randn(T, B, I)
+    assert not accelerate(model, check=x).replaced
+    with pytest.raises(AttributeError, match="no attribute 'weight_hh_l0'"):
+        model.module(x)
+    assert_same(model(x), plain(x))
+    accelerate(model, check=x)
+    model.double(), plain.double()
+    assert_same(model(x.double()), plain(x.double()))
+    assert model.module.engine == "torch"
 
 
 def test_training_changes_raw_parameters():

@@ -132,12 +132,6 @@ def with_forward():
     return module
 
 
-def without_a_parameter():
-    module = nn.GRU(I, H)
-    del module._parameters["weight_hh_l0"]
-    return module
-
-
 class QuasiRNN_Layer(nn.Linear):
     def __init__(self):
         super().__init__(I, 2 * H)
@@ -145,7 +139,6 @@ class QuasiRNN_Layer(nn.Linear):
 
 LEFT = {
     "a forward of its own": with_forward,
-    "it has no weight_hh_l0: call the model before": without_a_parameter,
     "backward hooks, which see torch.nn's operations": with_backward_hook,
     "lnrnn computes it already": lambda: lnrnn.torch.LSTM(I, H),
     "it is scripted": lambda: torch.jit.script(nn.LSTM(I, H)),
