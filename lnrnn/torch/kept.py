@@ -69,8 +69,8 @@ def packed(
 
 
 def use_exchange(exchange: Any) -> None:
-    """Sets how the compiled module reads tensors: by DLPack's functions, a capsule, or if None by attributes."""
-    # Modes in which a call must pass through torch's dispatcher, or in which another part of torch computes it.
+    """Sets how the compiled module reads tensors: by DLPack's functions (a capsule), or by attributes (None)."""
+    # In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
     modes = (
         torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
         torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled,
