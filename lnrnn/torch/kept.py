@@ -69,7 +69,7 @@ def packed(
 
 
 def use_exchange(exchange: Any) -> None:
-    """Sets how the compiled module reads tensors: by DLPack's functions (a capsule), or by attributes (None)."""
+    """Sets how to read tensors: by DLPack's functions in a capsule, or if None by attributes."""
     # In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
     modes = (
         torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
