@@ -18,6 +18,8 @@ from torch.nn.utils import rnn as packing  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, flat, pair, state  # noqa: E402
 
+torch.set_num_threads(1)  # small operations take longer on several threads
+
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
 MODULES = [
@@ -223,14 +225,14 @@ def test_torch_func_has_the_results_of_torch():
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 def test_gradients_are_as_exact_as_those_of_torch(name):
-    """Over 24 seeds, the errors of the gradients are 0.7 (LSTM), 1.1 and 1.5 (GRU) of torch's."""
+    """Over 24 seeds, the errors of the gradients are 1.2, 0.9 and 1.5 times those of torch."""
     ratios = []
     for seed in range(3):
         torch.manual_seed(seed)
-        plain = getattr(nn, name)(48, 64)
+        plain = getattr(nn, name)(24, 32)
         modules = copy.deepcopy(plain), plain, copy.deepcopy(plain).double()
         accelerate(modules[0])
-        x, slope, found = torch.randn(60, 8, 48), torch.randn(60, 8, 64), []
+        x, slope, found = torch.randn(30, 4, 24), torch.randn(30, 4, 32), []
         for module, own in zip(modules, (x.clone(), x, x.double()), strict=True):
             y, _ = module(own.requires_grad_())
             found.append(torch.autograd.grad(y, [own, *module.parameters()], slope.to(y.dtype)))
