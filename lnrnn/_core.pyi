@@ -134,6 +134,7 @@ def use_torch(
     forward_ad: dict[str, Any],
     exchange_api: Any,
 ) -> None: ...
+def is_small(x: Any, small: tuple[int, int, float], parameters: Any) -> bool: ...
 
 class Kept:
     network: str

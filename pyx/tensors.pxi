@@ -95,6 +95,26 @@ cdef int look(Sight *s, t) except -1:
     return 0
 
 
+def is_small(x, tuple small, dict parameters):
+    """Returns whether x is a tensor that is small, and it or a parameter needs gradients.
+
+    small: an axis of x, the largest length of that axis, and the number of elements that x must not reach."""
+    cdef Sight s
+    cdef int axis = small[0]
+    if type(x) is not torch_tensor:
+        return False
+    try:
+        look(&s, x)
+    except RuntimeError:  # it has no memory
+        return False
+    if axis >= s.ndim or s.ndim > AXES or s.n[axis] > <int64_t>small[1] or s.bytes >= sizeof(float) * <double>small[2]:
+        return False
+    for p in parameters.values():
+        if p is not None and p.requires_grad:
+            return True
+    return x.requires_grad
+
+
 cdef class Seen:
     """A record of tensors, or None with same_objects. arrays: the memory of each, of items of 4 or 8 bytes, which the record keeps from being freed; None if
     changes do not matter.

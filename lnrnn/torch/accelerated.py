@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from .._core import is_small
 from ..errors import choice
 from ..rnn.functional import dtype_of, with_dtype
 from . import computed
@@ -17,6 +18,8 @@ from .modules import ENGINES
 
 Tensor = torch.Tensor
 _callback = torch._C._dynamo.eval_frame.get_eval_frame_callback  # returns None if torch.compile is not active
+_compiling = torch.compiler.is_compiling
+_derives = torch.is_grad_enabled
 _jit: Any = torch.jit
 # Attributes of torch.nn's modules that the texts of networks depend on.
 _SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
@@ -48,11 +51,12 @@ class Accelerated(Keeping):
     """The base of these classes, to which torch_nn.accelerate_module sets the class of a module.
 
     A derived class has a class of torch.nn as a further base, and defines `_names`, `_networks_of`, `_usual`,
-    `_few`, `_unsupported_arguments` and `_computed`.
+    `_small_calls`, `_unsupported_arguments` and `_computed`.
     """
 
     _engine: str | None = None
     _networks: tuple[str, ...]
+    _small: tuple[int, int, float] = 0, 0, 0.0
     # The attributes of torch.nn's modules.
     input_size: int
     hidden_size: int
@@ -108,33 +112,25 @@ class Accelerated(Keeping):
         """Returns the text of the network that computes a call with tensors; None if it is not only one."""
         raise NotImplementedError
 
-    def _few(self, input: Tensor) -> bool:
-        """Returns whether torch computes a call with gradients faster, because it has few multiply-adds."""
-        raise NotImplementedError
+    @classmethod
+    def _small_calls(cls, module: Any) -> tuple[int, int, float]:
+        """Returns which calls with gradients torch computes faster: (axis, length, numbers).
 
-    def _better_by_torch(self, input: Any) -> bool:
-        """Returns whether torch should compute a call while gradients are enabled."""
-        if self._engine is not None or not isinstance(input, Tensor) or not self._few(input):
-            return False
-        if input.requires_grad:
-            return True
-        own: dict[str, Any] = self._parameters
-        for p in own.values():  # noqa: SIM110 - any() takes as long as the rest
-            if p is not None and p.requires_grad:
-                return True
-        return False
+        They are those with x of up to this length, on the axis of steps, and of less than so many numbers.
+        """
+        raise NotImplementedError
 
     def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
         """Returns the result of a call that lnrnn can compute."""
         raise NotImplementedError
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        if torch.compiler.is_compiling():
+        if _compiling():
             return self._forward(input, hx)
         if _callback() is not None:
             return _untraced()(self, input, hx)
-        if torch.is_grad_enabled():
-            if self._better_by_torch(input):
+        if _derives():
+            if self._engine is None and is_small(input, self._small, self._parameters):
                 return super().forward(input, hx)
         elif self._kept is not None:
             network = self._usual()

@@ -48,9 +48,10 @@ class AcceleratedCell(Accelerated):
     def _usual(self) -> str | None:
         return self._networks[0]
 
-    def _few(self, input: Tensor) -> bool:
-        inputs, hidden = self.input_size, self.hidden_size
-        return input.numel() * (inputs + hidden) * hidden * self._gates < self._least * inputs
+    @classmethod
+    def _small_calls(cls, module: Any) -> tuple[int, int, float]:
+        I, H = module.input_size, module.hidden_size  # noqa: E741
+        return 0, 1 << 30, cls._least * I / (cls._gates * H * (I + H))
 
     def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
         start = [] if hx is None else [hx] if self._states == 1 else list(hx)

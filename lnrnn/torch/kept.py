@@ -90,8 +90,8 @@ def pack_again(tensors: Iterable[Any]) -> None:
 
 
 def use_exchange(exchange: Any) -> None:
-    """Sets how tensors are read: by DLPack's functions (a capsule), or with None by attributes."""
-    # In these modes a call must pass through the dispatcher, or another part of torch computes it.
+    """Sets how to read tensors: by DLPack's functions in a capsule, or if None by attributes."""
+    # In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
     modes = (
         torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
         torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled,

@@ -69,12 +69,11 @@ class AcceleratedLayer(Accelerated):
         below = directions * (module.proj_size or module.hidden_size)
         return (*whole, named(module.input_size, 1, False), named(below, 1, False))
 
-    def _few(self, input: Tensor) -> bool:
-        gates, steps, least = self._least
-        if input.dim() != 3 or input.shape[1 if self.batch_first else 0] > steps:
-            return False
-        weights = gates * self.hidden_size * (self.input_size + self.hidden_size)
-        return input.numel() * weights < least * self.input_size
+    @classmethod
+    def _small_calls(cls, module: Any) -> tuple[int, int, float]:
+        gates, steps, least = cls._least
+        I, H = module.input_size, module.hidden_size  # noqa: E741
+        return 1 if module.batch_first else 0, steps, least * I / (gates * H * (I + H))
 
     def _usual(self) -> str | None:
         return None if self.training and self.dropout else self._networks[self.batch_first]
@@ -183,11 +182,11 @@ def accelerate_module(module: torch.nn.Module) -> None:
     own = CLASSES[base_class(module)]
     networks = own._networks_of(module)
     derived.set_class(module, own)
-    vars(module)["_networks"] = networks
+    vars(module).update(_networks=networks, _small=own._small_calls(module))
     forget(module)  # an earlier call of this function may have left packed weights
 
 
 def restore_module(module: torch.nn.Module) -> None:
     derived.restore_class(module)
-    for name in ("_networks", "_engine", "_kept", "_frozen"):
+    for name in ("_networks", "_small", "_engine", "_kept", "_frozen"):
         vars(module).pop(name, None)
