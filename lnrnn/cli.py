@@ -22,6 +22,7 @@ from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
 from lnrnn.scoring.compression import CODECS
 from lnrnn.scoring.job import ENGINES
+from lnrnn.scoring.long import Long
 from lnrnn.scoring.report import LOGS
 from lnrnn.scoring.sequences import INTO, Bad
 from lnrnn.speakers import CELLS
@@ -182,6 +183,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--flat", action="store_true", help="a row of --column is one list of numbers, step by step"
     )
     score.add_argument(
+        "--long",
+        type=names,
+        metavar="ID[,TIME]",
+        help="rows of IN are steps: rows with one ID are a sequence, sorted by TIME",
+    )
+    score.add_argument(
         "--into",
         choices=INTO,
         default=INTO[0],
@@ -328,9 +335,12 @@ def score_files(arguments: argparse.Namespace) -> int:
             compression = Compression(arguments.compression, level)
         elif level is not None:
             raise ValueError(message("--compression-level", "left out without --compression", str(level)))
+        long, id_column = None, arguments.id_column
+        if arguments.long is not None:
+            long, keep, id_column = long_of(arguments), [arguments.long[0]], arguments.long[0]
         scorer = lnrnn.Scorer(
             arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results,
-            bad=BAD[arguments.bad], id_column=arguments.id_column, columns=arguments.columns,
+            bad=BAD[arguments.bad], id_column=id_column, columns=arguments.columns,
             flat=arguments.flat,
         )  # fmt: skip
         workers = arguments.workers
@@ -338,7 +348,7 @@ def score_files(arguments: argparse.Namespace) -> int:
             workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
         left_out = bulk.score(
             scorer, arguments.input, arguments.output, keep=keep, compression=compression,
-            engine=arguments.engine, workers=workers, address=arguments.address, log=arguments.log,
+            long=long, engine=arguments.engine, workers=workers, address=arguments.address, log=arguments.log,
         )  # fmt: skip
     except USER_ERRORS as error:
         if arguments.log != "json":
@@ -346,6 +356,20 @@ def score_files(arguments: argparse.Namespace) -> int:
         report.say(json.dumps({"event": "error", "message": str(error)}))
         return 2
     return 1 if left_out else 0
+
+
+def long_of(arguments: argparse.Namespace) -> Long:
+    """Returns the columns of --long. Raises ValueError for wrong ones, or options that it excludes."""
+    own = arguments.long
+    if len(own) not in (1, 2) or len(set(own)) < len(own):
+        raise ValueError(message("--long", "ID or ID,TIME", repr(",".join(own))))
+    if arguments.columns is None or own[0] in arguments.columns:
+        raise ValueError(message("--long", "given with --columns, the features without ID", repr(own[0])))
+    for option in ("id_column", "keep", "only_results"):
+        if getattr(arguments, option):
+            name = "--" + option.replace("_", "-")
+            raise ValueError(message(name, "left out with --long, which copies ID", "it"))
+    return Long(*own)
 
 
 def print_onnx(arguments: argparse.Namespace) -> None:

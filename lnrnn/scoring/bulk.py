@@ -17,6 +17,7 @@ from .compression import Compression
 from .engines import outcomes
 from .inputs import Input, InputError
 from .job import ENGINES, Engine, Task, compute
+from .long import Long
 from .report import LOGS, Log, Report
 from .scorer import Scorer, model_of
 from .target import Request, Target
@@ -29,6 +30,7 @@ def score(
     *,
     keep: Sequence[str] | None = None,
     compression: Compression | None = None,
+    long: Long | None = None,
     engine: Engine = "local",
     workers: int = 1,
     address: str | None = None,
@@ -37,8 +39,8 @@ def score(
     """Writes the rows of Parquet files with the scorer's results. Returns how many files are left out.
 
     sources: see inputs.find. output: a file for one source, otherwise a folder with a file for each source.
-    keep: the names of columns to copy; None copies all. compression: None keeps that of the sources. engine,
-    workers, address: see engines.outcomes. log: see report.py.
+    keep: the names of columns to copy; None copies all. compression: None keeps that of the sources. long: if
+    rows are steps. engine, workers, address: see engines.outcomes. log: see report.py.
 
     With bad="raise", the first bad row raises a ValueError that names it. With bad="null", Request.bad_rows
     lists bad rows, and a file of a folder that cannot be scored is left out.
@@ -58,7 +60,7 @@ def score(
     files, folder = inputs.find([os.fspath(source) for source in sources])
     _check_output(output, files, folder)
     output = Path(os.path.realpath(output))
-    request = Request(scorer, model_of(scorer), output, folder, keep, compression)
+    request = Request(scorer, model_of(scorer), output, folder, keep, compression, long)
     with ExitStack() as stack, Report(log, len(files)) as report:
         running: dict[str, Target] = {}
 

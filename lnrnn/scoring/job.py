@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..rnn.models import Model
 from . import arrow, columns, parquet
 from .inputs import Input, InputError
+from .long import Long
 from .scorer import Scorer, called, model_of
 from .sequences import Sequences, result_width, run
 
@@ -21,13 +22,15 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)
 class Job:
     """The arguments of a worker for the row groups of an input. It may be pickled. All paths are absolute.
 
-    input_was: parquet.identity of the input when the run began. scratch: the folder for results.
+    input_was: parquet.identity of the input when the run began. scratch: the folder for results. long: None
+    if a row of the input is a sequence.
     """
 
     scorer: Scorer
     input: Input
     input_was: dict[str, int | str]
     scratch: str
+    long: Long | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,38 +98,73 @@ def _computed(job: Job, index: int) -> Outcome:
     parquet.unchanged(job.input, job.input_was)
     stem = f"{job.scratch}/{index:08}-{secrets.token_hex(8)}"
     with parquet.opened(job.input) as (_, file):
-        kind_out = results_type(scorer, model, file.schema_arrow)
-        reasons = bad_rows_schema(scorer, file.schema_arrow)
-        results = parquet.Part(f"{stem}.parquet", pa.schema([(scorer.output, kind_out)]))
-        with results, parquet.Part(f"{stem}.bad.parquet", reasons) as bad:
-            rows = parquet.rows_at_a_time(file, index, scorer, model)
+        schema = sequences_schema(scorer, job.long, file.schema_arrow)
+        kind_out = results_type(scorer, model, schema)
+        out = pa.schema([*([] if job.long is None else [schema.field(0)]), (scorer.output, kind_out)])
+        with (
+            parquet.Part(f"{stem}.parquet", out) as results,
+            parquet.Part(f"{stem}.bad.parquet", bad_rows_schema(scorer, schema)) as bad,
+        ):
             facts = {"row group": index, "rows": 0, "steps": 0, "bad rows": 0}
-            before = sum(file.metadata.row_group(k).num_rows for k in range(index))
-            names = _Names(job, file, index)
-            for batch in parquet.batches(file, job.input, index, rows, list(scorer.columns)):
-                given = columns.of_arrow(batch, scorer, model.input_size).less_long(model)
+            before = sum(rows_of(file, job.long)[:index])
+            for batch, given, names in _read(job, index, file, model):
+                given = given.less_long(model)
                 if given.bad:
                     bad.write(_bad_rows(job, index, given, before, facts["rows"], names))
                 result = run(model, given, scorer.into, scorer.threads)
-                results.write([arrow.result(given, result, scorer.into, kind_out, fixed=False)])
+                cells = arrow.result(given, result, scorer.into, kind_out, fixed=False)
+                results.write([*([] if job.long is None else [batch.column(0)]), cells])
                 for name, count in (("rows", given), ("steps", given.values), ("bad rows", given.bad)):
                     facts[name] += len(count)
             if not facts["rows"]:
-                results.write([pa.array([], kind_out)])
+                results.write([pa.array([], each.type) for each in out])
             parquet.unchanged(job.input, job.input_was)
             path = results.close(facts)
             assert path is not None
             return Outcome(job.input.name, index, path, bad.close(facts), facts)
 
 
-def _bad_rows(job: Job, index: int, given: Sequences, before: int, first: int, names: _Names) -> list[Any]:
+def sequences_schema(scorer: Scorer, long: Long | None, source: Any) -> Any:
+    """Returns the schema of a table whose rows are sequences, for an input with the schema `source`."""
+    return source if long is None else long.schema(source, scorer.columns)
+
+
+def rows_of(file: Any, long: Long | None) -> list[int]:
+    """Returns how many sequences begin in each row group."""
+    if long is not None:
+        return list(long.counts)
+    return [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
+
+
+def _read(
+    job: Job, index: int, file: Any, model: Model
+) -> Iterator[tuple[Any, Sequences, Callable[[list[int]], Any]]]:
+    """Yields tables of a row group, their sequences, and a function that returns the names of rows."""
+    scorer = job.scorer
+    if job.long is None:
+        names = _Names(job, file, index).of
+        rows = parquet.rows_at_a_time(file, index, scorer, model)
+        for batch in parquet.batches(file, job.input, index, rows, list(scorer.columns)):
+            yield batch, columns.of_arrow(batch, scorer, model.input_size), names
+        return
+    found = job.long.batch(file, job.input, index, scorer.columns)
+    if found is not None:
+        batch, untimed = found
+        given = columns.of_arrow(batch, scorer, model.input_size)
+        reasons = {row: f"a step has no {job.long.time!r}" for row in untimed} | given.bad
+        yield batch, Sequences.of(given.values, given.offsets, given.null, reasons), batch.column(0).take
+
+
+def _bad_rows(
+    job: Job, index: int, given: Sequences, before: int, first: int, names: Callable[[list[int]], Any]
+) -> list[Any]:
     """Returns the columns of `bad_rows_schema` for a batch. With bad="raise" raises ValueError.
 
     before: the number of rows in earlier row groups. first: that of earlier rows in this row group.
     """
     pa, _ = parquet.packages()
     scorer, places = job.scorer, sorted(given.bad)
-    own = names.of([first + place for place in places])
+    own = names([first + place for place in places])
     at = [before + first + place for place in places]
     if scorer.bad == "raise":
         name = "" if own is None else called(scorer, own[0].as_py())

@@ -31,8 +31,9 @@ class Output:
     """An output, which gets the row groups of the input in order.
 
     write: a function that writes bytes. source: the Input. file: it, opened. keep: the numbers of the columns
-    to copy. schema: pyarrow's schema of the output, whose last column has the results. settings: arguments of
-    the ParquetWriter. rows: a function that returns how many rows of a row group to hold in memory.
+    to copy from the input. schema: pyarrow's schema of the output, whose last columns have the results.
+    settings: arguments of the ParquetWriter. rows: a function that returns how many rows of a row group to
+    hold in memory.
     """
 
     def __init__(
@@ -57,35 +58,27 @@ class Output:
         """Writes row group `index`. results: the file of its results."""
         pa, _ = parquet.packages()
         pieces = self._rows(index)
-        kind = self._schema.field(len(self._schema.names) - 1).type
         empty = True
         # Each batch becomes a row group, so that a large row group need not be in memory at once.
         with parquet.opened(Input(results.name, str(results))) as (_, part):
             found = (
-                batch.column(0)
+                batch.columns
                 for k in range(part.num_row_groups)
                 for batch in parquet.batches(part, self._source, k, pieces, None)
             )
-            kept: Iterator[tuple[list[Any], Any]]
-            if self._names == []:
-                kept = (([], column) for column in found)
-            else:
-                rows = _Rows(found)
-                own = parquet.batches(self._file, self._source, index, pieces, self._names)
-                kept = (
-                    (
-                        batch.columns
-                        if self._names is None
-                        else [batch.column(name) for name in self._names],
-                        pa.chunked_array(rows.next(len(batch)), kind),
-                    )
-                    for batch in own
-                )
-            for columns, column in kept:
+            for columns in found if self._names == [] else self._with_kept(found, index, pieces):
                 empty = False
-                self._writer.write_table(pa.Table.from_arrays([*columns, column], schema=self._schema))
+                self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
         if empty:
             self._writer.write_table(self._schema.empty_table())
+
+    def _with_kept(self, found: Iterator[list[Any]], index: int, pieces: int) -> Iterator[list[Any]]:
+        pa, _ = parquet.packages()
+        rows = _Rows(columns[0] for columns in found)
+        kind = self._schema.field(len(self._schema.names) - 1).type
+        for batch in parquet.batches(self._file, self._source, index, pieces, self._names):
+            kept = batch.columns if self._names is None else [batch.column(name) for name in self._names]
+            yield [*kept, pa.chunked_array(rows.next(len(batch)), kind)]
 
     def close(self, facts: dict[str, str]) -> None:
         """Writes the footer. facts: more metadata."""

@@ -16,8 +16,9 @@ from . import parquet
 from .columns import check_names
 from .compression import Compression, settings
 from .inputs import Input, InputError
-from .job import Job, Outcome, Task, bad_rows_schema, results_type
+from .job import Job, Outcome, Task, bad_rows_schema, results_type, rows_of, sequences_schema
 from .journal import Journal
+from .long import Known, Long
 from .output import Output, writing
 from .report import COUNTS
 from .scorer import Scorer
@@ -27,7 +28,7 @@ from .scorer import Scorer
 class Request:
     """The arguments of all files. keep: the names of the columns to keep; None keeps all.
 
-    folder: whether output is a folder, which has an output for each input.
+    folder: whether output is a folder, which has an output for each input. known: ids of `long`.
     """
 
     scorer: Scorer
@@ -36,6 +37,8 @@ class Request:
     folder: bool
     keep: Sequence[str] | None = None
     compression: Compression | None = None
+    long: Long | None = None
+    known: Known = field(default_factory=Known)
 
     @property
     def skip(self) -> bool:
@@ -92,12 +95,14 @@ class Target:
         with parquet.reading(source):
             self._was = parquet.identity(source, binary)
         try:
-            kind = results_type(scorer, request.model, file.schema_arrow)
+            own = sequences_schema(scorer, request.long, file.schema_arrow)
+            kind = results_type(scorer, request.model, own)
             keep = _kept(file.schema_arrow.names, request.keep)
         except ValueError as error:
             raise InputError(f"{source}: {error}") from None
-        rows = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
-        schema = parquet.output_schema(file.schema_arrow, keep, scorer.output, kind)
+        long = request.long and request.known.counted(request.long, file, source)
+        rows = rows_of(file, long)
+        schema = parquet.output_schema(own, keep if long is None else [0], scorer.output, kind)
         results_facts = {
             "lnrnn's version": scorer.version,
             "the kernel set": scorer.isa,
@@ -105,13 +110,14 @@ class Target:
             **self._was,
             ("--columns" if scorer.column is None else "--column"): ",".join(scorer.columns),
             **({"--flat": "yes"} if scorer.flat else {}),
+            **({} if long is None else {"--long": ",".join(filter(None, (long.id, long.time)))}),
             "--into": scorer.into,
             "--name": scorer.output,
         }
         changed = {} if request.compression is None else {"--compression": str(request.compression)}
         self._provenance = {**results_facts, **changed, "columns": schema.names}
         path, listed = request.path(source), request.bad_rows(source)
-        reasons_schema = bad_rows_schema(scorer, file.schema_arrow)
+        reasons_schema = bad_rows_schema(scorer, own)
         if request.folder and self._is_complete(path, listed, reasons_schema):
             self.done = True
             return
@@ -137,14 +143,14 @@ class Target:
             how = settings(file, keep, schema, scorer.columns[0], request.compression)
         kept = [file.schema_arrow.names[k] for k in keep]
         self._output = Output(
-            write, source, file, keep, schema, how,
+            write, source, file, keep if long is None else [], schema, how,
             lambda index: parquet.rows_at_a_time(file, index, scorer, request.model, kept),
         )  # fmt: skip
         self._files.callback(self._output.discard)
         self._reasons = (
             self._files.enter_context(writing(listed, reasons_schema, scratch)) if request.skip else None
         )
-        job = Job(scorer, source, self._was, str(scratch))
+        job = Job(scorer, source, self._was, str(scratch), long)
         for index, count in enumerate(rows):
             found = parquet.complete(*self._parts(index), index, count)
             if found is None:

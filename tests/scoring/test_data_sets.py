@@ -15,6 +15,7 @@ import lnrnn
 import sequence_files
 from lnrnn import cli
 from lnrnn.scoring import bulk, report
+from lnrnn.scoring.job import Outcome
 from networks import network
 
 pytest.importorskip("safetensors")
@@ -26,10 +27,14 @@ NAMES = ["day=1/a.parquet", "day=1/b.parquet", "day=2/a.parquet", "c.parquet"]
 NESTED = pa.list_(pa.list_(pa.float32()))
 
 
+def model(seed):
+    return network(D, 4, cell="GRU", seed=seed)
+
+
 @pytest.fixture
 def folder(tmp_path, rng):
     """Returns a folder with a model and a folder `in` of four files, each with 12 rows in row groups of 5."""
-    network(D, 4, cell="GRU").save(tmp_path / "m.safetensors")
+    model(0).save(tmp_path / "m.safetensors")
     for name in NAMES:
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,11 +57,10 @@ def computed(monkeypatch):
 
 def score(folder, *words, into="out"):
     """Runs lnrnn score. words: inputs and options. Returns the exit code."""
-    known = [word for word in map(str, words)]
+    known = list(map(str, words))
     options = next((k for k, word in enumerate(known) if word.startswith("--")), len(known))
-    given = [*known[:options], str(folder / into), *known[options:]]
-    layout = [] if any(word.startswith("--column") for word in known) else ["--column", "x"]
-    return cli.main(["score", str(folder / "m.safetensors"), *given, *layout, "--workers", "1"])
+    given = [str(folder / "m.safetensors"), *known[:options], str(folder / into), *known[options:]]
+    return cli.main(["score", *given, "--column", "x", "--workers", "1"])
 
 
 def files(folder):
@@ -100,20 +104,14 @@ def test_a_folder_has_an_output_for_each_file(folder, capsys, workers):
     assert len(whole) == 48 and sorted(set(whole["day"].to_pylist()), key=str) == [1, 2, None]
 
 
-def test_partitions_whose_names_begin_with_an_underscore_are_read(folder):
-    (folder / "in" / "_year=1").mkdir()
-    shutil.copy(folder / "in" / "c.parquet", folder / "in" / "_year=1")
-    assert score(folder, folder / "in") == 0
-    assert "_year=1/c.parquet" in files(folder / "out")
-
-
 def test_links_to_folders_are_followed_once(folder):
+    """Names of partitions may begin with an underscore."""
     (folder / "in" / "day=1" / "again").symlink_to(folder / "in")
     (folder / "other").mkdir()
     shutil.copy(folder / "in" / "c.parquet", folder / "other")
-    (folder / "in" / "day=3").symlink_to(folder / "other")
+    (folder / "in" / "_day=3").symlink_to(folder / "other")
     assert score(folder, folder / "in") == 0
-    assert files(folder / "out") == sorted([*NAMES, "day=3/c.parquet"])
+    assert files(folder / "out") == sorted([*NAMES, "_day=3/c.parquet"])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ def test_a_file_whose_name_has_wildcards_is_no_pattern(folder):
     assert_scored(folder, "", folder / "[c]?.parquet", folder / "out.parquet")
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "pattern", "zip", "file:// and a folder"])
+@pytest.mark.parametrize("kind", ["folder", "pattern", "zip", "file:// and a folder"])
 def test_addresses_are_read_with_fsspec(folder, kind):
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
@@ -149,26 +147,23 @@ def test_addresses_are_read_with_fsspec(folder, kind):
         for name in NAMES:
             archive.write(folder / "in" / name, name)
     address, names = {
-        "file": ("memory://set/c.parquet", ["c.parquet"]),
         "folder": ("memory://set", sorted(NAMES)),
         "pattern": ("memory://set/day=*/*.parquet", [name for name in NAMES if "day" in name]),
         "zip": (f"zip://day=1/*.parquet::file://{folder}/in.zip", ["a.parquet", "b.parquet"]),
         "file:// and a folder": (f"file://{folder}/in", sorted(NAMES)),
     }[kind]
-    if kind == "file":
-        assert score(folder, address, into="out.parquet") == 0
-        assert_scored(folder, "c.parquet", output=folder / "out.parquet")
-        return
     assert score(folder, address) == 0
     assert files(folder / "out") == names
     for name in names:
         assert_scored(folder, name, folder / "in" / "day=1" / name if kind == "zip" else None)
 
 
-def test_an_address_that_changes_is_noticed(folder, capsys, monkeypatch):
+def test_an_address_of_a_file_that_changes_is_noticed(folder, capsys, monkeypatch):
     fsspec = pytest.importorskip("fsspec")
     memory, real = fsspec.filesystem("memory"), bulk.compute
     memory.pipe("/changes.parquet", (folder / "in" / "c.parquet").read_bytes())
+    assert score(folder, "memory://changes.parquet", into="out.parquet") == 0
+    assert_scored(folder, "c.parquet", output=folder / "out.parquet")
 
     def compute(job, index):
         if index == 1:
@@ -178,9 +173,6 @@ def test_an_address_that_changes_is_noticed(folder, capsys, monkeypatch):
     monkeypatch.setattr(bulk, "compute", compute)
     assert score(folder, "memory://changes.parquet", into="out.parquet") == 2
     assert "changes.parquet has changed since its scoring began" in capsys.readouterr().err
-
-
-# --- resuming -----------------------------------------------------------------------------------------------
 
 
 def test_complete_files_are_not_computed_again(folder, computed, monkeypatch, capsys):
@@ -205,29 +197,15 @@ def test_complete_files_are_not_computed_again(folder, computed, monkeypatch, ca
     assert not (folder / "out.parts").exists() and "4 files, 48 rows, " in capsys.readouterr().err
     for name in NAMES:
         assert_scored(folder, name)
-    computed.clear()
-    assert score(folder, folder / "in") == 0 and not computed
-
-
-def retouch(folder):
-    os.utime(folder / "in" / "c.parquet")
-
-
-def damage(folder):
-    (folder / "out" / "c.parquet").write_bytes((folder / "out" / "c.parquet").read_bytes()[:-30])
-
-
-def new_model(folder):
-    network(D, 4, cell="GRU", seed=9).save(folder / "m.safetensors")
 
 
 # {name of the case: (change after the first run, options of the second one, files to compute)}.
 CHANGES = {
     "no change": (None, (), []),
-    "another input": (retouch, (), ["c.parquet"]),
-    "a damaged output": (damage, (), ["c.parquet"]),
+    "another input": (lambda folder: os.utime(folder / "in" / "c.parquet"), (), ["c.parquet"]),
+    "a damaged output": (lambda folder: os.truncate(folder / "out" / "c.parquet", 300), (), ["c.parquet"]),
     "a removed output": (lambda folder: (folder / "out" / "c.parquet").unlink(), (), ["c.parquet"]),
-    "another model": (new_model, (), sorted(NAMES)),
+    "another model": (lambda folder: model(9).save(folder / "m.safetensors"), (), sorted(NAMES)),
     "another result": (None, ("--into", "mean"), sorted(NAMES)),
     "another compression": (None, ("--compression", "zstd"), sorted(NAMES)),
     "other columns": (None, ("--keep", "id"), sorted(NAMES)),
@@ -274,14 +252,6 @@ def test_bad_rows_are_listed_by_file(folder, capsys):
     }
 
 
-def another_schema(path):
-    pq.write_table(pa.table({"y": [1, 2]}), path)
-
-
-def another_type(path):
-    pq.write_table(pa.table({"id": [1], "x": ["text"]}), path)
-
-
 def damaged_later(path):
     """Damages the last row group, so that the first ones can be read."""
     data = bytearray(path.read_bytes())
@@ -294,8 +264,14 @@ def damaged_later(path):
 BAD_FILES = {
     "text": (lambda path: path.write_text("hello"), "cannot be read as Parquet"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be read as Parquet"),
-    "another schema": (another_schema, "there is no column 'x'; the columns are 'y'"),
-    "another type": (another_type, "column 'x' must be .*, got string"),
+    "another schema": (
+        lambda path: pq.write_table(pa.table({"y": [1]}), path),
+        "there is no column 'x'; the columns are 'y'",
+    ),
+    "another type": (
+        lambda path: pq.write_table(pa.table({"x": ["a"]}), path),
+        "column 'x' must be .*, got string",
+    ),
     "damaged": (damaged_later, "row group 2, cannot be read as Parquet"),
     "no permission": (lambda path: path.chmod(0), "cannot be opened: Permission denied"),
     "a broken link": (lambda path: (path.unlink(), path.symlink_to("nowhere")), "no such file: .*b.parquet'"),
@@ -339,13 +315,8 @@ def test_a_file_that_disappears_is_left_out(folder, capsys, monkeypatch):
 
 def test_errors_that_are_not_of_an_input_end_the_command(folder, capsys, monkeypatch):
     """For example a worker with another kernel set."""
-
-    def compute(job, index):
-        from lnrnn.scoring.job import Outcome
-
-        return Outcome(job.input.name, index, error="the kernel set differs")
-
-    monkeypatch.setattr(bulk, "compute", compute)
+    failed = Outcome("c.parquet", 0, error="the kernel set differs")
+    monkeypatch.setattr(bulk, "compute", lambda job, index: failed)
     assert score(folder, folder / "in", "--bad", "skip") == 2
     assert "error: the kernel set differs" in capsys.readouterr().err
 
@@ -371,57 +342,29 @@ def test_a_full_disk_ends_the_command_and_the_next_run_continues(folder, capsys,
         subprocess.run(["umount", small], check=True)
 
 
-# --- refusals -----------------------------------------------------------------------------------------------
-
-
-def same_names(folder):
-    memory = pytest.importorskip("fsspec").filesystem("memory")
-    memory.pipe("/c.parquet", (folder / "in" / "c.parquet").read_bytes())
-    return [folder / "in" / "c.parquet", "memory://c.parquet"]
-
-
-# {name of the case: (function of the folder that returns the inputs, output, the error)}.
+# {name of the case: (inputs, output, the error)}.
 REFUSED = {
-    "nothing there": (lambda folder: [folder / "nowhere"], "out", "no such file: '.*nowhere'"),
-    "no match": (lambda folder: [folder / "in" / "*.csv"], "out", r"no files in '.*\*.csv'"),
-    "only hidden files": (lambda folder: [folder / "in" / "_*"], "out", r"no files in "),
-    "twice": (lambda folder: [folder / "in"] * 2, "out", "the inputs .* have the same output, c.parquet"),
-    "the same name": (
-        same_names,
-        "out",
-        "inputs .*in/c.parquet and memory://.*c.parquet have the same output",
-    ),
-    "a file as output": (lambda folder: [folder / "in"], "m.safetensors", "the output of a folder must be"),
-    "output in the input": (
-        lambda folder: [folder / "in"],
-        "in",
-        "the output must be a folder without inputs",
-    ),
-    "an address": (lambda folder: [folder / "in"], "s3://bucket/out", "the output must be on this machine"),
-    "an unknown protocol": (lambda folder: ["nosuch://x/y"], "out", "nosuch"),
+    "nothing there": (["nowhere"], "out", "no such file: '.*nowhere'"),
+    "no match": (["in/*.csv"], "out", r"no files in '.*\*.csv'"),
+    "only hidden files": (["in/_*"], "out", "no files in "),
+    "twice": (["in", "in"], "out", "the inputs .* have the same output, c.parquet"),
+    "a file as output": (["in"], "m.safetensors", "the output of a folder must be"),
+    "output in the input": (["in"], "in", "the output must be a folder without inputs"),
+    "an address": (["in"], "s3://bucket/out", "the output must be on this machine"),
+    "the root": (["in"], "/", "the output must be a folder of a file system, got its root, /"),
+    "an unknown protocol": (["nosuch://x/y"], "out", "nosuch"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_runs_write_nothing(folder, capsys, case):
     given, output, message = REFUSED[case]
-    words, before = given(folder), files(folder)
-    target = output if "://" in output else str(folder / output)
-    model = str(folder / "m.safetensors")
-    assert cli.main(["score", model, *map(str, words), target, "--column", "x"]) == 2
+    before = files(folder)
+    words = [word if "://" in word else str(folder / word) for word in ("m.safetensors", *given, output)]
+    assert cli.main(["score", *words, "--column", "x"]) == 2
     err = capsys.readouterr().err
     assert re.search(f"error: .*{message}", err) and err.count("\n") == 1, err
     assert files(folder) == before
-
-
-def test_the_root_of_a_file_system_is_no_output(folder, capsys):
-    """The folder of unfinished files must be on the same file system as the output."""
-    model = str(folder / "m.safetensors")
-    assert cli.main(["score", model, str(folder / "in"), "/", "--column", "x"]) == 2
-    assert "must be a folder of a file system, got its root, /" in capsys.readouterr().err
-
-
-# --- messages -----------------------------------------------------------------------------------------------
 
 
 def test_progress_counts_files(folder, capsys, monkeypatch):
