@@ -18,7 +18,7 @@ import pytest
 
 import lnrnn
 from compilers import native_compiler
-from session_server import Client, folder, running
+from session_server import EXAMPLE, Client, running
 from session_shards import redis_server
 
 for name in ("uvloop", "picows", "safetensors", "Cython", "setuptools"):
@@ -241,7 +241,7 @@ def test_counters_for_prometheus(model):
 
 @pytest.mark.parametrize("websocket", [False, True])
 def test_the_load_generator(model, websocket):
-    command = [sys.executable, folder() / "load.py", "--clients", "5", "--every", "50", "--seconds", "1"]
+    command = [sys.executable, EXAMPLE / "load.py", "--clients", "5", "--every", "50", "--seconds", "1"]
     with running(model) as (process, *ports):
         command += ["--inputs", str(D), "--port", str(ports[websocket]), *["--websocket"] * websocket]
         result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
