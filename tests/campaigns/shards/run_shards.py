@@ -6,7 +6,8 @@ takes its address.
 After SIGTERM all sessions must be restored; after SIGKILL those that were parked, while live ones continue
 from a checkpoint. All outputs must have the bits of `rnn.stream()`. server: the same for
 examples/session_server, which is killed with frames under way. It is also stopped until its sessions have
-joined another server: then it must not overwrite their states. control: the value of one session is
+joined another server: then it must not overwrite their states. serve: examples/ray_serve.py must give the
+model's bits. control: the value of one session is
 copied over another's, which the comparison must find.
 """
 
@@ -20,6 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from ray_serving import serve_with_ray
 from server_kills import kill_server
 
 import lnrnn
@@ -141,13 +143,22 @@ def kills(options) -> dict[str, int]:
     return run(options, QUICK_KILLS if options.quick else KILLS)
 
 
+def needs_modules(*names: str) -> None:
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise Missing(f"needs {name}")
+
+
 def server(options) -> dict[str, int]:
     if shutil.which("redis-server") is None:
         raise Missing("needs redis-server")
-    for name in ("redis", "uvloop", "picows", "Cython", "setuptools"):
-        if importlib.util.find_spec(name) is None:
-            raise Missing(f"needs {name}")
+    needs_modules("redis", "uvloop", "picows", "Cython", "setuptools")
     return kill_server(options.seed, 1 if options.quick else KILLS)
+
+
+def serve(options) -> dict[str, int]:
+    needs_modules("ray", "starlette", "fastapi", "grpc_reflection")
+    return serve_with_ray(options.seed)
 
 
 def control(options) -> str:
@@ -181,4 +192,4 @@ def control(options) -> str:
             cluster.close()
 
 
-PARTS = {"kills": kills, "server": server, "control": control}
+PARTS = {"kills": kills, "server": server, "serve": serve, "control": control}
