@@ -1,6 +1,7 @@
 """The server of sessions in examples/session_server, run as a process."""
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -241,7 +242,19 @@ def test_counters_for_prometheus(model):
 
 @pytest.mark.parametrize("websocket", [False, True])
 def test_the_load_generator(model, websocket):
-    command = [sys.executable, EXAMPLE / "load.py", "--clients", "5", "--every", "50", "--seconds", "1"]
+    page = (EXAMPLE.parents[1] / "docs" / "sessions.md").read_text()
+    words = re.search(r"^\$ python load.py (.*?) +#", page, re.M)[1].split()  # options that follow win
+    command = [
+        sys.executable,
+        EXAMPLE / "load.py",
+        *words,
+        "--clients",
+        "5",
+        "--every",
+        "50",
+        "--seconds",
+        "1",
+    ]
     with running(model) as (process, *ports):
         command += ["--inputs", str(D), "--port", str(ports[websocket]), *["--websocket"] * websocket]
         result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
