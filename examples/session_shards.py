@@ -121,7 +121,7 @@ class Shard:
 
 async def run(options: argparse.Namespace) -> None:
     rnn = lnrnn.load(options.model)
-    client = redis.Redis.from_url(options.redis, socket_timeout=0.2, socket_connect_timeout=0.2)
+    client = redis.Redis.from_url(options.redis, socket_timeout=0.2, socket_connect_timeout=0.2, retry=None)
     pool = lnrnn.SessionPool(
         rnn,
         options.sessions,

@@ -33,6 +33,8 @@ from websocket import Websocket, Websockets
 import lnrnn
 from lnrnn.sessions import RedisStore
 
+STORE_PAUSE = 2  # seconds until a store that failed is asked again: each attempt may wait for a timeout
+
 
 def pool_of(options: argparse.Namespace) -> tuple[Any, int]:
     """Returns the pool of sessions, and the numbers in a frame."""
@@ -45,7 +47,9 @@ def pool_of(options: argparse.Namespace) -> tuple[Any, int]:
     if options.store:
         import redis
 
-        client = redis.Redis.from_url(options.store, socket_timeout=0.2, socket_connect_timeout=0.2)
+        client = redis.Redis.from_url(
+            options.store, socket_timeout=0.2, socket_connect_timeout=0.2, retry=None
+        )
         store, every = RedisStore(client), options.checkpoint
     pool = lnrnn.SessionPool(
         network, options.sessions, park_after=options.idle, store=store, checkpoint_every=every
@@ -71,10 +75,13 @@ class Metrics:
 
 async def maintain(pool: Any, server: Server, tcp: Tcp) -> None:
     """Stores checkpoints, parks sessions that send nothing, and counts, ten times a second."""
+    done = pool.maintain()
     while True:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(STORE_PAUSE if done.errors else 0.1)
+        tcp.check()
         done = pool.maintain()
-        server.counts["behind"] += tcp.behind()
+        if not done.errors:
+            server.park_again()
         server.counts["stored"] += len(done.stored)
         server.counts["store_errors"] += len(done.errors)
         for text in {str(error) for error in done.errors.values()}:
@@ -126,6 +133,9 @@ async def serve(options: argparse.Namespace) -> None:
     for session in list(server.open.values()):  # of websockets
         session.close()
         server.park(session)
+    while server.unparked:  # the store may be away: try until it is back
+        await asyncio.sleep(0.2)
+        server.park_again()
     ended = resource.getrusage(resource.RUSAGE_SELF)
     user, system = ended.ru_utime - began.ru_utime, ended.ru_stime - began.ru_stime
     print(json.dumps({**server.counts, "user_seconds": user, "system_seconds": system}))

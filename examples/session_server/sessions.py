@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 
-from lnrnn.sessions import SessionError
+from lnrnn.sessions import SessionError, StoreError
 
 
 class Session(Protocol):
@@ -29,6 +30,7 @@ class Server:
         self.pool, self.inputs, self.backlog, self.late = pool, inputs, backlog, late
         self.size = 4 * inputs
         self.open: dict[str, Session] = {}
+        self.unparked: set[str] = set()  # without a connection, but live, because the store failed
         self.counts = {"frames": 0, "batches": 0, "refused": 0, "late": 0, "model_seconds": 0.0}
         self.counts |= {"stored": 0, "store_errors": 0, "behind": 0}
 
@@ -37,6 +39,9 @@ class Server:
         try:
             if not name or name in self.open:
                 raise ValueError(f"the name of a session must be new and not empty, got {name!r}")
+            if name in self.unparked:
+                self.pool.park(name)
+                self.unparked.remove(name)
             joined = self.pool.join(name)
         except ValueError as error:  # also of the pool: too many sessions, a store that fails
             self.refuse(session, error)
@@ -52,9 +57,20 @@ class Server:
         if self.open.pop(session.id, None):
             try:
                 self.pool.park(session.id)
-            except SessionError as error:  # the session stays live, until `maintain` parks it
+            except SessionError as error:
                 self.counts["store_errors"] += 1
+                self.unparked |= {session.id} if session.id in self.pool else set()
                 print(f"{session.id} is not parked: {error}", flush=True)
+
+    def park_again(self) -> None:
+        """Parks sessions for which the store failed, until it fails again."""
+        for name in list(self.unparked):
+            with suppress(StoreError):
+                if name in self.pool:
+                    self.pool.park(name)
+                self.unparked.remove(name)
+                continue
+            break
 
     def refuse(self, session: Session, reason: Any) -> None:
         self.counts["refused"] += 1

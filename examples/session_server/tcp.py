@@ -15,15 +15,17 @@ import sockets
 from sessions import Server
 
 LENGTH = struct.Struct("<i")
+NAME_SECONDS = 2
+ANSWERS = 1 << 16  # bytes that may wait in the kernel until a client reads them
 
 
 class Raw:
     """A session over raw TCP."""
 
-    __slots__ = ("connection", "id", "tcp")
+    __slots__ = ("behind", "connection", "id", "since", "tcp")
 
     def __init__(self, tcp: Tcp, connection: sockets.Connection) -> None:
-        self.id = ""
+        self.id, self.behind, self.since = "", False, time.monotonic()
         self.tcp, self.connection = tcp, connection
 
     def text(self, text: str) -> None:
@@ -55,7 +57,8 @@ class Tcp:
             client, _ = self.listening.accept()
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.server.backlog * self.server.size)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * self.server.backlog * self.server.size)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWERS)
             connection = sockets.Connection(client, self.server.size)
             self.sockets.add(connection)
             self.sessions[connection] = Raw(self, connection)
@@ -98,13 +101,19 @@ class Tcp:
             self.sockets.close(session.connection)
             self.server.park(session)
 
-    def behind(self) -> int:
-        """Returns the number of connections with more than `backlog` frames in the kernel."""
-        count = 0
-        for connection in self.sessions:
-            (waiting,) = LENGTH.unpack(fcntl.ioctl(connection.socket, termios.FIONREAD, bytes(4)))
-            count += waiting > self.server.backlog * (4 + self.server.size)
-        return count
+    def check(self) -> None:
+        """Counts and names clients that are too fast. Ends connections that send no name."""
+        for session in list(self.sessions.values()):
+            if not session.id and time.monotonic() - session.since > NAME_SECONDS:
+                self.server.refuse(session, f"no name has come in {NAME_SECONDS} s")
+                session.close()
+                continue
+            (waiting,) = LENGTH.unpack(fcntl.ioctl(session.connection.socket, termios.FIONREAD, bytes(4)))
+            behind = waiting > self.server.backlog * (4 + self.server.size)
+            if behind and not session.behind:
+                self.server.counts["behind"] += 1
+                print(f"{session.id} is too fast: more than {self.server.backlog} frames wait", flush=True)
+            session.behind = behind
 
     def stop(self) -> None:
         """Accepts nothing more, and ends all connections."""

@@ -7,16 +7,18 @@ import os
 import platform
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import _core
+from ..counts import Counts, OnCall
 from ..errors import bad_type, bad_value, choice, flag, integer, message
 from ..io import load
 from ..rnn.models import Model
 from ..state import Closed
 from . import columns
-from .sequences import BAD, INTO, Bad, Into, run
+from .sequences import BAD, INTO, Bad, Into, Sequences, run
 
 KEPT = 4  # the largest number of models in memory at a time
 
@@ -113,6 +115,9 @@ class Scorer(Closed):
         D columns instead of `column`, one for each feature. Each row of them is a list of T numbers.
     flat : bool
         Whether a row of `column` is one list of T * D numbers, step by step.
+    on_call : callable, optional
+        Gets the `Counts` of each table, for monitoring. Pickle must find it by its name if a Scorer is sent
+        to other processes.
 
     Attributes
     ----------
@@ -172,8 +177,8 @@ class Scorer(Closed):
     """
 
     __slots__ = (
-        "path", "column", "columns", "flat", "into", "threads", "output", "bad", "id_column", "isa", "sha256",
-        "version",
+        "path", "column", "columns", "flat", "into", "threads", "output", "bad", "id_column", "isa",
+        "on_call", "sha256", "version",
     )  # fmt: skip
     path: str
     column: str | None
@@ -185,6 +190,7 @@ class Scorer(Closed):
     bad: Bad
     id_column: str | None
     isa: str
+    on_call: OnCall | None
     sha256: str
     version: str
 
@@ -201,6 +207,7 @@ class Scorer(Closed):
         isa: str | None = None,
         columns: Iterable[str] | None = None,
         flat: bool = False,
+        on_call: OnCall | None = None,
     ) -> None:
         names = {"column": column, "output": output, "id_column": id_column, "isa": isa}
         for name, value in names.items():
@@ -216,6 +223,9 @@ class Scorer(Closed):
         self.output = f"{'y' if column is None else column}_{self.into}" if output is None else output
         self.bad = choice("bad", bad, BAD)
         self.id_column = id_column
+        if on_call is not None and not callable(on_call):
+            raise bad_type("on_call", "a function", on_call)
+        self.on_call = on_call
         self.version, own = _here()
         self.isa = own if isa is None else isa
         self.sha256 = digest(self.path)
@@ -237,14 +247,22 @@ class Scorer(Closed):
     def __call__(self, table: Any) -> Any:
         if isinstance(table, Iterator):
             return (columns.in_plain_lists(self(one), self.output) for one in table)
+        begin = time.perf_counter()
         model = model_of(self)
         given, with_results = columns.sequences_of(table, self, model.input_size)
         given = given.less_long(model)
         if given.bad and self.bad == "raise":
+            self._called(given, 0, begin)
             row = min(given.bad)
             where = f"row {row} of the {len(given)} in this table{named(self, table, row)}"
             raise ValueError(f"{self.where}, {where}: {given.bad[row]} (bad='null' gives such rows a null)")
-        return with_results(given, run(model, given, self.into, self.threads))
+        result = with_results(given, run(model, given, self.into, self.threads))
+        self._called(given, len(given.values), begin)
+        return result
+
+    def _called(self, given: Sequences, steps: int, begin: float) -> None:
+        if self.on_call is not None:
+            self.on_call(Counts(len(given), len(given.bad), steps, time.perf_counter() - begin))
 
     def __repr__(self) -> str:
         own = f"columns={list(self.columns)!r}" if self.column is None else f"column={self.column!r}"

@@ -27,7 +27,7 @@ QUICK = {
     "plugin": ["graphs", "cells", "quantized", "hostile", "control"],
     "races": ["readers", "callers", "settings", "fork", "pools", "exit"],
     "reader": ["fuzz"],
-    "shards": ["kills", "control"],
+    "shards": ["kills", "server", "control"],
     "site": ["control"],
     "soak": ["streams", "calls"],
     "ulp": ["aarch64"],

@@ -1,19 +1,26 @@
 """The server of sessions in examples/session_server, run as a process."""
 
 import json
+import re
+import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lnrnn
 from compilers import native_compiler
-from session_server import Client, folder, running
+from session_server import EXAMPLE, Client, running
+from session_shards import redis_server
 
 for name in ("uvloop", "picows", "safetensors", "Cython", "setuptools"):
     pytest.importorskip(name)
@@ -77,19 +84,135 @@ def test_wrong_frames_are_refused_by_name_and_change_no_other_session(model, rng
     assert process.counts["refused"] == 4
 
 
-def test_frames_of_a_client_that_is_too_fast_wait_in_order_or_are_refused(model, rng):
+def test_a_client_that_is_too_fast_waits_in_order(model, rng):
+    x = rng.standard_normal((3000, D), dtype=np.float32)
+    want = lnrnn.load(model)(x[:, None])[0][:, 0]
+    with running(model, "--backlog", "5") as (process, port, _):
+        ann, bob = Client(port, "ann"), Client(port, "bob")
+        process.send_signal(signal.SIGSTOP)
+        sender = threading.Thread(target=lambda: [ann.message(frame.tobytes()) for frame in x])
+        sender.start()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGCONT)
+        np.testing.assert_array_equal(bob.step(x[0]), want[0])
+        np.testing.assert_array_equal([ann.answer() for _ in x], want)
+        sender.join()
+    assert process.counts["refused"] == 0 and process.counts["behind"] >= 1
+    assert "ann is too fast: more than 5 frames wait\n" in process.lines
+
+
+def test_a_websocket_refuses_frames_beyond_the_backlog(model, rng):
+    websockets = pytest.importorskip("websockets.sync.client")
     x = rng.standard_normal((40, D), dtype=np.float32)
     stream = lnrnn.load(model).stream()
-    with running(model, "--backlog", "5") as (process, port, _):
-        ann = Client(port, "ann")
-        frames = b"".join(struct.pack("<i", 4 * D) + frame.tobytes() for frame in x)
-        ann.socket.sendall(frames)
-        answers = [ann.answer() for _ in range(40)]
-        right = [a for a in answers if not isinstance(a, str)]
-        assert 6 <= len(right) <= 40
-        assert {a for a in answers if isinstance(a, str)} <= {"more than 5 frames wait"}
+    with running(model, "--backlog", "5") as (process, _, port):
+        with websockets.connect(f"ws://127.0.0.1:{port}/ann", compression=None) as ann:
+            assert ann.recv() == "new"
+            process.send_signal(signal.SIGSTOP)
+            for frame in x:
+                ann.send(frame.tobytes())
+            process.send_signal(signal.SIGCONT)
+            answers = [ann.recv() for _ in x]
+        texts = [answer for answer in answers if isinstance(answer, str)]
+        right = [np.frombuffer(answer, np.float32) for answer in answers if isinstance(answer, bytes)]
+        assert len(texts) >= 30 and set(texts) == {"more than 5 frames wait"} and len(right) >= 6
         np.testing.assert_array_equal(right[:6], [stream(frame[None])[0] for frame in x[:6]])
-    assert process.counts["refused"] == 40 - len(right)
+    assert process.counts["refused"] == len(texts)
+
+
+def test_clients_that_send_half_a_frame_or_nothing_or_do_not_read(model, rng):
+    x = rng.standard_normal((3, D), dtype=np.float32)
+    stream = lnrnn.load(model).stream()
+    with running(model) as (process, port, _):
+        bob, half, deaf = Client(port, "bob"), Client(port, "half"), Client(port, "deaf")
+        with socket.create_connection(("127.0.0.1", port)) as silent:
+            half.step(x[0])
+            half.socket.sendall(struct.pack("<i", 4 * D) + x[1].tobytes()[:7])
+            with pytest.raises(ConnectionError):
+                frames = (struct.pack("<i", 4 * D) + x[0].tobytes()) * 1000
+                while True:
+                    deaf.socket.sendall(frames)
+            np.testing.assert_array_equal(bob.step(x[0]), stream(x[:1])[0])
+            half.close()
+            half = joined_again(port, "half", "restored 1")
+            wrong = Client.__new__(Client)
+            wrong.socket = Client.opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            wrong.message(bytes(4 * D))
+            assert wrong.answer() == "the first message must be a name of at most 200 bytes"
+            np.testing.assert_array_equal(bob.step(x[1]), stream(x[1:2])[0])
+            Client.answer(wrong), wrong.close()
+            assert b"no name has come in 2 s" in silent.recv(100)
+            assert silent.recv(100) == b""
+    assert process.counts["refused"] == 3
+    assert "deaf does not read its answers\n" in process.lines
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+@pytest.mark.parametrize("fault", ["full", "killed", "stopped"])
+def test_a_store_that_fails_stops_no_session(model, rng, tmp_path, fault):
+    redis = pytest.importorskip("redis")
+    x = rng.standard_normal((6, D), dtype=np.float32)
+    streams = [lnrnn.load(model).stream() for _ in range(2)]
+    with tempfile.TemporaryDirectory() as short:
+        path, store = redis_server(Path(short))
+        try:
+            with running(model, "--store", f"unix://{path}", "--checkpoint", "1") as (process, port, _):
+                ann, bob = Client(port, "ann"), Client(port, "bob")
+                np.testing.assert_array_equal(ann.step(x[0]), streams[0](x[:1])[0])
+                if fault == "full":
+                    with redis.Redis(unix_socket_path=str(path)) as database:
+                        database.config_set("maxmemory-policy", "noeviction")
+                        database.config_set("maxmemory", 1)
+                else:
+                    store.send_signal(signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+                np.testing.assert_array_equal(bob.step(x[0]), streams[1](x[:1])[0])
+                assert "the store failed to" in (text := Client(port, "eve").joined) and "'eve'" in text
+                np.testing.assert_array_equal(ann.step(x[1]), streams[0](x[1:2])[0])
+                ann.close()
+                time.sleep(0.1)
+                np.testing.assert_array_equal(bob.step(x[1]), streams[1](x[1:2])[0])
+                assert "the store failed to" in Client(port, "ann").joined
+                if fault == "full":
+                    with redis.Redis(unix_socket_path=str(path)) as database:
+                        database.config_set("maxmemory", 0)
+                elif fault == "killed":
+                    store.wait()
+                    _, store = redis_server(Path(short))
+                else:
+                    store.send_signal(signal.SIGCONT)
+                ann = joined_again(port, "ann", "restored 2")  # no step is lost
+                np.testing.assert_array_equal(ann.step(x[2]), streams[0](x[2:3])[0])
+                np.testing.assert_array_equal(bob.step(x[2]), streams[1](x[2:3])[0])
+            assert process.counts["store_errors"] >= 1 and process.counts["refused"] >= 2
+            assert any(line.startswith("ann is not parked: ") for line in process.lines)
+        finally:
+            store.kill()
+            store.communicate()
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+def test_a_server_that_ends_waits_for_its_store(model, rng, tmp_path):
+    pytest.importorskip("redis")
+    x = rng.standard_normal((2, D), dtype=np.float32)
+    stream = lnrnn.load(model).stream()
+    with tempfile.TemporaryDirectory() as short:
+        path, store = redis_server(Path(short))
+        options = ("--store", f"unix://{path}")
+        with running(model, *options) as (process, port, _):
+            np.testing.assert_array_equal(Client(port, "ann").step(x[0]), stream(x[:1])[0])
+            store.kill()
+            store.communicate()
+            process.send_signal(signal.SIGTERM)
+            assert "ann is not parked" in process.stdout.readline()
+            _, store = redis_server(Path(short))
+        try:
+            with running(model, *options) as (_, port, _):
+                ann = Client(port, "ann")
+                assert ann.joined == "restored 1"
+                np.testing.assert_array_equal(ann.step(x[1]), stream(x[1:])[0])
+        finally:
+            store.kill()
+            store.communicate()
 
 
 def test_a_silent_session_is_parked(model, rng):
@@ -119,7 +242,19 @@ def test_counters_for_prometheus(model):
 
 @pytest.mark.parametrize("websocket", [False, True])
 def test_the_load_generator(model, websocket):
-    command = [sys.executable, folder() / "load.py", "--clients", "5", "--every", "50", "--seconds", "1"]
+    page = (EXAMPLE.parents[1] / "docs" / "sessions.md").read_text()
+    words = re.search(r"^\$ python load.py (.*?) +#", page, re.M)[1].split()  # options that follow win
+    command = [
+        sys.executable,
+        EXAMPLE / "load.py",
+        *words,
+        "--clients",
+        "5",
+        "--every",
+        "50",
+        "--seconds",
+        "1",
+    ]
     with running(model) as (process, *ports):
         command += ["--inputs", str(D), "--port", str(ports[websocket]), *["--websocket"] * websocket]
         result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

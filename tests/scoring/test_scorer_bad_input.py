@@ -257,6 +257,7 @@ def test_offsets_of_all_steps_need_a_name_of_their_own(path):
         (dict(bad="skip"), ValueError, "bad must be one of 'raise', 'null', got 'skip'"),
         (dict(id_column=3), TypeError, "id_column must be a string"),
         (dict(isa=3), TypeError, "isa must be a string"),
+        (dict(on_call=3), TypeError, "on_call must be a function"),
     ],
 )
 def test_bad_options_are_refused(path, options, error, message):
@@ -341,3 +342,18 @@ def test_a_pickle_of_an_earlier_version_is_refused(path):
     old = lnrnn.Scorer.__new__(lnrnn.Scorer)
     with pytest.raises(ValueError, match="earlier version"):
         old.__setstate__({"path": str(path), "column": "x"})
+
+
+@pytest.mark.parametrize("bad", ["raise", "null"])
+def test_on_call_gets_the_counts_of_each_table(path, bad):
+    calls = []
+    scorer = lnrnn.Scorer(path, "x", bad=bad, on_call=calls.append)
+    scorer(arrow(NESTED, [[1.0, 2.0, 3.0]], None))
+    wrong = arrow(NESTED, [[1.0, 2.0]])
+    if bad == "null":
+        scorer(wrong)
+    else:
+        with pytest.raises(ValueError, match="step 0 has 2 numbers"):
+            scorer(wrong)
+    assert [call[:3] for call in calls] == [(3, 0, 3), (2, 1, 2 if bad == "null" else 0)]
+    assert all(0 < call.seconds < 60 for call in calls)

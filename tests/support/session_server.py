@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import hashlib
 import json
 import os
 import shutil
@@ -22,22 +22,29 @@ from outcome import Missing, Wrong
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "session_server"
 
 
-@functools.cache
-def folder() -> Path:
-    """Returns a copy of the example with its compiled module."""
-    kept = tempfile.TemporaryDirectory()
-    folder.kept = kept  # type: ignore[attr-defined]  # until the process ends
-    copy = Path(kept.name) / "session_server"
-    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("*.so", "*.c", "build", "__pycache__"))
-    build = "from setuptools import Extension, setup; from Cython.Build import cythonize; "
-    build += "setup(ext_modules=cythonize([Extension('sockets', ['sockets.pyx'])], quiet=True))"
-    command = [sys.executable, "-c", build, "-q", "build_ext", "--inplace"]
-    done = subprocess.run(
-        command, cwd=copy, env={**os.environ, "CFLAGS": "-O0"}, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise Missing(f"sockets.pyx cannot be compiled: {done.stderr[-500:]}")
-    return copy
+BUILD = """
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+setup(ext_modules=cythonize([Extension("sockets", ["sockets.pyx"])], quiet=True))
+"""
+
+
+def environment() -> dict[str, str]:
+    """Returns variables with which the server finds its compiled module, which is kept in build/."""
+    text = (EXAMPLE / "sockets.pyx").read_bytes() + sys.version.encode()
+    kept = EXAMPLE.parents[1] / "build" / f"session_server-{hashlib.sha256(text).hexdigest()[:16]}"
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            shutil.copy(EXAMPLE / "sockets.pyx", folder)
+            command = [sys.executable, "-c", BUILD, "-q", "build_ext", "--inplace"]
+            flags = {**os.environ, "CFLAGS": "-O0"}
+            done = subprocess.run(command, cwd=folder, env=flags, capture_output=True, text=True)
+            if done.returncode:
+                raise Missing(f"sockets.pyx cannot be compiled: {done.stderr[-500:]}")
+            shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build", "*.c"))
+    path = os.pathsep.join(filter(None, (str(kept), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 class Client:
@@ -82,8 +89,8 @@ class Client:
 
 def start(model, *arguments, port=0):
     """Starts a server. Returns the process, with its ports."""
-    command = [sys.executable, folder() / "server.py", model, "--port", str(port), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, EXAMPLE / "server.py", model, "--port", str(port), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
     line = process.stdout.readline().split()
     if line[:1] != ["ports"]:
         process.kill()

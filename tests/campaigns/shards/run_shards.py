@@ -4,12 +4,16 @@ kills: three shards (examples/session_shards.py; with --quick two) share a Redis
 sessions join, step, are parked, and leave. Then a shard gets SIGKILL, or every third time SIGTERM. Another
 takes its address.
 After SIGTERM all sessions must be restored; after SIGKILL those that were parked, while live ones continue
-from a checkpoint. All outputs must have the bits of `rnn.stream()`. control: the value of one session is
+from a checkpoint. All outputs must have the bits of `rnn.stream()`. server: the same for
+examples/session_server, which is killed with frames under way. It is also stopped until its sessions have
+joined another server: then it must not overwrite their states. serve: examples/ray_serve.py must give the
+model's bits. control: the value of one session is
 copied over another's, which the comparison must find.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import signal
 import tempfile
@@ -17,13 +21,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+from ray_serving import serve_with_ray
+from server_kills import kill_server
 
 import lnrnn
 from outcome import Missing, Wrong
 from session_shards import EVERY, Cluster, example
 
 D, H = 3, 8
-KILLS, QUICK_KILLS, SESSIONS = 20, 2, 12
+KILLS, QUICK_KILLS, SESSIONS = 50, 2, 12
 
 
 class Sessions:
@@ -137,6 +143,24 @@ def kills(options) -> dict[str, int]:
     return run(options, QUICK_KILLS if options.quick else KILLS)
 
 
+def needs_modules(*names: str) -> None:
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise Missing(f"needs {name}")
+
+
+def server(options) -> dict[str, int]:
+    if shutil.which("redis-server") is None:
+        raise Missing("needs redis-server")
+    needs_modules("redis", "uvloop", "picows", "Cython", "setuptools")
+    return kill_server(options.seed, 1 if options.quick else KILLS)
+
+
+def serve(options) -> dict[str, int]:
+    needs_modules("ray", "starlette", "fastapi", "grpc_reflection")
+    return serve_with_ray(options.seed)
+
+
 def control(options) -> str:
     """Mixes the values of two sessions, and expects Wrong."""
     import redis
@@ -155,7 +179,7 @@ def control(options) -> str:
                 client.park(id)
             database = redis.Redis(unix_socket_path=str(cluster.socket))
             first, second = sorted(database.keys())
-            database.set(first, database.get(second))
+            database.hset(first, "state", database.hget(second, "state"))
             try:
                 for id in sessions.frames:
                     sessions.join(id, "restored")
@@ -168,4 +192,4 @@ def control(options) -> str:
             cluster.close()
 
 
-PARTS = {"kills": kills, "control": control}
+PARTS = {"kills": kills, "server": server, "serve": serve, "control": control}
