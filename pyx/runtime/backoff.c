@@ -2,8 +2,9 @@
  *
  * If other processes use the cores too, a thread can lose its core for a time slice of the scheduler, which is
  * milliseconds. A short call that waits for this thread takes a hundred times as long as on one thread. So a wait of 0.4 ms
- * at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a back-off of 2 ms, brief calls run
- * on one thread. If a second back-off follows soon, it is twice as long, up to 400 ms. */
+ * at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a back-off of 2 ms, brief calls, and
+ * calls whose threads would meet at barriers, run on one thread. If a second back-off follows soon, it is twice as long, up
+ * to 400 ms. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>
@@ -40,7 +41,7 @@ void lnrnn_back_off(void)
     int64_t length = __atomic_load_n(&back_off_length, __ATOMIC_RELAXED);
     if (now < until || lnrnn_barrier_mode() != LNRNN_BARRIER_NORMAL)
         return;
-    if (!length || now - until > 4 * length)
+    if (!length || now - until > 4 * length + LNRNN_RECENT)
         length = LNRNN_FIRST_BACK_OFF;
     else
         length = 2 * length > LNRNN_LONGEST_BACK_OFF ? LNRNN_LONGEST_BACK_OFF : 2 * length;
