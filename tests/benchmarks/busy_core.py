@@ -2,10 +2,10 @@
 
     python tests/benchmarks/busy_core.py [--seconds 4] [--pattern LSTM] [--idle]
 
-Each call follows a rest of 5 or 60 ms, in which the threads go to sleep. Calls on one and on two threads take
+Each call follows a rest of 5 or 60 ms, in which the threads go to sleep. Calls on one and two threads take
 turns. The first column is the median time of a call on one thread, in ms. The others are, for each kind of
-team, the median and the 90th percentile on two threads, and one thread's median divided by theirs. The goal is
-at least 0.95. The bits of answers are compared first. --idle: without the other process.
+team, median and 90th percentile on two threads, and the median of one thread divided by that of two. The goal
+is at least 0.95. The bits of answers are compared first. --idle: without the other process.
 """
 
 from __future__ import annotations
