@@ -3,9 +3,9 @@
     python tests/benchmarks/busy_core.py [--seconds 4] [--pattern LSTM] [--idle]
 
 Each call follows a rest of 5 or 60 ms, in which the threads go to sleep. Calls on one and two threads take
-turns. The first column is the median time of a call on one thread, in ms. The others are, for each kind of
-team, median and 90th percentile on two threads, and the median of one thread divided by that of two. The goal
-is at least 0.95. The bits of answers are compared first. --idle: without the other process.
+turns. The columns are ms of a call: the median on one thread, then median and 90th percentile on two threads
+of each kind of team. The ratio is the median of one thread divided by that of two; the goal is 0.95 or more.
+The bits of answers are compared first. --idle: without the other process.
 """
 
 from __future__ import annotations
