@@ -70,7 +70,10 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
 }
 
 /* Every call asks again how many threads are free, because a stream keeps its plan. */
-int lnrnn_threads_now(const lnrnn_rnn_plan *p) { return lnrnn_free_threads(p->threads, p->brief); }
+int lnrnn_threads_now(const lnrnn_rnn_plan *p)
+{
+    return lnrnn_free_threads(p->threads, p->brief || p->divide_units);
+}
 
 /* Returns the number of rows of a chunk: steps times sequences. */
 static size_t chunk_rows(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)

@@ -71,7 +71,7 @@ static void split_steps(lnrnn_step *s, size_t *position, int64_t *left)
         lnrnn_step_load(s);
     while (s->t < s->length && *left > 0 && in_team(s)) {
         split_chunk(s, lnrnn_step_chunk(s, s->length, left));
-        lnrnn_step_meet(s); /* wait: the next chunk overwrites this one, which another thread may still read */
+        lnrnn_step_meet(s); /* the next chunk overwrites this one, which other threads may still read */
     }
     if (!s->index)
         *position = lnrnn_step_end(s); /* all threads have read *position */

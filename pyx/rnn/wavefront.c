@@ -132,8 +132,11 @@ static void work(void *ctx, size_t index, int worker)
             of_chunk = lnrnn_nanoseconds() - start;
             own = run;
             wait = (lnrnn_wait){0};
-        } else if (lnrnn_long_wait(&wait) > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
-            lnrnn_back_off();
+        } else {
+            const int64_t waited = lnrnn_long_wait(&wait);
+            if (waited > LNRNN_PREEMPTED + 2 * of_chunk && j->n->brief)
+                lnrnn_back_off(waited);
+        }
     }
 }
 

@@ -2,8 +2,9 @@
  *
  * If other processes use the cores too, a thread can lose its core for a time slice of the scheduler, which is
  * milliseconds. A short call that waits for this thread takes a hundred times as long as on one thread. So a wait of 0.4 ms
- * at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a back-off of 2 ms, brief calls run
- * on one thread. If a second back-off follows soon, it is twice as long, up to 400 ms. */
+ * at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a back-off of 2 ms, brief calls, and
+ * calls whose threads would meet at barriers, run on one thread. A long wait has a back-off of eight times its length,
+ * and if a second back-off follows soon, it is twice as long as the first: up to 800 ms. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>
@@ -34,16 +35,15 @@ int64_t lnrnn_nanoseconds(void)
 #endif
 }
 
-void lnrnn_back_off(void)
+void lnrnn_back_off(int64_t waited)
 {
     const int64_t now = lnrnn_nanoseconds(), until = __atomic_load_n(&back_off_until, __ATOMIC_RELAXED);
     int64_t length = __atomic_load_n(&back_off_length, __ATOMIC_RELAXED);
     if (now < until || lnrnn_barrier_mode() != LNRNN_BARRIER_NORMAL)
         return;
-    if (!length || now - until > 4 * length)
-        length = LNRNN_FIRST_BACK_OFF;
-    else
-        length = 2 * length > LNRNN_LONGEST_BACK_OFF ? LNRNN_LONGEST_BACK_OFF : 2 * length;
+    length = !length || now - until > 4 * length + LNRNN_RECENT ? LNRNN_FIRST_BACK_OFF : 2 * length;
+    length = length > 8 * waited ? length : 8 * waited;
+    length = length < LNRNN_LONGEST_BACK_OFF ? length : LNRNN_LONGEST_BACK_OFF;
     __atomic_store_n(&back_off_length, length, __ATOMIC_RELAXED);
     __atomic_store_n(&back_off_until, now + length, __ATOMIC_RELAXED);
 }

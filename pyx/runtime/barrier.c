@@ -58,12 +58,15 @@ int lnrnn_barrier_wait(lnrnn_barrier *b, int team)
             lnrnn_stagger();
         return ended;
     }
+    int64_t waited = 0;
     for (lnrnn_wait wait = {0}; __atomic_load_n(&b->phase, __ATOMIC_ACQUIRE) == phase;) {
-        if (lnrnn_long_wait(&wait) && mode == LNRNN_BARRIER_NORMAL) {
+        const int64_t now = lnrnn_long_wait(&wait);
+        waited = now ? now : waited;
+        if (now && mode == LNRNN_BARRIER_NORMAL)
             __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
-            lnrnn_back_off();
-        }
     }
+    if (waited)
+        lnrnn_back_off(waited);
     if (mode == LNRNN_BARRIER_STAGGERED && phase % 2 == 0)
         lnrnn_stagger();
     return b->ended; /* no other thread writes it before this thread arrives at the next barrier */

@@ -77,8 +77,9 @@ void lnrnn_parallel(size_t n, int threads, void (*task)(void *ctx, size_t index,
     const int team = lnrnn_run_team(threads, j.start_together ? INT64_MAX : 0, take_tasks, &j);
     lnrnn_teams *largest = lnrnn_teams_of_thread();
     largest->tasks = team > largest->tasks ? team : largest->tasks;
-    if (lnrnn_nanoseconds() - start > LNRNN_PREEMPTED + serial_time(&j))
-        lnrnn_back_off();
+    const int64_t longer = lnrnn_nanoseconds() - start - serial_time(&j);
+    if (longer > LNRNN_PREEMPTED)
+        lnrnn_back_off(longer);
 }
 
 void lnrnn_team(int threads, void (*body)(void *ctx, int worker, int team), void *ctx)

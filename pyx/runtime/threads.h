@@ -65,8 +65,8 @@ static inline void lnrnn_pause_core(void)
 
 /* Returns 1 during a back-off. Then brief calls use one thread. */
 int lnrnn_oversubscribed(void);
-/* Starts a back-off, unless one is running. If the last back-off ended recently, the new one is twice as long. */
-void lnrnn_back_off(void);
+/* Starts a back-off after a wait of `waited` ns, unless one is running. */
+void lnrnn_back_off(int64_t waited);
 /* Returns the time of a monotonic clock in ns; always 0 on systems without one. */
 int64_t lnrnn_nanoseconds(void);
 

@@ -35,7 +35,7 @@ SHARED = (
     + """
 first, want = team()
 alone = wait_until_alone()
-time.sleep(1)                               # the longest back-off takes 0.4 s
+time.sleep(1)                               # the longest back-off takes 0.8 s
 print(first, alone, team()[0])
 """
 )

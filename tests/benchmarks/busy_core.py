@@ -1,11 +1,11 @@
-"""Measures calls on two threads beside another process that computes on the second core.
+"""Measures calls on two threads while another process uses the second core.
 
-    python tests/benchmarks/beside_spinner.py [--seconds 4] [--pattern LSTM] [--idle]
+    python tests/benchmarks/busy_core.py [--seconds 4] [--pattern LSTM] [--idle]
 
-Each call follows a rest of 5 or 60 ms, so that the threads have gone to sleep. Calls on one and on two
-threads take turns. The columns are ms of a call on one thread, and on two threads for each kind of team
-(median, and 90th percentile), and the ratio of one thread's median time to theirs. The goal is a ratio of at
-least 0.95. The bits of answers are compared first. --idle: without the other process.
+Each call follows a rest of 5 or 60 ms, in which the threads go to sleep. Calls on one and two threads take
+turns. The columns are ms of a call: the median on one thread, then median and 90th percentile on two threads
+of each kind of team. The ratio is the median of one thread divided by that of two; the goal is 0.95 or more.
+The bits of answers are compared first. --idle: without the other process.
 """
 
 from __future__ import annotations
