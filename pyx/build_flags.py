@@ -26,8 +26,8 @@ PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # without NORM replaces only the int8 or bfloat16 product of another set. A set named `_emulated` is plain C
 # with the same results. It runs only if LNRNN_ISA names it, so it is compiled for size.
 ISAS = {
-    # -O1 compiles faster, and few machines use these two sets. Only LNRNN_ISA chooses scalar.
-    "scalar": (X86 + ARM, PARTS, ["-O1", "-DLNRNN_SMALL"]),
+    # Only LNRNN_ISA chooses scalar. -O1 compiles faster, and few machines use sse2.
+    "scalar": (X86 + ARM, PARTS, ["-fno-tree-vectorize", "-DLNRNN_SMALL"]),
     "sse2": (X86, PARTS, ["-O1"]),
     "avx2": (X86, PARTS, AVX2),
     "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni"]),

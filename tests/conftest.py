@@ -12,7 +12,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from helpers import isa_families, tested_isas, using_isa  # noqa: E402
+from helpers import isa_families, tested_isas, using_isa, vector_families  # noqa: E402
 from simd_units import Unit, unit_names  # noqa: E402
 
 # Hypothesis's examples have no deadline, because a slow machine is no fault. They are derandomised, so that
@@ -73,6 +73,8 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("isa", tested_isas(), indirect=True)
     if "family" in metafunc.fixturenames:
         metafunc.parametrize("family", isa_families(), indirect=True)
+    if "vectors" in metafunc.fixturenames:
+        metafunc.parametrize("vectors", vector_families(), indirect=True)
     if "unit" in metafunc.fixturenames:
         metafunc.parametrize("unit", unit_names(), indirect=True, scope="session")
 
@@ -98,6 +100,13 @@ def family(request):
         yield name
 
 
+@pytest.fixture
+def vectors(request):
+    """Does the same as `family` without scalar, for tests of large networks."""
+    with using_isa(request.param) as name:
+        yield name
+
+
 @pytest.fixture(scope="session")
 def unit(request):
     """Returns the compiled operations of simd.h, for each instruction set that runs or is emulated here."""
@@ -114,6 +123,7 @@ def rng(request):
     """
     own = request.node
     parameters = own.callspec.id.split("-") if hasattr(own, "callspec") else []
-    isas = {own.callspec.params.get(name) for name in ("isa", "family", "unit")} if parameters else set()
+    fixtures = ("isa", "family", "vectors", "unit")
+    isas = {own.callspec.params.get(name) for name in fixtures} if parameters else set()
     identity = [own.path.stem, own.originalname, *(name for name in parameters if name not in isas)]
     return np.random.default_rng(zlib.crc32("-".join(identity).encode()))

@@ -153,7 +153,7 @@ def main(words: list[str]) -> int:
             summary = ", ".join(f"{key} {value}" for key, value in result.items())
             print(f"{part}: {summary} ({time.monotonic() - since:.0f} s)", flush=True)
         elif result != MISSING or not options.skip_missing:
-            failed = max(failed, result)
+            failed = 1 if 1 in (failed, result) else MISSING
     print(f"{name}: {'FAILED' if failed else 'passed'}, seed {options.seed}")
     if options.keep:
         keep(name, words, options.note, time.monotonic() - begun, figures, not failed)

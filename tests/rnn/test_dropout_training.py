@@ -98,7 +98,7 @@ ALL = WITH_INNER_BIASES | {
 def test_every_placement_equals_the_reference(variant, kind):
     """Sizes are near the widths of vectors. The plan divides 70 sequences into groups."""
     spec, zoneout = KINDS[kind]
-    sizes = [(17, 7, 70), (33, 16, 9), (48, 5, 12)]
+    sizes = [(33, 16, 9), (17, 7, 70), (48, 5, 12)]
     for k, (hidden, inputs, batch) in enumerate(sizes if kind == "all" else sizes[:1]):
         rng, want = np.random.default_rng(k), None
         rnn = calm(inputs, hidden, seed=k, **ALL[variant])
@@ -112,7 +112,8 @@ def test_every_placement_equals_the_reference(variant, kind):
             x, gy = normal(rng, T, batch, inputs), normal(rng, T, batch, widths(rnn)[0])
             want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, x, spec, 5))
         y, h, want = want
-        for isa, got in on_every_family(partial(trained, rnn, x, h0, ends, gy, gh, spec)).items():
+        run = partial(trained, rnn, x, h0, ends, gy, gh, spec)
+        for isa, got in on_every_family(run, large=k > 0).items():
             assert relative_error(got[0], y) < GRADIENT, isa
             for a, b in zip(parts(rnn, got[1]), parts(rnn, h), strict=True):
                 assert relative_error(a, b) < GRADIENT, isa

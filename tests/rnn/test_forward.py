@@ -136,24 +136,24 @@ def test_layer_norm_of_rows_far_from_zero(family):
 def test_fifty_steps_equal_the_reference(name, bias, inner):
     options = with_inner_bias(VARIANTS[name]) if inner else VARIANTS[name]
     rng = np.random.default_rng(2)
-    shapes = (16, 5, 3), (33, 40, 13), (65, 3, 33), (130, 17, 2), (193, 64, 1)
-    for hidden, inputs, batch in shapes[1::2] if inner or not bias else shapes:
+    shapes = (33, 40, 13), (65, 3, 33), (193, 64, 1)
+    for hidden, inputs, batch in shapes[:1] if inner or not bias else shapes:
         rnn = calm(inputs, hidden, bias=bias, trained=50, **options)
         x, h0 = normal(rng, 50, batch, inputs), drawn_state(rng, rnn, batch)
         want = reference_forward(rnn, x, h0)
-        for got in on_every_family(partial(rnn, x, h0)).values():
+        for got in on_every_family(partial(rnn, x, h0), large=hidden > 33).values():
             close(rnn, got, want)
 
 
 @each_variant
 def test_every_size_equals_the_reference(variant):
-    """Tests each size of SIZES and BATCHES.
+    """Tests each size of SIZES and BATCHES: a variant has every second one, the next variant the others.
 
     Layer norm over two units is nearly the sign function, and amplifies errors by up to 1 / sqrt(eps) near
     its jump. So eps is large for two units.
     """
     rng = np.random.default_rng(3)
-    for k, hidden in enumerate(SIZES[:-1]):
+    for k, hidden in list(enumerate(SIZES[:-1]))[list(VARIANTS).index(variant) % 2 :: 2]:
         inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(variant)) % len(BATCHES)]
         options = dict(VARIANTS[variant])
         if hidden < 3 and (norm := options.get("norm", lnrnn.LayerNormSpec())):
@@ -161,7 +161,7 @@ def test_every_size_equals_the_reference(variant):
         rnn = calm(inputs, hidden, seed=k, trained=5, **options)
         x, h0 = normal(rng, 5, batch, inputs), drawn_state(rng, rnn, batch)
         want = reference_forward(rnn, x, h0)
-        for got in on_every_family(partial(rnn, x, h0)).values():
+        for got in on_every_family(partial(rnn, x, h0), large=hidden > 33).values():
             close(rnn, got, want)
 
 

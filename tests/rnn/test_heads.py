@@ -45,7 +45,7 @@ def dense(rnn):
 
 @each_cell
 @pytest.mark.parametrize("norm", NORMS)
-def test_heads_have_the_bits_of_the_dense_network(family, rng, cell, norm):
+def test_heads_have_the_bits_of_the_dense_network(vectors, rng, cell, norm):
     """Adding zeros does not change a sum of float32. All states are finite, so that 0 times a state is 0."""
     for k, (hidden, heads) in enumerate(SIZES):
         options = dict(num_layers=2, bidirectional=True, norm=NORMS[norm], num_heads=heads)

@@ -87,7 +87,7 @@ def test_batches_of_every_size_equal_the_reference(variant, batch):
     rnn = calm(7, 17, **variant, bidirectional=max(ends) < 100)
     args = drawn_run(len(ends), rnn, max(ends), ends)
     want = true_gradients(rnn, *args)
-    for family, got in on_every_family(partial(trained, rnn, *args)).items():
+    for family, got in on_every_family(partial(trained, rnn, *args), large=sum(ends) > 300).items():
         close(got, want, (family, batch))
 
 

@@ -38,8 +38,8 @@ def test_cache_sizes_are_those_of_linux():
         assert not sizes or found in sizes
 
 
-def test_no_result_depends_on_cache_sizes(family):
-    for function, arguments in SMALL[::6] if family == "scalar" else SMALL + LARGE:
+def test_no_result_depends_on_cache_sizes(vectors):
+    for function, arguments in SMALL + LARGE:
         expected = digest(function(*arguments))
         for sizes in SIZES:
             with using_caches(sizes), using_threads(2):

@@ -18,7 +18,7 @@ from networks import network, normal, parts
 
 pytestmark = pytest.mark.skipif(not known, reason="fenv_t of another C library")
 each_state = pytest.mark.parametrize("value", [v for k, v in STATES.items() if k != "flags"], ids=hex)
-T, B, D, H = 12, 66, 9, 40
+T, B, D, H = 6, 66, 9, 40
 NETWORKS = {
     "RNN none": dict(cell="RNN", norm=None, nonlinearity="relu"),
     "LSTM": dict(cell="LSTM", num_layers=2),

@@ -52,6 +52,14 @@ def isa_families() -> list[str]:
     return [name for name in available_isas() if name in ("avx512", "avx2", "sse2", "neon", "scalar")]
 
 
+def vector_families() -> list[str]:
+    """Returns the families without scalar if there are others, for large sizes and for tests of threads.
+
+    scalar takes ten times as long. Its vectors have one lane, and its panels two, so large sizes are no
+    special cases."""
+    return [name for name in isa_families() if name != "scalar"] or ["scalar"]
+
+
 def without_units(name: str) -> str:
     """Returns the ISA from which ISA `name` has all kernels but its product of bfloat16 or int8."""
     return "neon" if name.startswith("neon") else "avx2" if name == "avxvnni" else "avx512"
@@ -95,9 +103,11 @@ def on_every_isa(compute, names=None) -> dict[str, object]:
     return results
 
 
-def on_every_family(compute) -> dict[str, object]:
-    """Does the same as `on_every_isa` for functions that use neither bfloat16 nor int8."""
-    return on_every_isa(compute, isa_families())
+def on_every_family(compute, large: bool = False) -> dict[str, object]:
+    """Does the same as `on_every_isa` for functions that use neither bfloat16 nor int8.
+
+    large: only with vectors."""
+    return on_every_isa(compute, vector_families() if large else isa_families())
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from outcome import Wrong
 
 HERE = Path(__file__).resolve().parent
 HANG = 60  # a case that takes more seconds hangs
+START = 60  # seconds that a process may take before its first case
 
 
 class Worker:
@@ -42,7 +43,7 @@ class Worker:
     def start(self) -> None:
         campaign = self.campaign
         left = max(campaign.end - time.monotonic(), 0)
-        np.array([self.next, time.monotonic_ns()]).tofile(self.place)
+        np.array([self.next, time.monotonic_ns() + START * 10**9]).tofile(self.place)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, HERE / "fuzz_worker.py", *map(str, (campaign.seed, self.next, campaign.workers)),

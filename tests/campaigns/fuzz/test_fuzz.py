@@ -69,7 +69,7 @@ def test_a_fault_is_reported(tmp_path, monkeypatch, name):
     (tmp_path / "fuzz_faulty.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     if name == "endless":
-        monkeypatch.setattr(run_fuzz, "HANG", 10)
+        monkeypatch.setattr(run_fuzz, "HANG", 3)
     run = run_fuzz.Campaign(3, 1.0, 1, ("faulty",), str(tmp_path))
     run.run()
     assert run.failures and message in run.failures[0] and run.counts["call"] > 0

@@ -27,7 +27,7 @@ import numpy as np
 import lnrnn
 from compilers import native_compiler
 from configurations import digest, of_network, of_norm, rng_of
-from helpers import available_isas, using_isa, using_threads
+from helpers import available_isas, tested_isas, using_isa, using_threads
 from networks import VARIANTS
 from outcome import Missing, Wrong
 
@@ -101,7 +101,7 @@ def guarded(options: argparse.Namespace) -> dict[str, int]:
     guard = guard_pages(options.folder)
     begun, count, wrong = guard.set(0), 0, []
     at = open(options.folder / "at", "w")  # noqa: SIM115
-    for isa in options.isa or available_isas():
+    for isa in options.isa or (tested_isas() if options.quick else available_isas()):
         with using_isa(isa), using_threads(1):
             for function, arguments in cases(options.quick):
                 named = " ".join(getattr(a, "__name__", str(a)) for a in (isa, function, *arguments))
