@@ -265,6 +265,9 @@ int loop_match(graph *g, node *n, graph *body, loop *l);
 graph *graph_create(void);
 void graph_free(graph *g);
 
+/* Exchanges x and h0 of an RNN or LSTM whose D is P: its equation does not tell them apart. Returns 0 for another step. */
+int step_exchange(step *s);
+
 /* --- first_step.c, chains.c: unrolled loops ---------------------------------------------------------------------------- */
 
 /* Returns the step before s, which has states of 0, or NULL. Its inputs h0 and c0 are NULL. *rows: the number of sequences, or 1 if

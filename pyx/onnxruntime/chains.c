@@ -49,8 +49,7 @@ static int follows(const step *a, const step *b)
            && steps_equal(a, b);
 }
 
-/* Exchanges x and h0 of an RNN or LSTM whose D is P: its equation does not tell them apart. Returns 0 for another step. */
-static int exchange(step *s)
+int step_exchange(step *s)
 {
     static const int sides[][2] = {{CONSTANT_WEIGHT_IH, CONSTANT_WEIGHT_HH},
                                    {CONSTANT_BIAS_IH, CONSTANT_BIAS_HH},
@@ -102,12 +101,12 @@ static int joins(step *a, int a_is_first, step *b)
     for (int of_b = 0; of_b < 2; of_b++) {
         if (follows(a, b))
             return 1;
-        if (a_is_first && exchange(a)) {
+        if (a_is_first && step_exchange(a)) {
             if (follows(a, b))
                 return 1;
-            exchange(a);
+            step_exchange(a);
         }
-        if (!exchange(b))
+        if (!step_exchange(b))
             return 0;
     }
     return 0;
@@ -245,8 +244,8 @@ static void start_from_zeros(graph *g, chain *c)
     step *const s = c->steps[0];
     c->rows = 1;
     step *first = step_from_zeros(g, s, &c->rows);
-    if (!first && c->count == 1 && exchange(s) && !(first = step_from_zeros(g, s, &c->rows)))
-        exchange(s);
+    if (!first && c->count == 1 && step_exchange(s) && !(first = step_from_zeros(g, s, &c->rows)))
+        step_exchange(s);
     if (!first || !follows(first, s))
         return;
     memmove(c->steps + 1, c->steps, c->count++ * sizeof *c->steps);

@@ -11,13 +11,13 @@ static int64_t only_integer(const graph *g, const node *n, const char *name)
 }
 
 /* Returns the only step of a body, or NULL. */
-static const step *only_step(graph *body)
+static step *only_step(graph *body)
 {
-    const step *found = NULL;
+    step *found = NULL;
     for (int with_rnn = 0; with_rnn < 2 && !found; with_rnn++)
         for (size_t k = 0; k < body->count; k++) {
             node *const n = &body->nodes[k];
-            const step *const s = n->outputs == 1 && n->out[0] ? step_match(body, n->out[0], with_rnn) : NULL;
+            step *const s = n->outputs == 1 && n->out[0] ? step_match(body, n->out[0], with_rnn) : NULL;
             if (s && found)
                 return NULL;
             found = s ? s : found;
@@ -232,6 +232,7 @@ static int match_loop(reader *r)
 /* Body: states and x_t -> states and y_t. */
 static int match_scan(reader *r)
 {
+    static const char unlike[] = "its inputs and outputs are not x, h and the states of one step";
     node *const n = r->n;
     const graph *const body = r->body;
     loop *const l = r->l;
@@ -243,17 +244,17 @@ static int match_scan(reader *r)
     if (n->version < 9 || integer_attribute(r->g, n, "num_scan_inputs", 0) != 1 || n->inputs != states + 1
         || body->inputs != states + 1 || body->outputs != n->outputs || n->outputs != states + 1
         || (x_axis | y_axis | x_is_back | y_is_back) & ~1)
-        return 0;
+        return leave_loop(r, unlike);
     for (size_t k = 0; k < states; k++) {
         const int s = body->in[k] == l->step->in[VALUE_H0] ? 0 : 1;
         if (body->in[k] != l->step->in[VALUE_H0 + s] || loop_before_identity(body->out[k]) != l->step->out[s]
             || !read_state(r, s, k, l->step->out[s], n->out[k]))
-            return 0;
+            return leave_loop(r, unlike);
     }
     const value *const x = input(n, states), *const y = n->out[states];
     if (!x || x->rank != 3 || x->is_constant || body->in[states] != l->step->in[VALUE_X]
         || loop_before_identity(body->out[states]) != l->step->out[0])
-        return 0;
+        return leave_loop(r, unlike);
     l->in[VALUE_X] = x->info, l->y = y ? y->info : NULL;
     l->x_axis = (int)x_axis, l->y_axis = (int)y_axis, l->y_is_back = (int)y_is_back;
     l->index.step = x_is_back ? -1 : 1, l->index.size = x_is_back, l->index.constant = -x_is_back;
@@ -265,7 +266,7 @@ int loop_match(graph *g, node *n, graph *body, loop *l)
     const OrtGraph *info = NULL;
     const char *name = NULL;
     size_t count = 0;
-    *l = (loop){.steps = -1, .nodes = {n}, .count = 1};
+    *l = (loop){.steps = -1};
     if (failed(g->ort, g->ort->node_subgraph_count(n->info, &count)) || count != 1
         || failed(g->ort, g->ort->node_subgraphs(n->info, &info, 1, &name)) || !info
         || failed(g->ort, graph_read(g->ort, info, body)))
@@ -277,10 +278,14 @@ int loop_match(graph *g, node *n, graph *body, loop *l)
         return 0;
     if (!is_scan)
         keep_weights(n, body);
-    reader r = {.g = g, .body = body, .n = n, .l = l};
-    if (!(l->step = only_step(body)))
-        return 0;
-    if (!is_scan)
-        return match_loop(&r);
-    return match_scan(&r) || leave_loop(&r, "its inputs and outputs are not x, h and the states of one step");
+    step *const s = only_step(body);
+    for (int way = 0; s && way < 2; way++) {
+        reader r = {.g = g, .body = body, .n = n, .l = l};
+        *l = (loop){.step = s, .steps = -1, .nodes = {n}, .count = 1};
+        if (is_scan ? match_scan(&r) : match_loop(&r))
+            return 1;
+        if (!step_exchange(s))
+            break;
+    }
+    return 0;
 }

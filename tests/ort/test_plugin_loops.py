@@ -148,6 +148,17 @@ def test_a_loop_whose_outputs_are_joined_without_a_new_axis_is_left(rng, tmp_pat
     check(proto, rng, tmp_path, nodes=0, loop=True)
 
 
+@LOOPS
+@CELLS
+def test_x_and_h_of_one_size(rng, tmp_path, monkeypatch, kind):
+    """Nothing else tells them apart. The order of operands is random."""
+    monkeypatch.setattr(onnx_loops, "D", H)
+    for _ in range(6):
+        check(onnx_loops.loop(rng, kind, index="T - 1 - t", D=H), rng, tmp_path)
+        check(onnx_loops.scan(rng, kind, (1, 0), D=H), rng, tmp_path)
+        check(onnx_loops.keras_loop(rng, kind)[0], rng, tmp_path)
+
+
 # --- files of Keras -----------------------------------------------------------------------------------------
 
 FORMS = [{}, {"zeros": False}, {"where": True}, {"where": True, "zeros": False}, {"backwards": True}]
