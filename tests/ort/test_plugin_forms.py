@@ -148,3 +148,15 @@ def test_shapes_that_only_a_run_knows(rng, shapes):
         wrong = given | {name: np.ones(shape, np.float32)}
         with pytest.raises(Exception, match="lnrnn: "):
             session.run(None, wrong)
+
+
+@pytest.mark.parametrize("other", ["i", "f", "o"])
+def test_gates_of_two_functions_are_right(rng, other):
+    w, p = Writer(), draw(rng, "LSTM", D, H)
+    a, b = affine(w, "x", p["weight_ih"], p["bias_ih"]), affine(w, "h0", p["weight_hh"], p["bias_hh"])
+    v = dict(zip("ifgo", cut(w, w.node("Add", a, b), 4, H), strict=True))
+    i, f, o = (w.node("HardSigmoid" if k == other else "Sigmoid", v[k]) for k in "ifo")
+    c = w.node("Add", w.node("Mul", f, "c0"), w.node("Mul", i, w.node("Tanh", v["g"])))
+    proto = step_model(w, [w.node("Mul", o, w.node("Tanh", c)), c], D, H)
+    given = draw_inputs(alone(proto), rng)
+    agree(plugged(proto).run(None, given), alone(proto).run(None, given))
