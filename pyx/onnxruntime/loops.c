@@ -2,12 +2,12 @@
  * known, so that its other nodes do not matter. */
 #include "onnxruntime/loops.h"
 
-/* Reads an attribute of one integer in a list. */
+/* Reads an attribute of one integer in a list. Returns -1 for more of them. */
 static int64_t only_integer(const graph *g, const node *n, const char *name)
 {
-    int64_t number;
-    const int count = integers_attribute(g, n, name, &number, 1);
-    return count < 0 ? 0 : count == 1 ? number : -1;
+    int64_t numbers[8];
+    const int count = integers_attribute(g, n, name, numbers, 8);
+    return count < 0 ? 0 : count == 1 ? numbers[0] : -1;
 }
 
 /* Returns the only step of a body, or NULL. */

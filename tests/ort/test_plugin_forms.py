@@ -13,7 +13,7 @@ from test_plugin_fused import D, H, check, draw_inputs, lstm_step  # noqa: E402
 from test_plugin_loops import LOOPS  # noqa: E402
 
 import onnx_loops  # noqa: E402
-from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step_model  # noqa: E402
+from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
 from plugin_runs import agree, alone, plugged  # noqa: E402
 
 
@@ -126,4 +126,37 @@ def test_a_state_that_is_the_product_of_the_input(rng, normed):
         x_, h_ = (layer_norm(w, a, gain, None) for a in (x_, h_))
     proto = step_model(w, [w.node("Tanh", w.node("Add", x_, h_))], D, H)
     given = {"x": rng.standard_normal((3, D)).astype(np.float32)}
+    agree(plugged(proto).run(None, given), alone(proto).run(None, given))
+
+
+@pytest.mark.parametrize("shapes", [
+    ((3, D), (3, H), (1, H)), ((3, D), (1, H), (1, 1)), ((3, D), (3, H), (3, 1)), ((1, D), (3, H), (3, H)),
+    ((2, 1, D), (3, H), (1, H)), ((3, D), (2, 1, H), (3, H)),
+], ids=str)  # fmt: skip
+def test_shapes_that_only_a_run_knows(rng, shapes):
+    w, p = Writer(), draw(rng, "LSTM", D, H)
+    proto = step_model(w, step(w, "LSTM", p, "x", ("h0", "c0"), product="MatMul"), D, H)
+    for value in proto.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    given = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in zip(("x", "h0", "c0"), shapes, strict=True)
+    }
+    session = plugged(proto)
+    agree(session.run(None, given), alone(proto).run(None, given))
+    for name, shape in (("x", (3, 1)), ("h0", (3, 1)), ("x", (1,) * 7 + (3, D)), ("c0", (3, H + 1))):
+        wrong = given | {name: np.ones(shape, np.float32)}
+        with pytest.raises(Exception, match="lnrnn: "):
+            session.run(None, wrong)
+
+
+@pytest.mark.parametrize("other", ["i", "f", "o"])
+def test_gates_of_two_functions_are_right(rng, other):
+    w, p = Writer(), draw(rng, "LSTM", D, H)
+    a, b = affine(w, "x", p["weight_ih"], p["bias_ih"]), affine(w, "h0", p["weight_hh"], p["bias_hh"])
+    v = dict(zip("ifgo", cut(w, w.node("Add", a, b), 4, H), strict=True))
+    i, f, o = (w.node("HardSigmoid" if k == other else "Sigmoid", v[k]) for k in "ifo")
+    c = w.node("Add", w.node("Mul", f, "c0"), w.node("Mul", i, w.node("Tanh", v["g"])))
+    proto = step_model(w, [w.node("Mul", o, w.node("Tanh", c)), c], D, H)
+    given = draw_inputs(alone(proto), rng)
     agree(plugged(proto).run(None, given), alone(proto).run(None, given))

@@ -71,6 +71,16 @@ def test_a_scan_over_another_axis(rng, axes):
     agrees(onnx_loops.scan(rng, "GRU", axes=axes), rng)
 
 
+def test_a_scan_with_two_directions_of_one_input_stays_an_error(rng):
+    proto = onnx_loops.scan(rng, "GRU")
+    for a in only(proto.graph.node, "Scan").attribute:
+        if a.name == "scan_input_directions":
+            a.ints.append(0)
+    for make in (alone, plugged):
+        with pytest.raises(Exception, match="Number of entries in 'scan_input_directions' was 2"):
+            make(proto)
+
+
 def test_a_scan_of_a_constant(rng):
     proto = onnx_loops.scan(rng, "LSTM")
     constant_x(proto, rng)

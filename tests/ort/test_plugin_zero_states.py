@@ -133,6 +133,8 @@ def other_first_step(rng, kind, fault):
         new = step(w, kind, q, x, state[: 1 + (kind == "LSTM")])
         if count == 1 and fault == "negative h":
             new = (w.node("Neg", new[0]), *new[1:])
+        if count == 1 and fault == "negative c":
+            new = (new[0], w.node("Neg", new[1]))
         if count == 1 and fault == "another h":
             new = (w.node("Add", new[0], w.array(np.full(H, 0.5))), *new[1:])
         return new
@@ -145,9 +147,13 @@ def other_first_step(rng, kind, fault):
     return unrolled(w, advance, (w.array(first), w.array(first)), steps=5)
 
 
-@pytest.mark.parametrize("fault", ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "negative h", "another h",
-                                   "a state that is not 0", "rows that differ"])  # fmt: skip
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+FAULTS = ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "negative h", "another h",
+          "a state that is not 0", "rows that differ"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind, fault", [*((kind, fault) for kind in ("LSTM", "GRU") for fault in FAULTS), ("LSTM", "negative c")]
+)
 def test_another_first_step_is_no_part_of_the_chain(rng, tmp_path, kind, fault):
     """weight_hh does not matter, because the state is 0."""
     others = check(other_first_step(rng, kind, fault), rng, tmp_path, steps=5)
