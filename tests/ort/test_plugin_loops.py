@@ -223,6 +223,14 @@ def edited(rng, fault):
     casts = [n for n in body.node if n.op_type == "Not"]
     if fault == "the number of steps as an output":
         proto.graph.output.append(helper.make_tensor_value_info(node.output[0], 6, ()))
+    made = {n.output[0]: n for n in body.node}
+    if fault == "another value kept":  # zeros, where the mask is false
+        for name in made[body.output[3].name].input:
+            made[name].input[:] = ["zero_in" if v == "h_in" else v for v in made[name].input]
+    if fault == "c without its mask":
+        products = [made[name] for name in made[body.output[4].name].input]
+        (new,) = (v for n in products if "c_in" not in n.input for v in n.input if made[v].op_type != "Cast")
+        body.output[4].name = new
     if fault == "counter from 1":
         (start,) = (a for a in proto.graph.initializer if a.name == node.input[2])
         start.CopyFrom(numpy_helper.from_array(np.array(1, np.int32), start.name))
@@ -240,13 +248,15 @@ def edited(rng, fault):
 
 
 CARRIED = "a value that the loop carries is no state of the step"
+MASK = "the states or the mask of the loop are not those of a recurrent layer"
 INDEX = "the body does not read one step of x, forwards or backwards"
 
 
 @LOOPS
 @pytest.mark.parametrize("fault, reason", [
     ("states swapped", CARRIED), ("the number of steps as an output", CARRIED), ("counter from 1", INDEX),
-    ("counter by 2", INDEX), ("another mask", CARRIED),
+    ("another value kept", CARRIED), ("c without its mask", MASK), ("counter by 2", INDEX),
+    ("another mask", CARRIED),
 ])  # fmt: skip
 def test_another_loop_of_keras_is_left(rng, tmp_path, capfd, fault, reason):
     proto = edited(rng, fault)
