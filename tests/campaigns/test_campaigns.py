@@ -19,7 +19,7 @@ BEST = lnrnn.cpu_info()["available"][0]
 QUICK = {
     "digest": [f"digest --isa {BEST}"],
     "faults": [
-        "memory objects files sizes address processes kill interrupt",
+        "memory objects files sizes", "address processes kill interrupt",
         "memory objects --only new --every 1",
     ],
     "fuzz": ["fuzz --workers 1"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
@@ -50,16 +49,6 @@ def recurrent(
     given |= {"lens": (INT32, ("B",))} if lengths else {}
     given |= {each: (FLOAT, None) for each in names} if states else {}
     return model([node], given, [o for o in outputs if o], own, opset, producer)
-
-
-def with_nodes(proto, nodes, outputs):
-    """Returns a copy of a model with more nodes at its end, and these outputs."""
-    result = onnx.ModelProto()
-    result.CopyFrom(proto)
-    result.graph.node.extend(nodes)
-    del result.graph.output[:]
-    result.graph.output.extend(helper.make_tensor_value_info(name, FLOAT, None) for name in outputs)
-    return result
 
 
 def constant(name, value):
