@@ -323,3 +323,35 @@ cdef inline object new_floats(cnp.npy_intp *dims, int ndim, size_t width):
     """Returns a new array with the axes dims (ndim) and a last axis of this width. Writes dims[ndim]."""
     dims[ndim] = width
     return empty_of(ndim + 1, dims, cnp.NPY_FLOAT32, cnp.PyArray_MultiplyList(dims, ndim + 1) * sizeof(float))
+
+
+def same_objects(list attributes, list names, list sizes, list items, list tensors):
+    """Returns whether all values in lists of lnrnn.torch's Settings are the same objects, and tensors have the same versions.
+
+    If not, values may still be equal."""
+    cdef tuple entry
+    cdef list tensor
+    cdef Py_ssize_t more
+    for entry in attributes:
+        if getattr(entry[0], entry[1], entry) is not entry[2]:  # entry: the attribute is absent
+            return False
+    for entry in names:
+        own = entry[0].__dict__
+        more = len(own) - len(entry[1])
+        if more:
+            for name in entry[2]:
+                more -= name in own
+        if more:
+            return False
+    for entry in sizes:
+        if len(entry[0]) != entry[1]:
+            return False
+    for entry in items:
+        of, key = entry[0], entry[1]
+        now = of.get(key, entry) if isinstance(of, dict) else of[key]  # lists have the recorded lengths
+        if now is not entry[2]:
+            return False
+    for tensor in tensors:
+        if tensor[1] == -1 or tensor[0]._version != tensor[1]:
+            return False
+    return True

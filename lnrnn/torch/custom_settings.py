@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._core import same_objects
+
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 # Attributes that are not compared: those of every module, such as its submodules, and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
@@ -103,8 +105,11 @@ class Settings:
 
     def hold(self, training: bool) -> bool:
         """Returns whether nothing has changed. training: whether modules may be in training mode."""
-        for _ in self.changed():
-            return False
+        lists = self._attributes, self._names, self._sizes, self._items, self._tensors
+        compiling = torch.compiler.is_compiling()  # torch.compile traces Python only
+        if compiling or self._sets or self._arrays or not same_objects(*lists):
+            for _ in self.changed():
+                return False
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
