@@ -119,7 +119,7 @@ def score(
                 if target.complete:
                     finish(target)
         listed = None
-        if request.skip:
+        if request.skip and report.files:
             listed = request.bad_rows(Input("", "") if folder else files[0])
         report.summary(output, listed, folder)
     return report.bad_files

@@ -13,7 +13,7 @@ from .inputs import Input, InputError
 
 @dataclass(frozen=True)
 class Long:
-    """The columns of a step beside its features. time: None keeps the order of rows.
+    """The columns of a step that are no features. time: None keeps the order of rows.
 
     counts: how many sequences begin in each row group.
     """

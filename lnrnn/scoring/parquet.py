@@ -7,6 +7,7 @@ damaged or belongs to another row group, the row group is computed again.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -164,17 +165,27 @@ class Part:
                 self.path, self.schema, compression="none", use_dictionary=False, write_statistics=False,
                 write_page_checksum=True,
             )  # fmt: skip
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        with self._named():
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def close(self, facts: Facts) -> str | None:
         """Returns the path when all data are on the disk, or None if nothing was written."""
         if self._writer is None:
             return None
         self._writer.add_key_value_metadata({KEY: json.dumps(facts)})
-        self._writer.close()
-        with open(self.path, "rb") as file:
-            os.fsync(file.fileno())
+        with self._named():
+            self._writer.close()
+            with open(self.path, "rb") as file:
+                os.fsync(file.fileno())
         return self.path
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A context that gives errors, such as of a full disk, the name of the file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), self.path) from error
 
 
 def facts_of(file: Any) -> dict[str, Any]:

@@ -154,11 +154,22 @@ def test_files_have_their_own_ids(folder, sequences, capsys):
     assert score(folder, source="in", output="out") == 0  # complete files are read again for their ids
 
 
-def test_bad_sequences_are_named_by_id(folder, sequences, capsys):
+def test_an_id_of_another_file_is_refused_in_each_row_group(folder, sequences, capsys):
     table = steps(sequences)
+    (folder / "in").mkdir()
+    pq.write_table(table[:4], folder / "in" / "a.parquet")
+    pq.write_table(pa.concat_tables([table[4:5], table[:1]]), folder / "in" / "b.parquet", row_group_size=1)
+    assert score(folder, source="in", output="out") == 2
+    assert "b.parquet, row group 1: id = 0 is also in row group 0 of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_bad_sequences_are_named_by_id(folder, sequences, capsys, missing):
+    table = steps(sequences)
+    table = table.set_column(1, "time", table["time"].cast(pa.float64()))
     rows = table.to_pylist()
     rows[3]["b"] = None  # of sequence 0
-    rows[20]["time"] = None  # of 4, whose rows are 13 to 24
+    rows[20]["time"] = missing  # of 4, whose rows are 13 to 24
     pq.write_table(pa.Table.from_pylist(rows, table.schema), folder / "in.parquet", row_group_size=7)
     assert score(folder) == 2
     assert "in.parquet, row group 0, row 0 (id = 0), columns 'a', 'b', 'c': in 'b', step 3 holds a null" in (

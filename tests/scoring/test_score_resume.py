@@ -179,6 +179,23 @@ def test_an_interrupted_run_continues(begun, monkeypatch, what):
     assert begun[2].read_bytes() == whole(begun)
 
 
+@pytest.mark.parametrize("size", [400, 3000, 6000])
+def test_a_file_that_cannot_grow_is_named_and_the_next_run_continues(files, capsys, rng, size):
+    """The first file of more bytes is the manifest, a part or the output."""
+    sequence_files.write(files[1], rng, [30] * 60, D, row_group_size=8)
+    resource = pytest.importorskip("resource")
+    want, limits = whole(files, "--into", "all"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        assert cli.main(words(files, "--into", "all")) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "File too large" in said and str(files[2]) in said, said
+    assert not files[2].exists()
+    assert cli.main(words(files, "--into", "all")) == 0 and files[2].read_bytes() == want
+
+
 def test_a_run_continues_with_another_number_of_processes(begun):
     assert cli.main(words(begun, "--workers", "2")) == 0
     assert begun[2].read_bytes() == whole(begun)

@@ -1,8 +1,103 @@
-"""Tests that clusters of Dask and Ray give the bits of one process, even if a worker is killed."""
+"""Tests that clusters give the bits of one process, and that killed runs of `lnrnn score` continue.
 
+clusters: `lnrnn score` on Dask and Ray. maps: a Scorer in Dask's map_partitions and Ray's map_batches. spark:
+a Scorer in Spark's mapInArrow, which needs pyspark and Java. kills: SIGKILL ends `lnrnn score` over a folder,
+or one of its workers, at random moments, 50 times. The outputs must have the bytes of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
 from pathlib import Path
 
-from outcome import run_pytest
+import numpy as np
 
-PROGRAM = str(Path(__file__).with_name("clusters.py"))
-PARTS = {"clusters": lambda options: run_pytest(PROGRAM, options.pytest)}
+import lnrnn
+import sequence_files
+from outcome import Missing, Wrong, needs, run_pytest
+
+HERE = Path(__file__).parent
+KILLS, QUICK_KILLS = 50, 2
+
+
+def clusters(options):
+    return run_pytest(str(HERE / "clusters.py"), options.pytest)
+
+
+def maps(options):
+    return run_pytest(str(HERE / "maps.py"), options.pytest)
+
+
+def spark(options):
+    needs("java")
+    if importlib.util.find_spec("pyspark") is None:
+        raise Missing("needs pyspark")
+    return run_pytest(str(HERE / "spark.py"), options.pytest)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Returns the bytes of all files in a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def kills(options) -> dict[str, int]:
+    folder, chance = options.folder / "kills", random.Random(options.seed)
+    shutil.rmtree(folder, ignore_errors=True)
+    rng = np.random.default_rng(options.seed)
+    for k in range(2 if options.quick else 8):
+        path = folder / "in" / f"day={k % 3}" / f"{k}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sequence_files.write(path, rng, rng.integers(0, 90, 400), 16, row_group_size=50, null=(3,))
+    model = folder / "m.safetensors"
+    lnrnn.LSTM(16, 128, seed=0).save(model)
+
+    def start(output: str) -> subprocess.Popen:
+        words = [model, folder / "in", folder / output, "--column", "x", "--bad", "skip", "--workers", "2"]
+        return sequence_files.command("score", *words)
+
+    def outputs(name: str) -> list[dict[str, bytes]]:
+        return [contents(folder / name), contents(folder / f"{name}.bad")]
+
+    began = time.monotonic()
+    if sequence_files.ended(start("undisturbed"))[0]:
+        raise Wrong("the undisturbed run failed")
+    seconds = time.monotonic() - began
+    want, left = outputs("undisturbed"), QUICK_KILLS if options.quick else KILLS
+    figures = {"kills of the command": 0, "kills of a worker": 0, "complete outputs": 0}
+    run = start("out")
+    while True:
+        if left:
+            time.sleep(chance.uniform(0, seconds))
+        below = sequence_files.descendants(run.pid)
+        workers = [pid for pid, words in below.items() if "spawn_main" in words]
+        if left and run.poll() is None:
+            left -= 1
+            if workers and chance.random() < 0.3:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+                figures["kills of a worker"] += 1
+            else:
+                run.kill()
+                run.communicate()
+                figures["kills of the command"] += 1
+                run = start("out")
+            continue
+        code, _, said = sequence_files.ended(run, 600)
+        if code:
+            raise Wrong(f"exit {code}: {said}")
+        if outputs("out") != want:
+            raise Wrong("the outputs differ from those of the undisturbed run")
+        figures["complete outputs"] += 1
+        if not left:
+            return figures
+        for name in ("out", "out.bad"):
+            shutil.rmtree(folder / name)
+        run = start("out")
+
+
+PARTS = {"clusters": clusters, "maps": maps, "spark": spark, "kills": kills}

@@ -1,0 +1,215 @@
+"""Tests a Scorer in mapInArrow on a Spark cluster of two workers, which may be killed or differ.
+
+pytest tests/campaigns/engines/spark.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lnrnn
+import sequence_files
+from networks import network
+
+pytest.importorskip("safetensors")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pyspark = pytest.importorskip("pyspark")
+sql = pytest.importorskip("pyspark.sql")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Spark warns about pandas, and leaves sockets open
+
+D, ROWS = 3, 400
+HOME = Path(pyspark.__file__).parent
+SCHEMA = "id long, x array<array<float>>, x_last array<float>"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Returns paths of a model and of an input of 16 row groups, and the results by id."""
+    folder = tmp_path_factory.mktemp("spark")
+    model, source = folder / "m.safetensors", folder / "in.parquet"
+    network(D, 64, cell="LSTM").save(model)
+    rng = np.random.default_rng(0)
+    table = sequence_files.write(source, rng, rng.integers(0, 60, ROWS), D, row_group_size=25, null=(7, 8))
+    got = lnrnn.Scorer(model, "x")(table)
+    return model, source, dict(zip(got["id"].to_pylist(), got["x_last"].to_pylist(), strict=True))
+
+
+class Cluster:
+    """A master and two workers with one core each. isas: the value of LNRNN_ISA of each worker."""
+
+    def __init__(self, folder, isas):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"spark://127.0.0.1:{free.getsockname()[1]}"
+        own = [str(sequence_files.ROOT), str(HOME.parent), os.environ.get("PYTHONPATH", "")]
+        self.environment = {
+            **os.environ, "PYTHONPATH": os.pathsep.join(own), "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1",
+        }  # fmt: skip
+        self.folder, self.processes = folder, []
+        port = self.address.rpartition(":")[2]
+        self._start("Master", {}, "master.Master", "--port", port)
+        for k, isa in enumerate(isas):
+            words = self.address, "--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work{k}")
+            self._start(f"worker{k}", {"LNRNN_ISA": isa} if isa else {}, "worker.Worker", *words)
+
+    def _start(self, name, environment, program, *words):
+        spark = str(HOME / "bin/spark-class"), f"org.apache.spark.deploy.{program}"
+        with open(self.folder / f"{name}.log", "wb") as log:
+            self.processes.append(
+                subprocess.Popen(
+                    [*spark, *words, "--host", "127.0.0.1", "--webui-port", "0"],
+                    env=self.environment | environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
+            )
+
+    def workers(self, text):
+        """Returns the processes of the workers' executors with this text in their command."""
+        found = {}
+        for process in self.processes[1:]:
+            found |= sequence_files.descendants(process.pid)
+        return [pid for pid, words in found.items() if text in words]
+
+    def session(self, **more):
+        os.environ.update({key: self.environment[key] for key in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")})
+        builder = sql.SparkSession.builder.master(self.address).config("spark.ui.enabled", "false")
+        options = {
+            "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1",
+            "spark.sql.files.maxPartitionBytes": "65536",
+            "spark.executorEnv.PYTHONPATH": self.environment["PYTHONPATH"],
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "37", **more,
+        }  # fmt: skip
+        for name, value in options.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        # Wait until both executors are there: otherwise one of them may compute all.
+        deadline = time.monotonic() + 120
+        while len(self.workers("CoarseGrainedExecutorBackend")) < 2:
+            assert time.monotonic() < deadline, "no executors"
+            time.sleep(0.2)
+        return session
+
+    def end(self):
+        for process in self.processes[::-1]:
+            for pid in sequence_files.descendants(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), [None, None])
+    session = cluster.session()
+    yield cluster, session
+    session.stop()
+    cluster.end()
+
+
+def results(frame):
+    return {row["id"]: row["x_last"] for row in frame.collect()}
+
+
+@pytest.mark.parametrize("partitions", [None, 1, 7])
+def test_results_have_equal_bits_for_any_partitions(files, spark, partitions):
+    model, source, want = files
+    frame = spark[1].read.parquet(str(source))
+    frame = frame if partitions is None else frame.repartition(partitions)
+    scorer = lnrnn.Scorer(model, "x")
+    assert results(frame.mapInArrow(scorer, SCHEMA)) == want
+
+
+def test_the_program_of_the_page_runs(files, spark):
+    """The page is docs/scoring.md."""
+    names = {"spark": spark[1], "scorer": lnrnn.Scorer(files[0], "x")}
+    exec(sequence_files.of_the_docs("Spark").replace('"in.parquet"', repr(str(files[1]))), names)
+    assert results(names["scored"]) == files[2]
+
+
+def test_both_workers_compute(files, spark):
+    def where(tables):
+        time.sleep(1)
+        for table in tables:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getppid()] * len(table)})
+
+    frame = spark[1].read.parquet(str(files[1])).repartition(8).mapInArrow(where, "pid long")
+    assert len({row["pid"] for row in frame.collect()}) == 2
+
+
+def test_a_killed_worker_is_replaced(files, spark, tmp_path):
+    """First a Python process is killed while it computes, and then an executor between two jobs."""
+    model, source, want = files
+    cluster, session = spark
+    scorer, mark = lnrnn.Scorer(model, "x"), str(tmp_path / "killed")
+
+    def scored(tables):
+        for table in tables:
+            if 40 in table.column(0).to_pylist() and not os.path.exists(mark):
+                open(mark, "x").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield from scorer(iter([table]))
+
+    frame = session.read.parquet(str(source)).repartition(8)
+    assert results(frame.mapInArrow(scored, SCHEMA)) == want and os.path.exists(mark)
+    os.kill(cluster.workers("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
+    assert results(frame.mapInArrow(scorer, SCHEMA)) == want
+
+
+def test_a_poison_row_is_named_or_null(files, spark, tmp_path):
+    model, source, want = files
+    table = pq.read_table(source)
+    rows = table["x"].to_pylist()
+    rows[123] = [[1.0, 2.0]]
+    kind = pa.list_(pa.list_(pa.float32()))
+    pq.write_table(table.set_column(1, "x", pa.array(rows, kind)), tmp_path / "bad.parquet")
+    frame = spark[1].read.parquet(str(tmp_path / "bad.parquet")).repartition(4)
+    with pytest.raises(Exception, match=r"\(id = 123\): step 0 has 2 numbers, the model takes 3"):
+        frame.mapInArrow(lnrnn.Scorer(model, "x", id_column="id"), SCHEMA).collect()
+    scorer = lnrnn.Scorer(model, "x", bad="null")
+    got = frame.mapInArrow(scorer, SCHEMA + ", x_last_error string").collect()
+    assert {row["id"]: row["x_last"] for row in got} == want | {123: None}
+    reasons = [row["x_last_error"] for row in got if row["x_last_error"] is not None]
+    assert reasons == ["step 0 has 2 numbers, the model takes 3"]
+
+
+def test_another_model_or_version_is_refused(files, spark, tmp_path):
+    model = tmp_path / "m.safetensors"
+    model.write_bytes(files[0].read_bytes())
+    frame = spark[1].read.parquet(str(files[1]))
+    scorer = lnrnn.Scorer(model, "x")
+    network(D, 64, cell="LSTM", seed=5).save(model)
+    with pytest.raises(Exception, match="m.safetensors has changed: its SHA-256 was"):
+        frame.mapInArrow(scorer, SCHEMA).collect()
+    old = lnrnn.Scorer(files[0], "x")
+    object.__setattr__(old, "version", "0.0.1")
+    with pytest.raises(Exception, match="and the Scorer is of lnrnn 0.0.1"):
+        frame.mapInArrow(old, SCHEMA).collect()
+
+
+def test_a_worker_with_another_kernel_set_is_refused(files, spark, tmp_path):
+    """By default Spark would repeat its tasks on the other worker, which gives the right results."""
+    spark[1].stop()
+    own, *others = lnrnn.cpu_info()["available"]
+    cluster = Cluster(tmp_path, [None, others[-1]])
+    try:
+        session = cluster.session(**{"spark.task.maxFailures": "1"})
+        frame = session.read.parquet(str(files[1])).repartition(8)
+        with pytest.raises(Exception, match=f"has the kernel set {others[-1]}, and the Scorer is for {own}"):
+            frame.mapInArrow(lnrnn.Scorer(files[0], "x"), SCHEMA).collect()
+        session.stop()
+    finally:
+        cluster.end()
