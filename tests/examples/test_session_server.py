@@ -35,6 +35,14 @@ def model(tmp_path_factory):
     return path
 
 
+def until(done):
+    """Waits until done() is true, at most 30 s, and returns whether it is."""
+    end = time.monotonic() + 30
+    while not done() and time.monotonic() < end:
+        time.sleep(0.05)
+    return done()
+
+
 def joined_again(port, name, how):
     """Joins a session whose old connection has just ended: the server may not have noticed that yet."""
     for _ in range(100):
@@ -157,7 +165,7 @@ def test_a_store_that_fails_stops_no_session(model, rng, tmp_path, fault):
         path, store = redis_server(Path(short))
         try:
             with running(model, "--store", f"unix://{path}", "--checkpoint", "1") as (process, port, _):
-                ann, bob = Client(port, "ann"), Client(port, "bob")
+                ann, bob, cat = Client(port, "ann"), Client(port, "bob"), Client(port, "cat")
                 np.testing.assert_array_equal(ann.step(x[0]), streams[0](x[:1])[0])
                 if fault == "full":
                     with redis.Redis(unix_socket_path=str(path)) as database:
@@ -168,7 +176,7 @@ def test_a_store_that_fails_stops_no_session(model, rng, tmp_path, fault):
                 np.testing.assert_array_equal(bob.step(x[0]), streams[1](x[:1])[0])
                 assert "the store failed to" in (text := Client(port, "eve").joined) and "'eve'" in text
                 np.testing.assert_array_equal(ann.step(x[1]), streams[0](x[1:2])[0])
-                ann.close()
+                ann.close(), cat.close()
                 time.sleep(0.1)
                 np.testing.assert_array_equal(bob.step(x[1]), streams[1](x[1:2])[0])
                 assert "the store failed to" in Client(port, "ann").joined
@@ -183,6 +191,8 @@ def test_a_store_that_fails_stops_no_session(model, rng, tmp_path, fault):
                 ann = joined_again(port, "ann", "restored 2")  # no step is lost
                 np.testing.assert_array_equal(ann.step(x[2]), streams[0](x[2:3])[0])
                 np.testing.assert_array_equal(bob.step(x[2]), streams[1](x[2:3])[0])
+                with redis.Redis(unix_socket_path=str(path)) as database:  # cat has not come back
+                    assert until(lambda: b'"parked"' in (database.hget("lnrnn:s:cat", "state") or b""))
             assert process.counts["store_errors"] >= 1 and process.counts["refused"] >= 2
             assert any(line.startswith("ann is not parked: ") for line in process.lines)
         finally:
