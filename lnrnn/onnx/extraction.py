@@ -51,7 +51,7 @@ def extracted(
     graph = onnx.helper.make_graph(
         extract.nodes,
         "part",
-        [_info(v, others.get(id(v), dtype), with_rank=unchanged) for v in inputs],
+        [_info(v, others.get(id(v), dtype), _shape(part, v) if unchanged else None) for v in inputs],
         [_info(v, dtype) for v in outputs],
         extract.initializers,
     )
@@ -65,9 +65,18 @@ def _dtype(part: Part) -> np.dtype:
     return np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
 
 
-def _info(value: onnx_ir.Value, dtype: np.dtype, with_rank: bool = False) -> onnx.ValueInfoProto:
-    """with_rank: whether the number of axes is declared, which the plug-in needs for steps."""
-    shape = [None] * len(value.shape) if with_rank and value.shape is not None else None
+def _shape(part: Part, value: onnx_ir.Value) -> list[int | None]:
+    """Returns the number of axes of an input, and the width of a mask. The plug-in needs them."""
+    if value is part.lengths:
+        return [None]
+    if value is part.mask:
+        return [1 if axis == "I" else None for axis in part.axes["mask"]]
+    return [None] * len(part.axes["x" if value is part.x else "h"])
+
+
+def _info(
+    value: onnx_ir.Value, dtype: np.dtype, shape: list[int | None] | None = None
+) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(
         value.name or "", onnx.helper.np_dtype_to_tensor_dtype(dtype), shape
     )
