@@ -184,7 +184,7 @@ def test_options_serve_several_sessions(rng):
 
 
 def test_a_path_with_spaces_and_other_letters(rng, tmp_path):
-    path = tmp_path / "ein Modell \u00fc \u65e5.onnx"
+    path = tmp_path / "my model \u00fc \u65e5.onnx"
     path.write_bytes(recurrent(rng, "GRU").SerializeToString())
     given = feed(rng, "GRU")
     for each in (path, str(path)):
