@@ -27,7 +27,7 @@ _OF_STATE = re.compile(r"hh|h2h|h_h|rec")  # in names of W_hh
 _STATE = re.compile(
     r"(?:prev|rnn|s?lstm|gru|hidden|last)?_?(?:h|hx|h0|hc|hidden|states?|carry)(?:_?(?:prev|t|0|tm1|t_1))?"
 )
-_Conv = torch.nn.modules.conv._ConvNd  # streamed convolutions take states too
+_CONV = torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d  # streamed convolutions take states too
 _JOINS = {"cat", "concat", "concatenate", "hstack"}
 _ADVICE = "lnrnn.from_torch(module) may find its equation, which a module of lnrnn.torch can then compute"
 
@@ -69,7 +69,7 @@ def why_unknown(module: torch.nn.Module, by_name: bool) -> str | None:
 
 def _near(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yields the module's own parameters, and those of its parts of class Linear, with their names."""
-    if not isinstance(module, _Conv):
+    if not isinstance(module, _CONV):
         yield from module.named_parameters(recurse=False)
     for name, part in module.named_children():
         if isinstance(part, torch.nn.Linear):
