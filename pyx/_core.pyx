@@ -9,7 +9,7 @@ cimport numpy as cnp
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongAndOverflow
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from cpython.pystate cimport PyThreadState
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF

@@ -51,11 +51,11 @@ cdef lnrnn_dl_functions *exchange = NULL  # if NULL, `look` reads attributes of 
 def use_torch(tensor, dtype, to_tensor, threads, tuple active, dict forward_ad, exchange_api):
     """Sets torch's Tensor, float32, from_numpy and get_num_threads, and functions that return a true value if a mode is active.
 
-    forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or None."""
+    forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or another object."""
     global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange
     torch_tensor, float32, from_numpy, torch_threads, modes = tensor, dtype, to_tensor, threads, active
     derivatives, exchange = forward_ad, NULL
-    if exchange_api is not None:
+    if PyCapsule_IsValid(exchange_api, b"dlpack_exchange_api"):
         exchange = <lnrnn_dl_functions *>PyCapsule_GetPointer(exchange_api, b"dlpack_exchange_api")
         if exchange.version[0] != 1:
             exchange = NULL
