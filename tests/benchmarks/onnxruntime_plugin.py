@@ -4,9 +4,9 @@
 
 A row is a model. The columns are microseconds of a call in the runtime alone and with the plug-in, and their
 ratio. The least time of many calls counts, so other processes disturb little. The two sessions take turns,
-with bound inputs and outputs. Their answers are compared first. The row "empty" is a session of one Identity:
-what a call costs without work. Rows of bfloat16 and int8 compare with float32 in the runtime, and print the
-largest difference.
+with bound inputs and outputs. Their answers are compared first. The row "empty" is a session of one Identity,
+for the cost of a call without work. Rows of bfloat16 and int8 compare with float32 in the runtime, and print
+the largest difference.
 """
 
 from __future__ import annotations
