@@ -22,7 +22,7 @@ PACKAGE = Path(lnrnn.__file__).parent
 
 def test_dir_shows_only_the_public_names():
     shown = [name for name in dir(lnrnn) if not (name.startswith("__") and name.endswith("__"))]
-    assert sorted(shown) == sorted([*lnrnn.__all__, "onnx", "torch"])
+    assert sorted(shown) == sorted([*lnrnn.__all__, "onnx", "onnxruntime", "torch"])
     assert {"__version__", "__doc__", "__file__"} <= set(dir(lnrnn))
     assert all(hasattr(lnrnn, name) for name in lnrnn.__all__)
 
@@ -30,13 +30,14 @@ def test_dir_shows_only_the_public_names():
 def test_optional_parts_are_imported_when_they_are_used():
     code = """
 import sys, lnrnn
-later = "lnrnn.data", "lnrnn.importers", "lnrnn.onnx", "lnrnn.scoring", "lnrnn.torch"
+later = "lnrnn.data", "lnrnn.importers", "lnrnn.onnx", "lnrnn.onnxruntime", "lnrnn.scoring", "lnrnn.torch"
 print([name for name in later if name in sys.modules])
-lnrnn.Scorer, lnrnn.data, lnrnn.from_keras, lnrnn.from_torch, lnrnn.from_onnx
+lnrnn.Scorer, lnrnn.data, lnrnn.from_keras, lnrnn.from_torch, lnrnn.from_onnx, lnrnn.onnxruntime.ep_name
 print([name for name in later if name in sys.modules], lnrnn.from_torch is lnrnn.from_torch)
-print({"onnx", "onnx_ir"} & set(sys.modules))
+print({"onnx", "onnx_ir", "onnxruntime"} & set(sys.modules))
 """
-    assert said(code) == "[]\n['lnrnn.data', 'lnrnn.importers', 'lnrnn.onnx', 'lnrnn.scoring'] True\nset()"
+    parts = ["lnrnn.data", "lnrnn.importers", "lnrnn.onnx", "lnrnn.onnxruntime", "lnrnn.scoring"]
+    assert said(code) == f"[]\n{parts} True\nset()"
 
 
 def test_source_code_that_is_not_compiled_says_so(tmp_path):
