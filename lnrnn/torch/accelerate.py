@@ -123,7 +123,8 @@ def accelerate(
     torch.nn's, and equal to it in dicts and sets. So isinstance(module, torch.nn.LSTM) remains true.
     Arguments and results are the same, with PackedSequence, unbatched input, and dropout between layers (with
     torch's masks). torch.nn's forward still computes calls on another device or dtype, under autocast,
-    torch.func and torch.jit.trace. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
+    torch.func and torch.jit.trace. It also computes small calls with gradients of some modules, where it is
+    faster, and the report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
     set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Calls keep packed weights. A call packs them again after a change: of a parameter's address or layout, of
@@ -336,6 +337,9 @@ def _replacement(module: Any) -> str:
         )
     if missing:
         what += f", once its model has set {', '.join(missing)}"
+    small = module.small_calls()
+    if small is not None:
+        what += f"; torch computes calls with gradients of {small}, where it is faster"
     return what
 
 

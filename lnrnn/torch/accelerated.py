@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -69,9 +70,10 @@ class Accelerated(Keeping):
 
         It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
         under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses. Small calls of few steps with gradients are
-        faster in torch, which computes them. The property may be set. "torch" uses torch.nn's forward for all
-        calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
+        x or states that are empty, or that torch.nn refuses. Small calls with gradients are faster in torch,
+        which computes them: `small_calls()` says which. The property may be set. "torch" uses torch.nn's
+        forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None
+        restores the default.
         """
         if self._engine is not None:
             return self._engine
@@ -97,6 +99,14 @@ class Accelerated(Keeping):
             f"torch.jit.script cannot compile {type(self).__name__} of lnrnn.torch.accelerate: call "
             "restore() of its report first, or use torch.jit.trace"
         )
+
+    def small_calls(self) -> str | None:
+        """Returns which calls with gradients torch computes, because it is faster; None if there are none."""
+        _, steps, numbers = self._small
+        rows = math.ceil(numbers / self.input_size) - 1
+        if rows < 1:
+            return None
+        return f"up to {rows} sequences" if self._steps else f"up to {steps} steps and {rows} frames"
 
     @staticmethod
     def _names(module: Any) -> list[str]:

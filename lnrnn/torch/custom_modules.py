@@ -24,7 +24,7 @@ from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
 from ..rnn import functional
 from ..rnn.architecture import Architecture
-from ..rnn.functional import architecture as architecture_of
+from ..rnn.functional import Served
 from ..rnn.network import architecture
 from . import operator
 from .accelerated import other_system
@@ -32,7 +32,7 @@ from .custom_checks import Differs, compare
 from .custom_mapping import Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings
 from .freshness import seen
-from .kept import Keeping, arrays, in_use, pack_again, packed
+from .kept import Keeping, arrays, in_use, keep, made, pack_again
 
 Tensor = torch.Tensor
 ONE_STEP = "one step at a time"  # in the description of a cell
@@ -56,6 +56,7 @@ class Forward:
         self._converted: list[Tensor] = []  # lnrnn's parameters
         self._record: _core.Seen | None = None  # of the module's parameters, when these were converted
         self._kept: _core.Kept | None = None
+        self._served: Served | None = None  # the last network with packed weights
         paths = dict.fromkeys(path for recipe in recipes for path in recipe.paths)
         self._owners = [(module.get_submodule(".".join(path[:-1]))._parameters, path[-1]) for path in paths]
         self._names = [*inspect.signature(module.forward).parameters]
@@ -117,18 +118,23 @@ class Forward:
             return None
         if form.step:
             x, start = x[None], [s[None] for s in start]
-        y, *ends = operator.run(self._network, x, start, None, parameters)
-        if self._record is not None and not torch.is_grad_enabled():
-            self._keep(form)
+        y, *ends = operator.run(self._network, x, start, None, parameters, module=self)
         return y, ends
 
-    def _keep(self, form: Form) -> None:
-        """Keeps the packed weights for the next calls without gradients."""
-        made = architecture_of(self._network)
-        served = packed(self._network, self._converted, (), None)
-        ready = served.snapshot.compiled() if made.cell.parts == 1 else None
-        pair, step = len(made.cell.state_names) > 1, form.step > 0
-        self._kept = _core.Kept(self._network, None, self._record, served, ready, pair, step)
+    def _packed(
+        self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
+    ) -> Served:
+        """Does the same as Keeping's. parameters: the result of `_parameters`."""
+        own, kept = parameters is self._converted, self._kept
+        if own and kept is not None and kept.network == network:
+            return kept.served  # type: ignore[no-any-return]
+        self._served = made(network, parameters, (), None, self._served)
+        if own:
+            self._kept = keep(network, None, self._record, self._served, self._forms[0].step > 0)
+        return self._served
+
+    def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> None:
+        """Returns no packed weights: calls with gradients pack them."""
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
         """Returns the arguments of a call in the order of the module's forward; None if some are absent."""
@@ -172,15 +178,9 @@ class Forward:
         if self._record is not None and self._record.holds(sources):
             return self._converted
         record = seen(sources, True)
-        new = [recipe.parameter(self._module) for recipe in self._recipes]
-        if record is None:  # old tensors with equal numbers are reused, because packed weights belong to them
-            kept = self._converted if len(self._converted) == len(new) else new
-            new = [
-                mine if recipe.whole or not torch.equal(mine, old) else old
-                for recipe, mine, old in zip(self._recipes, new, kept, strict=True)
-            ]
-        self._record, self._converted, self._kept = record, new, None
-        return new
+        self._converted = [recipe.parameter(self._module) for recipe in self._recipes]
+        self._record, self._kept = record, None
+        return self._converted
 
     def _stale(self) -> list[str]:
         """Does the same as Keeping's, with the names of the module's own parameters."""
@@ -189,7 +189,10 @@ class Forward:
         if self._record is not None and self._record.holds(sources):
             with torch.no_grad():
                 now = arrays([recipe.parameter(self._module) for recipe in self._recipes])
-            for k, network in in_use(self._converted):
+            networks = [*in_use(self._converted)]
+            if self._kept is not None:
+                networks.append((0, self._kept.served))
+            for k, network in networks:
                 for at in network.changed(now[k:]):
                     wrong |= {".".join(path) for path in self._recipes[k + at].paths}
         self._forget()
@@ -197,11 +200,11 @@ class Forward:
 
     def _forget(self) -> None:
         """Lets the next call read all weights again."""
-        pack_again([*self._converted, *self._module.parameters()])
-        self._record, self._converted, self._kept = None, [], None
+        pack_again(self._module.parameters())
+        self._record, self._converted, self._kept, self._served = None, [], None, None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_converted": [], "_record": None, "_kept": None}
+        return {**vars(self), "_converted": [], "_record": None, "_kept": None, "_served": None}
 
 
 def stale(module: torch.nn.Module) -> list[str]:

@@ -1,9 +1,13 @@
-"""Packed weights, which are kept between calls without gradients: by first parameter, and by module."""
+"""Packed weights, which are kept between calls without gradients: by module, or by first parameter.
+
+A module keeps those of its own parameters. So no weak reference to these exists, and
+torch.utils.swap_tensors can swap them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.autograd import forward_ad
@@ -30,6 +34,22 @@ def arrays(tensors: Sequence[Any]) -> list[Any]:
         ]
 
 
+def made(
+    network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None,
+    former: Served | None,
+) -> Served:  # fmt: skip
+    """Returns a network with packed weights: `former`, if its weights have the same bytes, or a new one."""
+    given = architecture(network), arrays(parameters), arrays(statistics), overrun, dtype_of(network)
+    return former if former is not None and former.fits(*given) else Served(*given)
+
+
+def keep(network: str, overrun: str | None, record: _core.Seen | None, served: Served, step: bool) -> Any:
+    """Returns the object that runs calls with these packed weights while `record` holds. step: of a cell."""
+    cell = architecture(network).cell
+    ready = served.snapshot.compiled() if cell.parts == 1 and overrun is None else None
+    return _core.Kept(network, overrun, record, served, ready, len(cell.state_names) > 1, step)
+
+
 # --- by first parameter -------------------------------------------------------------------------------------
 
 
@@ -43,25 +63,17 @@ _served: Any = WeakTensorKeyDictionary()
 
 
 def packed(
-    network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None,
-    former: Served | None = None,
-) -> Served:  # fmt: skip
-    """Returns a network with packed weights, which is packed again only if the tensors have changed.
-
-    former: another network that may have the same weights, or None.
-    """
+    network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
+) -> Served:
+    """Returns a network with packed weights, which is packed again only if the tensors have changed."""
     arch, dtype, tensors = architecture(network), dtype_of(network), [*parameters, *statistics]
     entry = _served.get(parameters[0])
     if entry is not None and entry.record is not None and entry.served.computes(arch, overrun, dtype):  # noqa: SIM102
         if entry.record.holds(tensors):
             return entry.served  # type: ignore[no-any-return]
     record = seen(tensors)
-    given = arch, arrays(parameters), arrays(statistics), overrun, dtype
-    for found in (None if entry is None else entry.served, former):
-        if found is not None and found.fits(*given):
-            break
-    else:
-        found = Served(*given)
+    former = None if entry is None else entry.served
+    found = made(network, parameters, statistics, overrun, former)
     _served[parameters[0]] = _Entry(record, found)
     return found
 
@@ -107,15 +119,27 @@ use_exchange(EXCHANGE)
 
 def forget(part: torch.nn.Module) -> None:
     """Lets the next call of a module read all weights, also computed ones, buffers and other attributes."""
-    vars(part).pop("_kept", None)
+    for name in ("_kept", "_kept_to_train"):
+        vars(part).pop(name, None)
     computed.forget(part)
     pack_again((*part._parameters.values(), *part._buffers.values(), *vars(part).values()))
+
+
+class Packs(Protocol):
+    """An object that keeps packed weights for operator.run: a Keeping, or a Forward of a custom module."""
+
+    def _packed(
+        self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
+    ) -> Served: ...
+
+    def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None: ...
 
 
 class Keeping(torch.nn.Module):
     """The base of modules that keep packed weights."""
 
     _kept: _core.Kept | None = None
+    _kept_to_train: _core.Kept | None = None  # if calls without gradients have other weights
     _frozen: bool = False
     _steps: bool = False  # whether a call is one step
 
@@ -142,13 +166,14 @@ class Keeping(torch.nn.Module):
     def _stale(self) -> list[str]:
         """Lets the next call read all weights. Returns the names of those written without notice."""
         own: dict[str, Any] = self._parameters
-        known, kept = {id(t) for t in own.values()}, self._kept
+        known = {id(t) for t in own.values()}
         with torch.no_grad(), computed.without_effects(self):
             used = [*self._tensors().values()]
             networks = [*in_use(used)]
             sources = [*own.values(), *(t for t in used if id(t) not in known)]
-            if kept is not None and kept.record is not None and kept.record.holds(sources):
-                networks.append((0, kept.served))
+            for kept in (self._kept, self._kept_to_train):
+                if kept is not None and kept.record is not None and kept.record.holds(sources):
+                    networks.append((0, kept.served))
             forget(self)
             now = self._tensors()
             wrong = {k + at for k, network in networks for at in network.changed(arrays([*now.values()][k:]))}
@@ -165,8 +190,15 @@ class Keeping(torch.nn.Module):
     def _packed(
         self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
     ) -> Served:
-        """Does the same as `packed`, and keeps the result."""
-        kept, former = self._kept, None
+        """Returns a network with packed weights, and keeps it for the next call."""
+        return self._keep_packed("_kept", network, parameters, statistics, overrun, self._frozen)
+
+    def _keep_packed(
+        self, name: str, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor],
+        overrun: str | None, frozen: bool,
+    ) -> Served:  # fmt: skip
+        """Does the work of `_packed`. name: the attribute that keeps the network; frozen: as in `seen`."""
+        kept, former = getattr(self, name), None
         own: dict[str, Any] = self._parameters
         sources = [*own.values(), *statistics]
         if kept is not None:
@@ -175,13 +207,12 @@ class Keeping(torch.nn.Module):
             if record is not None and record.holds(sources):
                 return former  # type: ignore[no-any-return]
         known = {id(t) for t in sources}
-        direct = all(id(t) in known for t in parameters)  # not so if weights are computed from parameters
-        record = seen(sources, True, self._frozen) if direct else None
-        found = packed(network, parameters, statistics, overrun, former)
-        cell = architecture(network).cell
-        ready = found.snapshot.compiled() if cell.parts == 1 and not statistics else None
-        pair = len(cell.state_names) > 1
-        vars(self)["_kept"] = _core.Kept(network, overrun, record, found, ready, pair, self._steps)
+        if all(id(t) in known for t in parameters):
+            record = seen(sources, True, frozen)
+            found = made(network, parameters, statistics, overrun, former)
+        else:  # weights that are computed from parameters
+            record, found = None, packed(network, parameters, statistics, overrun)
+        vars(self)[name] = keep(network, overrun, record, found, self._steps)
         return found
 
     def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None:
@@ -193,8 +224,10 @@ class Keeping(torch.nn.Module):
         """
         kept = self._kept
         if self._frozen or dtype_of(network) != "float32":
+            if steps > FEW_STEPS:
+                return None
             exact = with_dtype(network, "float32")
-            return packed(exact, parameters, (), None).snapshot if steps <= FEW_STEPS else None
+            return self._keep_packed("_kept_to_train", exact, parameters, (), None, False).snapshot
         if steps > FEW_STEPS:
             if kept is None or kept.record is None or kept.network != network:
                 return None

@@ -33,7 +33,7 @@ from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
 from . import plain
 from .freshness import PLAIN
-from .kept import Keeping, arrays, packed
+from .kept import Packs, arrays, packed
 
 Tensor = torch.Tensor
 
@@ -61,7 +61,7 @@ def run(
     statistics: Sequence[Tensor] = (),
     overrun: str | None = None,
     training: bool = False,
-    module: Keeping | None = None,
+    module: Packs | None = None,
 ) -> list[Tensor]:
     """Calls the operator run. Returns [y, h] or [y, h, c], in training also the statistics of batch norm.
 
@@ -126,7 +126,7 @@ def _run_cpu(
     statistics: Sequence[Tensor],
     overrun: str | None,
     training: bool,
-    module: Keeping | None = None,
+    module: Packs | None = None,
 ) -> list[Tensor]:
     x_, lengths_, *start_ = arrays((x, lengths, *start))
     with _threads():
@@ -151,7 +151,7 @@ def _forward_train_cpu(
     start: Sequence[Tensor],
     lengths: Tensor | None,
     parameters: Sequence[Tensor],
-    module: Keeping | None = None,
+    module: Packs | None = None,
 ) -> list[Tensor]:
     x_, lengths_, *start_ = arrays((x, lengths, *start))
     arch = architecture(network)
@@ -267,7 +267,7 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def _results_to_derive(
-    network: str, module: Keeping | None, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
+    network: str, module: Packs | None, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
 ) -> tuple[Tensor, ...]:
     arguments = network, x, rest[:states], lengths, rest[states:]
     if _unwatched((x, lengths, *rest)):
@@ -413,7 +413,7 @@ def _derived(tensors: Sequence[Tensor]) -> bool:
 
 
 def _differentiable(
-    network: str, module: Keeping | None, states: int, lengths: Tensor | None, given: Sequence[Tensor]
+    network: str, module: Packs | None, states: int, lengths: Tensor | None, given: Sequence[Tensor]
 ) -> list[Tensor]:
     try:
         result = _applied(_Run, network, module, states, lengths, *given)

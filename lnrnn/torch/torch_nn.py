@@ -188,5 +188,5 @@ def accelerate_module(module: torch.nn.Module) -> None:
 
 def restore_module(module: torch.nn.Module) -> None:
     derived.restore_class(module)
-    for name in ("_networks", "_small", "_engine", "_kept", "_frozen"):
+    for name in ("_networks", "_small", "_engine", "_kept", "_kept_to_train", "_frozen"):
         vars(module).pop(name, None)

@@ -10,8 +10,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
 
+import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
-from mixed_models import B, H, I, T, assert_same, flat  # noqa: E402
+from mixed_models import SINGLE, B, H, I, T, assert_same, flat  # noqa: E402
+from torch_cells import Layer, LayerNormLSTMCell, shaken  # noqa: E402
 
 torch.set_num_threads(1)  # small operations take longer on several threads
 
@@ -272,6 +274,43 @@ def test_shared_parameters_and_copies():
         plain[0].weight_hh_l0.zero_()
         for mine, own in zip(again, plain, strict=True):
             assert_same(mine(x), own(x))
+
+
+SWAPPED = {
+    "RNNCell": lambda: nn.RNNCell(I, H),
+    "LSTMCell": lambda: nn.LSTMCell(I, H),
+    "GRUCell": lambda: nn.GRUCell(I, H),
+    "custom": lambda: shaken(Layer(LayerNormLSTMCell(I, H), False), int(torch.randint(999, ()))),
+    "lnrnn.torch": lambda: lnrnn.torch.LSTM(I, H),
+    "batch norm": lambda: lnrnn.torch.LSTM(I, H, norm=lnrnn.BatchNormSpec(T)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("what", SWAPPED)
+def test_parameters_that_are_swapped(what, dtype):
+    """torch swaps no tensors with weak references. Parameters of torch.nn's layers always have some."""
+    module, other = SWAPPED[what](), SWAPPED[what]()
+    x = torch.randn(B, I) if what.endswith("Cell") else torch.randn(2, B, I)
+    if what == "batch norm":
+        module(x), other(x)
+    module.eval(), other.eval()
+    plain, twin = copy.deepcopy(module), copy.deepcopy(other)
+    accelerate(module, dtype=dtype)
+    for _ in range(2):
+        with torch.no_grad():
+            before = flat(module(x))[0]
+        if what != "batch norm":
+            flat(module(x))[0].sum().backward()
+    for mine, theirs in ((module, other), (plain, twin)):
+        for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):
+            torch.utils.swap_tensors(a, b)
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            for _ in range(2):
+                got, want = flat(module(x)), flat(plain(x))
+                assert_same(got, want, SINGLE if dtype == "float32" else 0.1)
+                assert not torch.equal(got[0], before)
 
 
 def wider(m):

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import rnn as packing  # noqa: E402
 
 import lnrnn.torch  # noqa: E402
-from lnrnn.torch import accelerate  # noqa: E402
+from lnrnn.torch import accelerate, operator  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, pair  # noqa: E402
 from torch_cells import LiGRU, LiGRULayer  # noqa: E402
 
@@ -232,17 +232,51 @@ def test_shared_modules_are_reported_once():
 
 
 def test_the_report_names_all_modules():
-    report = accelerate(Tagger(num_layers=2))
+    model = Tagger(num_layers=2)
+    model.stack[0], model.stack[1] = nn.LSTM(H, H), nn.LSTM(H, H, bias=False)
+    report = accelerate(model)
     assert [name for name, _ in report.replaced] == ["encoder.rnn", "stack.0", "stack.1"]
     assert not report.left
     assert str(report).splitlines() == [
         "replaced 3, left 0",
         "  replaced encoder.rnn: AcceleratedLSTM(5, 12, num_layers=2, batch_first=True)",
-        "  replaced stack.0: AcceleratedGRU(12, 12)",
-        "  replaced stack.1: AcceleratedRNN(12, 12)",
+        "  replaced stack.0: AcceleratedLSTM(12, 12)",
+        "  replaced stack.1: AcceleratedLSTM(12, 12, bias=False)",
     ]
     assert "the model: AcceleratedGRU" in str(accelerate(nn.GRU(I, H)))
     assert str(accelerate(nn.Linear(2, 3))) == "replaced 0, left 0"
+
+
+SMALL = {
+    "GRUCell": "; torch computes calls with gradients of up to {} sequences, where it is faster",
+    "RNNCell": "; torch computes calls with gradients of up to {} sequences, where it is faster",
+    "RNN": "; torch computes calls with gradients of up to 4 steps and {} frames, where it is faster",
+    "GRU": "; torch computes calls with gradients of up to 2 steps and {} frames, where it is faster",
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_report_says_which_small_calls_stay_with_torch(name, monkeypatch):
+    module, calls = getattr(nn, name)(60, 60), []
+    ((_, what),) = accelerate(module).replaced
+    before, _, after = SMALL[name].partition("{}")
+    assert before in what and what.endswith(after)
+    most = int(what.partition(before)[2].split()[0])
+    monkeypatch.setattr(operator, "run", lambda *a, run=operator.run, **b: calls.append(0) or run(*a, **b))
+    shapes = [(most, 60), (most + 1, 60)] if "Cell" in name else [(1, most, 60), (1, most + 1, 60)]
+    for computed, shape in enumerate(shapes):
+        module(torch.randn(shape))
+        assert len(calls) == computed
+    if "Cell" not in name:
+        module(torch.randn(4 if name == "RNN" else 2, 1, 60))
+        assert len(calls) == 1
+        module(torch.randn(5 if name == "RNN" else 3, 1, 60))
+        assert len(calls) == 2
+
+
+@pytest.mark.parametrize("module", [nn.LSTM(I, H), nn.GRUCell(1000, 1000)], ids=str)
+def test_the_report_says_nothing_if_no_call_is_small(module):
+    assert str(accelerate(module)) == f"replaced 1, left 0\n  replaced the model: {module}"
 
 
 def test_bad_models_are_refused():

@@ -9,11 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import B, H, I, T, assert_same, flat  # noqa: E402
-from torch_cells import HasteGRU, shaken  # noqa: E402
+from torch_cells import HasteGRU, Layer, LayerNormLSTMCell, shaken  # noqa: E402
 
 torch.set_num_threads(1)  # small operations take longer on several threads
 
@@ -32,6 +33,15 @@ def of_other_tensors():
     return module
 
 
+def of_attributes():
+    """Returns a module that keeps its weights in attributes, as some forms of dropout of weights do."""
+    module = nn.GRU(I, H)
+    for name, p in list(module.named_parameters()):
+        delattr(module, name)
+        setattr(module, name, p.detach())
+    return module
+
+
 def batch_normed():
     module = lnrnn.torch.GRU(I, H, norm=lnrnn.BatchNormSpec(T), seed=0)
     module(torch.randn(T, 8, I))
@@ -44,7 +54,9 @@ MODULES = {
     "weight_norm of W_ih": weight_normed("weight_ih_l0"),
     "weight_norm of W_hh": weight_normed("weight_hh_l0"),
     "buffers and attributes": of_other_tensors,
+    "attributes": of_attributes,
     "custom": lambda: shaken(HasteGRU(I, H)),
+    "custom, with parameters as lnrnn's": lambda: shaken(Layer(LayerNormLSTMCell(I, H), False)),
     "lnrnn.torch": lambda: lnrnn.torch.LSTM(I, H, seed=0),
     "batch norm": batch_normed,
 }
@@ -58,8 +70,8 @@ def made(what):
 
 def write(m):
     """Changes an element of each larger tensor that is not among the 8 that calls compare."""
-    for t in (*m.parameters(), *m.buffers()):
-        if t.is_floating_point() and t.numel() > 14:
+    for t in (*m.parameters(), *m.buffers(), *vars(m).values()):
+        if isinstance(t, torch.Tensor) and t.is_floating_point() and t.numel() > 14:
             t.data.view(-1)[1] += 1
 
 
@@ -89,16 +101,16 @@ def given(what):
     return torch.randn(B, I) if what == "cell" else torch.randn(T, B, I)
 
 
+@pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("what", MODULES)
-def test_check_finds_weights_that_were_written_without_notice(what):
+def test_check_finds_weights_that_were_written_without_notice(what, checked):
     module, model = made(what)
     x = given(what)
     with torch.no_grad():
-        assert found(model, x) is None
-        before = flat(module(x))[0]
-        module(x)
-        assert found(model, x) is None
-        module(x)
+        for _ in range(2):
+            assert not checked or found(model, x) is None
+            before = flat(module(x))[0]
+            module(x)
         write(module)
         assert torch.equal(flat(module(x))[0], before)  # else this test does not show anything
         names = found(model, x)
@@ -114,6 +126,22 @@ def test_check_finds_weights_that_were_written_without_notice(what):
         assert len(weights) >= 2
 
 
+@pytest.mark.parametrize("what", sorted(MODULES))
+def test_check_finds_weights_of_calls_in_a_mode_of_torch(what):
+    """In such a mode calls pass through torch's dispatcher, which does not know the module."""
+    module, model = made(what)
+    x = given(what)
+    with torch.no_grad():
+        with FlopCounterMode(display=False):
+            before = flat(module(x))[0]
+            write(module)
+            assert torch.equal(flat(module(x))[0], before)
+        assert found(model, x)
+        with FlopCounterMode(display=False):
+            assert_same(flat(module(x))[0], flat(copy.deepcopy(module)(x))[0])
+            assert not torch.equal(flat(module(x))[0], before)
+
+
 def test_check_names_only_the_written_weights():
     module, model = made("layers")
     plain, x = nn.LSTM(I, H, 2, bidirectional=True), given("layers")
@@ -124,6 +152,21 @@ def test_check_names_only_the_written_weights():
             m.weight_hh_l1.numpy()[2, 3] += 1
     assert found(model, x) == ["model.part.weight_hh_l1"]
     assert_same(module(x), plain(x))
+
+
+def test_check_finds_weights_of_short_calls_with_gradients():
+    """Calls of few steps keep packed weights too. These are others than those of calls without gradients."""
+    module, model = made("layers")
+    accelerate(model, dtype="int8")
+    module.engine = "lnrnn"
+    x = torch.randn(2, B, I)
+    before = module(x)[0]
+    write(module)
+    assert torch.equal(module(x)[0], before)
+    assert found(model, x) == [f"model.part.{name}" for name, _ in module.named_parameters()]
+    after = module(x)[0]
+    assert not torch.equal(after, before)
+    assert_same(after, copy.deepcopy(module)(x)[0])
 
 
 def test_check_finds_layers_with_dropout_in_training():
@@ -148,7 +191,7 @@ def test_frozen_weights_are_no_error():
         assert torch.equal(module(x)[0], before[0])
 
 
-@pytest.mark.parametrize("what", sorted(MODULES.keys() - {"custom"}))
+@pytest.mark.parametrize("what", sorted(what for what in MODULES if not what.startswith("custom")))
 def test_setting_frozen_lets_the_next_call_read_all_weights(what):
     module, model = made(what)
     x = given(what)

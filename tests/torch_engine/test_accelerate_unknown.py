@@ -69,6 +69,23 @@ def test_the_inner_module_is_listed_instead_of_the_outer():
     assert [name for name, _ in report.replaced] == ["1"] and not report.left
 
 
+class Decoder(nn.Module):
+    """Its methods take a state, but only for its cell."""
+
+    def __init__(self):
+        super().__init__()
+        self.step, self.out = nn.GRUCell(I, H), nn.Linear(H, 3)
+
+    def forward(self, x, hidden):
+        hidden = self.step(x, hidden)
+        return self.out(hidden), hidden
+
+
+def test_a_module_that_passes_the_state_to_its_cell_is_not_listed():
+    report = accelerate(nn.Sequential(Decoder()))
+    assert [name for name, _ in report.replaced] == ["0.step"] and not report.left
+
+
 # --- by the shapes of parameters ----------------------------------------------------------------------------
 
 
@@ -223,6 +240,20 @@ class Inside(nn.Module):
         return y
 
 
+class Elman(nn.Module):
+    """A loop with tanh alone, as in a tutorial."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Linear(I + H, H)
+
+    def forward(self, x):
+        y = x.new_zeros(x.shape[1], H)
+        for x_t in x:
+            y = torch.tanh(self.both(torch.cat([x_t, y], 1)))
+        return y
+
+
 @pytest.mark.parametrize(
     ("part", "said", "x"),
     [
@@ -235,6 +266,7 @@ class Inside(nn.Module):
             "it has a loop with gates, and both.weight may be W_ih and W_hh side by side: ",
             (T, B, I),
         ),
+        (Elman(), "it has a loop with gates, and both.weight may be W_ih and W_hh side by side: ", (T, B, I)),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -256,6 +288,17 @@ class Condition(nn.Module):
 
     def forward(self, x, condition):
         return self.fc(x) * condition.sigmoid()
+
+
+class Head(nn.Module):
+    """Its only input is the state of another module."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(H, 3)
+
+    def forward(self, h):
+        return self.out(h)
 
 
 class Attends(nn.Module):
@@ -291,7 +334,7 @@ class Skips(nn.Module):
 
 @pytest.mark.parametrize(
     "part",
-    [Condition(), Attends(), Streamed(I, H, 3), Skips(), named("Holder", nn.Sequential(Condition()))],
+    [Condition(), Head(), Attends(), Streamed(I, H, 3), Skips(), named("Holder", nn.Sequential(Condition()))],
     ids=lambda part: type(part).__name__,
 )
 def test_methods_of_other_classes_are_not_listed(part):
