@@ -131,10 +131,11 @@ def use_torch(
     to_tensor: Any,
     threads: Any,
     active: tuple[Any, ...],
+    callback: Any,
     forward_ad: dict[str, Any],
     exchange_api: Any,
 ) -> None: ...
-def is_small(x: Any, small: tuple[int, int, float], parameters: Any) -> bool: ...
+def quick_call(module: Any, x: Any, state: Any) -> Any: ...
 
 class Kept:
     network: str

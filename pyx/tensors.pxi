@@ -38,22 +38,24 @@ cdef extern from *:
         uint32_t version[2]
         int (*look)(void *object, lnrnn_dl_tensor *to) except -1
     void prefetch "__builtin_prefetch"(const void *) noexcept
+    dict PyObject_GenericGetDict(object, void *)
 
 cdef enum:
     SAMPLES = 8  # elements of each tensor that are compared
     AXES = 8  # axes whose lengths are read
 
-cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None, derivatives = None
+cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None, derivatives = None, compile_callback = None
 cdef tuple modes = ()
 cdef lnrnn_dl_functions *exchange = NULL  # if NULL, `look` reads attributes of tensors, which takes longer
 
 
-def use_torch(tensor, dtype, to_tensor, threads, tuple active, dict forward_ad, exchange_api):
+def use_torch(tensor, dtype, to_tensor, threads, tuple active, callback, dict forward_ad, exchange_api):
     """Sets torch's Tensor, float32, from_numpy and get_num_threads, and functions that return a true value if a mode is active.
 
-    forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or another object."""
-    global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange
-    torch_tensor, float32, from_numpy, torch_threads, modes = tensor, dtype, to_tensor, threads, active
+    The first of these is is_grad_enabled. callback: returns torch.compile's callback, or None if it is not active. forward_ad: the names
+    of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or another object."""
+    global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange, compile_callback
+    torch_tensor, float32, from_numpy, torch_threads, modes, compile_callback = tensor, dtype, to_tensor, threads, active, callback
     derivatives, exchange = forward_ad, NULL
     if PyCapsule_IsValid(exchange_api, b"dlpack_exchange_api"):
         exchange = <lnrnn_dl_functions *>PyCapsule_GetPointer(exchange_api, b"dlpack_exchange_api")
@@ -95,7 +97,7 @@ cdef int look(Sight *s, t) except -1:
     return 0
 
 
-def is_small(x, tuple small, dict parameters):
+cdef bint is_small(x, tuple small, dict parameters) except *:
     """Returns whether x is a tensor that is small, and it or a parameter needs gradients.
 
     small: an axis of x, the largest length of that axis, and the number of elements that x must not reach."""
@@ -113,6 +115,25 @@ def is_small(x, tuple small, dict parameters):
         if p is not None and p.requires_grad:
             return True
     return x.requires_grad
+
+
+def quick_call(module, x, state):
+    """Returns the result of a call of an accelerated module if torch computes it because it is small, or if the kept weights serve it.
+
+    Returns None for other calls. `_small` of the module: that of `is_small`, and the class of torch.nn."""
+    cdef dict own = PyObject_GenericGetDict(module, NULL)
+    cdef tuple small
+    cdef Kept kept
+    if modes[0]():
+        small = own["_small"]
+        if own.get("_engine") is None and is_small(x, small, own["_parameters"]):
+            return small[3].forward(module, x, state)
+        return None
+    kept = own.get("_kept")
+    if kept is None or compile_callback() is not None:
+        return None
+    network = module._usual()
+    return None if network is None else kept.call(network, own["_parameters"], x, state)
 
 
 cdef class Seen:

@@ -97,10 +97,13 @@ def use_exchange(exchange: Any) -> None:
         torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled,
     )  # fmt: skip
     _core.use_torch(
-        Tensor, torch.float32, torch.from_numpy, torch.get_num_threads, modes, vars(forward_ad), exchange
-    )
+        Tensor, torch.float32, torch.from_numpy, torch.get_num_threads, modes, COMPILES, vars(forward_ad),
+        exchange,
+    )  # fmt: skip
 
 
+# Returns None if torch.compile is not active.
+COMPILES = torch._C._dynamo.eval_frame.get_eval_frame_callback
 EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later have it
 use_exchange(EXCHANGE)
 
