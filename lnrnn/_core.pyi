@@ -136,6 +136,7 @@ def use_torch(
     exchange_api: Any,
 ) -> None: ...
 def quick_call(module: Any, x: Any, state: Any) -> Any: ...
+def quick_step(forward: Any, arguments: tuple[Any, ...]) -> Any: ...
 
 class Kept:
     network: str
@@ -150,7 +151,7 @@ class Kept:
         served: Any,
         packed: Network | None,
         pair: bool,
-        cell: bool,
+        cell: int,
     ) -> None: ...
     def call(self, network: str, parameters: Any, x: Any, state: Any) -> Any: ...
 
