@@ -131,10 +131,12 @@ def use_torch(
     to_tensor: Any,
     threads: Any,
     active: tuple[Any, ...],
+    callback: Any,
     forward_ad: dict[str, Any],
     exchange_api: Any,
 ) -> None: ...
-def is_small(x: Any, small: tuple[int, int, float], parameters: Any) -> bool: ...
+def quick_call(module: Any, x: Any, state: Any) -> Any: ...
+def quick_step(forward: Any, arguments: tuple[Any, ...]) -> Any: ...
 
 class Kept:
     network: str
@@ -149,7 +151,7 @@ class Kept:
         served: Any,
         packed: Network | None,
         pair: bool,
-        cell: bool,
+        cell: int,
     ) -> None: ...
     def call(self, network: str, parameters: Any, x: Any, state: Any) -> Any: ...
 

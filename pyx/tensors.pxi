@@ -38,22 +38,24 @@ cdef extern from *:
         uint32_t version[2]
         int (*look)(void *object, lnrnn_dl_tensor *to) except -1
     void prefetch "__builtin_prefetch"(const void *) noexcept
+    dict PyObject_GenericGetDict(object, void *)
 
 cdef enum:
     SAMPLES = 8  # elements of each tensor that are compared
     AXES = 8  # axes whose lengths are read
 
-cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None, derivatives = None
+cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None, derivatives = None, compile_callback = None
 cdef tuple modes = ()
 cdef lnrnn_dl_functions *exchange = NULL  # if NULL, `look` reads attributes of tensors, which takes longer
 
 
-def use_torch(tensor, dtype, to_tensor, threads, tuple active, dict forward_ad, exchange_api):
+def use_torch(tensor, dtype, to_tensor, threads, tuple active, callback, dict forward_ad, exchange_api):
     """Sets torch's Tensor, float32, from_numpy and get_num_threads, and functions that return a true value if a mode is active.
 
-    forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or another object."""
-    global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange
-    torch_tensor, float32, from_numpy, torch_threads, modes = tensor, dtype, to_tensor, threads, active
+    The first of these is is_grad_enabled. callback: returns torch.compile's callback, or None if it is not active. forward_ad: the names
+    of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or another object."""
+    global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange, compile_callback
+    torch_tensor, float32, from_numpy, torch_threads, modes, compile_callback = tensor, dtype, to_tensor, threads, active, callback
     derivatives, exchange = forward_ad, NULL
     if PyCapsule_IsValid(exchange_api, b"dlpack_exchange_api"):
         exchange = <lnrnn_dl_functions *>PyCapsule_GetPointer(exchange_api, b"dlpack_exchange_api")
@@ -93,26 +95,6 @@ cdef int look(Sight *s, t) except -1:
     s.bytes = items * seen.dtype.bits // 8
     s.floats = seen.dtype.code == LNRNN_DL_FLOAT and seen.dtype.bits == 32 and seen.device[0] == LNRNN_DL_CPU
     return 0
-
-
-def is_small(x, tuple small, dict parameters):
-    """Returns whether x is a tensor that is small, and it or a parameter needs gradients.
-
-    small: an axis of x, the largest length of that axis, and the number of elements that x must not reach."""
-    cdef Sight s
-    cdef int axis = small[0]
-    if type(x) is not torch_tensor:
-        return False
-    try:
-        look(&s, x)
-    except RuntimeError:  # it has no memory
-        return False
-    if axis >= s.ndim or s.ndim > AXES or s.n[axis] > <int64_t>small[1] or s.bytes >= sizeof(float) * <double>small[2]:
-        return False
-    for p in parameters.values():
-        if p is not None and p.requires_grad:
-            return True
-    return x.requires_grad
 
 
 cdef class Seen:
@@ -205,15 +187,17 @@ cdef class Kept:
     """A network that a module of torch keeps between its calls. Copies and pickles of this object are None.
 
     network: the text of functional.described. record: of the tensors with the weights, or None. served: the object that has the
-    packed weights. packed: its network, or None if `call` must not be used. pair: whether a state is (h, c). cell: whether a call is
-    one step, with x (B, D) or (D,), and states (B, H) or (H,)."""
+    packed weights. packed: its network, or None if `call` must not be used. pair: whether a state is (h, c). cell: 0 if calls have
+    sequences. If it is 1, a call is one step, with x (B, D) or (D,), and states (B, H) or (H,). If it is 2, x is (B, D) or (1, B, D),
+    and states are (B, H) or (1, B, H)."""
 
     cdef readonly str network
     cdef readonly object overrun, record, served
     cdef Network packed
-    cdef bint pair, cell
+    cdef bint pair
+    cdef int cell
 
-    def __init__(self, str network, overrun, Seen record, served, Network packed, bint pair, bint cell):
+    def __init__(self, str network, overrun, Seen record, served, Network packed, bint pair, int cell):
         self.network, self.overrun, self.record, self.served = network, overrun, record, served
         self.packed, self.pair, self.cell = packed, pair, cell
 
@@ -225,6 +209,10 @@ cdef class Kept:
 
         Returns None if a mode of torch is active or the weights may have changed. It also does so for an argument that is no
         contiguous float32 tensor on the CPU, of the right shape. The values of `parameters` are the tensors of `record`."""
+        return self.run(network, list(parameters.values()), x, state, -1)
+
+    cdef object run(self, str network, list tensors, x, state, int axes):
+        """Does the work of `call`. tensors: the values of `parameters`. axes: bit n is set if x may have n axes."""
         cdef Network n = self.packed
         cdef Call call
         cdef Sight at, h, cell
@@ -234,7 +222,7 @@ cdef class Kept:
         for active in modes:
             if active():
                 return None
-        if <int>derivatives["_current_level"] >= 0 or not (<Seen>self.record).holds(list(parameters.values())):
+        if <int>derivatives["_current_level"] >= 0 or not (<Seen>self.record).holds(tensors):
             return None
         threads = torch_threads()
         if threads >= allowed_threads():
@@ -249,7 +237,7 @@ cdef class Kept:
         else:
             first = state
         x, first, second = seen_input(&at, x), seen_input(&h, first), seen_input(&cell, second)
-        if x is None or (state is not None and (first is None or (self.pair and second is None))):
+        if x is None or not axes >> at.ndim & 1 or (state is not None and (first is None or (self.pair and second is None))):
             return None
         call = n.take()
         try:
@@ -263,17 +251,19 @@ cdef class Kept:
         cdef lnrnn_network_call *c = &call.c
         cdef cnp.npy_intp T = 1, B = 1
         cdef cnp.npy_intp[3] dims
-        cdef int batch = x.ndim - 1 - (not self.cell), states = 0, k
-        if batch < 0 or batch > 1 or x.n[x.ndim - 1] != <int64_t>c.network.inputs:
+        # The axes before those of a batch: T or a step's 1. Those of states: lines, the same 1, or none.
+        cdef int before = 1 if not self.cell else self.cell == 2 and x.ndim == 3
+        cdef int batch = x.ndim - 1 - before, k, states
+        if batch < (self.cell == 2) or batch > 1 or x.n[x.ndim - 1] != <int64_t>c.network.inputs:
             return None
         if not self.cell:
             T = x.n[batch and n.d.batch_first]
+        elif before and x.n[0] != 1:
+            return None
         if batch:
-            B = x.n[(not self.cell) and not n.d.batch_first]
-        if not self.cell:
-            dims[0], states = c.network.layers * c.network.directions, 1
-        dims[states] = B
-        states += batch
+            B = x.n[before and not (n.d.batch_first and not self.cell)]
+        dims[0] = 1 if self.cell else c.network.layers * c.network.directions
+        dims[before], states = B, before + batch
         if h != NULL and not (same_axes(h, dims, states, c.network.h_width)
                               and (not self.pair or same_axes(cell, dims, states, c.network.c_width))):
             return None
@@ -323,35 +313,3 @@ cdef inline object new_floats(cnp.npy_intp *dims, int ndim, size_t width):
     """Returns a new array with the axes dims (ndim) and a last axis of this width. Writes dims[ndim]."""
     dims[ndim] = width
     return empty_of(ndim + 1, dims, cnp.NPY_FLOAT32, cnp.PyArray_MultiplyList(dims, ndim + 1) * sizeof(float))
-
-
-def same_objects(list attributes, list names, list sizes, list items, list tensors):
-    """Returns whether all values in lists of lnrnn.torch's Settings are the same objects, and tensors have the same versions.
-
-    If not, values may still be equal."""
-    cdef tuple entry
-    cdef list tensor
-    cdef Py_ssize_t more
-    for entry in attributes:
-        if getattr(entry[0], entry[1], entry) is not entry[2]:  # entry: the attribute is absent
-            return False
-    for entry in names:
-        own = entry[0].__dict__
-        more = len(own) - len(entry[1])
-        if more:
-            for name in entry[2]:
-                more -= name in own
-        if more:
-            return False
-    for entry in sizes:
-        if len(entry[0]) != entry[1]:
-            return False
-    for entry in items:
-        of, key = entry[0], entry[1]
-        now = of.get(key, entry) if isinstance(of, dict) else of[key]  # lists have the recorded lengths
-        if now is not entry[2]:
-            return False
-    for tensor in tensors:
-        if tensor[1] == -1 or tensor[0]._version != tensor[1]:
-            return False
-    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -32,17 +31,21 @@ class Form:
     result: Any
     step: int = 0
 
-    @cached_property
-    def direct(self) -> bool:
-        """Whether x has the axes (B, I), and the result is h or (h, c)."""
-        return self.step == 2 and self.result in (Leaf(0, 0), (Leaf(0, 0), Leaf(1, 0)))
-
-    @cached_property
+    @property
     def started(self) -> bool:
         """Whether the arguments have states."""
         found: dict[Leaf, Any] = {}
         collect(self.states, self.states, found)
         return bool(found)
+
+    @property
+    def way(self) -> int:
+        """The bit of this form in the `_ways` of a Forward; 0 if `quick_step` does not know it."""
+        place = 0 if self.step == 2 else None
+        if not self.step or self.result not in (Leaf(0, place), (Leaf(0, place), Leaf(1, place))):
+            return 0
+        known = {(): 0, (None,): 1, (Leaf(0, place),): 2, (Leaf(0, place), Leaf(1, place)): 3}
+        return 1 << known.get(self.states, 4) << (0 if self.step == 2 else 5)
 
 
 def signature(value: Any) -> Any:

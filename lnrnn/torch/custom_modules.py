@@ -60,15 +60,15 @@ class Forward:
         paths = dict.fromkeys(path for recipe in recipes for path in recipe.paths)
         self._owners = [(module.get_submodule(".".join(path[:-1]))._parameters, path[-1]) for path in paths]
         self._names = [*inspect.signature(module.forward).parameters]
+        self._compared = self._settings.compared
+        # The forms of steps that `quick_step` computes, and a bit more for every cell; 0 for sequences.
+        ways = sum(form.way for form in forms) if trains and self._settings.simple else 0
+        self._ways = ways + (1 << 10) if forms[0].step else 0
         self._forget()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        owner, name = self._owners[0]
-        first: Any = owner[name]
-        if self._forms[0].step and torch.is_grad_enabled() and first.requires_grad:
-            return type(self._module).forward(self._module, *arguments, **named)
-        if self._kept is not None and not named:
-            found = self._step(arguments)
+        if not (named or torch.compiler.is_dynamo_compiling()):
+            found = _core.quick_step(self, arguments)
             if found is not None:
                 return found
         given = self._positional(arguments, named) if named else arguments
@@ -80,17 +80,6 @@ class Forward:
             if result is not None:
                 return built(form.result, *result)
         return type(self._module).forward(self._module, *arguments, **named)
-
-    def _step(self, arguments: tuple[Any, ...]) -> Any:
-        """Returns the result of a step in a direct form, with the kept weights; None for other calls."""
-        form = self._form_of(arguments)
-        if form is None or not form.direct or not self._settings.hold(self._trains):
-            return None
-        sources = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
-        state: Any = None
-        if form.started:
-            state = arguments[1] if len(arguments) == 2 else arguments[1:]
-        return self._kept.call(self._network, sources, arguments[0], state)  # type: ignore[union-attr]
 
     def _form_of(self, arguments: tuple[Any, ...]) -> Form | None:
         if not arguments or not isinstance(arguments[0], Tensor):
@@ -130,7 +119,7 @@ class Forward:
             return kept.served  # type: ignore[no-any-return]
         self._served = made(network, parameters, (), None, self._served)
         if own:
-            self._kept = keep(network, None, self._record, self._served, self._forms[0].step > 0)
+            self._kept = keep(network, None, self._record, self._served, 2 if self._forms[0].step else 0)
         return self._served
 
     def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> None:

@@ -71,6 +71,9 @@ class Settings:
                 continue
             seen.add(id(value))
             inside.extend((inner, name) for inner in self._contents(value, name))
+        # The arguments of `same_objects`, and whether it compares everything.
+        self.compared = self._attributes, self._names, self._sizes, self._items, self._tensors
+        self.simple = not (self._sets or self._arrays)
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> None:
         version = -1 if tensor.is_inference() else tensor._version
@@ -105,9 +108,8 @@ class Settings:
 
     def hold(self, training: bool) -> bool:
         """Returns whether nothing has changed. training: whether modules may be in training mode."""
-        lists = self._attributes, self._names, self._sizes, self._items, self._tensors
         compiling = torch.compiler.is_compiling()  # torch.compile traces Python only
-        if compiling or self._sets or self._arrays or not same_objects(*lists):
+        if compiling or not self.simple or not same_objects(*self.compared):
             for _ in self.changed():
                 return False
         return training or not any(part.training for part in self._parts)

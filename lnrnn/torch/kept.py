@@ -43,8 +43,8 @@ def made(
     return former if former is not None and former.fits(*given) else Served(*given)
 
 
-def keep(network: str, overrun: str | None, record: _core.Seen | None, served: Served, step: bool) -> Any:
-    """Returns the object that runs calls with these packed weights while `record` holds. step: of a cell."""
+def keep(network: str, overrun: str | None, record: _core.Seen | None, served: Served, step: int) -> Any:
+    """Returns the object that runs calls with these packed weights while `record` holds. step: as in Kept."""
     cell = architecture(network).cell
     ready = served.snapshot.compiled() if cell.parts == 1 and overrun is None else None
     return _core.Kept(network, overrun, record, served, ready, len(cell.state_names) > 1, step)
@@ -109,10 +109,13 @@ def use_exchange(exchange: Any) -> None:
         torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled,
     )  # fmt: skip
     _core.use_torch(
-        Tensor, torch.float32, torch.from_numpy, torch.get_num_threads, modes, vars(forward_ad), exchange
-    )
+        Tensor, torch.float32, torch.from_numpy, torch.get_num_threads, modes, COMPILES, vars(forward_ad),
+        exchange,
+    )  # fmt: skip
 
 
+# Returns None if torch.compile is not active.
+COMPILES = torch._C._dynamo.eval_frame.get_eval_frame_callback
 EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later have it
 use_exchange(EXCHANGE)
 

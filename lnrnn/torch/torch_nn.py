@@ -182,7 +182,7 @@ def accelerate_module(module: torch.nn.Module) -> None:
     own = CLASSES[base_class(module)]
     networks = own._networks_of(module)
     derived.set_class(module, own)
-    vars(module).update(_networks=networks, _small=own._small_calls(module))
+    vars(module).update(_networks=networks, _small=(*own._small_calls(module), own._replaces))
     forget(module)  # an earlier call of this function may have left packed weights
 
 

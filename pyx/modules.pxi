@@ -1,0 +1,109 @@
+# Calls of torch modules that lnrnn computes. These functions decide in one call from Python how a call is computed.
+
+# The arguments of a step after x: `Form.way` in lnrnn/torch/custom_mapping.py has these numbers.
+cdef enum:
+    NOTHING, NONE, ONE, TWO, PAIR, WAYS
+
+
+cdef bint is_small(x, tuple small, dict parameters) except *:
+    """Returns whether x is a tensor that is small, and it or a parameter needs gradients.
+
+    small: an axis of x, the largest length of that axis, and the number of elements that x must not reach."""
+    cdef Sight s
+    cdef int axis = small[0]
+    if type(x) is not torch_tensor:
+        return False
+    try:
+        look(&s, x)
+    except RuntimeError:  # it has no memory
+        return False
+    if axis >= s.ndim or s.ndim > AXES or s.n[axis] > <int64_t>small[1] or s.bytes >= sizeof(float) * <double>small[2]:
+        return False
+    for p in parameters.values():
+        if p is not None and p.requires_grad:
+            return True
+    return x.requires_grad
+
+
+def quick_call(module, x, state):
+    """Returns the result of a call of an accelerated module if torch computes it because it is small, or if the kept weights serve it.
+
+    Returns None for other calls. `_small` of the module: that of `is_small`, and the class of torch.nn."""
+    cdef dict own = PyObject_GenericGetDict(module, NULL)
+    cdef tuple small
+    cdef Kept kept
+    if modes[0]():
+        small = own["_small"]
+        if own.get("_engine") is None and is_small(x, small, own["_parameters"]):
+            return small[3].forward(module, x, state)
+        return None
+    kept = own.get("_kept")
+    if kept is None or compile_callback() is not None:
+        return None
+    network = module._usual()
+    return None if network is None else kept.call(network, own["_parameters"], x, state)
+
+
+def quick_step(forward, tuple arguments):
+    """Returns the result of a step of a custom cell if its own forward computes it because of gradients, or if the kept weights serve it.
+
+    Returns None for other calls. forward: the Forward that replaces the cell's."""
+    cdef dict own = PyObject_GenericGetDict(forward, NULL)
+    cdef list owners = own["_owners"]
+    cdef int ways = own["_ways"], way = NOTHING
+    cdef Kept kept
+    if not ways:
+        return None
+    if modes[0]():
+        if not owners[0][0][owners[0][1]].requires_grad:
+            return None
+        module = own["_module"]
+        return type(module).forward(module, *arguments)
+    kept = own["_kept"]
+    if kept is None:
+        return None
+    state = None
+    if len(arguments) == 2:
+        state = arguments[1]
+        way = NONE if state is None else PAIR if isinstance(state, (tuple, list)) else ONE
+    elif len(arguments) == 3:
+        way, state = TWO, arguments[1:]
+    elif len(arguments) != 1:
+        return None
+    # Bit n of `axes`: whether x may have n axes.
+    ways = (ways >> way & 1) << 2 | (ways >> (WAYS + way) & 1) << 3
+    if not ways or not same_objects(*own["_compared"]):
+        return None
+    return kept.run(own["_network"], [owner[0][owner[1]] for owner in owners], arguments[0], state, ways)
+
+
+def same_objects(list attributes, list names, list sizes, list items, list tensors):
+    """Returns whether all values in lists of lnrnn.torch's Settings are the same objects, and tensors have the same versions.
+
+    If not, values may still be equal."""
+    cdef tuple entry
+    cdef list tensor
+    cdef Py_ssize_t more
+    for entry in attributes:
+        if getattr(entry[0], entry[1], entry) is not entry[2]:  # entry: the attribute is absent
+            return False
+    for entry in names:
+        own = entry[0].__dict__
+        more = len(own) - len(entry[1])
+        if more:
+            for name in entry[2]:
+                more -= name in own
+        if more:
+            return False
+    for entry in sizes:
+        if len(entry[0]) != entry[1]:
+            return False
+    for entry in items:
+        of, key = entry[0], entry[1]
+        now = of.get(key, entry) if isinstance(of, dict) else of[key]  # lists have the recorded lengths
+        if now is not entry[2]:
+            return False
+    for tensor in tensors:
+        if tensor[1] == -1 or tensor[0]._version != tensor[1]:
+            return False
+    return True
