@@ -20,11 +20,14 @@ class Websocket(WSListener):  # type: ignore[misc]
         self.sockets, self.server, self.name = sockets, sockets.server, name
         self.id = ""
         self.ended = False
-        self.waiting: deque[bytes] | None = None  # None: no frame is in the next batch
+        self.waiting: deque[bytes] | None = deque()  # None: no frame is in the next batch
 
     def on_ws_connected(self, transport: Any) -> None:
         self.transport = transport
         self.server.join(self, self.name)
+
+    def accept(self) -> None:
+        self.sockets.next(self)
 
     def text(self, text: str) -> None:
         if not self.ended:
@@ -77,6 +80,15 @@ class Websockets:
         self.sessions.append(session)
         self.frames.append(data)
 
+    def next(self, session: Websocket) -> None:
+        """Adds the next frame of a session that is in no batch, if one waits."""
+        if session.waiting:
+            self._add(session, session.waiting.popleft())
+        else:
+            session.waiting = None
+            if session.ended:
+                self.server.park(session)
+
     def step(self) -> None:
         """Steps all sessions that have a frame."""
         sessions, frames, since = self.sessions, self.frames, self.since
@@ -88,10 +100,5 @@ class Websockets:
             if not sessions[k].ended:
                 sessions[k].transport.send(WSMsgType.BINARY, data[row * width : (row + 1) * width])
         for session in sessions:
-            if session.waiting:
-                self._add(session, session.waiting.popleft())
-            else:
-                session.waiting = None
-                if session.ended:
-                    self.server.park(session)
+            self.next(session)
         self.server.answered(len(sessions), since)

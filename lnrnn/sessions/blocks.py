@@ -1,6 +1,6 @@
 """Lanes for a number of sessions that grows. The lanes of a pool are in blocks, so growth copies no state.
 
-A new block has as many lanes as all before it, up to LARGEST. Memory of a lane is used from its first session.
+A new block has as many lanes as all before it, up to LARGEST. A lane uses memory from its first session on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The server of sessions in examples/session_server, run as a process."""
 
+import contextlib
 import json
 import re
+import select
 import shutil
 import signal
 import socket
@@ -44,10 +46,10 @@ def until(done):
 
 
 def joined_again(port, name, how):
-    """Joins a session whose old connection has just ended: the server may not have noticed that yet."""
+    """Joins a session. The server may not know yet that its connection has ended, or its store is back."""
     for _ in range(100):
         client = Client(port, name)
-        if "must be new" not in client.joined:
+        if "must be new" not in client.joined and "the store failed" not in client.joined:
             assert client.joined == how
             return client
         time.sleep(0.05)
@@ -105,7 +107,7 @@ def test_a_client_that_is_too_fast_waits_in_order(model, rng):
         np.testing.assert_array_equal(bob.step(x[0]), want[0])
         np.testing.assert_array_equal([ann.answer() for _ in x], want)
         sender.join()
-    assert process.counts["refused"] == 0 and process.counts["behind"] >= 1
+    assert process.counts["refused"] == 0 and process.counts["too_fast"] >= 1
     assert "ann is too fast: more than 5 frames wait\n" in process.lines
 
 
@@ -151,7 +153,7 @@ def test_clients_that_send_half_a_frame_or_nothing_or_do_not_read(model, rng):
             Client.answer(wrong), wrong.close()
             assert b"no name has come in 2 s" in silent.recv(100)
             assert silent.recv(100) == b""
-    assert process.counts["refused"] == 3
+    assert process.counts["refused"] == 2 and process.counts["deaf"] == 1
     assert "deaf does not read its answers\n" in process.lines
 
 
@@ -174,12 +176,13 @@ def test_a_store_that_fails_stops_no_session(model, rng, tmp_path, fault):
                 else:
                     store.send_signal(signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
                 np.testing.assert_array_equal(bob.step(x[0]), streams[1](x[:1])[0])
-                assert "the store failed to" in (text := Client(port, "eve").joined) and "'eve'" in text
+                assert "the store failed to read session 'eve'" in Client(port, "eve").joined
+                assert "it failed (" in (text := Client(port, "eve").joined) and "is asked again in" in text
                 np.testing.assert_array_equal(ann.step(x[1]), streams[0](x[1:2])[0])
                 ann.close(), cat.close()
-                time.sleep(0.1)
+                ann = joined_again(port, "ann", "restored 2")  # its state has waited here
                 np.testing.assert_array_equal(bob.step(x[1]), streams[1](x[1:2])[0])
-                assert "the store failed to" in Client(port, "ann").joined
+                ann.close()
                 if fault == "full":
                     with redis.Redis(unix_socket_path=str(path)) as database:
                         database.config_set("maxmemory", 0)
@@ -188,13 +191,51 @@ def test_a_store_that_fails_stops_no_session(model, rng, tmp_path, fault):
                     _, store = redis_server(Path(short))
                 else:
                     store.send_signal(signal.SIGCONT)
-                ann = joined_again(port, "ann", "restored 2")  # no step is lost
+                joined_again(port, "eve", "new")
+                with redis.Redis(unix_socket_path=str(path)) as database:
+                    for key in ("lnrnn:s:ann", "lnrnn:s:cat"):
+                        assert until(lambda key=key: b'"parked"' in (database.hget(key, "state") or b""))
+                ann = joined_again(port, "ann", "restored 2")
                 np.testing.assert_array_equal(ann.step(x[2]), streams[0](x[2:3])[0])
                 np.testing.assert_array_equal(bob.step(x[2]), streams[1](x[2:3])[0])
-                with redis.Redis(unix_socket_path=str(path)) as database:  # cat has not come back
-                    assert until(lambda: b'"parked"' in (database.hget("lnrnn:s:cat", "state") or b""))
             assert process.counts["store_errors"] >= 1 and process.counts["refused"] >= 2
-            assert any(line.startswith("ann is not parked: ") for line in process.lines)
+            assert any(line.startswith("the store fails, and ") for line in process.lines)
+        finally:
+            store.kill()
+            store.communicate()
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+@pytest.mark.parametrize("websocket", [False, True])
+def test_no_session_waits_for_a_store_that_hangs(model, rng, websocket):
+    pytest.importorskip("redis")
+    client = pytest.importorskip("websockets.sync.client")
+    x = rng.standard_normal((100, D), dtype=np.float32)
+    stream = lnrnn.load(model).stream()
+    with tempfile.TemporaryDirectory() as short:
+        path, store = redis_server(Path(short))
+        options = ("--store", f"unix://{path}", "--checkpoint", "1", "--store-seconds", "60")
+        try:
+            with running(model, *options) as (_, port, other), contextlib.ExitStack() as opened:
+                ann = Client(port, "ann")
+                store.send_signal(signal.SIGSTOP)
+                if websocket:
+                    eve = opened.enter_context(
+                        client.connect(f"ws://127.0.0.1:{other}/eve", compression=None)
+                    )
+                    eve.send(x[0].tobytes())
+                else:
+                    eve = Client(port, "eve", wait=False)
+                    eve.message(x[0].tobytes())  # not read as long as the store is asked
+                for frame in x:
+                    np.testing.assert_array_equal(ann.step(frame), stream(frame[None])[0])
+                assert "must be new" in Client(port, "eve").joined
+                assert not select.select([eve.socket], [], [], 0)[0]
+                store.send_signal(signal.SIGCONT)
+                want = lnrnn.load(model).stream()(x[:1])[0]
+                answer = eve.recv if websocket else eve.answer
+                assert answer() == "new"
+                np.testing.assert_array_equal(np.frombuffer(answer(), np.float32), want)
         finally:
             store.kill()
             store.communicate()
@@ -213,7 +254,7 @@ def test_a_server_that_ends_waits_for_its_store(model, rng, tmp_path):
             store.kill()
             store.communicate()
             process.send_signal(signal.SIGTERM)
-            assert "ann is not parked" in process.stdout.readline()
+            assert "1 sessions wait for it" in process.stdout.readline()
             _, store = redis_server(Path(short))
         try:
             with running(model, *options) as (_, port, _):
@@ -244,10 +285,21 @@ def test_counters_for_prometheus(model):
         metrics = free.getsockname()[1]
     with running(model, "--metrics-port", str(metrics)) as (_, port, _):
         ann = Client(port, "ann")
-        ann.step(np.zeros(D))
+        ann.step(np.zeros(D)), ann.step(np.full(D, np.nan))
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as page:
             lines = page.read().decode().splitlines()
-    assert {"lnrnn_frames_total 1.0", "lnrnn_refused_total 0.0", "lnrnn_sessions 1.0"} <= set(lines)
+    values = dict(line.split() for line in lines if not line.startswith("#"))
+    assert float(values.pop("lnrnn_step_seconds_total")) > 0
+    want = {
+        "frames_total": 2,
+        "bad_frames_total": 1,
+        "steps_total": 1,
+        "batches_total": 2,
+        "refused_total": 1,
+    }
+    want |= {"late_frames_total": 0, "too_fast_total": 0, "deaf_total": 0, "sessions": 1}
+    want |= {"stored_total": 0, "store_errors_total": 0, "store_waiting": 0}
+    assert values == {f"lnrnn_{name}": str(float(value)) for name, value in want.items()}
 
 
 @pytest.mark.parametrize("websocket", [False, True])

@@ -52,10 +52,10 @@ class Client:
 
     opened = contextlib.ExitStack()
 
-    def __init__(self, port, name):
+    def __init__(self, port, name, wait=True):
         self.socket = self.opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
         self.message(name.encode(), text=True)
-        self.joined = self.answer()
+        self.joined = self.answer() if wait else None
 
     def message(self, data, text=False):
         self.socket.sendall(struct.pack("<i", -len(data) if text else len(data)) + data)
