@@ -93,6 +93,8 @@ async def maintain(server: Server, tcp: Tcp) -> None:
     """Stores checkpoints, parks sessions that send nothing, and looks for clients that are too fast."""
     while True:
         tcp.check()
+        if server.store is not None:
+            server.leave_taken()
         done = server.pool.maintain(AT_ONCE)
         for names, text in (
             (done.parked, "the session sent nothing for too long, and is parked"),

@@ -76,6 +76,16 @@ class Server:
             except StoreError as error:  # another server has it
                 print(f"{session.id} is not parked: {error}", flush=True)
 
+    def leave_taken(self) -> None:
+        """Ends the sessions that other servers have joined."""
+        assert self.store is not None
+        for key in list(self.store.taken):
+            session = self.open.get(key.removeprefix("lnrnn:s:"))  # as the pool's keys of str begin
+            if session is not None:
+                self.refuse(session, "the session has joined another server")
+                session.close()
+            self.store.taken.discard(key)
+
     def totals(self) -> dict[str, float]:
         """Returns all counts since the start."""
         return self.counts | (

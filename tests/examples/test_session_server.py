@@ -242,6 +242,34 @@ def test_no_session_waits_for_a_store_that_hangs(model, rng, websocket):
 
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+def test_a_client_hears_that_its_session_has_joined_another_server(model, rng):
+    redis = pytest.importorskip("redis")
+    x = rng.standard_normal((2, D), dtype=np.float32)
+    stream = lnrnn.load(model).stream()
+    with tempfile.TemporaryDirectory() as short:
+        path, store = redis_server(Path(short))
+        options = ("--store", f"unix://{path}", "--checkpoint", "1")
+        try:
+            with running(model, *options) as (process, port, _):
+                ann, bob = Client(port, "ann"), Client(port, "bob")
+                ann.step(x[0])
+                with redis.Redis(unix_socket_path=str(path)) as database:
+                    assert until(lambda: database.hget("lnrnn:s:ann", "state"))
+                with running(model, *options) as (_, other, _):
+                    again = Client(other, "ann")
+                    assert again.joined == "checkpoint 1"
+                    ann.step(x[1]), bob.step(x[1])
+                    assert ann.answer() == "the session has joined another server" and ann.answer() is None
+                    y = [stream(frame[None])[0] for frame in x]
+                    np.testing.assert_array_equal(again.step(x[1]), y[1])
+                    assert bob.step(x[0]).shape == (H,)
+        finally:
+            store.kill()
+            store.communicate()
+    assert process.counts["refused"] == 1
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
 def test_a_server_that_ends_waits_for_its_store(model, rng, tmp_path):
     pytest.importorskip("redis")
     x = rng.standard_normal((2, D), dtype=np.float32)
