@@ -45,6 +45,7 @@ TEXTS = {
     "refused": "Messages and connections refused.",
     "too_fast": "Times that a client began to send faster than its frames are computed.",
     "deaf": "Connections ended because the client did not read.",
+    "exceptions": "Errors of the server itself.",
     "stored": "States written to the store.",
     "store_errors": "Calls of the store that failed.",
 }
@@ -110,6 +111,7 @@ async def maintain(server: Server, tcp: Tcp) -> None:
 async def serve(options: argparse.Namespace) -> None:
     server = server_of(options)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(server.failed)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -182,6 +184,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     lnrnn.set_num_threads(1)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a descriptor for each connection
     sys.setswitchinterval(2e-4)  # the threads of the store give way to the sessions
     uvloop.run(serve(options))
 

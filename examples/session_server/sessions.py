@@ -39,7 +39,7 @@ class Server:
         self.open: dict[str, Session] = {}
         self.joining: dict[str, asyncio.Task[None]] = {}  # while the store is asked
         self.counts = {"frames": 0, "bad_frames": 0, "steps": 0, "step_seconds": 0.0, "batches": 0}
-        self.counts |= {"late_frames": 0, "refused": 0, "too_fast": 0, "deaf": 0}
+        self.counts |= {"late_frames": 0, "refused": 0, "too_fast": 0, "deaf": 0, "exceptions": 0}
 
     def join(self, session: Session, name: str) -> None:
         """Opens the session of a name, now or when its value has come from the store."""
@@ -74,7 +74,7 @@ class Server:
             try:
                 self.pool.park(session.id)
             except StoreError as error:  # another server has it
-                print(f"{session.id} is not parked: {error}", flush=True)
+                print(f"{session.id!r} is not parked: {error}", flush=True)
 
     def leave_taken(self) -> None:
         """Ends the sessions that other servers have joined."""
@@ -91,6 +91,11 @@ class Server:
         return self.counts | (
             self.store.counts if self.store is not None else {"stored": 0, "store_errors": 0}
         )
+
+    def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Counts and prints an exception that nothing has caught."""
+        self.counts["exceptions"] += 1
+        loop.default_exception_handler(context)
 
     def refuse(self, session: Session, reason: Any) -> None:
         self.counts["refused"] += 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import math
 import socket
 import struct
 import termios
 import time
-from contextlib import suppress
 
 import numpy as np
 import sockets
@@ -17,6 +17,8 @@ from sessions import Server
 
 LENGTH = struct.Struct("<i")
 NAME_SECONDS = 2
+ACCEPT_PAUSE = 0.1
+NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # descriptors, memory
 CHECKED = 500  # connections of one call of `check`
 ANSWERS = 1 << 16  # bytes that may wait in the kernel until a client reads them
 
@@ -31,7 +33,8 @@ class Raw:
         self.tcp, self.connection = tcp, connection
 
     def accept(self) -> None:
-        self.tcp.sockets.accept(self.connection, self.id)
+        if not self.ended:
+            self.tcp.sockets.accept(self.connection, self.id)
 
     def text(self, text: str) -> None:
         data = text.encode()
@@ -54,20 +57,35 @@ class Tcp:
         self.x = np.frombuffer(self.sockets.x, np.float32).reshape(-1, server.inputs)
         self.listening = socket.create_server((host, port), backlog=1000)
         self.listening.setblocking(False)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.listening, self.accept)
-        loop.add_reader(self.sockets, self.receive)
+        self.loop = asyncio.get_running_loop()
+        self.loop.add_reader(self.sockets, self.receive)
+        self.listen()
+
+    def listen(self) -> None:
+        if self.listening.fileno() >= 0:
+            self.loop.add_reader(self.listening, self.accept)
 
     def accept(self) -> None:
-        with suppress(OSError):  # the client has gone, or no descriptor is left: the client waits
+        try:
             client, _ = self.listening.accept()
+        except OSError as error:
+            if error.errno in NOTHING_LEFT:
+                self.server.counts["refused"] += 1
+                print(f"no client is accepted for {ACCEPT_PAUSE} s: {error}", flush=True)
+                self.loop.remove_reader(self.listening)
+                self.loop.call_later(ACCEPT_PAUSE, self.listen)
+            return  # else the client has gone
+        try:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * self.server.backlog * self.server.size)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWERS)
             connection = sockets.Connection(client, self.server.size)
             self.sockets.add(connection)
-            self.sessions[connection] = Raw(self, connection)
+        except OSError:
+            client.close()
+            return
+        self.sessions[connection] = Raw(self, connection)
 
     def receive(self) -> None:
         since = time.perf_counter()
@@ -78,7 +96,7 @@ class Tcp:
                 connections = [connections[k] for k in good]
             for connection in self.sockets.answer(connections, y.tobytes()):
                 self.server.counts["deaf"] += 1
-                print(f"{connection.name} does not read its answers", flush=True)
+                print(f"{connection.name!r} does not read its answers", flush=True)
                 self.end(self.sessions[connection])
             self.server.answered(len(names), since)
         for connection, message in others:
@@ -125,12 +143,12 @@ class Tcp:
             behind = waiting > self.server.backlog * (4 + self.server.size)
             if behind and not session.behind:
                 self.server.counts["too_fast"] += 1
-                print(f"{session.id} is too fast: more than {self.server.backlog} frames wait", flush=True)
+                print(f"{session.id!r} is too fast: more than {self.server.backlog} frames wait", flush=True)
             session.behind = behind
 
     def stop(self) -> None:
         """Accepts nothing more, and ends all connections."""
-        asyncio.get_running_loop().remove_reader(self.listening)
+        self.loop.remove_reader(self.listening)
         self.listening.close()
         for session in list(self.sessions.values()):
             self.end(session)
