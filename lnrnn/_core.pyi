@@ -1,6 +1,6 @@
 """The compiled module. It is private, because its functions rely on their callers' checks of arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from enum import IntEnum
 from typing import Any
@@ -111,7 +111,9 @@ LAST_STEP: int  # the largest step number of a stream
 class Lanes:
     states: list[ndarray]
     steps: ndarray
-    def __init__(self, network: Network, lanes: int, rows: int) -> None: ...
+    def __init__(
+        self, network: Network, lanes: int, rows: int, zeros: Callable[..., ndarray] = ...
+    ) -> None: ...
     def step(self, x: Any, rows: Any, out: Any, resets: Any, threads: int) -> ndarray | None: ...
     def put(self, rows: ndarray, states: Sequence[ndarray | None], steps: ndarray | None) -> None: ...
 

@@ -24,8 +24,8 @@ cdef class Lanes:
     cdef lnrnn_stream_fields stream
     cdef lnrnn_handle_fields *idle  # the list of unused handles, linked by `next`
 
-    def __init__(self, Network network, Py_ssize_t lanes, Py_ssize_t rows):
-        """rows: the number of lanes of the first call, for which memory is prepared."""
+    def __init__(self, Network network, Py_ssize_t lanes, Py_ssize_t rows, zeros=np.zeros):
+        """rows: the number of lanes of the first call, for which memory is prepared. zeros(shape, dtype): allocates the arrays."""
         cdef lnrnn_network_fields *packed = network.pack()
         self.network = network
         lnrnn_stream_of(&self.stream, packed, lanes)
@@ -33,9 +33,9 @@ cdef class Lanes:
         # No comprehension: if there is no memory for its list, Cython 3.3 drops the reference to a new element twice.
         self.states = []
         for width in (packed.h_width, packed.c_width)[:packed.states]:
-            one = np.zeros((packed.layers, lanes, width), np.float32)
+            one = zeros((packed.layers, lanes, width), np.float32)
             self.states.append(one)
-        self.steps = np.zeros(lanes, np.int64)
+        self.steps = zeros((lanes,), np.int64)
         self.stream.steps, self.stream.h = <int64_t *>data(self.steps), <float *>data(self.states[0])
         self.stream.c = <float *>data(self.states[1]) if packed.states == 2 else NULL
         # Create a handle now, which packs the weights, so that the first step is not slow.

@@ -42,7 +42,7 @@ class RuntimePool:
     def park(self, name: str) -> None:
         self.free.append(self.lanes.pop(name))
 
-    def maintain(self) -> Any:
+    def maintain(self, limit: int) -> Any:
         return SimpleNamespace(stored=[], parked=[], dropped=[], errors={})
 
     def step(self, names: list[str], x: np.ndarray) -> np.ndarray:

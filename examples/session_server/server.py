@@ -22,39 +22,56 @@ import asyncio
 import json
 import resource
 import signal
+import sys
 from typing import Any
 
 import uvloop
 from picows import WSUpgradeRequest, ws_create_server
 from sessions import Server
+from store import BackgroundStore
 from tcp import Tcp
 from websocket import Websocket, Websockets
 
 import lnrnn
-from lnrnn.sessions import RedisStore
 
-STORE_PAUSE = 2  # seconds until a store that failed is asked again: each attempt may wait for a timeout
+AT_ONCE = 50  # sessions of one call of `maintain`, which takes 10 us for each
+TEXTS = {
+    "frames": "Frames received.",
+    "bad_frames": "Frames with NaN or infinity.",
+    "steps": "Frames answered with the output of the model.",
+    "step_seconds": "Time in steps of the model.",
+    "batches": "Steps of many sessions at once.",
+    "late_frames": "Frames answered too late.",
+    "refused": "Messages and connections refused.",
+    "too_fast": "Times that a client began to send faster than its frames are computed.",
+    "deaf": "Connections ended because the client did not read.",
+    "exceptions": "Errors of the server itself.",
+    "stored": "States written to the store.",
+    "store_errors": "Calls of the store that failed.",
+}
 
 
-def pool_of(options: argparse.Namespace) -> tuple[Any, int]:
-    """Returns the pool of sessions, and the numbers in a frame."""
+def server_of(options: argparse.Namespace) -> Server:
+    network = lnrnn.load(options.model)
+    store, every = None, None
     if options.engine == "onnxruntime":
         from onnxruntime_pool import RuntimePool
 
-        return RuntimePool(options.model), lnrnn.load(options.model).input_size
-    network = lnrnn.load(options.model)
-    store, every = None, None
-    if options.store:
-        import redis
+        pool: Any = RuntimePool(options.model)
+    else:
+        if options.store:
+            import redis
 
-        client = redis.Redis.from_url(
-            options.store, socket_timeout=0.2, socket_connect_timeout=0.2, retry=None
+            seconds = {
+                "socket_timeout": options.store_seconds,
+                "socket_connect_timeout": options.store_seconds,
+            }
+            client = redis.Redis.from_url(options.store, retry=None, **seconds)
+            store, every = BackgroundStore(client, options.store_pause), options.checkpoint
+        pool = lnrnn.SessionPool(
+            network, options.sessions, park_after=options.idle, store=store, checkpoint_every=every
         )
-        store, every = RedisStore(client), options.checkpoint
-    pool = lnrnn.SessionPool(
-        network, options.sessions, park_after=options.idle, store=store, checkpoint_every=every
-    )
-    return pool, network.input_size
+    return Server(pool, store, network.input_size, options.backlog, options.late_ms / 1e3)
 
 
 class Metrics:
@@ -66,26 +83,20 @@ class Metrics:
     def collect(self) -> Any:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for name, value in self.server.counts.items():
-            yield CounterMetricFamily(
-                f"lnrnn_{name}", f"{name.replace('_', ' ')} since the start", value=value
-            )
-        yield GaugeMetricFamily("lnrnn_sessions", "connections that are open", value=len(self.server.open))
+        for name, value in self.server.totals().items():
+            yield CounterMetricFamily(f"lnrnn_{name}", TEXTS[name], value=value)
+        yield GaugeMetricFamily("lnrnn_sessions", "Sessions with a connection.", value=len(self.server.open))
+        waiting = 0 if self.server.store is None else len(self.server.store.waiting)
+        yield GaugeMetricFamily("lnrnn_store_waiting", "States that are not stored yet.", value=waiting)
 
 
-async def maintain(pool: Any, server: Server, tcp: Tcp) -> None:
-    """Stores checkpoints, parks sessions that send nothing, and counts, ten times a second."""
-    done = pool.maintain()
+async def maintain(server: Server, tcp: Tcp) -> None:
+    """Stores checkpoints, parks sessions that send nothing, and looks for clients that are too fast."""
     while True:
-        await asyncio.sleep(STORE_PAUSE if done.errors else 0.1)
         tcp.check()
-        done = pool.maintain()
-        if not done.errors:
-            server.park_again()
-        server.counts["stored"] += len(done.stored)
-        server.counts["store_errors"] += len(done.errors)
-        for text in {str(error) for error in done.errors.values()}:
-            print(text, flush=True)
+        if server.store is not None:
+            server.leave_taken()
+        done = server.pool.maintain(AT_ONCE)
         for names, text in (
             (done.parked, "the session sent nothing for too long, and is parked"),
             (done.dropped, "the session has joined another server"),
@@ -94,12 +105,13 @@ async def maintain(pool: Any, server: Server, tcp: Tcp) -> None:
                 session = server.open.pop(name)
                 server.refuse(session, text)
                 session.close()
+        await asyncio.sleep(0.1 if sum(map(len, done)) < AT_ONCE else 0.01)
 
 
 async def serve(options: argparse.Namespace) -> None:
-    pool, inputs = pool_of(options)
-    server = Server(pool, inputs, options.backlog, options.late_ms / 1e3)
+    server = server_of(options)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(server.failed)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -124,21 +136,22 @@ async def serve(options: argparse.Namespace) -> None:
         prometheus_client.start_http_server(options.metrics_port, options.host, registry)
     print("ports", *ports, flush=True)
     began = resource.getrusage(resource.RUSAGE_SELF)
-    keeper = loop.create_task(maintain(pool, server, tcp))
+    keepers = [loop.create_task(maintain(server, tcp))]
+    if server.store is not None:
+        keepers.append(loop.create_task(server.store.write()))
     await stop.wait()
-    keeper.cancel()
+    keepers[0].cancel()
     if web is not None:
         web.close()
     tcp.stop()
     for session in list(server.open.values()):  # of websockets
         session.close()
         server.park(session)
-    while server.unparked:  # the store may be away: try until it is back
-        await asyncio.sleep(0.2)
-        server.park_again()
+    while server.store is not None and server.store.waiting:  # it may be away: wait until it is back
+        await asyncio.sleep(0.05)
     ended = resource.getrusage(resource.RUSAGE_SELF)
     user, system = ended.ru_utime - began.ru_utime, ended.ru_stime - began.ru_stime
-    print(json.dumps({**server.counts, "user_seconds": user, "system_seconds": system}))
+    print(json.dumps({**server.totals(), "user_seconds": user, "system_seconds": system}))
 
 
 def main() -> None:
@@ -151,6 +164,12 @@ def main() -> None:
     parser.add_argument("--websocket-port", type=int)
     parser.add_argument("--metrics-port", type=int, help="of counters; needs prometheus_client")
     parser.add_argument("--store", metavar="URL", help="redis://..., where parked sessions are kept")
+    parser.add_argument(
+        "--store-seconds", type=float, default=0.2, help="how long a call of the store may take"
+    )
+    parser.add_argument(
+        "--store-pause", type=float, default=2, help="seconds until a store that failed is asked again"
+    )
     parser.add_argument("--sessions", type=int, help="the largest number of live sessions")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="park sessions that send nothing")
     parser.add_argument(
@@ -165,6 +184,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     lnrnn.set_num_threads(1)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a descriptor for each connection
+    sys.setswitchinterval(2e-4)  # the threads of the store give way to the sessions
     uvloop.run(serve(options))
 
 

@@ -59,9 +59,6 @@ cdef class Connection:
         if self.peer.message == NULL:
             raise MemoryError
 
-    def accept(self, name):
-        self.name, self.peer.named = name, True
-
     def __dealloc__(self):
         free(self.peer.message)
 
@@ -110,6 +107,14 @@ cdef class Sockets:
         if epoll_ctl(self.epoll, EPOLL_CTL_ADD, connection.peer.fd, &event):
             raise OSError(errno, "epoll_ctl")
         self.connections.add(connection)
+
+    def pause(self, Connection connection):
+        """Reads nothing more, until `accept`."""
+        epoll_ctl(self.epoll, EPOLL_CTL_DEL, connection.peer.fd, NULL)
+
+    def accept(self, Connection connection, name):
+        connection.name, connection.peer.named = name, True
+        self.add(connection)
 
     def close(self, Connection connection):
         if connection in self.connections:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import math
 import socket
 import struct
 import termios
 import time
-from contextlib import suppress
 
 import numpy as np
 import sockets
@@ -16,17 +17,24 @@ from sessions import Server
 
 LENGTH = struct.Struct("<i")
 NAME_SECONDS = 2
+ACCEPT_PAUSE = 0.1
+NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # descriptors, memory
+CHECKED = 500  # connections of one call of `check`
 ANSWERS = 1 << 16  # bytes that may wait in the kernel until a client reads them
 
 
 class Raw:
     """A session over raw TCP."""
 
-    __slots__ = ("behind", "connection", "id", "since", "tcp")
+    __slots__ = ("behind", "connection", "ended", "id", "since", "tcp")
 
     def __init__(self, tcp: Tcp, connection: sockets.Connection) -> None:
-        self.id, self.behind, self.since = "", False, time.monotonic()
+        self.id, self.behind, self.ended, self.since = "", False, False, time.monotonic()
         self.tcp, self.connection = tcp, connection
+
+    def accept(self) -> None:
+        if not self.ended:
+            self.tcp.sockets.accept(self.connection, self.id)
 
     def text(self, text: str) -> None:
         data = text.encode()
@@ -44,24 +52,40 @@ class Tcp:
 
     def __init__(self, server: Server, host: str, port: int) -> None:
         self.server, self.sessions = server, dict[sockets.Connection, Raw]()
+        self.unchecked: list[Raw] = []
         self.sockets = sockets.Sockets(server.size)
         self.x = np.frombuffer(self.sockets.x, np.float32).reshape(-1, server.inputs)
         self.listening = socket.create_server((host, port), backlog=1000)
         self.listening.setblocking(False)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.listening, self.accept)
-        loop.add_reader(self.sockets, self.receive)
+        self.loop = asyncio.get_running_loop()
+        self.loop.add_reader(self.sockets, self.receive)
+        self.listen()
+
+    def listen(self) -> None:
+        if self.listening.fileno() >= 0:
+            self.loop.add_reader(self.listening, self.accept)
 
     def accept(self) -> None:
-        with suppress(OSError):  # the client has gone, or no descriptor is left: the client waits
+        try:
             client, _ = self.listening.accept()
+        except OSError as error:
+            if error.errno in NOTHING_LEFT:
+                self.server.counts["refused"] += 1
+                print(f"no client is accepted for {ACCEPT_PAUSE} s: {error}", flush=True)
+                self.loop.remove_reader(self.listening)
+                self.loop.call_later(ACCEPT_PAUSE, self.listen)
+            return  # else the client has gone
+        try:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * self.server.backlog * self.server.size)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWERS)
             connection = sockets.Connection(client, self.server.size)
             self.sockets.add(connection)
-            self.sessions[connection] = Raw(self, connection)
+        except OSError:
+            client.close()
+            return
+        self.sessions[connection] = Raw(self, connection)
 
     def receive(self) -> None:
         since = time.perf_counter()
@@ -71,8 +95,8 @@ class Tcp:
             if good is not None:
                 connections = [connections[k] for k in good]
             for connection in self.sockets.answer(connections, y.tobytes()):
-                self.server.counts["refused"] += 1
-                print(f"{connection.name} does not read its answers", flush=True)
+                self.server.counts["deaf"] += 1
+                print(f"{connection.name!r} does not read its answers", flush=True)
                 self.end(self.sessions[connection])
             self.server.answered(len(names), since)
         for connection, message in others:
@@ -88,8 +112,9 @@ class Tcp:
         if session.id:
             wanted = f"a frame must have {self.server.size} bytes, got {abs(size)}"
         elif -sockets.LONGEST_NAME <= size < 0:
-            if self.server.join(session, message[4:].decode(errors="replace")):
-                session.connection.accept(session.id)
+            session.since = math.inf
+            self.sockets.pause(session.connection)
+            self.server.join(session, message[4:].decode(errors="replace"))
             return
         else:
             wanted = f"the first message must be a name of at most {sockets.LONGEST_NAME} bytes"
@@ -98,26 +123,32 @@ class Tcp:
 
     def end(self, session: Raw) -> None:
         if self.sessions.pop(session.connection, None):
+            session.ended = True
             self.sockets.close(session.connection)
             self.server.park(session)
 
     def check(self) -> None:
-        """Counts and names clients that are too fast. Ends connections that send no name."""
-        for session in list(self.sessions.values()):
-            if not session.id and time.monotonic() - session.since > NAME_SECONDS:
+        """Counts clients that are too fast. Ends connections without a name. A call looks at some of them."""
+        if not self.unchecked:
+            self.unchecked = list(self.sessions.values())
+        some, self.unchecked = self.unchecked[:CHECKED], self.unchecked[CHECKED:]
+        for session in some:
+            if session.ended:
+                continue
+            if time.monotonic() - session.since > NAME_SECONDS:
                 self.server.refuse(session, f"no name has come in {NAME_SECONDS} s")
                 session.close()
                 continue
             (waiting,) = LENGTH.unpack(fcntl.ioctl(session.connection.socket, termios.FIONREAD, bytes(4)))
             behind = waiting > self.server.backlog * (4 + self.server.size)
             if behind and not session.behind:
-                self.server.counts["behind"] += 1
-                print(f"{session.id} is too fast: more than {self.server.backlog} frames wait", flush=True)
+                self.server.counts["too_fast"] += 1
+                print(f"{session.id!r} is too fast: more than {self.server.backlog} frames wait", flush=True)
             session.behind = behind
 
     def stop(self) -> None:
         """Accepts nothing more, and ends all connections."""
-        asyncio.get_running_loop().remove_reader(self.listening)
+        self.loop.remove_reader(self.listening)
         self.listening.close()
         for session in list(self.sessions.values()):
             self.end(session)

@@ -1,12 +1,17 @@
 """Lanes for a number of sessions that grows. The lanes of a pool are in blocks, so growth copies no state.
 
-A new block has as many lanes as all before it, up to LARGEST. Memory of a lane is used from its first step.
+A new block has as many lanes as all before it, up to LARGEST. A lane uses memory from its first session on.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+import mmap
+import sys
 from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -14,22 +19,37 @@ from .. import _core
 from ..rnn.snapshot import Snapshot
 
 Array = np.ndarray
-FIRST, LARGEST = 4096, 1 << 18
+FIRST, LARGEST, PART = 1 << 16, 1 << 17, 1024
 FREE = np.inf  # in Block.last, for a lane without a session
+
+
+def zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Returns zeros whose memory the kernel provides in small pages, each when it is first written.
+
+    NumPy asks for huge pages. The first write to one takes 0.2 ms, and 5 ms in some virtual machines.
+    """
+    private = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        memory = mmap.mmap(-1, max(size, 1), **private)
+    except OSError as error:
+        raise MemoryError(f"no memory for {size} bytes of sessions") from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
 
 class Block:
     """Lanes `start` to `end` - 1 of a pool.
 
-    last (lanes,) float64: when each was used last. kept (lanes,) int64: the step of its last checkpoint. ids
-    (lanes,) object: not a list, which the garbage collector would read in each of its passes.
+    last (lanes,) float64: when each was used last. kept (lanes,) int64: the step of its last checkpoint.
     """
 
     def __init__(self, network: _core.Network, start: int, lanes: int) -> None:
         self.start, self.end = start, start + lanes
-        self.lanes = _core.Lanes(network, lanes, 1)
-        self.last, self.kept = np.zeros(lanes), np.zeros(lanes, np.int64)
-        self.ids = np.empty(lanes, object)
+        self.lanes = _core.Lanes(network, lanes, 1, zeros)
+        self.last, self.kept = zeros((lanes,), np.float64), zeros((lanes,), np.int64)
 
 
 class Blocks:
@@ -42,11 +62,13 @@ class Blocks:
         self._starts = np.zeros(0, np.int64)
         self._free: list[int] = []
         self._used = 0  # the number of lanes that have had a session
+        # (PART,) each: small, so that growth is short, and no lists, which the garbage collector would read.
+        self._ids: list[Array] = []
         self._grow()
 
     def _grow(self) -> None:
         total = self.blocks[-1].end if self.blocks else 0
-        size = min(total, LARGEST) or (min(self.most, 1 << 16) if self.most else FIRST)
+        size = min(total, LARGEST) or FIRST
         size = size if self.most is None else min(size, self.most - total)
         self.blocks.append(Block(self._network, total, size))
         self._starts = np.array([block.start for block in self.blocks])
@@ -57,12 +79,14 @@ class Blocks:
             return heapq.heappop(self._free)
         if self._used == self.blocks[-1].end:
             self._grow()
+        if self._used == PART * len(self._ids):
+            self._ids.append(np.empty(PART, object))
         self._used += 1
         return self._used - 1
 
     def give(self, lane: int) -> None:
         block, k = self._place(lane)
-        block.last[k], block.ids[k] = FREE, None
+        block.last[k], self._ids[lane // PART][lane % PART] = FREE, None
         heapq.heappush(self._free, lane)
 
     def _place(self, lane: int) -> tuple[Block, int]:
@@ -72,15 +96,15 @@ class Blocks:
         raise AssertionError(f"broken promise: lane {lane}")
 
     def id(self, lane: int) -> Hashable:
-        block, k = self._place(lane)
-        found: Hashable = block.ids[k]
+        found: Hashable = self._ids[lane // PART][lane % PART]
         return found
 
     def put(self, lane: int, id: Hashable, states: list[Array | None], step: int, last: float) -> None:
         """Sets a lane. states: (layers, 1, *) each, or None for zeros."""
         block, k = self._place(lane)
         block.lanes.put(np.array([k]), states, np.array([step]))
-        block.last[k], block.kept[k], block.ids[k] = last, step, id
+        block.last[k], block.kept[k] = last, step
+        self._ids[lane // PART][lane % PART] = id
 
     def get(self, lane: int) -> tuple[list[Array], int, float]:
         """Returns copies of the states (layers, 1, *), the step and the time of the last use."""
@@ -139,11 +163,11 @@ class Blocks:
         """Yields the ids of sessions that were used last before this time."""
         for block in self.blocks:
             n = max(0, min(self._used, block.end) - block.start)
-            yield from block.ids[:n][block.last[:n] < before].tolist()
+            yield from map(self.id, (np.flatnonzero(block.last[:n] < before) + block.start).tolist())
 
     def due(self, every: int) -> Iterator[Hashable]:
         """Yields the ids of sessions that have made `every` steps or more since the last checkpoint."""
         for block in self.blocks:
             n = max(0, min(self._used, block.end) - block.start)
             late = (block.lanes.steps[:n] - block.kept[:n] >= every) & (block.last[:n] < FREE)
-            yield from block.ids[:n][late].tolist()
+            yield from map(self.id, (np.flatnonzero(late) + block.start).tolist())

@@ -1,14 +1,14 @@
 """The server of sessions in examples/session_server, run as a process."""
 
+import contextlib
 import json
 import re
-import shutil
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -19,8 +19,7 @@ import pytest
 
 import lnrnn
 from compilers import native_compiler
-from session_server import EXAMPLE, Client, running
-from session_shards import redis_server
+from session_server import EXAMPLE, Client, joined_again, running
 
 for name in ("uvloop", "picows", "safetensors", "Cython", "setuptools"):
     pytest.importorskip(name)
@@ -33,25 +32,6 @@ def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("server") / "model.safetensors"
     lnrnn.LSTM(D, H, seed=0).save(path)
     return path
-
-
-def until(done):
-    """Waits until done() is true, at most 30 s, and returns whether it is."""
-    end = time.monotonic() + 30
-    while not done() and time.monotonic() < end:
-        time.sleep(0.05)
-    return done()
-
-
-def joined_again(port, name, how):
-    """Joins a session whose old connection has just ended: the server may not have noticed that yet."""
-    for _ in range(100):
-        client = Client(port, name)
-        if "must be new" not in client.joined:
-            assert client.joined == how
-            return client
-        time.sleep(0.05)
-    raise AssertionError(client.joined)
 
 
 def test_sessions_have_the_bits_of_streams_and_continue(model, rng):
@@ -93,10 +73,10 @@ def test_wrong_frames_are_refused_by_name_and_change_no_other_session(model, rng
 
 
 def test_a_client_that_is_too_fast_waits_in_order(model, rng):
-    x = rng.standard_normal((3000, D), dtype=np.float32)
+    x = rng.standard_normal((500, D), dtype=np.float32)
     want = lnrnn.load(model)(x[:, None])[0][:, 0]
     with running(model, "--backlog", "5") as (process, port, _):
-        ann, bob = Client(port, "ann"), Client(port, "bob")
+        ann, bob = Client(port, "ann\n"), Client(port, "bob")
         process.send_signal(signal.SIGSTOP)
         sender = threading.Thread(target=lambda: [ann.message(frame.tobytes()) for frame in x])
         sender.start()
@@ -105,27 +85,123 @@ def test_a_client_that_is_too_fast_waits_in_order(model, rng):
         np.testing.assert_array_equal(bob.step(x[0]), want[0])
         np.testing.assert_array_equal([ann.answer() for _ in x], want)
         sender.join()
-    assert process.counts["refused"] == 0 and process.counts["behind"] >= 1
-    assert "ann is too fast: more than 5 frames wait\n" in process.lines
+    assert process.counts["refused"] == 0 and process.counts["too_fast"] >= 1
+    assert r"'ann\n' is too fast: more than 5 frames wait" in map(str.strip, process.lines)
 
 
-def test_a_websocket_refuses_frames_beyond_the_backlog(model, rng):
+def test_a_websocket_that_is_too_fast_waits_in_order(model, rng):
     websockets = pytest.importorskip("websockets.sync.client")
-    x = rng.standard_normal((40, D), dtype=np.float32)
-    stream = lnrnn.load(model).stream()
-    with running(model, "--backlog", "5") as (process, _, port):
-        with websockets.connect(f"ws://127.0.0.1:{port}/ann", compression=None) as ann:
-            assert ann.recv() == "new"
-            process.send_signal(signal.SIGSTOP)
-            for frame in x:
-                ann.send(frame.tobytes())
-            process.send_signal(signal.SIGCONT)
-            answers = [ann.recv() for _ in x]
-        texts = [answer for answer in answers if isinstance(answer, str)]
-        right = [np.frombuffer(answer, np.float32) for answer in answers if isinstance(answer, bytes)]
-        assert len(texts) >= 30 and set(texts) == {"more than 5 frames wait"} and len(right) >= 6
-        np.testing.assert_array_equal(right[:6], [stream(frame[None])[0] for frame in x[:6]])
-    assert process.counts["refused"] == len(texts)
+    x = rng.standard_normal((3000, D), dtype=np.float32)
+    want = lnrnn.load(model)(x[:, None])[0][:, 0]
+    with (
+        running(model, "--backlog", "5") as (process, port, other),
+        websockets.connect(f"ws://127.0.0.1:{other}/ann", compression=None) as ann,
+    ):
+        assert ann.recv() == "new"
+        bob = Client(port, "bob")
+        process.send_signal(signal.SIGSTOP)
+        sender = threading.Thread(target=lambda: [ann.send(frame.tobytes()) for frame in x])
+        sender.start()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGCONT)
+        np.testing.assert_array_equal(bob.step(x[0]), want[0])
+        np.testing.assert_array_equal([np.frombuffer(ann.recv(), np.float32) for _ in x], want)
+        sender.join()
+    assert process.counts["refused"] == 0 and process.counts["too_fast"] >= 1
+    assert "'ann' is too fast: 5 frames wait\n" in process.lines
+
+
+HANDSHAKE = (
+    b"GET /%s HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def connected(port, name):
+    """Returns a socket that has joined as a websocket."""
+    raw = Client.opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+    raw.sendall(HANDSHAKE % name)
+    head = b""
+    while not head.endswith(b"\x81\x03new"):
+        head += raw.recv(1000)
+    return raw
+
+
+def end_of(raw):
+    """Returns all bytes until the server ends the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while part := raw.recv(1000):
+            data += part
+    return data
+
+
+def test_a_websocket_that_does_not_read_is_ended(model):
+    with running(model) as (process, port, other):
+        ann, deaf = Client(port, "ann"), connected(other, b"deaf")
+        frames = (bytes([0x82, 0x80 + 4 * D]) + bytes(4 + 4 * D)) * 1000
+        with pytest.raises(ConnectionError):
+            while True:
+                deaf.sendall(frames)
+        assert ann.step(np.zeros(D)).shape == (H,)
+    assert process.counts["deaf"] == 1 and process.counts["refused"] == 0
+    assert "'deaf' does not read its answers\n" in process.lines
+
+
+def test_bytes_of_other_protocols_end_only_their_connection(model):
+    http = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    tls = bytes.fromhex("16030102000100") + bytes(300)
+    masked = bytes([0x80]) + bytes(4)  # the length 0, and the mask
+    frames = {
+        b"text": (b"\x81" + masked, b"a message must be binary"),
+        b"continued": (b"\x80" + masked, b"a message must be binary"),
+        b"part": (b"\x02" + masked, b"a frame must have 24 bytes, got 0"),
+        b"unmasked": (b"\x82\x18" + bytes(24), b"un-masked"),
+        b"huge": (b"\x82\xff" + bytes([63] + [0] * 11), b"exceeding"),
+        b"code": (b"\x83" + masked, b"invalid opcode"),
+    }
+    with running(model) as (process, port, other):
+        ann = Client(port, "ann")
+        for data in (http, tls, bytes(4), struct.pack("<i", -(2**31)), struct.pack("<i", -201) + bytes(201)):
+            for place in (port, other):
+                raw = Client.opened.enter_context(socket.create_connection(("127.0.0.1", place), timeout=60))
+                raw.sendall(data)
+                raw.shutdown(socket.SHUT_WR)
+                assert (b"the first message must be a name" in end_of(raw)) == (place == port)
+        for name, (data, text) in frames.items():
+            raw = connected(other, name)
+            raw.sendall(data)
+            assert text in end_of(raw)
+        assert ann.step(np.zeros(D)).shape == (H,)
+    assert process.counts["refused"] == 5 + len(frames)
+    assert "'code' has sent bytes that are no websocket's\n" in process.lines
+
+
+def test_connections_that_are_reset_while_they_join(model):
+    with running(model) as (process, port, _):
+        ann = Client(port, "ann")
+        for k in range(300):
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(struct.pack("<i", -3) + b"%03d" % k + struct.pack("<i", 4 * D) + b"half")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert ann.step(np.zeros(D)).shape == (H,)
+    assert process.counts["refused"] == 0
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_clients_wait_if_no_descriptor_is_left(model):
+    with running(model) as (process, port, _):
+        ann = Client(port, "ann")
+        used = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+        _, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + 2, most))
+        clients = [Client(port, f"{k}", wait=False) for k in range(10)]
+        assert [client.answer() for client in clients[:2]] == ["new", "new"]
+        assert process.stdout.readline().startswith("no client is accepted for ")
+        assert ann.step(np.zeros(D)).shape == (H,)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
+        assert [client.answer() for client in clients[2:]] == ["new"] * 8
+    assert 1 <= process.counts["refused"] < 100
 
 
 def test_clients_that_send_half_a_frame_or_nothing_or_do_not_read(model, rng):
@@ -151,78 +227,8 @@ def test_clients_that_send_half_a_frame_or_nothing_or_do_not_read(model, rng):
             Client.answer(wrong), wrong.close()
             assert b"no name has come in 2 s" in silent.recv(100)
             assert silent.recv(100) == b""
-    assert process.counts["refused"] == 3
-    assert "deaf does not read its answers\n" in process.lines
-
-
-@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
-@pytest.mark.parametrize("fault", ["full", "killed", "stopped"])
-def test_a_store_that_fails_stops_no_session(model, rng, tmp_path, fault):
-    redis = pytest.importorskip("redis")
-    x = rng.standard_normal((6, D), dtype=np.float32)
-    streams = [lnrnn.load(model).stream() for _ in range(2)]
-    with tempfile.TemporaryDirectory() as short:
-        path, store = redis_server(Path(short))
-        try:
-            with running(model, "--store", f"unix://{path}", "--checkpoint", "1") as (process, port, _):
-                ann, bob, cat = Client(port, "ann"), Client(port, "bob"), Client(port, "cat")
-                np.testing.assert_array_equal(ann.step(x[0]), streams[0](x[:1])[0])
-                if fault == "full":
-                    with redis.Redis(unix_socket_path=str(path)) as database:
-                        database.config_set("maxmemory-policy", "noeviction")
-                        database.config_set("maxmemory", 1)
-                else:
-                    store.send_signal(signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
-                np.testing.assert_array_equal(bob.step(x[0]), streams[1](x[:1])[0])
-                assert "the store failed to" in (text := Client(port, "eve").joined) and "'eve'" in text
-                np.testing.assert_array_equal(ann.step(x[1]), streams[0](x[1:2])[0])
-                ann.close(), cat.close()
-                time.sleep(0.1)
-                np.testing.assert_array_equal(bob.step(x[1]), streams[1](x[1:2])[0])
-                assert "the store failed to" in Client(port, "ann").joined
-                if fault == "full":
-                    with redis.Redis(unix_socket_path=str(path)) as database:
-                        database.config_set("maxmemory", 0)
-                elif fault == "killed":
-                    store.wait()
-                    _, store = redis_server(Path(short))
-                else:
-                    store.send_signal(signal.SIGCONT)
-                ann = joined_again(port, "ann", "restored 2")  # no step is lost
-                np.testing.assert_array_equal(ann.step(x[2]), streams[0](x[2:3])[0])
-                np.testing.assert_array_equal(bob.step(x[2]), streams[1](x[2:3])[0])
-                with redis.Redis(unix_socket_path=str(path)) as database:  # cat has not come back
-                    assert until(lambda: b'"parked"' in (database.hget("lnrnn:s:cat", "state") or b""))
-            assert process.counts["store_errors"] >= 1 and process.counts["refused"] >= 2
-            assert any(line.startswith("ann is not parked: ") for line in process.lines)
-        finally:
-            store.kill()
-            store.communicate()
-
-
-@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
-def test_a_server_that_ends_waits_for_its_store(model, rng, tmp_path):
-    pytest.importorskip("redis")
-    x = rng.standard_normal((2, D), dtype=np.float32)
-    stream = lnrnn.load(model).stream()
-    with tempfile.TemporaryDirectory() as short:
-        path, store = redis_server(Path(short))
-        options = ("--store", f"unix://{path}")
-        with running(model, *options) as (process, port, _):
-            np.testing.assert_array_equal(Client(port, "ann").step(x[0]), stream(x[:1])[0])
-            store.kill()
-            store.communicate()
-            process.send_signal(signal.SIGTERM)
-            assert "ann is not parked" in process.stdout.readline()
-            _, store = redis_server(Path(short))
-        try:
-            with running(model, *options) as (_, port, _):
-                ann = Client(port, "ann")
-                assert ann.joined == "restored 1"
-                np.testing.assert_array_equal(ann.step(x[1]), stream(x[1:])[0])
-        finally:
-            store.kill()
-            store.communicate()
+    assert process.counts["refused"] == 2 and process.counts["deaf"] == 1
+    assert "'deaf' does not read its answers\n" in process.lines
 
 
 def test_a_silent_session_is_parked(model, rng):
@@ -244,10 +250,21 @@ def test_counters_for_prometheus(model):
         metrics = free.getsockname()[1]
     with running(model, "--metrics-port", str(metrics)) as (_, port, _):
         ann = Client(port, "ann")
-        ann.step(np.zeros(D))
+        ann.step(np.zeros(D)), ann.step(np.full(D, np.nan))
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as page:
             lines = page.read().decode().splitlines()
-    assert {"lnrnn_frames_total 1.0", "lnrnn_refused_total 0.0", "lnrnn_sessions 1.0"} <= set(lines)
+    values = dict(line.split() for line in lines if not line.startswith("#"))
+    assert float(values.pop("lnrnn_step_seconds_total")) > 0
+    want = {
+        "frames_total": 2,
+        "bad_frames_total": 1,
+        "steps_total": 1,
+        "batches_total": 2,
+        "refused_total": 1,
+    }
+    want |= {"late_frames_total": 0, "too_fast_total": 0, "deaf_total": 0, "sessions": 1}
+    want |= {"exceptions_total": 0, "stored_total": 0, "store_errors_total": 0, "store_waiting": 0}
+    assert values == {f"lnrnn_{name}": str(float(value)) for name, value in want.items()}
 
 
 @pytest.mark.parametrize("websocket", [False, True])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
+import mmap
 import pickle
+import re
 import sys
 import tracemalloc
 from contextlib import nullcontext
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -194,6 +198,7 @@ def test_a_pool_cannot_be_copied():
 def test_growth_to_many_blocks_keeps_every_state(rng, monkeypatch):
     monkeypatch.setattr(blocks, "FIRST", 4)
     monkeypatch.setattr(blocks, "LARGEST", 64)
+    monkeypatch.setattr(blocks, "PART", 32)
     pool, n = pool_of(range(300)), 300
     x = normal(rng, 3, n, D)
     want = streamed(x)
@@ -203,7 +208,30 @@ def test_growth_to_many_blocks_keeps_every_state(rng, monkeypatch):
         order = rng.permutation(n)
         same(pool.step(order.tolist(), frame[order]), y[order])
     limited = pool_of(range(7), max_sessions=7)
-    assert [block.end for block in limited._blocks.blocks] == [7]
+    assert [block.end for block in limited._blocks.blocks] == [4, 7]
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="needs Linux")
+def test_no_session_waits_for_a_huge_page():
+    states = pool_of()._blocks.blocks[0].lanes.states
+    flags, within = [], False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            begin, end = (int(word, 16) for word in found.groups())
+            within = any(begin <= array.ctypes.data < end for array in states)
+        elif within and line.startswith("VmFlags:"):
+            flags.append(line.split())
+    assert flags and all("nh" in words for words in flags)
+
+
+def test_a_pool_that_gets_no_memory_says_so_and_goes_on(monkeypatch):
+    monkeypatch.setattr(blocks, "FIRST", 2)
+    pool = pool_of("ab")
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks.mmap, "mmap", Mock(side_effect=OSError(12, "Cannot allocate memory")))
+        with pytest.raises(MemoryError, match="bytes of sessions"):
+            pool.join("c")
+    assert list(pool) == ["a", "b"] and pool.join("c") == ("new", 0)
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -240,6 +240,7 @@ def small_blocks(monkeypatch):
     """Sessions are in several blocks of lanes."""
     monkeypatch.setattr(blocks, "FIRST", 2)
     monkeypatch.setattr(blocks, "LARGEST", 4)
+    monkeypatch.setattr(blocks, "PART", 2)
 
 
 TestPool = Pools.TestCase

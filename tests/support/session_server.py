@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,10 @@ class Client:
 
     opened = contextlib.ExitStack()
 
-    def __init__(self, port, name):
+    def __init__(self, port, name, wait=True):
         self.socket = self.opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
         self.message(name.encode(), text=True)
-        self.joined = self.answer()
+        self.joined = self.answer() if wait else None
 
     def message(self, data, text=False):
         self.socket.sendall(struct.pack("<i", -len(data) if text else len(data)) + data)
@@ -108,5 +109,26 @@ def running(model, *arguments):
             process.send_signal(signal.SIGTERM)
             *process.lines, last = process.stdout.readlines()
             process.counts = json.loads(last)
+            if process.counts["exceptions"]:
+                raise Wrong("the server had exceptions: they are on stderr")
         finally:
             process.kill()
+
+
+def until(done):
+    """Waits until done() is true, at most 30 s, and returns whether it is."""
+    end = time.monotonic() + 30
+    while not done() and time.monotonic() < end:
+        time.sleep(0.05)
+    return done()
+
+
+def joined_again(port, name, how):
+    """Joins a session. The server may not know yet that its connection has ended, or its store is back."""
+    for _ in range(100):
+        client = Client(port, name)
+        if "must be new" not in client.joined and "the store failed" not in client.joined:
+            assert client.joined == how
+            return client
+        time.sleep(0.05)
+    raise AssertionError(client.joined)
