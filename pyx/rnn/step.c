@@ -472,12 +472,14 @@ void lnrnn_step_load(const lnrnn_step *s)
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
+    size_t end = stop - s->t < r->plan->chunk ? stop : s->t + r->plan->chunk;
+    if (remaining(left) == INT64_MAX) /* no limit */
+        return end;
     const double cost = step_cost(r, (double)s->active, r->config->D + r->config->head_units),
                  all = (double)remaining(left) > 0 ? (double)remaining(left) : 0,
                  most = r->part > 0 && all > r->part ? r->part : all,
                  share = r->plan->divide_units ? most : all / r->plan->threads,
                  budget = share < most ? share : most;
-    size_t end = stop - s->t < r->plan->chunk ? stop : s->t + r->plan->chunk;
     if (budget < cost * (double)(end - s->t))
         end = s->t + 1 + (size_t)(budget / cost);
     const double spent = cost * (double)(end - s->t);

@@ -63,7 +63,7 @@ typedef struct {
     /* PREFETCH_WEIGHTS with several rows: a tile that reads word j prefetches w + ahead + j * pace. */
     ptrdiff_t ahead;
     size_t pace;
-    lnrnn_caches caches;
+    const lnrnn_caches *caches;
     const float *scale;  /* int8: (n), scales of the outputs */
     const int32_t *sums; /* int8: (n), sums of the outputs' weights */
 } product_job;
@@ -85,7 +85,7 @@ LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, fl
         .cs = cs,
         .lines = m->lines,
         .add = m->add,
-        .prefetch = !m->lines && bytes > lnrnn_prefetch_from(m->caches, m->dtype != LNRNN_WEIGHT_F32),
+        .prefetch = !m->lines && bytes > lnrnn_prefetch_from(*m->caches, m->dtype != LNRNN_WEIGHT_F32),
         .from_end = m->from_end,
         .may_halve = m->dtype == LNRNN_WEIGHT_F32,
         .caches = m->caches,
