@@ -95,10 +95,11 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
 
 /* With float32, all products have equally many rows, because a product of a few remaining rows would also read all of
  * W_ih. */
-void lnrnn_input_product(const lnrnn_step *s, size_t n)
+void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end)
 {
     const lnrnn_rnn_config *c = s->r->config;
-    const weights w_ih = {.outputs = c->outputs, .inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih};
+    const weights w_ih = {
+        .outputs = c->outputs, .inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih, .from_end = from_end};
     const size_t most = s->r->plan->input_rows, times = (n + most - 1) / most, wide = s->r->plan->wide,
                  each = c->dtype == LNRNN_WEIGHT_F32 ? (n + times - 1) / times : most;
     for (size_t i = 0; i < n; i += each)

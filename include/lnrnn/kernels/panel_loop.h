@@ -181,40 +181,18 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
 
 /* --- the loops ------------------------------------------------------------------------------------------ */
 
-/* Computes outputs start .. end - 1 of one row. */
-LNRNN_INLINE void row_part(const product_loop *product, int prefetch, const product_job *job, size_t start,
-                           size_t end)
+/* Computes one row, several panels at a time, because one panel has too few chains of multiply-adds to hide their latency. */
+static void row_loop(const product_loop *product, const product_job *job)
 {
-    product->row(prefetch, (int)((end - start) / V32_LANES), job, start);
-}
-
-/* Computes outputs start .. end - 1 of one row, several panels at a time, because one panel has too few
- * chains of multiply-adds to hide their latency. */
-static void row_loop(const product_loop *product, int prefetch, const product_job *job, size_t start,
-                     size_t end)
-{
-    const size_t step = 3 * NR, half = (end - start) / 2 / NR * NR, middle = start + half;
-    const size_t bytes = (end - start) * job->words * sizeof(uint32_t);
-    if (!prefetch && job->may_halve && half && end - start <= 4 * NR
-        && lnrnn_by_halves(*job->caches, bytes)) {
-        if (job->from_end)
-            row_part(product, PREFETCH_NONE, job, middle, end);
-        row_part(product, PREFETCH_NONE, job, start, middle);
-        if (!job->from_end)
-            row_part(product, PREFETCH_NONE, job, middle, end);
-        return;
+    const size_t count = job->p1 - job->p0, bytes = NR * job->words * sizeof(uint32_t),
+                 most = job->prefetch || !job->few_panels ? 4 : lnrnn_row_panels(*job->caches, bytes, count),
+                 parts = count > most ? (count + most - 1) / most : 1,
+                 each = parts > 1 ? (count + parts - 1) / parts : count;
+    for (size_t i = 0; i < parts; i++) {
+        const size_t p = job->p0 + each * (job->from_end ? parts - 1 - i : i), o = panel_start(job->n, p),
+                     end = panel_start(job->n, p + each < job->p1 ? p + each : job->p1);
+        product->row(job->prefetch ? PREFETCH_WEIGHTS : PREFETCH_NONE, (int)((end - o) / V32_LANES), job, o);
     }
-    size_t last = start;
-    while (end - last > 4 * NR)
-        last += step;
-    if (job->from_end)
-        row_part(product, prefetch, job, last, end);
-    for (size_t done = 0; done < last - start; done += step) {
-        const size_t o = job->from_end ? last - step - done : start + done;
-        row_part(product, prefetch, job, o, o + step);
-    }
-    if (!job->from_end)
-        row_part(product, prefetch, job, last, end);
 }
 
 /* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words first .. end - 1 of the
@@ -262,8 +240,7 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
     const int ahead = product->number < PRODUCT_F32_COLUMNS; /* tiles of this product can prefetch rows */
     job->prefetch = job->prefetch && lnrnn_prefetch_rows(*job->caches, rows);
     if (rows == 1) {
-        row_loop(product, job->prefetch ? PREFETCH_WEIGHTS : PREFETCH_NONE, job, panel_start(n, p0),
-                 panel_start(n, p1));
+        row_loop(product, job);
         return;
     }
     if (rows <= product->tile_rows) {

@@ -59,7 +59,7 @@ typedef struct {
     int prefetch;      /* prefetch weights, because they do not stay in L2 */
     int each_tile;     /* each tile prefetches its panel, because panels do not stay in L1 */
     int from_end;      /* compute the last panel first */
-    int may_halve;     /* a product of one row may use lnrnn_by_halves */
+    int few_panels;    /* lnrnn_row_panels limits the panels of a product of one row */
     /* PREFETCH_WEIGHTS with several rows: a tile that reads word j prefetches w + ahead + j * pace. */
     ptrdiff_t ahead;
     size_t pace;
@@ -87,7 +87,7 @@ LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, fl
         .add = m->add,
         .prefetch = !m->lines && bytes > lnrnn_prefetch_from(*m->caches, m->dtype != LNRNN_WEIGHT_F32),
         .from_end = m->from_end,
-        .may_halve = m->dtype == LNRNN_WEIGHT_F32,
+        .few_panels = m->dtype == LNRNN_WEIGHT_F32 && V32_LANES == 16,
         .caches = m->caches,
         .scale = (const float *)(m->w + width * words),
         .sums = (const int32_t *)(m->w + width * (words + 1)),
