@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from numpy import ndarray
+from numpy.typing import ArrayLike
 
 class Function(IntEnum):
     EXP = ...
@@ -116,6 +117,19 @@ class Lanes:
     ) -> None: ...
     def step(self, x: Any, rows: Any, out: Any, resets: Any, threads: int) -> ndarray | None: ...
     def put(self, rows: ndarray, states: Sequence[ndarray | None], steps: ndarray | None) -> None: ...
+
+class StreamBase:
+    _lanes: Lanes
+    def __call__(
+        self,
+        x: ArrayLike,
+        rows: ArrayLike | None = None,
+        *,
+        out: Any = None,
+        lengths: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        threads: int | None = None,
+    ) -> ndarray: ...
 
 def step_all(steps: list[Any], threads: int) -> list[ndarray] | None: ...
 def lanes_of(tables: list[dict[Any, int]], ids: list[Any] | tuple[Any, ...]) -> ndarray | None: ...

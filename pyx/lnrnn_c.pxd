@@ -118,6 +118,7 @@ cdef extern from "rnn/stream.h" nogil:
         int64_t *steps
         int references
         size_t inputs, h_width, c_width
+        int together
         double step_work
 
     ctypedef struct lnrnn_handle_fields "lnrnn_handle":

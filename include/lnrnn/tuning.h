@@ -60,12 +60,13 @@ static inline size_t lnrnn_panel_parts(lnrnn_caches c, size_t bytes)
     return bytes > c.l2 / 4 ? (bytes + c.l2 / 4 - 1) / (c.l2 / 4) : 1;
 }
 
-/* Returns 1 if one row of h should be multiplied by one half of the weights and then by the other half. Each step
- * begins with the half with which the step before ended. That helps if the weights exceed L1 by up to a third,
- * because this half is still in L1 (benchmark rnn B1-H128). */
-static inline int lnrnn_by_halves(lnrnn_caches c, size_t bytes)
+/* Returns the most panels, of `bytes` bytes each, by which one row is multiplied at a time; the product has `panels`. If they exceed
+ * L1, alternate steps begin with the panels with which the step before ended, so L1 should hold these panels. For vectors of 64 bytes,
+ * one panel has enough sums, because L2 is slower than the multiply-adds (benchmark rnn B1-H128; short_calls.py). */
+static inline size_t lnrnn_row_panels(lnrnn_caches c, size_t bytes, size_t panels)
 {
-    return bytes > c.l1 && bytes <= c.l1 / 3 * 4;
+    const size_t most = 4, held = c.l1 / (bytes ? bytes : 1);
+    return held >= panels || !held || held > most ? most : held;
 }
 
 /* The longest rows of a weight, in bytes, with which its transpose is multiplied without packing. Longer rows share

@@ -106,7 +106,7 @@ def _shown(steps: Array) -> str:
     return str(least) if least == most else f"{least}..{most}"
 
 
-class Stream(Closed, Generic[State]):
+class Stream(Closed, _core.StreamBase, Generic[State]):
     """A network that keeps its state from call to call, for endless sequences in constant memory.
 
     ``stream = rnn.stream(batch_size)`` creates a stream. Each of the batch_size sequences has a lane, which
@@ -166,7 +166,7 @@ class Stream(Closed, Generic[State]):
     True
     """
 
-    __slots__ = ("_snapshot", "_lanes", "_all", "_together")
+    __slots__ = ("_snapshot", "_all", "_together")
 
     def __init__(
         self,
@@ -187,16 +187,8 @@ class Stream(Closed, Generic[State]):
             arrays = self._shaped("state", as_state(state, cell), batch_size)
             self._lanes.put(self._all, arrays, self._steps("step", step, batch_size))
 
-    def __call__(
-        self,
-        x: ArrayLike,
-        rows: ArrayLike | None = None,
-        *,
-        out: Any = None,
-        lengths: ArrayLike | None = None,
-        resets: ArrayLike | None = None,
-        threads: int | None = None,
-    ) -> Array:
+    def _converted(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: Any) -> Array:
+        """Computes a call with arguments that `__call__` of the compiled module does not accept."""
         most = 0 if threads is None else thread_limit(threads)
         if rows is not None:
             rows = integers("rows", rows)

@@ -113,6 +113,7 @@ typedef struct {
     int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
     size_t group, groups; /* the number of rows that are computed together, a group; the number of groups */
     size_t chunk;         /* the number of steps for which one product computes W x */
+    int both_products;    /* the step's phase for W h also computes W x */
     size_t input_rows;    /* the largest number of rows of x in one product */
     size_t panels;        /* the number of panels of the packed weights */
     size_t wide, narrow;  /* row strides of arrays of G*H values, of H values per row */

@@ -127,6 +127,8 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     layout_tape(c, p);
     choose_threads(r, threads, p);
     choose_groups(r, p);
+    p->both_products = r->T == 1 && c->separate_products && c->num_heads == 1 && !c->reset_before && !r->tape
+                       && !p->divide_units;
     layout_scratch(r, p);
     lnrnn_resolve_step(r, p);
 }

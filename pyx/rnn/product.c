@@ -34,7 +34,10 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
 }
 
 /* Returns how many of n rows are before a cut within a panel (lnrnn_cut). */
-static size_t rows_before(lnrnn_cut cut, size_t n) { return (n * cut.part + cut.of / 2) / cut.of; }
+static size_t rows_before(lnrnn_cut cut, size_t n)
+{
+    return cut.part ? (n * cut.part + cut.of / 2) / cut.of : 0;
+}
 
 /* The weights of a product, packed (outputs, inputs). */
 typedef struct {
@@ -66,7 +69,7 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
                             .p1 = p1,
                             .add = u->add || u->inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
                             .from_end = u->from_end,
-                            .caches = p->caches,
+                            .caches = &p->caches,
                             .scratch = s->packed};
     k->matmul(&m, n, rows, a, as);
 }
@@ -92,10 +95,11 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
 
 /* With float32, all products have equally many rows, because a product of a few remaining rows would also read all of
  * W_ih. */
-void lnrnn_input_product(const lnrnn_step *s, size_t n)
+void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end)
 {
     const lnrnn_rnn_config *c = s->r->config;
-    const weights w_ih = {.outputs = c->outputs, .inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih};
+    const weights w_ih = {
+        .outputs = c->outputs, .inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih, .from_end = from_end};
     const size_t most = s->r->plan->input_rows, times = (n + most - 1) / most, wide = s->r->plan->wide,
                  each = c->dtype == LNRNN_WEIGHT_F32 ? (n + times - 1) / times : most;
     for (size_t i = 0; i < n; i += each)
@@ -153,7 +157,7 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
                                 .p1 = panel_of_thread(s, N, head, (size_t)s->index + 1),
                                 .add = add || c->inner_hh ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
                                 .from_end = from_end,
-                                .caches = r->plan->caches,
+                                .caches = &r->plan->caches,
                                 .scratch = s->packed};
         const size_t from = product->start(N, m.p0), end = product->start(N, m.p1), to = end < N ? end : N;
         for (size_t i = 0, n; m.p0 < m.p1 && i < s->active; i += n) {
@@ -207,7 +211,7 @@ void lnrnn_projection(const lnrnn_step *s)
                             .p1 = p->product->panels(P),
                             .add = LNRNN_ADD_NOT,
                             .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2),
-                            .caches = p->caches,
+                            .caches = &p->caches,
                             .scratch = s->packed};
     for (size_t i = 0; i < s->cell.n; i += TILE) {
         const size_t n = s->cell.n - i < TILE ? s->cell.n - i : TILE;

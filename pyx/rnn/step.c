@@ -56,6 +56,18 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
+/* Every other step computes the two products in the opposite order, each from its end. So it begins with the weights that the step
+ * before read last, which are still in L1. */
+static void both_products(lnrnn_step *s)
+{
+    const int back = (int)((size_t)s->r->rows[0].start % 2);
+    if (!back)
+        lnrnn_input_product(s, s->active, 0);
+    separate_product(s);
+    if (back)
+        lnrnn_input_product(s, s->active, 1);
+}
+
 /* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and W_hh (r h) for the gate n. */
 static void first_product(lnrnn_step *s)
 {
@@ -289,6 +301,7 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
             {tape, record},
             {r->masks.state != NULL, mask},
             {1, reset                  ? first_product
+                : p->both_products     ? both_products
                 : c->separate_products ? separate_product
                                        : joint_product},
             {p->divide_units, lnrnn_step_meet},
@@ -472,12 +485,14 @@ void lnrnn_step_load(const lnrnn_step *s)
 static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
+    size_t end = stop - s->t < r->plan->chunk ? stop : s->t + r->plan->chunk;
+    if (remaining(left) == INT64_MAX) /* no limit */
+        return end;
     const double cost = step_cost(r, (double)s->active, r->config->D + r->config->head_units),
                  all = (double)remaining(left) > 0 ? (double)remaining(left) : 0,
                  most = r->part > 0 && all > r->part ? r->part : all,
                  share = r->plan->divide_units ? most : all / r->plan->threads,
                  budget = share < most ? share : most;
-    size_t end = stop - s->t < r->plan->chunk ? stop : s->t + r->plan->chunk;
     if (budget < cost * (double)(end - s->t))
         end = s->t + 1 + (size_t)(budget / cost);
     const double spent = cost * (double)(end - s->t);
@@ -495,7 +510,8 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
             s->x[n++] = x_row(s->r, s->first + i, t);
     }
     s->wx = s->chunk;
-    lnrnn_input_product(s, n);
+    if (!s->r->plan->both_products)
+        lnrnn_input_product(s, n, 0);
     return end;
 }
 

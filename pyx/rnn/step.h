@@ -110,8 +110,8 @@ void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float *
 /* Returns the columns of thread `index` of `team`. Float32 weights are divided evenly. Other weights are divided at
  * whole panels, because each thread of a shared panel would pack the rows again (kernels/int8_rows.h). */
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
-/* Writes W_ih x of the first n rows of s->x to s->wx. */
-void lnrnn_input_product(const lnrnn_step *s, size_t n);
+/* Writes W_ih x of the first n rows of s->x to s->wx. from_end: compute the last outputs first. */
+void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end);
 /* Writes W_hh h of the active rows to s->a. add: adds to the values of s->a. */
 void lnrnn_hidden_product(const lnrnn_step *s, int add);
 /* Computes as lnrnn_hidden_product, but only the outputs of gates `gate` .. gate + gates - 1, head after head. w:

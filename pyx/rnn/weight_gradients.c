@@ -27,7 +27,7 @@ void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k,
                                      .lines = packed ? 0 : n,
                                      .p1 = product->panels(n),
                                      .add = add ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
-                                     .caches = j->p->caches};
+                                     .caches = &j->p->caches};
     product->matmul(&all_panels, m, rows, c, (ptrdiff_t)cs);
 }
 
@@ -124,7 +124,7 @@ static void weight_gradient(const backward_job *j, const weight *w, size_t o0, s
     float *const out = w->gw + o0 * n;
     /* sum (count, n), row stride `wide`: the result itself if rows are whole vectors, else scratch. */
     float *const sum = wide == n ? out : tile;
-    lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = j->p->caches};
+    lnrnn_matmul m = {.dtype = LNRNN_WEIGHT_F32, .n = n, .p1 = product->panels(n), .caches = &j->p->caches};
     if (chunk->rows == 0) {
         if (!add)
             memset(out, 0, count * n * sizeof *out);

@@ -176,6 +176,10 @@ static void compare(const char *shape, const kind *of, const product_job *job, s
     memcpy(c, before, sizeof c);
 }
 
+static const lnrnn_caches CACHES[] = {{.l1 = 256, .l2 = 1 << 12, .l3 = 1 << 13},
+                                      {.l1 = 1 << 13, .l2 = 1 << 14, .l3 = 1 << 16},
+                                      {.l1 = 1 << 15, .l2 = 1 << 20, .l3 = 1 << 24}};
+
 static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
 {
     pack_weights(of->dtype, n, k, w[0], MOST_K, 1, packed);
@@ -186,6 +190,7 @@ static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
                           .w = unpacked ? (const uint32_t *)lines : packed,
                           .lines = unpacked ? MOST_N : 0,
                           .p1 = panel_count(n),
+                          .caches = CACHES,
                           .scratch = scratch};
 }
 
@@ -221,9 +226,6 @@ static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
 /* Tests whole products of some panels, for small and for large caches. */
 static void loops(const kind *of, size_t n, size_t k, int add)
 {
-    static const lnrnn_caches CACHES[] = {{.l1 = 256, .l2 = 1 << 12, .l3 = 1 << 13},
-                                          {.l1 = 1 << 13, .l2 = 1 << 14, .l3 = 1 << 16},
-                                          {.l1 = 1 << 15, .l2 = 1 << 20, .l3 = 1 << 24}};
     lnrnn_matmul whole = packed_weights(of, n, k);
     whole.add = add;
     const product_job job = product_job_of(&whole, NULL, c[0], STRIDE);
@@ -231,7 +233,7 @@ static void loops(const kind *of, size_t n, size_t k, int add)
     for (size_t rows = 1; rows <= MOST_ROWS; rows += rows < 10 ? 1 : 9)
         for (int way = 0; way < 6; way++) {
             lnrnn_matmul m = whole;
-            m.caches = CACHES[way % 3], m.from_end = way / 3;
+            m.caches = &CACHES[way % 3], m.from_end = way / 3;
             m.p0 = way == 1 && m.p1 > 2, m.p1 -= way == 4 && m.p1 > 2;
             product(of, &m, rows);
             compare("product", of, &job, rows, panel_start(n, m.p0), panel_start(n, m.p1));

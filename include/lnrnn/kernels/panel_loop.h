@@ -181,39 +181,18 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
 
 /* --- the loops ------------------------------------------------------------------------------------------ */
 
-/* Computes outputs start .. end - 1 of one row. */
-LNRNN_INLINE void row_part(const product_loop *product, int prefetch, const product_job *job, size_t start,
-                           size_t end)
+/* Computes one row, several panels at a time, because one panel has too few chains of multiply-adds to hide their latency. */
+static void row_loop(const product_loop *product, const product_job *job)
 {
-    product->row(prefetch, (int)((end - start) / V32_LANES), job, start);
-}
-
-/* Computes outputs start .. end - 1 of one row, several panels at a time, because one panel has too few
- * chains of multiply-adds to hide their latency. */
-static void row_loop(const product_loop *product, int prefetch, const product_job *job, size_t start,
-                     size_t end)
-{
-    const size_t step = 3 * NR, half = (end - start) / 2 / NR * NR, middle = start + half;
-    const size_t bytes = (end - start) * job->words * sizeof(uint32_t);
-    if (!prefetch && job->may_halve && half && end - start <= 4 * NR && lnrnn_by_halves(job->caches, bytes)) {
-        if (job->from_end)
-            row_part(product, PREFETCH_NONE, job, middle, end);
-        row_part(product, PREFETCH_NONE, job, start, middle);
-        if (!job->from_end)
-            row_part(product, PREFETCH_NONE, job, middle, end);
-        return;
+    const size_t count = job->p1 - job->p0, bytes = NR * job->words * sizeof(uint32_t),
+                 most = job->prefetch || !job->few_panels ? 4 : lnrnn_row_panels(*job->caches, bytes, count),
+                 parts = count > most ? (count + most - 1) / most : 1,
+                 each = parts > 1 ? (count + parts - 1) / parts : count;
+    for (size_t i = 0; i < parts; i++) {
+        const size_t p = job->p0 + each * (job->from_end ? parts - 1 - i : i), o = panel_start(job->n, p),
+                     end = panel_start(job->n, p + each < job->p1 ? p + each : job->p1);
+        product->row(job->prefetch ? PREFETCH_WEIGHTS : PREFETCH_NONE, (int)((end - o) / V32_LANES), job, o);
     }
-    size_t last = start;
-    while (end - last > 4 * NR)
-        last += step;
-    if (job->from_end)
-        row_part(product, prefetch, job, last, end);
-    for (size_t done = 0; done < last - start; done += step) {
-        const size_t o = job->from_end ? last - step - done : start + done;
-        row_part(product, prefetch, job, o, o + step);
-    }
-    if (!job->from_end)
-        row_part(product, prefetch, job, last, end);
 }
 
 /* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words first .. end - 1 of the
@@ -232,13 +211,16 @@ LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t til
     return 1;
 }
 
-/* Computes 2 to few_rows rows, two panels at a time. One panel has too few chains of multiply-adds to hide their latency. */
+/* Computes the rows of a single tile. Two panels are computed at a time for 2 to few_rows rows, because one panel then has too few
+ * chains of multiply-adds to hide their latency. */
 LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, int rows)
 {
-    const size_t n = job->n, p1 = job->p1, pairs = (p1 - job->p0 + 1) / 2;
-    for (size_t i = 0; i < pairs; i++) {
-        const size_t p = job->p0 + 2 * (job->from_end ? pairs - 1 - i : i), o = panel_start(n, p),
-                     next = panel_start(n, p + 1), end = p + 1 < p1 ? panel_start(n, p + 2) : next;
+    const size_t n = job->n, p1 = job->p1, each = (size_t)rows <= product->few_rows ? 2 : 1,
+                 turns = each == 2 ? (p1 - job->p0 + 1) / 2 : p1 - job->p0;
+    for (size_t i = 0; i < turns; i++) {
+        const size_t p = job->p0 + each * (job->from_end ? turns - 1 - i : i), o = panel_start(n, p),
+                     next = panel_start(n, p + 1),
+                     end = each == 2 && p + 1 < p1 ? panel_start(n, p + 2) : next;
         const int first = (int)((next - o) / V32_LANES), second = (int)((end - next) / V32_LANES);
         if (second)
             product->pair(rows, first, second, job, o);
@@ -256,13 +238,12 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
     const size_t n = job->n, p0 = job->p0, p1 = job->p1;
     const int add = job->add;
     const int ahead = product->number < PRODUCT_F32_COLUMNS; /* tiles of this product can prefetch rows */
-    job->prefetch = job->prefetch && lnrnn_prefetch_rows(job->caches, rows);
+    job->prefetch = job->prefetch && lnrnn_prefetch_rows(*job->caches, rows);
     if (rows == 1) {
-        row_loop(product, job->prefetch ? PREFETCH_WEIGHTS : PREFETCH_NONE, job, panel_start(n, p0),
-                 panel_start(n, p1));
+        row_loop(product, job);
         return;
     }
-    if (rows <= product->few_rows) {
+    if (rows <= product->tile_rows) {
         few_rows_loop(product, job, (int)rows);
         return;
     }
@@ -273,10 +254,10 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
      * the next part, which continues every sum. */
     const size_t bytes = panel * sizeof(uint32_t);
     const size_t wanted = product->number == PRODUCT_F32 && job->prefetch && tiles > 1
-                              ? lnrnn_panel_parts(job->caches, bytes)
+                              ? lnrnn_panel_parts(*job->caches, bytes)
                               : 1;
     const size_t part = (job->words + wanted - 1) / wanted, parts = part ? (job->words + part - 1) / part : 1;
-    const int spread = ahead && tiles > 1 && lnrnn_prefetch_panels(job->caches, bytes / wanted);
+    const int spread = ahead && tiles > 1 && lnrnn_prefetch_panels(*job->caches, bytes / wanted);
     for (size_t i = p0; i < p1; i++)
         for (size_t j = 0; j < parts; j++) {
             const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = panel_start(n, p);

@@ -82,7 +82,7 @@ static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *
 {
     quantized_row quantized[INT8_ROWS];
     product_job job = product_job_of(m, quantized, c, cs);
-    job.each_tile = NR * job.words * sizeof(uint32_t) > m->caches.l1 / 2;
+    job.each_tile = NR * job.words * sizeof(uint32_t) > m->caches->l1 / 2;
     for (size_t r = 0; r < rows; r += INT8_ROWS, job.c += INT8_ROWS * cs) {
         const size_t some = rows - r < INT8_ROWS ? rows - r : INT8_ROWS;
         int8_quantize_rows(m, some, a + r, quantized);

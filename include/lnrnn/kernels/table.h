@@ -115,7 +115,7 @@ typedef struct {
     size_t p0, p1;
     int add;      /* LNRNN_ADD_NOT .. */
     int from_end; /* begin with the last panel; alternate calls do, because it is then still in the cache */
-    lnrnn_caches caches;
+    const lnrnn_caches *caches;
     uint32_t *scratch; /* scratch(dtype, rows, k) words */
 } lnrnn_matmul;
 

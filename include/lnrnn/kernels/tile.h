@@ -59,11 +59,11 @@ typedef struct {
     int prefetch;      /* prefetch weights, because they do not stay in L2 */
     int each_tile;     /* each tile prefetches its panel, because panels do not stay in L1 */
     int from_end;      /* compute the last panel first */
-    int may_halve;     /* a product of one row may use lnrnn_by_halves */
+    int few_panels;    /* lnrnn_row_panels limits the panels of a product of one row */
     /* PREFETCH_WEIGHTS with several rows: a tile that reads word j prefetches w + ahead + j * pace. */
     ptrdiff_t ahead;
     size_t pace;
-    lnrnn_caches caches;
+    const lnrnn_caches *caches;
     const float *scale;  /* int8: (n), scales of the outputs */
     const int32_t *sums; /* int8: (n), sums of the outputs' weights */
 } product_job;
@@ -85,9 +85,9 @@ LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, fl
         .cs = cs,
         .lines = m->lines,
         .add = m->add,
-        .prefetch = !m->lines && bytes > lnrnn_prefetch_from(m->caches, m->dtype != LNRNN_WEIGHT_F32),
+        .prefetch = !m->lines && bytes > lnrnn_prefetch_from(*m->caches, m->dtype != LNRNN_WEIGHT_F32),
         .from_end = m->from_end,
-        .may_halve = m->dtype == LNRNN_WEIGHT_F32,
+        .few_panels = m->dtype == LNRNN_WEIGHT_F32 && V32_LANES == 16,
         .caches = m->caches,
         .scale = (const float *)(m->w + width * words),
         .sums = (const int32_t *)(m->w + width * (words + 1)),

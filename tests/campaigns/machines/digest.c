@@ -132,12 +132,13 @@ static void products(int dtype, const char *type, size_t rows, size_t n, size_t 
     float *c = zeros(rows * wide, sizeof *c), *y = zeros(rows * n, sizeof *y);
     for (size_t i = 0; i < rows; i++)
         row[i] = x + i * k;
+    const lnrnn_caches caches = lnrnn_get_caches();
     const lnrnn_matmul m = {.dtype = dtype,
                             .n = n,
                             .k = k,
                             .w = packed(dtype, n, k, w, (ptrdiff_t)k, 1),
                             .p1 = product->panels(n),
-                            .caches = lnrnn_get_caches(),
+                            .caches = &caches,
                             .scratch = zeros(product->scratch(dtype, rows, k), sizeof(uint32_t))};
     product->matmul(&m, rows, row, c, (ptrdiff_t)wide);
     for (size_t i = 0; i < rows; i++)
