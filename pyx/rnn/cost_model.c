@@ -4,7 +4,8 @@
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
  *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights. The first
- *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2.
+ *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2. Of weights beyond
+ *                 L3, a step reads the part from L3 that the step before read last.
  *     projection  All of W_hr multiplies the rows whose cell outputs the thread computes.
  *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
@@ -31,6 +32,14 @@ static double bytes_of_weight(int dtype)
     return dtype == LNRNN_WEIGHT_F32 ? 4 : dtype == LNRNN_WEIGHT_BF16 ? 2 : 1;
 }
 
+/* Returns how many multiply-adds a CPU computes in the time of one with float32 weights. */
+static double rate_of_weight(int dtype)
+{
+    if (!lnrnn_product_of(lnrnn_active(), dtype)->unit)
+        return 1;
+    return dtype == LNRNN_WEIGHT_I8A8 ? 2 * LNRNN_UNIT_RATE : LNRNN_UNIT_RATE;
+}
+
 /* The rates of one thread. */
 typedef struct {
     double multiply_adds;  /* per ns */
@@ -42,11 +51,13 @@ static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dt
 {
     const lnrnn_cpu_model cpu = lnrnn_get_cpu_model();
     const double memory = cpu.all_memory / n < cpu.memory ? cpu.all_memory / n : cpu.memory;
-    thread_rates rates = {.multiply_adds = cpu.multiply_adds, .l2 = cpu.l2, .of_weights = memory};
+    thread_rates rates = {.multiply_adds = cpu.multiply_adds * rate_of_weight(dtype), .l2 = cpu.l2};
     if (own <= (double)lnrnn_l2_holds(caches, dtype != LNRNN_WEIGHT_F32))
         rates.of_weights = cpu.l2;
-    else if (all <= (double)caches.l3 * LNRNN_L3_HOLDS)
-        rates.of_weights = cpu.l3;
+    else {
+        const double held = (double)caches.l3 * LNRNN_L3_HOLDS / all, of_l3 = held < 1 ? held : 1;
+        rates.of_weights = 1 / (of_l3 / cpu.l3 + (1 - of_l3) / memory);
+    }
     return rates;
 }
 
@@ -56,7 +67,8 @@ static double product_time(size_t rows, double each, double bytes, const thread_
     double time = 0;
     for (size_t r = 0; r < rows; r += TILE) {
         const size_t n = rows - r < TILE ? rows - r : TILE, tiles = ceil_div(n, LNRNN_TALLEST_TILE);
-        const double tile = ((double)n / (double)tiles + LNRNN_TILE_OVERHEAD) * each / rates->multiply_adds;
+        const double overhead = n > 1 ? LNRNN_TILE_OVERHEAD : 0;
+        const double tile = ((double)n / (double)tiles + overhead) * each / rates->multiply_adds;
         /* The first tile reads the weights from L2, L3 or memory. Further tiles read the weights from L2 without waiting. */
         time += overlapped(tile, bytes / rates->of_weights) + (double)(tiles - 1) * tile;
     }

@@ -11,12 +11,12 @@
 enum { ZEN_4, ZEN_5, XEON, OTHER, MODELS };
 
 static const lnrnn_cpu_model models[] = {
-    [ZEN_4] = {.multiply_adds = 57,
+    [ZEN_4] = {.multiply_adds = 61,
                .l2 = 105,
-               .l3 = 60,
+               .l3 = 105,
                .memory = 20,
                .all_memory = 200,
-               .barrier = 150,
+               .barrier = 250,
                .barrier_thread = 60},
     [ZEN_5] = {.multiply_adds = 135,
                .l2 = 200,

@@ -222,7 +222,7 @@ def test_layers_run_in_parallel_if_that_is_faster(rng, cell, hidden, layers, bot
     """Where layers do not run in parallel, two threads divide the hidden units of each layer."""
     rnn = network(hidden, hidden, cell=cell, num_layers=layers, bidirectional=both)
     x = normal(rng, T, B, hidden)
-    with using_caches((1 << 15, 1 << 20, 1 << 25)), several_threads(2, "tasks" if beside else "units"):
+    with on_machine("fast L3"), several_threads(2, "tasks" if beside else "units"):
         engine_switches.teams_had()
         got = result(rnn, x)
     same(got, in_turn(rnn, x))
@@ -230,7 +230,7 @@ def test_layers_run_in_parallel_if_that_is_faster(rng, cell, hidden, layers, bot
 
 @needs_threads
 @pytest.mark.parametrize("layers, both", [(2, False), (1, True)])
-@pytest.mark.parametrize("l3, beside", [(1 << 20, True), (1 << 19, False)])
+@pytest.mark.parametrize("l3, beside", [(1 << 21, True), (1 << 19, False)])
 def test_parallel_layers_need_an_l3_for_all_weights(rng, layers, both, l3, beside):
     """Each W_hh has 256 KiB.
 

@@ -97,27 +97,38 @@ _choose_partition = function(
 _set_partition = function("set_partition", None, Partition)
 
 
-def _step_work(B: int, D: int, H: int, gates: int, sides: int) -> StepWork:
-    """Returns the work of a step with float32 weights, for the current cache sizes."""
-    panels = _panels_of(0, gates * H)
-    return StepWork(B, D, H, gates * H, 0, panels, 0, sides, 1, 0, get_caches())
+WEIGHTS = ("float32", "bfloat16", "int8")
+
+
+def _step_work(B: int, D: int, H: int, gates: int, sides: int, dtype: str) -> StepWork:
+    """Returns the work of a step for the current cache sizes."""
+    panels = _panels_of(WEIGHTS.index(dtype), gates * H)
+    return StepWork(B, D, H, gates * H, 0, panels, WEIGHTS.index(dtype), sides, 1, 0, get_caches())
 
 
 def partition(
-    threads: int, B: int, D: int, H: int, gates: int = 1, sides: int = 1
+    threads: int, B: int, D: int, H: int, gates: int = 1, sides: int = 1, dtype: str = "float32"
 ) -> tuple[int, int, bool, float]:
     """Returns the fastest partition: (groups of sequences at a time, threads per group, whether these divide
     the rows of states too, ns of a step)."""
-    work = _step_work(B, D, H, gates, sides)
+    work = _step_work(B, D, H, gates, sides, dtype)
     chosen = _choose_partition(threads, B, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p))
     return chosen.groups, chosen.team, bool(chosen.divide_rows), _step_time(work, chosen)
 
 
 def step_time(
-    groups: int, team: int, divide_rows: bool, B: int, D: int, H: int, gates: int = 1, sides: int = 1
+    groups: int,
+    team: int,
+    divide_rows: bool,
+    B: int,
+    D: int,
+    H: int,
+    gates: int = 1,
+    sides: int = 1,
+    dtype: str = "float32",
 ) -> float:
     """Returns the ns of a step with this partition."""
-    return _step_time(_step_work(B, D, H, gates, sides), Partition(groups, team, divide_rows))
+    return _step_time(_step_work(B, D, H, gates, sides, dtype), Partition(groups, team, divide_rows))
 
 
 def set_partition(groups: int = 0, team: int = 0, divide_rows: bool = False) -> None:
