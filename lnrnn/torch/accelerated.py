@@ -102,7 +102,7 @@ class Accelerated(Keeping):
 
     def small_calls(self) -> str | None:
         """Returns which calls with gradients torch computes, because it is faster; None if there are none."""
-        _, steps, numbers = self._small
+        steps, numbers = self._small[1:3]
         rows = math.ceil(numbers / self.input_size) - 1
         if rows < 1:
             return None
