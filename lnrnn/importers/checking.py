@@ -29,7 +29,8 @@ from .weights import Array, Converted
 # modules of all systems, with 5 to 256 units, in float32 and float64, the difference was at most 2.2 (0.5 in
 # the median). For norms over two units it reached 18, because their results are almost +1 and -1.
 MARGIN = 6.0
-_QUANTISED = "torch.ao.nn.quantized.dynamic."
+_QUANTISED = "torch.ao.nn.quantized."
+_OF_TORCH = _QUANTISED, "torch.ao.nn.quantizable."
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
 Convert = Callable[..., Converted]  # (module, norm=)
@@ -95,16 +96,16 @@ def known(module: Any) -> bool:
     if cls is nn.ModuleList:
         return all(map(known, module))
     torchs = [getattr(nn, f"{name}{end}", None) for name in CELLS for end in ("", "Cell")]
-    own = cls.__module__.split(".")[:2] == ["lnrnn", "torch"] or cls.__module__.startswith(_QUANTISED)
+    own = cls.__module__.split(".")[:2] == ["lnrnn", "torch"] or cls.__module__.startswith(_OF_TORCH)
     if cls not in torchs and not own:
         return False
     return not ("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
 
 
 def _rounds_inputs(module: Any) -> bool:
-    """Returns whether a module is dynamically quantised to int8 by torch.ao."""
+    """Returns whether a module is quantised to int8 by torch.ao."""
     dtype = getattr(module, "weight_dtype", getattr(module, "dtype", None))
-    return type(module).__module__.startswith(_QUANTISED) and str(dtype) == "torch.qint8"
+    return type(module).__module__.startswith(_QUANTISED) and str(dtype) != "torch.float16"
 
 
 def _input(check: Any, input_size: int) -> Array:

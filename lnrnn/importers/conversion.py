@@ -49,8 +49,9 @@ def from_torch(
         computed, also from a state dict with weight_norm. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells, with any arguments. A state dict of an RNN
-                          needs nonlinearity=. Also these modules after quantize_dynamic of torch.ao: weights
-                          become float32, and to_dtype("int8") finds torch's integers again.
+                          needs nonlinearity=. Also these modules after torch.ao's dynamic quantisation, and
+                          its LSTMs for static quantisation: weights become float32, and to_dtype("int8")
+                          finds torch's integers again.
             "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or a stack of such cells.
             "nemo"        LayerNormLSTMCell of NeMo, which is the same.
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.

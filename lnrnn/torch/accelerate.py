@@ -313,7 +313,7 @@ def _why_left(module: Any) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted, and TorchScript's modules cannot be changed"
     if not isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
-        hint = "lnrnn.from_torch converts dynamic quantisation"
+        hint = "lnrnn.from_torch(module).to_dtype('int8') computes with its weights"
         return f"it is quantised ({cls.__module__}.{cls.__name__}): {hint}"
     base = torch_nn.base_class(module)
     if base is None:

@@ -64,11 +64,11 @@ struct backward_step {
     float *u, *gu;          /* arrays for b.u and b.gu. gu with reset_before: r h, then the gradient of r h */
     float *sum;             /* (group, wide or narrow): the input of a norm, if the tape lacks it */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
-    float *masked;          /* with masks.state: the masked h that W_hh multiplied, later its gradient */
-    float *head;        /* with several heads: (TILE, head_units), row stride rounded up to whole vectors */
-    float *batch;       /* batch norm: two doubles and six floats per value of the widest norm */
-    float *unprojected; /* (group, narrow), with a projection: the gradient of the cell's output */
-    const float **outputs;              /* (group) pointers to the cell's output */
+    float *masked; /* with masks.state: the masked h that W_hh multiplied; later the gradient through W_hh */
+    float *head;   /* with several heads: (TILE, head_units), row stride rounded up to whole vectors */
+    float *batch;  /* batch norm: two doubles and six floats per value of the widest norm */
+    float *unprojected;    /* (group, narrow), with a projection: the gradient of the cell's output */
+    const float **outputs; /* (group) pointers to the cell's output */
     const float **x, **h, **state_prev; /* (group) pointers: x; h_prev or masked copies; c_prev or h_prev */
 };
 

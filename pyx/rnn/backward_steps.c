@@ -17,7 +17,7 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
     s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
     s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? h : 0);
     s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
-    s->masked = lnrnn_carve(base, &at, j->r->masks.state ? h : 0);
+    s->masked = lnrnn_carve(base, &at, j->r->masks.state || c->direct_h ? h : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
     s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
     s->unprojected = lnrnn_carve(base, &at, c->projection ? units : 0);
@@ -105,16 +105,16 @@ static void pack_reset(backward_step *s)
 }
 
 /* g (active, k), row stride gs, w (k, n) -> to (active, n), row stride ts: the product. If `packed`, the packed
- * transpose of w, is not NULL, it is read instead of w. add: adds to the values of `to`. */
+ * transpose of w, is not NULL, it is read instead of w. */
 static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const float *w,
-                    const uint32_t *packed, int add, float *to, size_t ts)
+                    const uint32_t *packed, float *to, size_t ts)
 {
     const float *rows[TILE];
     for (size_t i = 0; i < s->active; i += TILE) {
         const size_t m = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = 0; q < m; q++)
             rows[q] = g + (i + q) * gs;
-        lnrnn_gradient_product(s->j, m, n, k, rows, w, packed, add, to + i * ts, ts);
+        lnrnn_gradient_product(s->j, m, n, k, rows, w, packed, 0, to + i * ts, ts);
     }
 }
 
@@ -169,7 +169,7 @@ static void unproject(backward_step *s)
         s->outputs[i] = s->tape + i * j->p->tape.width + j->p->tape.output;
     }
     lnrnn_pack_inputs(j, 1, H, s->row, s->active, s->outputs, j->packed_output);
-    product(s, kept, j->gh_stride, P, H, j->g->w_hr, j->g->w_hr_t, 0, s->unprojected, j->narrow);
+    product(s, kept, j->gh_stride, P, H, j->g->w_hr, j->g->w_hr_t, s->unprojected, j->narrow);
     s->b.gh = s->unprojected;
 }
 
@@ -325,23 +325,33 @@ static void gates_product(const backward_step *s, size_t first, size_t end, int 
     }
 }
 
-/* Writes to `to` (active, h_stride) the gradient of W h times W_hh. add: adds to the values of `to`. */
-static void back_product(const backward_step *s, int add, float *to)
+/* Writes to `to` (active, h_stride) the gradient of W h times W_hh. */
+static void back_product(const backward_step *s, float *to)
 {
     const backward_job *j = s->j;
     if (j->c->num_heads > 1 || j->c->reset_before)
-        gates_product(s, 0, j->c->num_gates, add, to);
+        gates_product(s, 0, j->c->num_gates, 0, to);
     else
-        product(s, s->ga, j->wide, j->c->outputs, j->c->P, j->g->w_hh, j->g->w_hh_t, add, to, j->h_stride);
+        product(s, s->ga, j->wide, j->c->outputs, j->c->P, j->g->w_hh, j->g->w_hh_t, to, j->h_stride);
 }
 
-static void hidden_product(backward_step *s) { back_product(s, s->j->c->direct_h, s->gh); }
+static void hidden_product(backward_step *s) { back_product(s, s->gh); }
+
+/* The cell has written its own gradient of h_prev to gh. Adds that of the product, which is summed by itself: sums that
+ * start from gh, which is larger, would be rounded more. */
+static void direct_product(backward_step *s)
+{
+    const backward_job *j = s->j;
+    back_product(s, s->masked);
+    for (size_t i = 0; i < s->active; i++)
+        j->k->cells->add_columns(1, j->c->P, s->masked + i * j->h_stride, 0, s->gh + i * j->h_stride);
+}
 
 static void masked_product(backward_step *s)
 {
     const size_t P = s->j->c->P, stride = s->j->h_stride;
     const int add = s->j->c->direct_h;
-    back_product(s, 0, s->masked);
+    back_product(s, s->masked);
     for (size_t i = 0; i < s->active; i++) {
         const float *factors = state_mask(s->j->r, s->first + i), *g = s->masked + i * stride;
         float *gh = s->gh + i * stride;
@@ -425,9 +435,10 @@ void lnrnn_resolve_backward(backward_job *j)
         {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* otherwise the cell's function calls it */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
-        {1, reset   ? reset_product
-            : masks ? masked_product
-                    : hidden_product},
+        {1, reset         ? reset_product
+            : masks       ? masked_product
+            : c->direct_h ? direct_product
+                          : hidden_product},
         {c->zoneout_h > 0, add_skip_h},
         {zoned, add_skip_c},
     };
