@@ -31,6 +31,10 @@ LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_
                                           ? job->w + j * job->lines + o + (size_t)v * V32_LANES
                                           : tile_weights(s, job, o, v, j);
             w[v] = pairs ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
+#ifdef LNRNN_KEEPS_WORDS /* a Zen 4 loads one vector in the time of one multiply-add */
+            if (s.rows > 1 && !pairs)
+                LNRNN_LOADED(w[v]);
+#endif
             tile_prefetch(s, job, p, v, j, 1);
         }
         LNRNN_FOR_EACH (i, s.rows)
