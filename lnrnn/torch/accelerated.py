@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from .._core import is_small
+from .._core import quick_call
 from ..errors import choice
 from ..rnn.functional import dtype_of, with_dtype
 from . import computed
-from .kept import Keeping, forget
+from .kept import COMPILES, Keeping, forget
 from .modules import ENGINES
 
 Tensor = torch.Tensor
-_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback  # returns None if torch.compile is not active
-_compiling = torch.compiler.is_compiling
-_derives = torch.is_grad_enabled
+_traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
 _jit: Any = torch.jit
 # Attributes of torch.nn's modules that the texts of networks depend on.
 _SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
@@ -57,7 +55,7 @@ class Accelerated(Keeping):
 
     _engine: str | None = None
     _networks: tuple[str, ...]
-    _small: tuple[int, int, float] = 0, 0, 0.0
+    _small: tuple[int, int, float, Any]
     # The attributes of torch.nn's modules.
     input_size: int
     hidden_size: int
@@ -135,19 +133,12 @@ class Accelerated(Keeping):
         raise NotImplementedError
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        if _compiling():
-            return self._forward(input, hx)
-        if _callback() is not None:
-            return _untraced()(self, input, hx)
-        if _derives():
-            if self._engine is None and is_small(input, self._small, self._parameters):
-                return super().forward(input, hx)
-        elif self._kept is not None:
-            network = self._usual()
-            if network is not None:
-                found = self._kept.call(network, self._parameters, input, hx)
-                if found is not None:
-                    return found
+        if not _traced():
+            found = quick_call(self, input, hx)
+            if found is not None:
+                return found
+            if COMPILES() is not None:
+                return _untraced()(self, input, hx)
         return self._forward(input, hx)
 
     def _forward(self, input: Any, hx: Any) -> Any:
