@@ -60,7 +60,7 @@ cdef extern from "rnn/network.h" nogil:
         pass
 
     ctypedef struct lnrnn_row:
-        pass
+        int64_t sequence, first, length, end, state, start
 
     ctypedef struct lnrnn_network_call:
         const lnrnn_network_fields *network

@@ -8,32 +8,19 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from .._core import quick_call
 from ..errors import choice
 from ..rnn.functional import dtype_of, with_dtype
 from . import computed
+from .common import other_system
 from .kept import COMPILES, Keeping, forget
 from .modules import ENGINES
 
 Tensor = torch.Tensor
 _traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
-_jit: Any = torch.jit
 # Attributes of torch.nn's modules that the texts of networks depend on.
 _SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
-
-
-def other_system() -> str | None:
-    """Returns the reason if an active transform of torch is not supported by lnrnn's operators, else None."""
-    if torch.is_autocast_enabled("cpu"):
-        return "it is under torch.autocast"
-    if not torch.compiler.is_compiling():
-        if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:
-            return "it is under torch.func or has derivatives in forward mode"
-        if _jit.is_tracing():
-            return "it is traced by torch.jit"
-    return None
 
 
 @cache

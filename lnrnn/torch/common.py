@@ -1,4 +1,4 @@
-"""PackedSequence, and dropout between layers, for modules.py and torch_nn.py."""
+"""PackedSequence, dropout between layers, and torch's transforms, for modules.py and torch_nn.py."""
 
 from __future__ import annotations
 
@@ -6,11 +6,64 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from .. import _core
+from ..rnn import engine
+from ..rnn.batches import as_state
+from ..rnn.rows import Rows, by_state
+from .kept import Keeping, arrays
+from .operator import derived, limited_threads, unwatched
+
 Tensor = torch.Tensor
+_jit: Any = torch.jit
 LayerResult = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, the statistics of the batch
+
+
+def other_system() -> str | None:
+    """Returns the reason if an active transform of torch is not supported by lnrnn's operators, else None."""
+    if torch.is_autocast_enabled("cpu"):
+        return "it is under torch.autocast"
+    if not torch.compiler.is_compiling():
+        if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:
+            return "it is under torch.func or has derivatives in forward mode"
+        if _jit.is_tracing():
+            return "it is traced by torch.jit"
+    return None
+
+
+def run_packed(
+    network: str, x: PackedSequence, start: Sequence[Tensor], parameters: Sequence[Tensor],
+    statistics: Sequence[Tensor], overrun: str | None, module: Keeping,
+) -> tuple[PackedSequence, Any] | None:  # fmt: skip
+    """Runs a network without gradients. Returns y and h or (h, c), or None for `through_padding`.
+
+    x.data: (N, D). start: h0, or h0 and c0, each (layers * directions, B, *), or empty for zeros. parameters,
+    statistics: float32 on the CPU. module: it keeps the packed weights.
+    """
+    tensors = x.data, *start, *parameters, *statistics
+    if torch.compiler.is_compiling() or other_system() or derived(tensors) or not unwatched(tensors):
+        return None
+    if any(t.dtype is not torch.float32 for t in (x.data, *start)):
+        return None
+    data, sizes, order, *given = arrays((x.data, x.batch_sizes, x.sorted_indices, *start))
+    table = _core.packed_rows(sizes, order, len(data))
+    if table is None or not data.flags.carray:
+        return None
+    with limited_threads():
+        snapshot = module._packed(network, parameters, statistics, overrun).snapshot
+        made = snapshot.architecture
+        state = None if not given else given[0] if len(given) == 1 else tuple(given)
+        before = engine.state_arrays(made, "h0", state, len(table), False)
+        snapshot.refuse_overrun(by_state(table))
+        # A row of y belongs to a step of a sequence, so the sequences need no padding.
+        y, end = engine.run(snapshot, _core.by_sequence(data, sizes, table)[:, None], Rows(table), before)
+        y = _core.by_step(y.reshape(len(data), -1), sizes, table)
+    last: Any = as_state(end, made.cell)
+    last = tuple(map(torch.from_numpy, last)) if isinstance(last, tuple) else torch.from_numpy(last)
+    return PackedSequence(torch.from_numpy(y), x.batch_sizes, x.sorted_indices, x.unsorted_indices), last
 
 
 def through_padding(

@@ -27,7 +27,7 @@ from ..rnn.architecture import Architecture
 from ..rnn.functional import Served
 from ..rnn.network import architecture
 from . import operator
-from .accelerated import other_system
+from .common import other_system
 from .custom_checks import Differs, compare
 from .custom_mapping import Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings

@@ -20,7 +20,7 @@ from ..rnn.network import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
-from .common import LayerResult, layer_by_layer, through_padding
+from .common import LayerResult, layer_by_layer, run_packed, through_padding
 from .kept import Keeping, forget
 
 if TYPE_CHECKING:
@@ -331,6 +331,13 @@ class Twin(Keeping):
         for name, given in (("lengths", lengths), ("resets", resets)):
             if given is not None:
                 raise ValueError(f"{name} must be None with a PackedSequence, which has lengths of its own")
+        data, changes = x.data, self.training and (bool(self._dropout) or bool(self.sides))
+        if data.dim() == 2 and data.shape[1] == self.input_size and self.engine == "lnrnn" and not changes:
+            start = self._start(h0, data, int(x.batch_sizes[0]), False)
+            parameters, statistics = self._parameter_list(), [*self._statistics().values()]
+            found = run_packed(self._network, x, start, parameters, statistics, self.overrun, self)
+            if found is not None:
+                return found
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:

@@ -72,16 +72,16 @@ def run(
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
     # The code below does the same as the operator's autograd kernel, but faster. torch.func needs it too.
     given = x, *start, *parameters
-    if _derived(given):
+    if derived(given):
         return _differentiable(network, module, len(start), lengths, given)
     _refuse_tangents(given)
     arguments = network, x, start, lengths, parameters, statistics, overrun, training
-    if _unwatched((*given, lengths, *statistics)):
+    if unwatched((*given, lengths, *statistics)):
         return _run_cpu(*arguments, module)
     return _infer(*arguments)  # type: ignore[no-any-return]
 
 
-def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
+def unwatched(tensors: Sequence[Tensor | None]) -> bool:
     """Returns whether a call may skip torch's dispatcher, which takes as long as a short network.
 
     It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The
@@ -104,7 +104,7 @@ def _limited(n: int) -> Iterator[None]:
         yield
 
 
-def _threads() -> Any:
+def limited_threads() -> Any:
     """Returns a context in which lnrnn uses at most torch.get_num_threads() threads."""
     most = torch.get_num_threads()
     return _limited(most) if most < get_num_threads() else nullcontext()
@@ -129,7 +129,7 @@ def _run_cpu(
     module: Packs | None = None,
 ) -> list[Tensor]:
     x_, lengths_, *start_ = arrays((x, lengths, *start))
-    with _threads():
+    with limited_threads():
         if _learns(network, training):
             y, end, seen, _ = functional.forward(
                 architecture(network), arrays(parameters), x_, start_, lengths_, False
@@ -159,7 +159,7 @@ def _forward_train_cpu(
     if module is not None and arch.batch_norm is None:
         steps = x.shape[1 if arch.batch_first else 0]
         snapshot = module._packed_to_train(network, parameters, steps)
-    with _threads():
+    with limited_threads():
         y, end, seen, saved = functional.forward(
             arch, arrays(parameters), x_, start_, lengths_, snapshot=snapshot
         )
@@ -181,7 +181,7 @@ def _backward_cpu(
     seen = 1 + len(arch.suffixes) * len(named_shapes(arch.sides, 0)) if arch.sides else 1
     x_, lengths_, gy_, *start_ = arrays((x, lengths, gy, *start))
     y, *kept = arrays(saved)
-    with _threads():
+    with limited_threads():
         gx, gstart, grads = functional.backward(
             arch, lambda: arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
             gy_, arrays(gend), wanted[0],
@@ -270,7 +270,7 @@ def _results_to_derive(
     network: str, module: Packs | None, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
 ) -> tuple[Tensor, ...]:
     arguments = network, x, rest[:states], lengths, rest[states:]
-    if _unwatched((x, lengths, *rest)):
+    if unwatched((x, lengths, *rest)):
         return tuple(_forward_train_cpu(*arguments, module))
     return tuple(_forward_train(*arguments))
 
@@ -317,7 +317,7 @@ class _Run(torch.autograd.Function):
             sizes = tuple(map(len, lists))
             result = iter(_applied(_Once, ctx.network, wanted, sizes, x, lengths, gy, *flat))
         else:
-            call = _backward_cpu if _unwatched((x, lengths, *others, gy, *gend)) else _backward
+            call = _backward_cpu if unwatched((x, lengths, *others, gy, *gend)) else _backward
             result = iter(call(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
         return (None,) * 4 + tuple(next(result) if want else None for want in wanted)
 
@@ -408,7 +408,7 @@ def _batched(t: Tensor) -> bool:
     return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 
-def _derived(tensors: Sequence[Tensor]) -> bool:
+def derived(tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
@@ -442,7 +442,7 @@ def _run_autograd(
     training: bool,
 ) -> list[Tensor]:
     given = x, *start, *parameters
-    if _derived(given):
+    if derived(given):
         return _differentiable(network, None, len(start), lengths, given)
     _refuse_tangents(given)
     return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]

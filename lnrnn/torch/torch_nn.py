@@ -16,7 +16,7 @@ from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
 from . import cells, computed, derived, operator
 from .accelerated import Accelerated
-from .common import LayerResult, layer_by_layer, through_padding
+from .common import LayerResult, layer_by_layer, run_packed, through_padding
 from .derived import Like
 from .kept import forget
 
@@ -81,6 +81,10 @@ class AcceleratedLayer(Accelerated):
     def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
         start = [] if hx is None else list(hx) if self.mode == "LSTM" else [hx]
         if isinstance(input, PackedSequence):
+            if not (self.training and self.dropout):
+                found = run_packed(self._networks[0], input, start, parameters, (), None, self)
+                if found is not None:
+                    return found
             return through_padding(
                 input, False, lambda x, lengths: self._run(x, start, lengths, False, parameters, input)
             )

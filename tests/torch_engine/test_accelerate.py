@@ -60,9 +60,11 @@ def test_packed_sequences_have_the_results_of_torch(name, options, lengths):
     ordered = lengths == sorted(lengths, reverse=True)
     packed = packing.pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=ordered)
     for start in (None, state(module, B)):
-        got, want = module(packed, start), plain(packed, start)
-        assert isinstance(got[0], packing.PackedSequence)
-        assert_same(got, want)
+        for gradients in (True, False):
+            with torch.set_grad_enabled(gradients):
+                got, want = module(packed, start), plain(packed, start)
+            assert isinstance(got[0], packing.PackedSequence)
+            assert_same(got, want)
 
 
 def test_errors_keep_the_messages_of_torch():

@@ -1,0 +1,73 @@
+# Sequences in the order of torch's PackedSequence: the rows of all sequences at step 0, then at step 1, and so on, long sequences first.
+
+def packed_rows(sizes, order, Py_ssize_t rows):
+    """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of the state of each sequence; None: its own.
+
+    Returns the table of lnrnn/rnn/rows.py, for sequences one after another as in `ragged`. Returns None if sizes rise, or have
+    another sum than `rows`, or if order is no permutation."""
+    cdef Py_ssize_t T, B, t, i, first = 0
+    cdef const int64_t *n
+    cdef const int64_t *state = NULL
+    cdef lnrnn_row *row
+    cdef cnp.npy_intp[2] dims = [0, sizeof(lnrnn_row) // sizeof(int64_t)]
+    if not fits(sizes, cnp.NPY_INT64, 1, -1, -1, -1) or not cnp.PyArray_SIZE(<cnp.ndarray>sizes):
+        return None
+    n, T = <const int64_t *>data(sizes), cnp.PyArray_DIMS(<cnp.ndarray>sizes)[0]
+    B = n[0]
+    if B < 1 or B > rows or (order is not None and not fits(order, cnp.NPY_INT64, 1, B, -1, -1)):
+        return None
+    for t in range(T):
+        if n[t] < 1 or (t and n[t] > n[t - 1]) or n[t] > rows - first:
+            return None
+        first += n[t]
+    if first != rows:
+        return None
+    dims[0] = B
+    table = cnp.PyArray_ZEROS(2, dims, cnp.NPY_INT64, 0)
+    row, t, first = <lnrnn_row *>data(table), T, 0
+    if order is not None:
+        state = <const int64_t *>data(order)
+    for i in range(B):
+        while n[t - 1] <= i:
+            t -= 1
+        row[i].first, row[i].length, row[i].end = first, t, first + t
+        row[i].state = state[i] if state != NULL else i
+        first += t
+        if row[i].state < 0 or row[i].state >= B or row[row[i].state].start:
+            return None
+        row[row[i].state].start = 1  # this state has its row
+    for i in range(B):
+        row[i].start = 0
+    return table
+
+
+def by_sequence(array, sizes, table):
+    """array (N, width) float32 in the order of steps. Returns a new array in the order of sequences. sizes, table: of `packed_rows`."""
+    return reordered(array, sizes, table, True)
+
+
+def by_step(array, sizes, table):
+    """Returns the inverse of `by_sequence`."""
+    return reordered(array, sizes, table, False)
+
+
+cdef object reordered(array, sizes, table, bint apart):
+    cdef Py_ssize_t t, i, T = axis(sizes, 0)
+    cdef size_t width = axis(array, 1)
+    cdef const int64_t *n = indices(sizes, T)
+    cdef const lnrnn_row *row = <const lnrnn_row *>indices(table, 6 * <size_t>axis(table, 0))
+    cdef cnp.npy_intp[2] dims = [axis(array, 0), width]
+    cdef const float *given = floats(array, dims[0] * width)
+    cdef float *found
+    result = empty_of(2, dims, cnp.NPY_FLOAT32, dims[0] * width * sizeof(float))
+    found = <float *>data(result)
+    with nogil:
+        for t in range(T):
+            for i in range(n[t]):
+                if apart:
+                    memcpy(found + (row[i].first + t) * width, given, width * sizeof(float))
+                    given += width
+                else:
+                    memcpy(found, given + (row[i].first + t) * width, width * sizeof(float))
+                    found += width
+    return result
