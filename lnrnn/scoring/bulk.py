@@ -60,7 +60,9 @@ def score(
     files, folder = inputs.find([os.fspath(source) for source in sources])
     _check_output(output, files, folder)
     output = Path(os.path.realpath(output))
-    request = Request(scorer, model_of(scorer), output, folder, keep, compression, long)
+    request = Request(
+        scorer, model_of(scorer), output, folder, keep, compression, long, local=engine == "local"
+    )
     with ExitStack() as stack, Report(log, len(files)) as report:
         running: dict[str, Target] = {}
 

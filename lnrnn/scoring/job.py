@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -23,7 +24,8 @@ class Job:
     """The arguments of a worker for the row groups of an input. It may be pickled. All paths are absolute.
 
     input_was: parquet.identity of the input when the run began. scratch: the folder for results. long: None
-    if a row of the input is a sequence.
+    if a row of the input is a sequence. kept: the numbers of columns that the worker hands over to the
+    output, in a file in `scratch`; [] if the output decodes them.
     """
 
     scorer: Scorer
@@ -31,6 +33,7 @@ class Job:
     input_was: dict[str, int | str]
     scratch: str
     long: Long | None = None
+    kept: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +51,15 @@ class Task:
 class Outcome:
     """The names of the files with a row group's results and its bad rows, or the text of an error.
 
-    name: the Input's. facts: the counts of rows. of_input: whether the error is one of the input. The error
-    is a text because not every engine can return an exception.
+    name: the Input's. kept: the file of the columns Job.kept. facts: the counts of rows. of_input: whether
+    the error is one of the input. The error is a text because not every engine can return an exception.
     """
 
     name: str
     index: int
     results: str = ""
     bad: str | None = None
+    kept: str | None = None
     facts: parquet.Facts = field(default_factory=dict)
     error: str | None = None
     of_input: bool = False
@@ -100,14 +104,19 @@ def _computed(job: Job, index: int) -> Outcome:
     with parquet.opened(job.input) as (_, file):
         schema = sequences_schema(scorer, job.long, file.schema_arrow)
         kind_out = results_type(scorer, model, schema)
+        kept, rows = _handed_over(job, index, file, model)
         out = pa.schema([*([] if job.long is None else [schema.field(0)]), (scorer.output, kind_out)])
         with (
             parquet.Part(f"{stem}.parquet", out) as results,
             parquet.Part(f"{stem}.bad.parquet", bad_rows_schema(scorer, schema)) as bad,
+            parquet.handing_over(f"{stem}.kept.arrow") if kept else nullcontext() as hand_over,
         ):
             facts = {"row group": index, "rows": 0, "steps": 0, "bad rows": 0}
             before = sum(rows_of(file, job.long)[:index])
-            for batch, given, names in _read(job, index, file, model):
+            for batch, given, names in _read(job, index, file, model, rows, kept):
+                if hand_over is not None:
+                    own = parquet.names_of(file, kept)
+                    hand_over(batch if own is None else batch.select(own))
                 given = given.less_long(model)
                 if given.bad:
                     bad.write(_bad_rows(job, index, given, before, facts["rows"], names))
@@ -121,7 +130,23 @@ def _computed(job: Job, index: int) -> Outcome:
             parquet.unchanged(job.input, job.input_was)
             path = results.close(facts)
             assert path is not None
-            return Outcome(job.input.name, index, path, bad.close(facts), facts)
+            handed = f"{stem}.kept.arrow" if kept and facts["rows"] else None
+            return Outcome(job.input.name, index, path, bad.close(facts), handed, facts)
+
+
+def _handed_over(job: Job, index: int, file: Any, model: Model) -> tuple[list[int], int]:
+    """Returns which columns the worker hands over, and how many rows of the row group to read at a time.
+
+    The output writes the same batches, whether it gets them or reads them. Row groups that would fill much of
+    HELD_BYTES are not handed over.
+    """
+    names = file.schema_arrow.names
+    kept = [names[k] for k in job.kept]
+    rows = parquet.rows_at_a_time(file, index, job.scorer, model, kept)
+    pieces = file.metadata.row_group(index).num_rows / rows if kept else 0
+    if kept and pieces * parquet.PIECE_BYTES <= parquet.HELD_BYTES / 4:
+        return job.kept, rows
+    return [], parquet.rows_at_a_time(file, index, job.scorer, model)
 
 
 def sequences_schema(scorer: Scorer, long: Long | None, source: Any) -> Any:
@@ -137,14 +162,18 @@ def rows_of(file: Any, long: Long | None) -> list[int]:
 
 
 def _read(
-    job: Job, index: int, file: Any, model: Model
+    job: Job, index: int, file: Any, model: Model, rows: int, kept: list[int]
 ) -> Iterator[tuple[Any, Sequences, Callable[[list[int]], Any]]]:
-    """Yields tables of a row group, their sequences, and a function that returns the names of rows."""
+    """Yields tables of a row group, their sequences, and a function that returns the names of rows.
+
+    rows: how many a table has. kept: the numbers of columns that it has, besides those of the sequences.
+    """
     scorer = job.scorer
     if job.long is None:
         names = _Names(job, file, index).of
-        rows = parquet.rows_at_a_time(file, index, scorer, model)
-        for batch in parquet.batches(file, job.input, index, rows, list(scorer.columns)):
+        own = parquet.names_of(file, kept)
+        wanted = None if own is None else [*scorer.columns, *own]
+        for batch in parquet.batches(file, job.input, index, rows, wanted):
             yield batch, columns.of_arrow(batch, scorer, model.input_size), names
         return
     found = job.long.batch(file, job.input, index, scorer.columns)

@@ -48,14 +48,15 @@ class Output:
     ) -> None:
         pa, pq = parquet.packages()
         self._source, self._file, self._schema, self._rows = source, file, schema, rows
-        names = file.schema_arrow.names
-        # Names need not differ if all columns are copied.
-        self._names = None if len(keep) == len(names) else [names[k] for k in keep]
+        self._names = parquet.names_of(file, keep)
         self._sink = pa.PythonFile(parquet.Sink(write), mode="w")
         self._writer = pq.ParquetWriter(self._sink, schema, **settings)
 
-    def add(self, index: int, results: Path) -> None:
-        """Writes row group `index`. results: the file of its results."""
+    def add(self, index: int, results: Path, kept: Path | None = None) -> None:
+        """Writes row group `index`. results: the file of its results.
+
+        kept: a file of parquet.handing_over with the columns to copy. None decodes them.
+        """
         pa, _ = parquet.packages()
         pieces = self._rows(index)
         empty = True
@@ -66,19 +67,25 @@ class Output:
                 for k in range(part.num_row_groups)
                 for batch in parquet.batches(part, self._source, k, pieces, None)
             )
-            for columns in found if self._names == [] else self._with_kept(found, index, pieces):
+            for columns in found if self._names == [] else self._with_kept(found, index, pieces, kept):
                 empty = False
                 self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
         if empty:
             self._writer.write_table(self._schema.empty_table())
 
-    def _with_kept(self, found: Iterator[list[Any]], index: int, pieces: int) -> Iterator[list[Any]]:
+    def _with_kept(
+        self, found: Iterator[list[Any]], index: int, pieces: int, kept: Path | None
+    ) -> Iterator[list[Any]]:
         pa, _ = parquet.packages()
         rows = _Rows(columns[0] for columns in found)
         kind = self._schema.field(len(self._schema.names) - 1).type
-        for batch in parquet.batches(self._file, self._source, index, pieces, self._names):
-            kept = batch.columns if self._names is None else [batch.column(name) for name in self._names]
-            yield [*kept, pa.chunked_array(rows.next(len(batch)), kind)]
+        if kept is None:
+            batches = parquet.batches(self._file, self._source, index, pieces, self._names)
+        else:
+            batches = parquet.handed_over(kept)
+        for batch in batches:
+            columns = batch.columns if self._names is None else [batch.column(name) for name in self._names]
+            yield [*columns, pa.chunked_array(rows.next(len(batch)), kind)]
 
     def close(self, facts: dict[str, str]) -> None:
         """Writes the footer. facts: more metadata."""

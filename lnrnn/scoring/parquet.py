@@ -24,6 +24,7 @@ from .inputs import Input, InputError
 from .scorer import Scorer
 from .sequences import result_width
 
+HELD_BYTES = 2**30  # of decoded rows that wait in files for the output, for each output
 PIECE_BYTES = 2**26  # bytes of rows to hold in memory at a time; reading and writing needs about as many
 BYTES, TIME = "the input's number of bytes", "the input's time of modification (ns) or version"
 BUFFER = 2**20  # the number of bytes to read from the disk at a time
@@ -100,6 +101,12 @@ def rows_at_a_time(file: Any, index: int, scorer: Scorer, model: Model, more: Co
     return max(int(PIECE_BYTES * rows / (own + results + 1)), 1)
 
 
+def names_of(file: Any, keep: list[int]) -> list[str] | None:
+    """Returns the names of the columns `keep`, or None for all: names need not differ if all are copied."""
+    names = file.schema_arrow.names
+    return None if len(keep) == len(names) else [names[k] for k in keep]
+
+
 def batches(file: Any, source: Input, index: int, rows: int, columns: list[str] | None) -> Iterator[Any]:
     """Yields the RecordBatches of a row group, with `rows` rows each. source: for error messages."""
     result = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
@@ -165,7 +172,7 @@ class Part:
                 self.path, self.schema, compression="none", use_dictionary=False, write_statistics=False,
                 write_page_checksum=True,
             )  # fmt: skip
-        with self._named():
+        with _named(self.path):
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def close(self, facts: Facts) -> str | None:
@@ -173,19 +180,46 @@ class Part:
         if self._writer is None:
             return None
         self._writer.add_key_value_metadata({KEY: json.dumps(facts)})
-        with self._named():
+        with _named(self.path):
             self._writer.close()
             with open(self.path, "rb") as file:
                 os.fsync(file.fileno())
         return self.path
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """A context that gives errors, such as of a full disk, the name of the file."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), self.path) from error
+
+@contextmanager
+def handing_over(path: str) -> Iterator[Callable[[Any], None]]:
+    """A context with a function that writes RecordBatches to a file, not encoded. See handed_over."""
+    pa, _ = packages()
+    writer: Any = None
+    with pa.OSFile(path, "wb") as file:
+
+        def write(batch: Any) -> None:
+            nonlocal writer
+            with _named(path):
+                writer = writer or pa.ipc.new_stream(file, batch.schema)
+                writer.write_batch(batch)
+
+        yield write
+        if writer is not None:
+            with _named(path):
+                writer.close()
+
+
+def handed_over(path: Path) -> Iterator[Any]:
+    """Yields the RecordBatches of a file of handing_over, one after another."""
+    pa, _ = packages()
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
+        yield from reader
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """A context that gives errors, such as of a full disk, the name of the file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or errno.EIO), path) from error
 
 
 def facts_of(file: Any) -> dict[str, Any]:

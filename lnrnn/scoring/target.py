@@ -28,7 +28,8 @@ from .scorer import Scorer
 class Request:
     """The arguments of all files. keep: the names of the columns to keep; None keeps all.
 
-    folder: whether output is a folder, which has an output for each input. known: ids of `long`.
+    folder: whether output is a folder, which has an output for each input. known: ids of `long`. local:
+    whether workers hand decoded columns over, in files on this machine.
     """
 
     scorer: Scorer
@@ -39,6 +40,7 @@ class Request:
     compression: Compression | None = None
     long: Long | None = None
     known: Known = field(default_factory=Known)
+    local: bool = True
 
     @property
     def skip(self) -> bool:
@@ -74,6 +76,7 @@ class Target:
     facts: dict[int, parquet.Facts] = field(default_factory=dict, init=False)
     tasks: list[Task] = field(default_factory=list, init=False)
     _written: int = field(default=0, init=False)
+    _held: dict[int, Path] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Target:
         with ExitStack() as stack:
@@ -150,7 +153,8 @@ class Target:
         self._reasons = (
             self._files.enter_context(writing(listed, reasons_schema, scratch)) if request.skip else None
         )
-        job = Job(scorer, source, self._was, str(scratch), long)
+        handed = keep if request.local and long is None and not set(kept).isdisjoint(scorer.columns) else []
+        job = Job(scorer, source, self._was, str(scratch), long, handed)
         for index, count in enumerate(rows):
             found = parquet.complete(*self._parts(index), index, count)
             if found is None:
@@ -196,12 +200,24 @@ class Target:
         """Adds the row group of an outcome. Writes it when all earlier ones are written."""
         self._journal.publish(outcome.index, outcome.results, outcome.bad)
         self.facts[outcome.index] = outcome.facts
+        if outcome.kept is not None:
+            self._hold(outcome.index, Path(outcome.kept))
         self._write()
+
+    def _hold(self, index: int, kept: Path) -> None:
+        """Keeps a file of decoded columns until its row group is written, if there is space."""
+        if sum(each.stat().st_size for each in (*self._held.values(), kept)) > parquet.HELD_BYTES:
+            kept.unlink()  # the output decodes the columns of this row group
+        else:
+            self._held[index] = kept
 
     def _write(self) -> None:
         while self._written in self.facts:
             results, bad = self._parts(self._written)
-            self._output.add(self._written, results)
+            kept = self._held.pop(self._written, None)
+            self._output.add(self._written, results, kept)
+            if kept is not None:
+                kept.unlink()
             if self._reasons is not None and self.facts[self._written]["bad rows"]:
                 with parquet.opened(Input(bad.name, str(bad))) as (_, file):
                     for batch in file.iter_batches():

@@ -7,6 +7,7 @@ import pytest
 import lnrnn
 import sequence_files
 from lnrnn import cli
+from lnrnn.scoring import parquet
 from networks import network
 
 pytest.importorskip("safetensors")
@@ -152,6 +153,29 @@ def test_columns_that_are_not_kept_are_not_decoded(files):
     source.write_bytes(data)
     assert score(files, "--keep", "id,x") == 0
     assert_scored(files, ["id", "x"])
+
+
+@pytest.mark.parametrize("held, times", [(2**30, 1), (4_000_000, 1.8), (0, 2)], ids=str)
+def test_columns_are_read_once_if_decoded_rows_may_wait(files, rng, monkeypatch, held, times):
+    """Files of decoded rows may have `held` bytes: space for all row groups, for the small one, for none."""
+    fsspec = pytest.importorskip("fsspec")
+    model, source, output, _ = files
+    sequence_files.write(source, rng, [3000] * 50, D, row_group_size=40)
+    assert score(files) == 0
+    want, size, count = output.read_bytes(), source.stat().st_size, 0
+    fsspec.filesystem("memory").pipe("/in.parquet", source.read_bytes())
+    memory_file = type(fsspec.filesystem("memory").open("/in.parquet"))
+
+    def read(file, number=-1, real=memory_file.read):
+        nonlocal count
+        count += len(data := real(file, number))
+        return data
+
+    monkeypatch.setattr(memory_file, "read", read)
+    monkeypatch.setattr(parquet, "HELD_BYTES", held)
+    assert score((model, "memory://in.parquet", output)) == 0
+    assert pq.read_table(output).equals(pq.read_table(pa.BufferReader(want)))
+    assert times < count / size < times + 0.15  # each open reads 64 kB
 
 
 def test_metadata_stay_but_those_of_other_schemas(files):
