@@ -107,6 +107,8 @@ class Network:
         line: int = -1,
     ) -> None: ...
 
+def call_network(*arguments: Any, **named: Any) -> Any: ...
+
 LAST_STEP: int  # the largest step number of a stream
 
 class Lanes:
