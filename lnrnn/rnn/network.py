@@ -6,17 +6,18 @@ lnrnn.reference implements the equations readably in NumPy, include/lnrnn/kernel
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._core import INT8_INPUTS
+from .._core import INT8_INPUTS, call_network
 from ..errors import bad_type, bad_value, choice, flag, integer, number, real, shaped, unexpected
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 Made = TypeVar("Made", bound="Network[Any]")
+Function = TypeVar("Function", bound=Callable[..., Any])
 # Types of an argument of numpy.random.default_rng.
 RNG = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
@@ -52,6 +54,12 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
         part = flat[at : at + DRAWN]
         part[...] = rng.uniform(-bound, bound, part.size)
     return values
+
+
+def _if_refused(function: Function) -> Function:
+    """Returns a compiled function, which calls `function` for arguments that it refuses."""
+    found: Any = functools.update_wrapper(call_network, function, ("__doc__", "__name__", "__qualname__"))
+    return cast(Function, found)
 
 
 class Network(Closed, Generic[State]):
@@ -293,6 +301,7 @@ class Network(Closed, Generic[State]):
 
     # --- computing ------------------------------------------------------------------------------------------
 
+    @_if_refused
     def __call__(
         self,
         x: ArrayLike,

@@ -36,7 +36,7 @@ LINE = 64
 
 
 @cache
-def _library():
+def library():
     source = Path(__file__).with_name("machine.c")
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory(prefix="lnrnn-machine-") as folder:
@@ -46,13 +46,13 @@ def _library():
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-        library = ctypes.CDLL(str(target))  # remains loaded when the file is deleted
-    library.machine_time.restype = ctypes.c_double
-    library.machine_time.argtypes = [
+        loaded = ctypes.CDLL(str(target))  # remains loaded when the file is deleted
+    loaded.machine_time.restype = ctypes.c_double
+    loaded.machine_time.argtypes = [
         ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long, ctypes.c_int,
         ctypes.POINTER(ctypes.c_double),
     ]  # fmt: skip
-    return library
+    return loaded
 
 
 def aligned(size: int) -> np.ndarray:
@@ -76,7 +76,7 @@ class Loop:
         def address(a):
             return None if a is None else a.ctypes.data
 
-        seconds = _library().machine_time(
+        seconds = library().machine_time(
             self.kind,
             address(self.target),
             address(self.source),

@@ -1,0 +1,80 @@
+"""Measures a stream's step of 64 units by part, on one thread, and prints a table in microseconds.
+
+    python tests/benchmarks/short_calls.py [--inputs 64]
+
+step: called from Python. Its parts are the new array for y; other work of Python and Cython; the driver in C,
+a step of one unit; products and gates. limit: the time to read all weights once from the cache that holds
+them. The least time of many calls counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parent / "support")]
+
+import lnrnn  # noqa: E402
+from c_table import Handle, table  # noqa: E402
+from machine import READ, Loop, library  # noqa: E402
+
+UNITS, CALLS, TRIES = 64, 50, 4000
+COLUMNS = ("step", "array", "Python", "driver", "products, gates", "limit")
+
+
+def least(calls: Callable[[], object]) -> float:
+    """Returns the microseconds of one call, if `calls` makes CALLS of them."""
+    times = []
+    for _ in range(TRIES):
+        start = time.perf_counter()
+        calls()
+        times.append(time.perf_counter() - start)
+    return min(times) / CALLS * 1e6
+
+
+def measured(rnn: lnrnn.Network) -> tuple[float, float, float]:
+    """Returns the microseconds of a step, of one with `out`, and of one called from C."""
+    stream, x = rnn.stream(), np.random.default_rng(0).standard_normal(rnn.input_size, np.float32)
+    y = stream(x)
+
+    def fresh() -> None:
+        for _ in range(CALLS):
+            stream(x)
+
+    def given() -> None:
+        for _ in range(CALLS):
+            stream(x, None, out=y)
+
+    with Handle(stream, 1) as handle:
+        step = ctypes.c_void_p(table().lnrnn_handle_step), ctypes.c_void_p(handle.pointer)
+        pointers = ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data)
+        return least(fresh), least(given), least(lambda: library().machine_steps(*step, *pointers, CALLS))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=64)
+    inputs = parser.parse_args().inputs
+    lnrnn.set_num_threads(1)
+    print("| | " + " | ".join(COLUMNS) + " |")
+    for norm in (None, "layer"):
+        for cell in (lnrnn.RNN, lnrnn.GRU, lnrnn.LSTM):
+            rnn = cell(inputs, UNITS, norm=norm, seed=0)
+            size = rnn.weight_ih_l0.nbytes + rnn.weight_hh_l0.nbytes
+            fresh, given, in_c = measured(rnn)
+            driver = measured(cell(1, 1, norm=None, seed=0))[2]
+            limit = size / Loop(READ, size).rate() * 1e6
+            parts = fresh, fresh - given, given - in_c, driver, in_c - driver, limit
+            name = f"{'LN-' if norm else ''}{cell.__name__}"
+            print(f"| {name} | " + " | ".join(f"{part:.2f}" for part in parts) + " |")
+
+
+if __name__ == "__main__":
+    main()
