@@ -10,7 +10,6 @@ import os
 import re
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 import lnrnn
@@ -18,7 +17,6 @@ import sequence_files
 from lnrnn import cli
 from lnrnn.scoring import bulk, engines
 from lnrnn.scoring.job import TRIES
-from networks import network
 from sequence_files import as_written
 
 pytest.importorskip("safetensors")
@@ -29,17 +27,11 @@ pd = pytest.importorskip("pandas")
 # Dask and others warn of open resources and of later versions. This does not concern lnrnn.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-D = 3
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Returns paths of a model and of an input of 8 row groups, and the Scorer's result for the input."""
-    folder = tmp_path_factory.mktemp("engines")
-    model, source, rng = folder / "m.safetensors", folder / "in.parquet", np.random.default_rng(0)
-    network(D, 8, cell="LSTM").save(model)
-    table = sequence_files.write(source, rng, rng.integers(0, 20, 80), D, row_group_size=10, null=(7, 8))
-    return model, source, lnrnn.Scorer(model, "x")(table)
+    return sequence_files.with_model(tmp_path_factory.mktemp("engines"), 8, 80, row_group_size=10)
 
 
 def score(files, target, *more):

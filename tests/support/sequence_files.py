@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import lnrnn
+from networks import network
 
 ROOT = Path(lnrnn.__file__).parents[1]
 
@@ -36,6 +37,16 @@ def write(path, rng, lengths, width, *, row_group_size, null=()):
     table = pa.table({"id": range(len(lengths)), "x": sequences(rng, lengths, width, null)})
     pq.write_table(table, path, row_group_size=row_group_size)
     return table
+
+
+def with_model(folder, units, rows, *, row_group_size=25):
+    """Writes an LSTM for 3 features, and an input for it. Returns both paths, and a Scorer's result.
+
+    Rows 7 and 8 of the input are null."""
+    model, source, rng = folder / "m.safetensors", folder / "in.parquet", np.random.default_rng(0)
+    network(3, units, cell="LSTM").save(model)
+    table = write(source, rng, rng.integers(0, 60, rows), 3, row_group_size=row_group_size, null=(7, 8))
+    return model, source, lnrnn.Scorer(model, "x")(table)
 
 
 def as_written(table, into="last"):

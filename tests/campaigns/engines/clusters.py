@@ -21,7 +21,6 @@ from lnrnn import cli
 from lnrnn.scoring import bulk
 from lnrnn.scoring.engines import on_dask
 from lnrnn.scoring.job import Task
-from networks import network
 from sequence_files import as_written
 
 pytest.importorskip("safetensors")
@@ -32,20 +31,11 @@ pd = pytest.importorskip("pandas")
 # Dask and Ray warn about later versions, and leave files and sockets open.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-D = 3
-GROUPS = 16
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Returns paths of a model and of an input with 16 row groups, and a Scorer's result for them."""
-    folder = tmp_path_factory.mktemp("engines")
-    model, source = folder / "m.safetensors", folder / "in.parquet"
-    network(D, 128, cell="LSTM").save(model)
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 60, 25 * GROUPS)
-    table = sequence_files.write(source, rng, lengths, D, row_group_size=25, null=(7, 8))
-    return model, source, lnrnn.Scorer(model, "x")(table)
+    return sequence_files.with_model(tmp_path_factory.mktemp("engines"), 128, 400)
 
 
 def scored(files, target, *more):

@@ -12,12 +12,10 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 import lnrnn
 import sequence_files
-from networks import network
 
 pytest.importorskip("safetensors")
 pa = pytest.importorskip("pyarrow")
@@ -26,7 +24,6 @@ pq = pytest.importorskip("pyarrow.parquet")
 # Dask and Ray warn about later versions, and leave files and sockets open.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-D, ROWS = 3, 400
 POISON = 123
 OWN, *OTHERS = lnrnn.cpu_info()["available"]
 KERNELS = f"has the kernel set {OTHERS[-1]}, and the Scorer is for {OWN}"
@@ -36,15 +33,12 @@ KERNELS = f"has the kernel set {OTHERS[-1]}, and the Scorer is for {OWN}"
 def files(tmp_path_factory):
     """Returns paths of a model, of an input with 16 row groups and of one with a bad row, and the results."""
     folder = tmp_path_factory.mktemp("maps")
-    model, source, bad = (folder / name for name in ("m.safetensors", "in.parquet", "bad.parquet"))
-    network(D, 64, cell="LSTM").save(model)
-    rng = np.random.default_rng(0)
-    table = sequence_files.write(source, rng, rng.integers(0, 60, ROWS), D, row_group_size=25, null=(7, 8))
+    model, source, got = sequence_files.with_model(folder, 64, 400)
+    table, bad = pq.read_table(source), folder / "bad.parquet"
     rows = table["x"].to_pylist()
     rows[POISON] = [[1.0, 2.0]]
     kind = pa.list_(pa.list_(pa.float32()))
     pq.write_table(table.set_column(1, "x", pa.array(rows, kind)), bad, row_group_size=25)
-    got = lnrnn.Scorer(model, "x")(table)
     return model, source, bad, dict(zip(got["id"].to_pylist(), got["x_last"].to_pylist(), strict=True))
 
 

@@ -13,7 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import lnrnn
@@ -28,7 +27,6 @@ sql = pytest.importorskip("pyspark.sql")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Spark warns about pandas, and leaves sockets open
 
-D, ROWS = 3, 400
 HOME = Path(pyspark.__file__).parent
 SCHEMA = "id long, x array<array<float>>, x_last array<float>"
 
@@ -36,12 +34,7 @@ SCHEMA = "id long, x array<array<float>>, x_last array<float>"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Returns paths of a model and of an input of 16 row groups, and the results by id."""
-    folder = tmp_path_factory.mktemp("spark")
-    model, source = folder / "m.safetensors", folder / "in.parquet"
-    network(D, 64, cell="LSTM").save(model)
-    rng = np.random.default_rng(0)
-    table = sequence_files.write(source, rng, rng.integers(0, 60, ROWS), D, row_group_size=25, null=(7, 8))
-    got = lnrnn.Scorer(model, "x")(table)
+    model, source, got = sequence_files.with_model(tmp_path_factory.mktemp("spark"), 64, 400)
     return model, source, dict(zip(got["id"].to_pylist(), got["x_last"].to_pylist(), strict=True))
 
 
@@ -191,7 +184,7 @@ def test_another_model_or_version_is_refused(files, spark, tmp_path):
     model.write_bytes(files[0].read_bytes())
     frame = spark[1].read.parquet(str(files[1]))
     scorer = lnrnn.Scorer(model, "x")
-    network(D, 64, cell="LSTM", seed=5).save(model)
+    network(3, 64, cell="LSTM", seed=5).save(model)
     with pytest.raises(Exception, match="m.safetensors has changed: its SHA-256 was"):
         frame.mapInArrow(scorer, SCHEMA).collect()
     old = lnrnn.Scorer(files[0], "x")
