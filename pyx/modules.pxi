@@ -45,7 +45,7 @@ def quick_call(module, x, state):
 
 
 def quick_step(forward, tuple arguments):
-    """Returns the result of a step of a custom cell if its own forward computes it because of gradients, or if the kept weights serve it.
+    """Returns the result of a step of a custom cell by its own forward if it needs gradients, else by the kept weights.
 
     Returns None for other calls. forward: the Forward that replaces the cell's."""
     cdef dict own = PyObject_GenericGetDict(forward, NULL)

@@ -41,33 +41,41 @@ def packed_rows(sizes, order, Py_ssize_t rows):
     return table
 
 
-def by_sequence(array, sizes, table):
-    """array (N, width) float32 in the order of steps. Returns a new array in the order of sequences. sizes, table: of `packed_rows`."""
-    return reordered(array, sizes, table, True)
+def by_sequence(array, table):
+    """array (N, width) float32 in the order of steps. Returns a new array in the order of sequences. table: of `packed_rows`."""
+    return reordered(array, table, True)
 
 
-def by_step(array, sizes, table):
+def by_step(array, table):
     """Returns the inverse of `by_sequence`."""
-    return reordered(array, sizes, table, False)
+    return reordered(array, table, False)
 
 
-cdef object reordered(array, sizes, table, bint apart):
-    cdef Py_ssize_t t, i, T = axis(sizes, 0)
+cdef object reordered(array, table, bint apart):
+    cdef Py_ssize_t t = 0, i, active = axis(table, 0)
     cdef size_t width = axis(array, 1)
-    cdef const int64_t *n = indices(sizes, T)
-    cdef const lnrnn_row *row = <const lnrnn_row *>indices(table, 6 * <size_t>axis(table, 0))
+    cdef const lnrnn_row *row = <const lnrnn_row *>indices(table, 6 * <size_t>active)
     cdef cnp.npy_intp[2] dims = [axis(array, 0), width]
     cdef const float *given = floats(array, dims[0] * width)
     cdef float *found
+    for i in range(active):
+        if row[i].first != t or row[i].length < 1 or row[i].length > dims[0] - t or (i and row[i].length > row[i - 1].length):
+            raise AssertionError(f"broken promise: row {i} of a packed sequence")
+        t += row[i].length
+    if t != dims[0]:
+        raise AssertionError(f"broken promise: {t} steps in {dims[0]} rows")
     result = empty_of(2, dims, cnp.NPY_FLOAT32, dims[0] * width * sizeof(float))
-    found = <float *>data(result)
+    found, t = <float *>data(result), 0
     with nogil:
-        for t in range(T):
-            for i in range(n[t]):
+        while active:
+            for i in range(active):
                 if apart:
                     memcpy(found + (row[i].first + t) * width, given, width * sizeof(float))
                     given += width
                 else:
                     memcpy(found, given + (row[i].first + t) * width, width * sizeof(float))
                     found += width
+            t += 1
+            while active and row[active - 1].length <= t:
+                active -= 1
     return result

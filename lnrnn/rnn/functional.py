@@ -3,7 +3,8 @@
 Everything that `forward` saves for `backward` is an array. `described` returns a text for an architecture,
 because operators accept texts. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
 arrays in the order of statistics.named_shapes, for each layer and direction. Lengths are (B,) int64, or with
-resets (1 + T, B): lengths, and below them 1 where a state is reset before a step; or None.
+resets (1 + T, B): lengths, and below them 1 where a state is reset before a step; or None. If x is (N, D), in
+the order of torch's PackedSequence, they are the table (B, 6) of packed_rows, and y is in this order too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
 from .file_format import architecture_of
 from .network import checked_activation_bits, checked_dtype
-from .rows import LENGTH, Rows, padded, reset
+from .rows import LENGTH, Rows, by_state, padded, reset
 from .snapshot import Dtype, Snapshot, tape_width
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
@@ -72,8 +73,20 @@ def divided(lengths: Array | None) -> tuple[Array | None, Array | None]:
     return lengths[0], lengths[1:] != 0
 
 
-def _batch(made: Architecture, x: Array, lengths: Array | None) -> tuple[Array, Rows]:
+def _apart(made: Architecture, array: Array, table: Any) -> Array:
+    """Returns an array (N, *) of a PackedSequence as one long sequence, as in `Network.ragged`."""
+    return as_caller(_core.by_sequence(whole(array), table)[:, None], False, made.batch_first)  # type: ignore[no-any-return]
+
+
+def _together(array: Array, table: Any) -> Array:
+    """Returns the inverse of `_apart`."""
+    return _core.by_step(array.reshape(-1, array.shape[-1]), table)
+
+
+def _batch(made: Architecture, x: Array, lengths: Any) -> tuple[Array, Rows]:
     """Returns x (T, B, D), checked, and the rows of a call."""
+    if x.ndim == 2:
+        return time_first(_apart(made, x, lengths), False, made.batch_first), Rows(lengths)
     lengths, resets = divided(lengths)
     x, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
     T, B, _ = x.shape
@@ -81,6 +94,16 @@ def _batch(made: Architecture, x: Array, lengths: Array | None) -> tuple[Array, 
 
 
 # --- inference ----------------------------------------------------------------------------------------------
+
+
+def call_packed(snapshot: Snapshot, x: Array, h0: Any, table: Array) -> tuple[Array, Any]:
+    """Runs a network on x (N, D) of a PackedSequence. table: of packed_rows. Returns y and the state."""
+    made = snapshot.architecture
+    batch, rows = _batch(made, x, table)
+    start = engine.state_arrays(made, "h0", h0, len(table), False)
+    snapshot.refuse_overrun(by_state(table))
+    y, end = engine.run(snapshot, batch, rows, start)
+    return _together(y, table), as_state(end, made.cell)
 
 
 class Served:
@@ -236,11 +259,12 @@ def forward(
                 array.setflags(write=True)
             _keep(tapes[0], _Kept(snapshot, Rows(table), begin))
             return y, _ends(made, _arrays(state)), [], between + tapes + _kept_end(made, _arrays(state))
+    packed: Any = lengths if x.ndim == 2 else None
     x, rows = _batch(made, x, lengths)
     T, B, _ = x.shape
     if made.batch_norm:
         refuse_beyond(made.batch_norm.max_steps, rows.table)
-    states = engine.state_arrays(made, "h0", _state(start), B, False)
+    states = engine.state_arrays(made, "h0", _state(start), B if packed is None else len(packed), False)
     active = int(rows.table[:, LENGTH].sum())
     seen = [blank(made.sides, T) for _ in made.suffixes] if made.sides else []
     outputs = [engine.empty_outputs(made, T, B) for _ in range(made.num_layers)] if record else []
@@ -258,7 +282,8 @@ def forward(
         _keep(tapes[0], _Kept(snapshot, rows, tuple(states)))
     flat = [array for each in seen for array in each.values()]
     saved = between + tapes + (_kept_end(made, end) if record else [])
-    return as_caller(y, False, made.batch_first), _ends(made, end), flat, saved
+    y = as_caller(y, False, made.batch_first) if packed is None else _together(y, packed)
+    return y, _ends(made, end), flat, saved
 
 
 def _ends(made: Architecture, end: Sequence[Array]) -> list[Array]:
@@ -305,12 +330,17 @@ def backward(
     and the gradients of the parameters.
     """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
+    table: Any = lengths if x.ndim == 2 else None
+    if table is not None:
+        y, gy = _apart(made, y, table), None if gy is None else _apart(made, gy, table)
     if entry is None:
         x, rows = _batch(made, x, lengths)
-        states = tuple(engine.state_arrays(made, "h0", _state(start), x.shape[1], False))
+        sequences = x.shape[1] if table is None else len(table)
+        states = tuple(engine.state_arrays(made, "h0", _state(start), sequences, False))
         snapshot = _snapshot(made, _named(made, parameters()))
     else:
         snapshot, rows, states = entry[1]
+        x = x if table is None else _apart(made, x, table)
         # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
         x = time_first(whole(x).reshape(-1).reshape(x.shape), False, made.batch_first)
     T, B, _ = x.shape
@@ -331,4 +361,6 @@ def backward(
     )
     gstart: Any
     gx, gstart, grads = training.backward(remembered, gy, _state(gend), grad_x, None)
+    if gx is not None and table is not None:
+        gx = _together(gx, table)
     return gx, list(_arrays(gstart)), [*grads.values()]

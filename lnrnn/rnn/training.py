@@ -258,7 +258,9 @@ def backward(
         grad = np.zeros((T, B, D * P), FLOAT32)
     else:
         grad = time_first(shaped("gy", gy, shape, FLOAT32), unbatched, made.batch_first)
-    gend: list[Array] | None = None if gh is None else engine.state_arrays(made, "gh", gh, B, unbatched)
+    gend: list[Array] | None = (
+        None if gh is None else engine.state_arrays(made, "gh", gh, tape.start[0].shape[1], unbatched)
+    )
     if gend is not None and made.cell.parts > 1:
         if tape.end is None:
             raise AssertionError("broken promise: the gradient of a cell state that the tape has not")

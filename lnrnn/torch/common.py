@@ -11,11 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from .. import _core
-from ..rnn import engine
-from ..rnn.batches import as_state
-from ..rnn.rows import Rows, by_state
+from . import operator
 from .kept import Keeping, arrays
-from .operator import derived, limited_threads, unwatched
 
 Tensor = torch.Tensor
 _jit: Any = torch.jit
@@ -38,32 +35,23 @@ def run_packed(
     network: str, x: PackedSequence, start: Sequence[Tensor], parameters: Sequence[Tensor],
     statistics: Sequence[Tensor], overrun: str | None, module: Keeping,
 ) -> tuple[PackedSequence, Any] | None:  # fmt: skip
-    """Runs a network without gradients. Returns y and h or (h, c), or None for `through_padding`.
+    """Runs a network, which does not change its statistics. Returns None for `through_padding`.
 
     x.data: (N, D). start: h0, or h0 and c0, each (layers * directions, B, *), or empty for zeros. parameters,
-    statistics: float32 on the CPU. module: it keeps the packed weights.
+    statistics: float32 on the CPU. module: it keeps the packed weights. Returns y, and h or (h, c).
     """
-    tensors = x.data, *start, *parameters, *statistics
-    if torch.compiler.is_compiling() or other_system() or derived(tensors) or not unwatched(tensors):
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or other_system():
         return None
-    if any(t.dtype is not torch.float32 for t in (x.data, *start)):
+    if any(t.dtype is not torch.float32 or not t.is_cpu for t in (x.data, *start)):
         return None
-    data, sizes, order, *given = arrays((x.data, x.batch_sizes, x.sorted_indices, *start))
-    table = _core.packed_rows(sizes, order, len(data))
-    if table is None or not data.flags.carray:
+    sizes, order = arrays((x.batch_sizes, x.sorted_indices))
+    table = _core.packed_rows(sizes, order, len(x.data))
+    if table is None:
         return None
-    with limited_threads():
-        snapshot = module._packed(network, parameters, statistics, overrun).snapshot
-        made = snapshot.architecture
-        state = None if not given else given[0] if len(given) == 1 else tuple(given)
-        before = engine.state_arrays(made, "h0", state, len(table), False)
-        snapshot.refuse_overrun(by_state(table))
-        # A row of y belongs to a step of a sequence, so the sequences need no padding.
-        y, end = engine.run(snapshot, _core.by_sequence(data, sizes, table)[:, None], Rows(table), before)
-        y = _core.by_step(y.reshape(len(data), -1), sizes, table)
-    last: Any = as_state(end, made.cell)
-    last = tuple(map(torch.from_numpy, last)) if isinstance(last, tuple) else torch.from_numpy(last)
-    return PackedSequence(torch.from_numpy(y), x.batch_sizes, x.sorted_indices, x.unsorted_indices), last
+    rows = torch.from_numpy(table)
+    y, *end = operator.run(network, x.data, start, rows, parameters, statistics, overrun, False, module)
+    packed = PackedSequence(y, x.batch_sizes, x.sorted_indices, x.unsorted_indices)
+    return packed, end[0] if len(end) == 1 else tuple(end)
 
 
 def through_padding(

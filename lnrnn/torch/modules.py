@@ -331,13 +331,15 @@ class Twin(Keeping):
         for name, given in (("lengths", lengths), ("resets", resets)):
             if given is not None:
                 raise ValueError(f"{name} must be None with a PackedSequence, which has lengths of its own")
-        data, changes = x.data, self.training and (bool(self._dropout) or bool(self.sides))
-        if data.dim() == 2 and data.shape[1] == self.input_size and self.engine == "lnrnn" and not changes:
+        data, parameters = x.data, self._parameter_list()
+        learns = self.training and (bool(self._dropout) or bool(self.sides))
+        if self._engine != "torch" and not learns and data.dim() == 2 and data.shape[1] == self.input_size:
             start = self._start(h0, data, int(x.batch_sizes[0]), False)
-            parameters, statistics = self._parameter_list(), [*self._statistics().values()]
-            found = run_packed(self._network, x, start, parameters, statistics, self.overrun, self)
-            if found is not None:
-                return found
+            if not self._unsupported(parameters, any(t.requires_grad for t in (data, *start))):
+                statistics = [*self._statistics().values()]
+                found = run_packed(self._network, x, start, parameters, statistics, self.overrun, self)
+                if found is not None:
+                    return found
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:

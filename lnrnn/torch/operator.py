@@ -7,10 +7,9 @@
 - update_statistics: updates batch norm's running statistics after a training batch, in place, on any device
 
 Arguments. network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B,
-*), or empty for zeros. lengths: int64 or None, see rnn/functional.py. parameters: in the order of
-Architecture.shapes.
-statistics: for each layer and direction, in the order of statistics.named_shapes. All tensors are float32 on
-the CPU, except statistics and lengths.
+*), or empty for zeros. lengths: int64 or None, see rnn/functional.py, also for x with two axes. parameters:
+in the order of Architecture.shapes. statistics: for each layer and direction, in the order of
+statistics.named_shapes. All tensors are float32 on the CPU, except statistics and lengths.
 
 Operators are defined with Library.define and implemented with Library.impl, because each call through
 torch.library.custom_op takes longer. The compiled module gets tensors as NumPy arrays that share memory.
@@ -28,6 +27,7 @@ from torch.autograd import forward_ad
 
 from ..rnn import engine, functional
 from ..rnn.functional import architecture
+from ..rnn.rows import LENGTH
 from ..rnn.snapshot import tape_width
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
@@ -72,16 +72,16 @@ def run(
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
     # The code below does the same as the operator's autograd kernel, but faster. torch.func needs it too.
     given = x, *start, *parameters
-    if derived(given):
+    if _derived(given):
         return _differentiable(network, module, len(start), lengths, given)
     _refuse_tangents(given)
     arguments = network, x, start, lengths, parameters, statistics, overrun, training
-    if unwatched((*given, lengths, *statistics)):
+    if _unwatched((*given, lengths, *statistics)):
         return _run_cpu(*arguments, module)
     return _infer(*arguments)  # type: ignore[no-any-return]
 
 
-def unwatched(tensors: Sequence[Tensor | None]) -> bool:
+def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
     """Returns whether a call may skip torch's dispatcher, which takes as long as a short network.
 
     It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The
@@ -104,7 +104,7 @@ def _limited(n: int) -> Iterator[None]:
         yield
 
 
-def limited_threads() -> Any:
+def _threads() -> Any:
     """Returns a context in which lnrnn uses at most torch.get_num_threads() threads."""
     most = torch.get_num_threads()
     return _limited(most) if most < get_num_threads() else nullcontext()
@@ -129,7 +129,7 @@ def _run_cpu(
     module: Packs | None = None,
 ) -> list[Tensor]:
     x_, lengths_, *start_ = arrays((x, lengths, *start))
-    with limited_threads():
+    with _threads():
         if _learns(network, training):
             y, end, seen, _ = functional.forward(
                 architecture(network), arrays(parameters), x_, start_, lengths_, False
@@ -138,6 +138,9 @@ def _run_cpu(
         pack = packed if module is None else module._packed
         snapshot = pack(network, parameters, statistics, overrun).snapshot
         h0 = None if not start_ else start_[0] if len(start_) == 1 else tuple(start_)
+        if x_.ndim == 2:
+            y, end = functional.call_packed(snapshot, x_, h0, lengths_)
+            return _tensors([y, *(end if isinstance(end, tuple) else (end,))])
         lengths_, resets = functional.divided(lengths_)
         if resets is not None and snapshot.architecture.batch_first:
             resets = resets.T
@@ -157,9 +160,9 @@ def _forward_train_cpu(
     arch = architecture(network)
     snapshot = None
     if module is not None and arch.batch_norm is None:
-        steps = x.shape[1 if arch.batch_first else 0]
+        steps = lengths_[0, LENGTH] if x_.ndim == 2 else x.shape[1 if arch.batch_first else 0]
         snapshot = module._packed_to_train(network, parameters, steps)
-    with limited_threads():
+    with _threads():
         y, end, seen, saved = functional.forward(
             arch, arrays(parameters), x_, start_, lengths_, snapshot=snapshot
         )
@@ -181,7 +184,7 @@ def _backward_cpu(
     seen = 1 + len(arch.suffixes) * len(named_shapes(arch.sides, 0)) if arch.sides else 1
     x_, lengths_, gy_, *start_ = arrays((x, lengths, gy, *start))
     y, *kept = arrays(saved)
-    with limited_threads():
+    with _threads():
         gx, gstart, grads = functional.backward(
             arch, lambda: arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
             gy_, arrays(gend), wanted[0],
@@ -270,7 +273,7 @@ def _results_to_derive(
     network: str, module: Packs | None, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
 ) -> tuple[Tensor, ...]:
     arguments = network, x, rest[:states], lengths, rest[states:]
-    if unwatched((x, lengths, *rest)):
+    if _unwatched((x, lengths, *rest)):
         return tuple(_forward_train_cpu(*arguments, module))
     return tuple(_forward_train(*arguments))
 
@@ -317,7 +320,7 @@ class _Run(torch.autograd.Function):
             sizes = tuple(map(len, lists))
             result = iter(_applied(_Once, ctx.network, wanted, sizes, x, lengths, gy, *flat))
         else:
-            call = _backward_cpu if unwatched((x, lengths, *others, gy, *gend)) else _backward
+            call = _backward_cpu if _unwatched((x, lengths, *others, gy, *gend)) else _backward
             result = iter(call(ctx.network, x, start, lengths, parameters, saved, gy, gend, wanted))
         return (None,) * 4 + tuple(next(result) if want else None for want in wanted)
 
@@ -396,7 +399,7 @@ def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) 
     """Returns the results of `run`, computed by plain.py. rest: the states, if given, and the parameters."""
     arch, start = architecture(network), list(rest[:states])
     if not start:
-        B = x.shape[0 if arch.batch_first else 1]
+        B = len(lengths) if x.dim() == 2 else x.shape[0 if arch.batch_first else 1]
         start = [x.new_zeros(len(arch.suffixes), B, width) for width in arch.state_widths]
     named = dict(zip(arch.shapes, rest[states:], strict=True))
     y, end, _ = plain.run(arch, x, start, lengths, named, {}, None, True)
@@ -408,7 +411,7 @@ def _batched(t: Tensor) -> bool:
     return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 
-def derived(tensors: Sequence[Tensor]) -> bool:
+def _derived(tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
@@ -442,7 +445,7 @@ def _run_autograd(
     training: bool,
 ) -> list[Tensor]:
     given = x, *start, *parameters
-    if derived(given):
+    if _derived(given):
         return _differentiable(network, None, len(start), lengths, given)
     _refuse_tangents(given)
     return _infer(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]

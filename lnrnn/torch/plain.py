@@ -41,11 +41,13 @@ def run(
     are empty without batch norm and in evaluation.
     """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
+    call = partial(
+        run, arch, parameters=parameters, statistics=statistics, overrun=overrun, training=training
+    )
+    if x.dim() == 2:
+        return _packed(arch, x, start, lengths, call)
     lengths, resets = divided(lengths)
     if resets is not None:
-        call = partial(
-            run, arch, parameters=parameters, statistics=statistics, overrun=overrun, training=training
-        )
         return _in_parts(arch, x, start, lengths, resets, call)
     without = np.empty((*x.shape[:-1], 0), np.float32)  # an array for checked_batch, with x's shape
     _, ends, _ = checked_batch(without, lengths, 0, arch.batch_first)
@@ -120,6 +122,21 @@ def _in_parts(
         for e in end
     ]
     return as_caller(y, False, arch.batch_first), last, seen
+
+
+def _packed(
+    arch: Architecture, x: Tensor, start: Sequence[Tensor], table: Any,
+    call: Callable[..., tuple[Tensor, list[Tensor], list[Tensor]]],
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
+    """Returns the results of `run` for x (N, D) in the order of a PackedSequence. table: of packed_rows."""
+    lengths, order = table[:, LENGTH], table[:, STATE]
+    alive = np.arange(lengths[0])[:, None] < lengths  # (T, B)
+    place = np.zeros(alive.shape, np.int64)
+    place[alive] = np.arange(len(x))
+    padded, alive, back = (torch.from_numpy(a).to(x.device) for a in (place, alive, np.argsort(order)))
+    start = [s[:, torch.from_numpy(order).to(x.device)] for s in start]
+    y, end, seen = call(as_caller(x[padded], False, arch.batch_first), start, lengths)
+    return time_first(y, False, arch.batch_first)[alive], [e[:, back] for e in end], seen
 
 
 def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Tensor]) -> StepStatistics:

@@ -80,6 +80,39 @@ def test_modules_of_lnrnn_have_the_bits_of_ragged_arrays(cell, order, unpadded):
     assert_ragged(lnrnn.from_torch(module), x, start, y, end, order)
 
 
+@pytest.mark.parametrize("order", [ORDER, None], ids=str)
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_gradients_are_those_of_torch(name, order, unpadded):
+    """Also of x alone, of states, and second derivatives."""
+    module, plain = pair(name, num_layers=2, bidirectional=True, batch_first=order is None)
+    x, start = packed(module, order=order), flat(state(module, 3))
+    weight = torch.randn(sum(LENGTHS), 2 * module.hidden_size)
+    results = []
+    for each in (module, plain):
+        data, *states = (t.clone().requires_grad_() for t in (x.data, *start))
+        y, end = each(x._replace(data=data), tuple(states) if len(states) > 1 else states[0])
+        loss = (y.data * weight).sum() + sum(s.square().sum() for s in flat(end))
+        inputs = [data, *states, *each.parameters()]
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum(), inputs)
+        alone = torch.autograd.grad(each(x._replace(data=data))[0].data.sum(), data)
+        batched = torch.autograd.grad(
+            each(x._replace(data=data))[0].data, data, torch.stack([weight, -weight]), is_grads_batched=True
+        )
+        results.append([y.data, *flat(end), *first, *alone, *batched, *second])
+    assert_same(*results, 2e-5)
+
+
+def test_the_profiler_sees_the_operator(unpadded):
+    module, plain = pair("GRU")
+    x = packed(module)
+    with torch.profiler.profile() as profile:
+        y, _ = module(x)
+        y.data.sum().backward()
+    assert {"lnrnn::forward_train", "lnrnn::backward"} <= {event.key for event in profile.key_averages()}
+    assert_same(y.data, plain(x)[0].data)
+
+
 @pytest.mark.parametrize("overrun", ["raise", "last"])
 def test_batch_norm_knows_the_steps_of_each_sequence(overrun, unpadded):
     module = twin("GRU", lnrnn.BatchNormSpec(5, overrun), steps=4)
