@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ..rnn.models import Model
 from ..rnn.network import architecture
+from ..runtime import get_num_threads
 
 Array = np.ndarray
 Into = Literal["last", "mean", "all"]
@@ -17,6 +19,8 @@ Bad = Literal["raise", "null"]
 BAD: tuple[Bad, ...] = get_args(Bad)
 
 PIECE = 2**24  # how many numbers of y are computed at a time, 64 MiB for each layer; this changes no result
+
+ROWS = 32  # the least mean number of rows in a batch of one thread; this changes no result
 
 
 @dataclass
@@ -84,19 +88,33 @@ def run(model: Model, given: Sequences, into: Into, threads: int | None) -> Arra
 
     A row without steps has zeros. Rows are computed in batches, so that memory for y is bounded. Rows are
     sorted by length, so that the rows of a batch have nearly equal lengths. If one batch is enough, values
-    are not copied.
+    are not copied. With enough batches of many rows, each thread computes batches of its own: copies and
+    results are then divided over the threads too.
     """
     lengths, wide = given.lengths, result_width(model)
     rows = len(given.values) if into == "all" else len(given)
     budget = max(PIECE // max(wide, model.input_size), 1)
-    if len(given.values) <= budget and len(given) <= budget:
-        return _result(model, given.values, given.offsets, into, threads)
+    workers = min(threads or 1024, get_num_threads())
+    pieces = _pieces(lengths, max(budget // (2 * workers), 1)) if workers > 1 else []
+    if len(given) < ROWS * len(pieces) or len(pieces) < 4 * workers:
+        if len(given.values) <= budget and len(given) <= budget:
+            return _result(model, given.values, given.offsets, into, threads)
+        workers, pieces = 1, _pieces(lengths, budget)
     results = np.zeros((rows, wide), np.float32)
-    for piece in _pieces(lengths, budget):
+
+    def compute(piece: Array) -> None:
         own, starts = lengths[piece], given.offsets[:-1][piece]
         steps = _steps(starts, own)
-        result = _result(model, given.values[steps], _offsets(own), into, threads)
+        result = _result(model, given.values[steps], _offsets(own), into, threads if workers == 1 else 1)
         results[steps if into == "all" else piece] = result
+
+    if workers == 1:
+        for piece in pieces:
+            compute(piece)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            for _ in pool.map(compute, pieces):
+                pass
     return results
 
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -444,6 +445,35 @@ def test_attributes_are_fixed_and_output_names_the_result(path, rows):
         scorer.column = "y"
     with pytest.raises(AttributeError, match="did you mean 'into'"):
         scorer.into_ = "y"
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+@pytest.mark.parametrize("into", INTO)
+def test_threads_compute_batches_of_their_own(path, rng, into, threads, monkeypatch):
+    """If there are enough batches; this changes no bit. An exception in a thread reaches the caller."""
+    table = {"x": [rng.standard_normal((T, D)) for T in rng.integers(0, 30, 60)]}
+    want = lnrnn.Scorer(path, "x", into)(table)[f"x_{into}"]
+    real, given = sequences._result, []
+
+    def result(*arguments):
+        given.append((arguments[-1], threading.get_ident()))
+        return real(*arguments)
+
+    monkeypatch.setattr(sequences, "_result", result)
+    monkeypatch.setattr(sequences, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(sequences, "PIECE", 1000)
+    scorer = lnrnn.Scorer(path, "x", into, threads=threads)
+    for least, expected, alone in ((1, 1, False), (100, threads, True)):
+        monkeypatch.setattr(sequences, "ROWS", least)
+        given.clear()
+        got = scorer(table)[f"x_{into}"]
+        assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
+        assert len(given) > 3 and {number for number, _ in given} == {expected}
+        assert alone == ({ident for _, ident in given} == {threading.get_ident()})
+    monkeypatch.setattr(sequences, "ROWS", 1)
+    monkeypatch.setattr(sequences, "_result", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        scorer(table)
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2])

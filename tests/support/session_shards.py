@@ -15,6 +15,11 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "session_shards.py"
 EVERY = 5  # steps between checkpoints
 
 
+def patient(socket: Path) -> str:
+    """Returns the address of a Redis server that may be slow, as it is on a machine with much other load."""
+    return f"unix://{socket}?socket_timeout=20&socket_connect_timeout=20"
+
+
 def redis_server(folder: Path, *words: str) -> tuple[Path, subprocess.Popen]:
     """Starts a server that keeps nothing on the disk. Returns its socket in `folder`, and the process."""
     socket = folder / "redis.sock"
@@ -48,7 +53,7 @@ class Cluster:
 
     def begin(self, port: int = 0):
         command = [sys.executable, EXAMPLE, self.folder / "model.safetensors", "--port", str(port)]
-        command += ["--redis", f"unix://{self.socket}", "--checkpoint", str(EVERY), "--idle", "1000"]
+        command += ["--redis", patient(self.socket), "--checkpoint", str(EVERY), "--idle", "1000"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         line = process.stdout.readline().split()
         if line[:1] != ["port"]:

@@ -12,7 +12,7 @@ import numpy as np
 import lnrnn
 from outcome import Wrong
 from session_server import Client, start
-from session_shards import EVERY, redis_server
+from session_shards import EVERY, patient, redis_server
 
 D, H, SESSIONS = 3, 8, 16
 
@@ -35,8 +35,7 @@ class Load:
         self.figures = {"new": 0, "restored": 0, "checkpoint": 0, "outputs": 0, "late": 0}
 
     def started(self, port: int = 0):
-        store = f"unix://{self.socket}"
-        return start(self.model, "--store", store, "--checkpoint", str(EVERY), port=port)
+        return start(self.model, "--store", patient(self.socket), "--checkpoint", str(EVERY), port=port)
 
     def join(self, name: str, allowed: set[str], oldest: int = 0) -> None:
         client = Client(self.server.ports[0], name)
