@@ -62,6 +62,11 @@ class Forward:
         self._names = [*inspect.signature(module.forward).parameters]
         self._forget()
 
+    @property
+    def __code__(self) -> Any:
+        """The code of the module's own forward, for torch.export, which reads the names of its arguments."""
+        return type(self._module).forward.__code__
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         owner, name = self._owners[0]
         first: Any = owner[name]

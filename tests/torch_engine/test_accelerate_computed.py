@@ -152,7 +152,9 @@ def test_weights_that_forward_has_not_set_yet():
     model = WeightDrop(nn.GRU(I, H)).eval()
     plain = copy.deepcopy(model)
     ((name, what),) = accelerate(model).replaced
-    assert name == "module" and what == "AcceleratedGRU(5, 12), once its model has set weight_hh_l0"
+    assert name == "module" and what.startswith(
+        "AcceleratedGRU(5, 12), once its model has set weight_hh_l0; "
+    )
     assert model.module.engine == "lnrnn"
     x = torch.randn(T, B, I)
     assert not accelerate(model, check=x).replaced
@@ -241,7 +243,7 @@ def test_parametrized_modules_of_derived_classes():
     assert isinstance(module, Derived) and module.engine == "lnrnn"
     assert_same(module(x), plain(x))
     parametrize.remove_parametrizations(module, "weight_hh_l0")
-    assert type(module).__name__ == "AcceleratedDerived" and type(module) == Derived  # noqa: E721
+    assert type(module).__name__ == "AcceleratedDerived" and type(module).__bases__[0] is Derived
     assert_same(module(x), plain(x))
     report.restore()
     assert type(module) is Derived
