@@ -138,9 +138,9 @@ def accelerate(
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
-    before torch.jit.script, which otherwise raises RuntimeError, and before torch.fx.symbolic_trace. Call it
-    before torch.export too if custom modules are replaced. Under torch.compile the modules run outside the
-    graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn is True.
+    before torch.jit.script and torch.fx.symbolic_trace, which otherwise raise RuntimeError. Under
+    torch.compile the modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn
+    is True.
 
     Classes derived from torch.nn's are replaced too. If they have a forward of their own, lnrnn computes its
     calls of super().forward. Weights may be computed, by weight_norm, parametrizations or dropout, and set as
@@ -338,7 +338,7 @@ def _replacement(module: Any) -> str:
     if missing:
         what += f", once its model has set {', '.join(missing)}"
     small = module.small_calls()
-    if small is not None:
+    if small is not None and module.engine == "lnrnn":
         what += f"; torch computes calls with gradients of {small}, where it is faster"
     return what
 

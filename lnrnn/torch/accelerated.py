@@ -129,6 +129,11 @@ class Accelerated(Keeping):
         return self._forward(input, hx)
 
     def _forward(self, input: Any, hx: Any) -> Any:
+        if isinstance(input, torch.fx.Proxy):
+            raise RuntimeError(
+                f"torch.fx cannot trace {type(self).__name__} of lnrnn.torch.accelerate: call restore() of "
+                "its report first"
+            )
         if self._engine == "torch":
             return super().forward(input, hx)
         parameters: list[Tensor] = []

@@ -66,6 +66,11 @@ class Forward:
         self._ways = ways + (1 << 10) if forms[0].step else 0
         self._forget()
 
+    @property
+    def __code__(self) -> Any:
+        """The code of the module's own forward, for torch.export, which reads the names of its arguments."""
+        return type(self._module).forward.__code__
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if not (named or torch.compiler.is_dynamo_compiling()):
             found = _core.quick_step(self, arguments)

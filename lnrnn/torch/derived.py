@@ -20,14 +20,22 @@ _INNER = (
 class Like(type):
     """A metaclass whose classes are equal to the classes that they replace, also in dicts and sets.
 
-    Functions that look up the class of a module need it, such as torch.ao.quantization.quantize_dynamic.
+    Functions that look up the class of a module need it, such as torch.ao.quantization.quantize_dynamic. A
+    class whose forward calls super().forward is not equal: torch.export searches for it in __mro__ to find
+    the forward that comes next.
     """
 
     def __eq__(cls, other: object) -> bool:
-        return cls is other or (other is not None and other is vars(cls).get("_replaces"))
+        return cls is other or (other is not None and other is vars(cls).get("_equals"))
 
     def __hash__(cls) -> int:
-        return hash(vars(cls).get("_replaces") or id(cls))
+        return hash(vars(cls).get("_equals") or id(cls))
+
+    def __init__(cls, name: str, bases: tuple[type, ...], inside: dict[str, Any]) -> None:
+        super().__init__(name, bases, inside)
+        of: Any = inside.get("_replaces")
+        own = inside.get("_own")
+        cls._equals = of if own is None or of.forward is replaced(own).forward else None
 
 
 def replaced(cls: Any) -> Any:

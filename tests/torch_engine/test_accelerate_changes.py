@@ -248,6 +248,42 @@ def test_compiled_models(what):
         assert_same(module(x), plain(x))
 
 
+EXPORTED = MODULES | {
+    "GRUCell": lambda: nn.GRUCell(I, H),
+    "custom": lambda: shaken(Layer(LayerNormLSTMCell(I, H), False)),
+    "custom cell": lambda: shaken(nn.ModuleDict({"part": LayerNormLSTMCell(I, H)})["part"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("what", EXPORTED)
+def test_exported_modules(what, context):
+    module = EXPORTED[what]()
+    plain = EXPORTED[what]()
+    plain.load_state_dict(module.state_dict())
+    assert accelerate(module).replaced
+    steps = () if "ell" in what else (T,)
+    given = (torch.randn(*steps, B, I),) + (torch.randn(B, H),) * (2 if what == "custom cell" else 0)
+    other = tuple(2 * t for t in given)
+    with context():
+        for strict in (False, True) if what in ("LSTM", "derived") else (False,):
+            exported = torch.export.export(module, given, strict=strict).module()
+            assert_same(exported(*other), plain(*other))
+
+
+@pytest.mark.parametrize("what", ["LSTM", "GRUCell"])
+def test_the_error_of_tracing_by_fx_names_restore(what):
+    module = EXPORTED[what]()
+    model, plain = nn.Sequential(module), copy.deepcopy(module)
+    report = accelerate(model)
+    with pytest.raises(RuntimeError, match=r"torch.fx cannot trace Accelerated\w+ of .*: call restore\(\)"):
+        torch.fx.symbolic_trace(model)
+    report.restore()
+    x = torch.randn(*(() if "ell" in what else (T,)), B, I)
+    assert_same(torch.fx.symbolic_trace(model)(x), plain(x))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_scripted_parts_are_named():
     model = nn.Sequential(torch.jit.script(nn.Sequential(nn.GRU(I, H))), nn.LSTM(H, H))
