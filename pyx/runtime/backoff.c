@@ -35,15 +35,20 @@ int64_t lnrnn_nanoseconds(void)
 #endif
 }
 
+int64_t lnrnn_next_back_off(int64_t last, int64_t since, int64_t waited)
+{
+    int64_t length = !last || since > 4 * last + LNRNN_RECENT ? LNRNN_FIRST_BACK_OFF : 2 * last;
+    length = length > 8 * waited ? length : 8 * waited;
+    return length < LNRNN_LONGEST_BACK_OFF ? length : LNRNN_LONGEST_BACK_OFF;
+}
+
 void lnrnn_back_off(int64_t waited)
 {
     const int64_t now = lnrnn_nanoseconds(), until = __atomic_load_n(&back_off_until, __ATOMIC_RELAXED);
-    int64_t length = __atomic_load_n(&back_off_length, __ATOMIC_RELAXED);
     if (now < until || lnrnn_barrier_mode() != LNRNN_BARRIER_NORMAL)
         return;
-    length = !length || now - until > 4 * length + LNRNN_RECENT ? LNRNN_FIRST_BACK_OFF : 2 * length;
-    length = length > 8 * waited ? length : 8 * waited;
-    length = length < LNRNN_LONGEST_BACK_OFF ? length : LNRNN_LONGEST_BACK_OFF;
+    const int64_t last = __atomic_load_n(&back_off_length, __ATOMIC_RELAXED),
+                  length = lnrnn_next_back_off(last, now - until, waited);
     __atomic_store_n(&back_off_length, length, __ATOMIC_RELAXED);
     __atomic_store_n(&back_off_until, now + length, __ATOMIC_RELAXED);
 }

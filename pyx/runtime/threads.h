@@ -113,6 +113,9 @@ enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LN
 void lnrnn_set_barrier_mode(int mode);
 int lnrnn_barrier_mode(void);
 void lnrnn_set_slow_from(unsigned phase);
+/* Returns the length in ns of a back-off after a wait of `waited` ns. The last back-off had the length `last` (0: there
+ * was none) and ended `since` ns before. */
+int64_t lnrnn_next_back_off(int64_t last, int64_t since, int64_t waited);
 /* Starts a back-off of this length, in every mode; 0 ends it. */
 void lnrnn_set_back_off(int64_t nanoseconds);
 

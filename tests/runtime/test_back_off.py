@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+import engine_switches
 import lnrnn
 from networks import said
 
@@ -93,3 +94,18 @@ def test_the_pool_continues_without_a_late_worker():
 def test_each_step_of_a_stream_asks_for_a_back_off(kind):
     """The number of threads is not fixed when the stream is created."""
     assert said(STREAMS, LNRNN_TEAM=kind) == "2 1 1 2 2"
+
+
+# Each row in ms: length of the last back-off, time since its end, the wait, and length of the next
+# back-off. A back-off of 4 ms counts until 4 * 4 + 500 ms after its end.
+LENGTHS = [
+    (0, 0, 0.2, 2), (0, 0, 0.4, 3.2), (0, 1000, 5, 40), (2, 0, 0.2, 4), (4, 516, 0.4, 8), (4, 517, 0.2, 2),
+    (300, 1700, 0.4, 600), (300, 1701, 0.4, 3.2), (8, 1, 3, 24), (399, 1, 0.4, 798), (401, 1, 0.4, 800),
+    (800, 3700, 0.4, 800), (0, 0, 101, 800),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("last, since, waited, length", LENGTHS)
+def test_a_back_off_doubles_or_follows_the_wait_that_started_it(last, since, waited, length):
+    ns = [round(1e6 * value) for value in (last, since, waited, length)]
+    assert engine_switches.next_back_off(*ns[:3]) == ns[3]

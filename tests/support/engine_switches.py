@@ -31,6 +31,7 @@ _cores_of = function("cores_of", c_int, c_int, c_char_p, c_char_p)
 _teams_had = function("teams_had", Teams)
 _set_barrier_mode = function("set_barrier_mode", None, c_int)
 _set_back_off = function("set_back_off", None, c_int64)
+next_back_off = function("next_back_off", c_int64, c_int64, c_int64, c_int64)
 set_slow_from = function("set_slow_from", None, c_uint)
 
 
