@@ -86,7 +86,7 @@ __all__ = [
 
 def __dir__() -> list[str]:
     dunders = (name for name in globals() if name.startswith("__") and name.endswith("__"))
-    return sorted({*__all__, "onnx", "torch", *dunders})
+    return sorted({*__all__, "onnx", "onnxruntime", "torch", *dunders})
 
 
 # Modules that are imported at first use, because their import takes as long as that of all others.
@@ -98,6 +98,7 @@ _LATER = {
     "from_onnx": "lnrnn.onnx",
     "from_torch": "lnrnn.importers.conversion",
     "onnx": "lnrnn.onnx",
+    "onnxruntime": "lnrnn.onnxruntime",
     "to_onnx": "lnrnn.onnx",
     "torch": "lnrnn.torch",
 }
@@ -105,6 +106,7 @@ _LATER = {
 if TYPE_CHECKING:
     from . import data
     from . import onnx as onnx
+    from . import onnxruntime as onnxruntime
     from . import torch as torch
     from .importers.conversion import from_keras, from_torch
     from .onnx import from_onnx, to_onnx

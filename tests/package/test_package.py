@@ -22,7 +22,7 @@ PACKAGE = Path(lnrnn.__file__).parent
 
 def test_dir_shows_only_the_public_names():
     shown = [name for name in dir(lnrnn) if not (name.startswith("__") and name.endswith("__"))]
-    assert sorted(shown) == sorted([*lnrnn.__all__, "onnx", "torch"])
+    assert sorted(shown) == sorted([*lnrnn.__all__, "onnx", "onnxruntime", "torch"])
     assert {"__version__", "__doc__", "__file__"} <= set(dir(lnrnn))
     assert all(hasattr(lnrnn, name) for name in lnrnn.__all__)
 
