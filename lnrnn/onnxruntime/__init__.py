@@ -122,14 +122,13 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     options = session_arguments.pop("sess_options", None)
     devices = {device.ep_name: device for device in reversed(runtime.get_ep_devices())}
     settings = {"dtype": weights, "threads": str(threads)}
-    if options is None:
+    own = options is None
+    if own:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-        _add(options, devices[_PROVIDER], settings)
-        # The runtime warns of nodes on a provider that is not named.
+    _add(options, devices[_PROVIDER], settings)
+    if own:  # the runtime warns of nodes on a provider that is not named
         options.add_provider_for_devices([devices["CPUExecutionProvider"]], {})
-    else:
-        _add(options, devices[_PROVIDER], settings)
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
     return runtime.InferenceSession(file, sess_options=options, **session_arguments)

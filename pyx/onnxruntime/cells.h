@@ -315,7 +315,5 @@ typedef struct {
 void broadcast(const tensor *t, const sizes *s, size_t width, float *to);
 /* t (B, width) or (1, width) -> to (B, width) */
 void broadcast_rows(const tensor *t, size_t B, size_t width, float *to);
-/* Returns the bytes of so many floats, as a multiple of a cache line. */
-static inline size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
 
 #endif

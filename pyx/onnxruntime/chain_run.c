@@ -33,6 +33,8 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 {
     const kernel *const k = (const kernel *)info;
     const size_t T = k->steps, D = k->widths[VALUE_X], P = k->widths[VALUE_H0], H = k->widths[VALUE_C0];
+    enum { OWN_X, OWN_Y, OWN_H, OWN_C, PIECES };
+    void *own[PIECES];
     tensor x = {0}, h0 = {0}, c0 = {0}, x_t;
     int64_t B = (int64_t)k->rows, first = k->first;
     float *y = NULL, *c = NULL, *h = NULL;
@@ -63,37 +65,32 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     if (status)
         return status;
     const size_t rows = (size_t)B, is_whole = k->x.place >= 0 && k->direction > 0 && x.shape[1] == B;
-    const size_t x_bytes = is_whole ? 0 : whole_lines(T * rows * D),
-                 y_bytes = y ? 0 : whole_lines(T * rows * P),
-                 h_bytes = k->h0.place >= 0 ? whole_lines(rows * P) : 0,
-                 c_bytes = k->c0.place >= 0 ? whole_lines(rows * H) : 0;
-    run_memory *const m = memory_take(k->base.pool, x_bytes + y_bytes + h_bytes + c_bytes + 64);
+    const size_t floats[PIECES] = {is_whole ? 0 : T * rows * D, y ? 0 : T * rows * P,
+                                   k->h0.place >= 0 ? rows * P : 0, k->c0.place >= 0 ? rows * H : 0};
+    run_memory *const m = memory_take(k->base.pool, floats, own, PIECES);
     if (!m)
         return kernel_error(&k->base, ORT_FAIL, "no memory for %zu sequences", rows);
-    float *const own_x = (float *)m->block, *const own_y = (float *)(m->block + x_bytes),
-                 *const own_h = (float *)(m->block + x_bytes + y_bytes),
-                 *const own_c = (float *)(m->block + x_bytes + y_bytes + h_bytes);
     const float *const all = k->x.place >= 0 ? x.data : NULL;
-    for (size_t t = 0; t < T && x_bytes && !status; t++) {
+    for (size_t t = 0; t < T && floats[OWN_X] && !status; t++) {
         const int64_t at = first + (int64_t)t * k->direction;
         if (all)
             x_t = (tensor){ORT_FLOAT, x.shape + 1, 2, all + (size_t)(at * x.shape[1]) * D};
         else
             status = source_tensor(&k->base, context, &k->x_t[t], &x_t);
         if (!status)
-            broadcast_rows(&x_t, rows, D, own_x + t * rows * D);
+            broadcast_rows(&x_t, rows, D, (float *)own[OWN_X] + t * rows * D);
     }
-    if (h_bytes)
-        broadcast_rows(&h0, rows, P, own_h);
-    if (c_bytes)
-        broadcast_rows(&c0, rows, H, own_c);
-    y = y ? y : own_y;
+    if (floats[OWN_H])
+        broadcast_rows(&h0, rows, P, own[OWN_H]);
+    if (floats[OWN_C])
+        broadcast_rows(&c0, rows, H, own[OWN_C]);
+    y = y ? y : own[OWN_Y];
     const lnrnn_sequences call = {.steps = T,
                                   .sequences = rows,
                                   .threads = k->base.threads,
-                                  .x = is_whole ? all + (size_t)(first * B) * D : own_x,
-                                  .h0 = h_bytes ? own_h : NULL,
-                                  .c0 = c_bytes ? own_c : NULL,
+                                  .x = is_whole ? all + (size_t)(first * B) * D : own[OWN_X],
+                                  .h0 = floats[OWN_H] ? own[OWN_H] : NULL,
+                                  .c0 = floats[OWN_C] ? own[OWN_C] : NULL,
                                   .y = y,
                                   .cn = c};
     if (!status && rows && lnrnn_network_run_in(k->base.network, &call, m->workspace, message))

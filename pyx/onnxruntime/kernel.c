@@ -33,9 +33,15 @@ void pool_free(memory_pool *pool)
     free(pool);
 }
 
-run_memory *memory_take(memory_pool *pool, size_t bytes)
+/* Returns the bytes of so many floats, as a multiple of a cache line. */
+static size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
+
+run_memory *memory_take(memory_pool *pool, const size_t *floats, void **pieces, int count)
 {
     run_memory *m = NULL;
+    size_t bytes = 64; /* a piece without floats has an address too */
+    for (int i = 0; i < count; i++)
+        bytes += whole_lines(floats[i]);
     for (int k = 0; k < SPARES && !m; k++)
         if (__atomic_load_n(&pool->spare[k], __ATOMIC_RELAXED))
             m = __atomic_exchange_n(&pool->spare[k], NULL, __ATOMIC_ACQUIRE);
@@ -46,13 +52,17 @@ run_memory *memory_take(memory_pool *pool, size_t bytes)
     }
     if (m && m->bytes < bytes) {
         free(m->block);
-        m->block = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+        m->block = aligned_alloc(64, bytes);
         m->bytes = m->block ? bytes : 0;
     }
-    if (m && m->workspace && m->bytes >= bytes)
-        return m;
-    memory_free(m);
-    return NULL;
+    if (!m || !m->workspace || m->bytes < bytes) {
+        memory_free(m);
+        return NULL;
+    }
+    char *at = m->block;
+    for (int i = 0; i < count; at += whole_lines(floats[i++]))
+        pieces[i] = at;
+    return m;
 }
 
 void memory_put_back(memory_pool *pool, run_memory *m)

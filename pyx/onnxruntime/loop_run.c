@@ -148,6 +148,8 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     const kernel *const k = (const kernel *)info;
     const loop *const l = &k->l;
     run r;
+    enum { OWN_LENGTHS, OWN_X, OWN_Y, OWN_H, OWN_C, PIECES };
+    void *own[PIECES];
     float *y = NULL, *out[2] = {NULL}, *states[2] = {NULL};
     char message[LNRNN_MESSAGE] = "";
     (void)state;
@@ -167,24 +169,16 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     const int both = is_plain && l->x_axis && (l->y_axis || !y) && !l->y_is_back && r.T == r.X;
     const int x_is_whole = both || (is_plain && !l->x_axis),
               y_is_whole = y && (both || (!l->y_axis && !l->y_is_back && !r.in[LOOP_MASK].data));
-    const size_t lengths_bytes = whole_lines(2 * r.B),
-                 x_bytes = x_is_whole ? 0 : whole_lines(r.T * r.B * k->D),
-                 y_bytes = y_is_whole ? 0 : whole_lines(r.T * r.B * k->P), h_bytes = whole_lines(r.B * k->P),
-                 c_bytes = whole_lines(r.B * k->H);
-    run_memory *const m =
-        memory_take(k->base.pool, lengths_bytes + x_bytes + y_bytes + h_bytes + c_bytes + 64);
+    const size_t floats[PIECES] = {2 * r.B, x_is_whole ? 0 : r.T * r.B * k->D,
+                                   y_is_whole ? 0 : r.T * r.B * k->P, r.B * k->P, r.B * k->H};
+    run_memory *const m = memory_take(k->base.pool, floats, own, PIECES);
     if (!m)
         return kernel_error(&k->base, ORT_FAIL, "no memory for %zu steps", r.T);
-    int64_t *const lengths = (int64_t *)m->block;
-    float *const own_x = (float *)(m->block + lengths_bytes), *const own_y =
-                                                                  (float *)(m->block + lengths_bytes
-                                                                            + x_bytes);
-    char *const own = m->block + lengths_bytes + x_bytes + y_bytes;
     if (!x_is_whole)
-        gather(k, &r, own_x, lengths);
+        gather(k, &r, own[OWN_X], own[OWN_LENGTHS]);
     for (int i = 0; i < 2; i++) {
         const tensor *const t = &r.in[VALUE_H0 + i];
-        states[i] = (float *)(t->data && t->shape[0] != B ? own + (i ? h_bytes : 0) : t->data);
+        states[i] = (float *)(t->data && t->shape[0] != B ? own[OWN_H + i] : t->data);
         if (states[i] != t->data)
             broadcast_rows(t, r.B, i ? k->H : k->P, states[i]);
     }
@@ -192,17 +186,17 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
                                   .sequences = r.B,
                                   .batch_first = both,
                                   .threads = k->base.threads,
-                                  .lengths = r.in[LOOP_MASK].data ? lengths : NULL,
-                                  .x = x_is_whole ? x->data : own_x,
+                                  .lengths = r.in[LOOP_MASK].data ? own[OWN_LENGTHS] : NULL,
+                                  .x = x_is_whole ? x->data : own[OWN_X],
                                   .h0 = states[0],
                                   .c0 = states[1],
-                                  .y = y_is_whole ? y : own_y,
+                                  .y = y_is_whole ? y : own[OWN_Y],
                                   .hn = out[0],
                                   .cn = out[1]};
     if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
         status = kernel_error(&k->base, ORT_FAIL, "%s", message);
     else if (y && !y_is_whole)
-        scatter(k, &r, own_y, lengths, y);
+        scatter(k, &r, own[OWN_Y], own[OWN_LENGTHS], y);
     memory_put_back(k->base.pool, m);
     return status;
 }

@@ -81,8 +81,8 @@ typedef struct {
     char *block; /* (bytes) */
     size_t bytes;
 } run_memory;
-/* Returns the memory of a run with a block of this size, or NULL without memory. */
-run_memory *memory_take(memory_pool *pool, size_t bytes);
+/* Returns the memory of a run, or NULL without memory. Sets pieces (count) of its block, each with room for so many floats. */
+run_memory *memory_take(memory_pool *pool, const size_t *floats, void **pieces, int count);
 void memory_put_back(memory_pool *pool, run_memory *m);
 /* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. text: for errors, such as
  * "x ('audio')". */

@@ -22,9 +22,10 @@ typedef struct {
 /* The sizes of a run. */
 typedef struct {
     size_t T, B, D, H;
-    size_t lengths, y,
-        state; /* bytes of working memory for the lengths, the outputs, and one of four states */
 } sizes;
+
+/* Pieces of working memory. */
+enum { OWN_LENGTHS, OWN_Y, OWN_STATES, PIECES = OWN_STATES + 4 };
 
 /* Writes a shape such as "(3, 2)" to `text`. Returns `text`. */
 static const char *shown(const int64_t *shape, size_t rank, char text[96])
@@ -79,8 +80,6 @@ static OrtStatus *check(const kernel *k, const tensor in[RUN_INPUTS], sizes *s)
     return status;
 }
 
-static size_t whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
-
 /* a (n, m, width) -> b (m, n, width) */
 static void swap_axes(const float *a, size_t n, size_t m, size_t width, float *b)
 {
@@ -111,16 +110,13 @@ static void clear_states(const kernel *k, const sizes *s, size_t b, float *const
 
 /* Runs the network. Its y is (T, B, D * H) or (B, T, D * H), its states are (D, B, H). */
 static OrtStatus *run(const kernel *k, const sizes *s, const tensor in[RUN_INPUTS], float *const out[OUTPUTS],
-                      run_memory *m)
+                      lnrnn_workspace *workspace, void *const own[PIECES])
 {
     const int two = s->D == 2, swap_y = two && !k->layout, swap_states = two && k->layout;
     char message[LNRNN_MESSAGE] = "";
-    char *at = m->block;
-    int64_t *const lengths = (int64_t *)at;
-    float *const y = (float *)(at += s->lengths), *states[4];
-    at += s->y;
-    for (int i = 0; i < 4; i++, at += s->state)
-        states[i] = (float *)at;
+    int64_t *const lengths = own[OWN_LENGTHS];
+    float *const y = own[OWN_Y];
+    void *const *const states = own + OWN_STATES;
     lnrnn_sequences call = {.steps = s->T,
                             .sequences = s->B,
                             .batch_first = k->layout,
@@ -146,7 +142,7 @@ static OrtStatus *run(const kernel *k, const sizes *s, const tensor in[RUN_INPUT
             *last[i] = *last[i] ? states[2 + i] : NULL;
         }
     }
-    if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
+    if (lnrnn_network_run_in(k->base.network, &call, workspace, message))
         return kernel_error(&k->base, ORT_FAIL, "%s", message);
     for (size_t t = 0; t < s->T && swap_y && out[Y]; t++)
         swap_axes(y + t * s->B * s->D * s->H, s->B, s->D, s->H, out[Y] + t * s->B * s->D * s->H);
@@ -175,14 +171,18 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
         status = outputs(k, context, &s, out);
     if (status)
         return status;
-    const size_t state_bytes = s.B * s.D * s.H * sizeof(float);
-    s.lengths = in[IN_LENGTHS].data ? whole_lines(s.B * sizeof(int64_t)) : 0;
-    s.y = out[Y] && !(s.D == 2 && !k->layout) ? 0 : whole_lines(s.T * s.B * s.D * s.H * sizeof(float));
-    s.state = s.D == 2 && k->layout ? whole_lines(state_bytes) : 0;
-    run_memory *const m = memory_take(k->base.pool, s.lengths + s.y + 4 * s.state + 64);
+    const size_t y = s.T * s.B * s.D * s.H, state_floats = s.D == 2 && k->layout ? s.B * s.D * s.H : 0;
+    const size_t floats[PIECES] = {in[IN_LENGTHS].data ? 2 * s.B : 0,
+                                   out[Y] && !(s.D == 2 && !k->layout) ? 0 : y,
+                                   state_floats,
+                                   state_floats,
+                                   state_floats,
+                                   state_floats};
+    void *own[PIECES];
+    run_memory *const m = memory_take(k->base.pool, floats, own, PIECES);
     if (!m)
         return kernel_error(&k->base, ORT_FAIL, "no memory for %zu steps of %zu sequences", s.T, s.B);
-    status = run(k, &s, in, out, m);
+    status = run(k, &s, in, out, m->workspace, own);
     memory_put_back(k->base.pool, m);
     return status;
 }

@@ -85,8 +85,11 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     const kernel *const k = (const kernel *)info;
     tensor in[VALUES];
     sizes s;
-    float *h = NULL, *c = NULL, *given[VALUES];
-    size_t bytes[VALUES] = {0}, h_bytes = 0, total = 64;
+    enum { OWN_Y = VALUES, PIECES };
+    void *own[PIECES];
+    float *h = NULL, *c = NULL;
+    const float *given[VALUES];
+    size_t floats[PIECES] = {0};
     char message[LNRNN_MESSAGE] = "";
     (void)state;
     OrtStatus *status = NULL;
@@ -102,17 +105,15 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
         return status;
     for (int i = 0; i < VALUES; i++)
         if (k->in[i].place >= 0 && !is_whole(&in[i], &s, k->widths[i]))
-            total += bytes[i] = whole_lines(s.rows * k->widths[i]);
-    if (!h)
-        total += h_bytes = whole_lines(s.rows * k->widths[VALUE_H0]);
-    run_memory *const m = memory_take(k->base.pool, total);
+            floats[i] = s.rows * k->widths[i];
+    floats[OWN_Y] = h ? 0 : s.rows * k->widths[VALUE_H0];
+    run_memory *const m = memory_take(k->base.pool, floats, own, PIECES);
     if (!m)
         return kernel_error(&k->base, ORT_FAIL, "no memory for %zu rows", s.rows);
-    char *at = m->block;
-    for (int i = 0; i < VALUES; at += bytes[i++]) {
-        given[i] = (float *)(bytes[i] ? at : (char *)in[i].data);
-        if (bytes[i])
-            broadcast(&in[i], &s, k->widths[i], given[i]);
+    for (int i = 0; i < VALUES; i++) {
+        given[i] = floats[i] ? own[i] : in[i].data;
+        if (floats[i])
+            broadcast(&in[i], &s, k->widths[i], own[i]);
     }
     const lnrnn_sequences call = {.steps = 1,
                                   .sequences = s.rows,
@@ -120,7 +121,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
                                   .x = given[VALUE_X],
                                   .h0 = given[VALUE_H0],
                                   .c0 = given[VALUE_C0],
-                                  .y = h_bytes ? (float *)at : h,
+                                  .y = h ? h : own[OWN_Y],
                                   .cn = c};
     if (lnrnn_network_run_in(k->base.network, &call, m->workspace, message))
         status = kernel_error(&k->base, ORT_FAIL, "%s", message);
