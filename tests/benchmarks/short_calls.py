@@ -2,9 +2,9 @@
 
     python tests/benchmarks/short_calls.py [--inputs 64]
 
-step: called from Python. It has four parts: the new array for y, other work of Python and Cython, a step of
-one unit in C, and products and gates. limit: the time to read all weights once from the cache that holds
-them. The least time of many calls counts.
+step: called from Python. Its parts are the new array for y, and other work of Python and Cython. In C they
+are the driver (a step of one unit), and products and gates. limit: the time to read all weights once from the
+cache that holds them. The least time of many calls counts.
 """
 
 from __future__ import annotations

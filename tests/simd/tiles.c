@@ -177,7 +177,7 @@ static void compare(const char *shape, const kind *of, const product_job *job, s
 }
 
 static const lnrnn_caches CACHES[] = {{.l1 = 256, .l2 = 1 << 12, .l3 = 1 << 13},
-                                      {.l1 = 1 << 13, .l2 = 1 << 14, .l3 = 1 << 16},
+                                      {.l1 = 1 << 14, .l2 = 1 << 14, .l3 = 1 << 16},
                                       {.l1 = 1 << 15, .l2 = 1 << 20, .l3 = 1 << 24}};
 
 static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
