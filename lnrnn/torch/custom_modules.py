@@ -69,8 +69,8 @@ class Forward:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         owner, name = self._owners[0]
-        first: Any = owner[name]
-        if self._forms[0].step and torch.is_grad_enabled() and first.requires_grad:
+        first: Any = owner.get(name)  # None after it was deleted, or parametrized
+        if self._forms[0].step and torch.is_grad_enabled() and getattr(first, "requires_grad", True):
             return type(self._module).forward(self._module, *arguments, **named)
         if self._kept is not None and not named:
             found = self._step(arguments)
@@ -189,7 +189,7 @@ class Forward:
 
     def _stale(self) -> list[str]:
         """Does the same as Keeping's, with the names of the module's own parameters."""
-        sources: list[Any] = [owner[name] for owner, name in self._owners]
+        sources: list[Any] = [owner.get(name) for owner, name in self._owners]
         wrong: set[str] = set()
         if self._record is not None and self._record.holds(sources):
             with torch.no_grad():
