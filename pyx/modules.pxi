@@ -55,7 +55,8 @@ def quick_step(forward, tuple arguments):
     if not ways:
         return None
     if modes[0]():
-        if not owners[0][0][owners[0][1]].requires_grad:
+        first = owners[0][0].get(owners[0][1])  # None after it was deleted, or parametrized
+        if first is not None and not first.requires_grad:
             return None
         module = own["_module"]
         return type(module).forward(module, *arguments)
@@ -74,7 +75,7 @@ def quick_step(forward, tuple arguments):
     ways = (ways >> way & 1) << 2 | (ways >> (WAYS + way) & 1) << 3
     if not ways or not same_objects(*own["_compared"]):
         return None
-    return kept.run(own["_network"], [owner[0][owner[1]] for owner in owners], arguments[0], state, ways)
+    return kept.run(own["_network"], [owner[0].get(owner[1]) for owner in owners], arguments[0], state, ways)
 
 
 def same_objects(list attributes, list names, list sizes, list items, list tensors):

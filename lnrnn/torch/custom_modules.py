@@ -178,7 +178,7 @@ class Forward:
 
     def _stale(self) -> list[str]:
         """Does the same as Keeping's, with the names of the module's own parameters."""
-        sources: list[Any] = [owner[name] for owner, name in self._owners]
+        sources: list[Any] = [owner.get(name) for owner, name in self._owners]
         wrong: set[str] = set()
         if self._record is not None and self._record.holds(sources):
             with torch.no_grad():

@@ -272,6 +272,41 @@ def test_exported_modules(what, context):
             assert_same(exported(*other), plain(*other))
 
 
+class Halved(nn.Module):
+    def forward(self, weight):
+        return weight * 0.5
+
+
+@pytest.mark.parametrize("what", ["custom", "custom cell"])
+def test_custom_modules_with_parametrizations_registered_later(what):
+    module = EXPORTED[what]()
+    plain, cell = copy.deepcopy(module), what == "custom cell"
+    accelerate(module)
+    given = (torch.randn(*(() if cell else (T,)), B, I),) + (torch.randn(B, H),) * (2 * cell)
+    with torch.no_grad():
+        module(*given)
+    for m in (module, plain):
+        nn.utils.parametrize.register_parametrization(m if cell else m.cell, "weight_ih", Halved())
+    model = nn.ModuleDict({"part": module})
+    model.forward = lambda *arguments: module(*arguments)
+    accelerate(model, check=given)
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            assert_same(module(*given), plain(*given))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ["LSTM", "GRUCell", "custom"])
+def test_models_exported_to_onnx_have_torchs_operators(what):
+    pytest.importorskip("onnxscript")
+    module = EXPORTED[what]()
+    model = nn.Sequential(module)
+    assert accelerate(model).replaced
+    x = torch.randn(*(() if "ell" in what else (T,)), B, I)
+    exported = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
+    assert not {node.domain for node in exported.model.graph} - {""}
+
+
 @pytest.mark.parametrize("what", ["LSTM", "GRUCell"])
 def test_the_error_of_tracing_by_fx_names_restore(what):
     module = EXPORTED[what]()
