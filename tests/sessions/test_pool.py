@@ -231,7 +231,7 @@ def test_a_pool_that_gets_no_memory_says_so_and_goes_on(monkeypatch):
         patch.setattr(blocks.mmap, "mmap", Mock(side_effect=OSError(12, "Cannot allocate memory")))
         with pytest.raises(MemoryError, match="bytes of sessions"):
             pool.join("c")
-    assert list(pool) == ["a", "b"] and pool.join("c") == ("new", 0)
+    assert set(pool) == {"a", "b"} and pool.join("c") == ("new", 0)
 
 
 @pytest.mark.parametrize("several", [False, True])
