@@ -123,6 +123,8 @@ def test_sheeprl_calls_with_three_axes_and_names():
     with torch.no_grad():
         for _ in range(2):
             assert_equal(module(x[None], h[None]), plain(x[None], h[None]))
+            assert_equal(module(x[None], h), plain(x[None], h))
+            assert_equal(module(x, h[None]), plain(x, h[None]))
             assert_equal(module(input=x, hx=h), plain(x, h))
             assert_equal(module(x, hx=h), plain(x, h))
         assert_equal(module(x[0], h[0]), plain(x[0], h[0]))
