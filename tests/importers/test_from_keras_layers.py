@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import lnrnn
+import pages
 from helpers import absolute_error
 
 keras = pytest.importorskip("keras")
@@ -108,3 +109,7 @@ def test_stacked_cells_have_the_results_of_keras(rng):
     stacked(x)
     stacked.set_weights([rng.uniform(-0.4, 0.4, w.shape).astype(np.float32) for w in stacked.get_weights()])
     agree(lnrnn.from_keras(stacked), x, ops.convert_to_numpy(stacked(x)), [])
+
+
+def test_the_program_of_the_page_runs():
+    pages.run_block("train_there_serve_here.md", "import keras")

@@ -106,14 +106,25 @@ def run(page: Path) -> str:
                 got = command_line(shlex.split(command, comments=True))
                 assert output is None or fits(got, output), f"{page}:{block.line}: {command}\n{got}"
         else:
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                exec(compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True), names)
-            want = "\n".join(re.findall(r"print.*?# (.*)", block.text))
-            if not want and after is not None and after.language == "text" and not after.marks:
-                want = after.text
-            got = printed.getvalue().rstrip("\n")
-            assert fits(got, want), f"{page}:{block.line}: the page says\n{want}\nand the code prints\n{got}"
+            shown = after is not None and after.language == "text" and not after.marks
+            _run_python(page, block, names, after.text if shown else "")
     return ""
+
+
+def run_block(name: str, text: str) -> None:
+    """Runs the one block with this text of a page of docs/ alone. Raises the same errors as run()."""
+    page = ROOT / "docs" / name
+    (block,) = (block for block in blocks(page) if text in block.text)
+    _run_python(page, block, {"__name__": "__main__"}, "")
+
+
+def _run_python(page: Path, block: Block, names: dict[str, object], below: str) -> None:
+    """below: the expected output, if no comments of the block show it."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True), names)
+    want = "\n".join(re.findall(r"print.*?# (.*)", block.text)) or below
+    got = printed.getvalue().rstrip("\n")
+    assert fits(got, want), f"{page}:{block.line}: the page says\n{want}\nand the code prints\n{got}"
 
 
 def fits(got: str, want: str) -> bool:
