@@ -56,7 +56,7 @@ static OrtStatus *check(const kernel *k, const tensor in[RUN_INPUTS], sizes *s)
         return kernel_error(&k->base, ORT_INVALID_ARGUMENT,
                             "input X must be float32 of shape (%s, %zu), got %s",
                             first ? "batch, steps" : "steps, batch", k->inputs, shown(x->shape, x->rank, is));
-    *s = (sizes){(size_t)x->shape[first], (size_t)x->shape[!first], k->directions, k->units, 0, 0, 0};
+    *s = (sizes){(size_t)x->shape[first], (size_t)x->shape[!first], k->directions, k->units};
     const int64_t batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
     const int64_t state[3] = {first ? batch : D, first ? D : batch, H};
     OrtStatus *status = NULL;
