@@ -99,6 +99,8 @@ static void split_units(void *ctx, int worker, int team)
         lnrnn_step_begin(&s, r, (size_t)g, *position, r->scratch + (size_t)g * p->scratch.shared, memory);
         s.index = index, s.team = alone ? 1 : members, s.barrier = &job->barriers[g];
         s.share = lnrnn_share_of(r, (size_t)index, (size_t)s.team);
+        if (!index)
+            lnrnn_barrier_begin(s.barrier);
         split_steps(&s, position, &left);
         if (!in_team(&s))
             return;

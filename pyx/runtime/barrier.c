@@ -1,8 +1,8 @@
 /* The barrier between time steps if threads divide the hidden units. Waiting threads spin, because a step
  * takes microseconds and waking a sleeping thread takes longer. After a long wait a thread yields its core,
  * because another thread of the team must have lost its own. A time slice of the other process is as long as many
- * steps, and one follows the other. So the first long wait ends the team: the last thread that arrives says so, and
- * all threads learn it at the same barrier. */
+ * steps, and one follows the other. So the first wait that is too long ends the team: the last thread that arrives says
+ * so, and all threads learn it at the same barrier. */
 #define _GNU_SOURCE
 #include <stdint.h>
 
@@ -44,6 +44,24 @@ static unsigned slow_from;
 
 void lnrnn_set_slow_from(unsigned phase) { __atomic_store_n(&slow_from, phase, __ATOMIC_RELAXED); }
 
+int lnrnn_waits_too_long(int64_t waited, int64_t since, unsigned barriers)
+{
+    const int64_t work = (since - waited) / barriers;
+    return waited > (work > LNRNN_PREEMPTED ? work : LNRNN_PREEMPTED);
+}
+
+void lnrnn_barrier_begin(lnrnn_barrier *b)
+{
+    __atomic_store_n(&b->begun, lnrnn_nanoseconds(), __ATOMIC_RELAXED);
+}
+
+/* Returns the ns since lnrnn_barrier_begin; 0 if the thread that calls it is late. */
+static int64_t since_begin(const lnrnn_barrier *b)
+{
+    const int64_t begun = __atomic_load_n(&b->begun, __ATOMIC_RELAXED);
+    return begun ? lnrnn_nanoseconds() - begun : 0;
+}
+
 int lnrnn_barrier_wait(lnrnn_barrier *b, int team)
 {
     const int mode = lnrnn_barrier_mode();
@@ -61,8 +79,10 @@ int lnrnn_barrier_wait(lnrnn_barrier *b, int team)
     int64_t waited = 0;
     for (lnrnn_wait wait = {0}; __atomic_load_n(&b->phase, __ATOMIC_ACQUIRE) == phase;) {
         const int64_t now = lnrnn_long_wait(&wait);
-        waited = now ? now : waited;
-        if (now && mode == LNRNN_BARRIER_NORMAL)
+        if (!now || !lnrnn_waits_too_long(now, since_begin(b), phase + 1))
+            continue;
+        waited = now;
+        if (mode == LNRNN_BARRIER_NORMAL)
             __atomic_store_n(&b->oversubscribed, 1, __ATOMIC_RELAXED);
     }
     if (waited)

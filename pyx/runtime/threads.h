@@ -34,12 +34,15 @@ typedef struct {
     unsigned phase;     /* the number of barriers passed */
     int oversubscribed; /* set after a long wait: a thread of the team must have lost its core */
     int ended;          /* the result of lnrnn_barrier_wait */
-    char more_padding[52];
+    int64_t begun;      /* the time of lnrnn_barrier_begin, in ns */
+    char more_padding[40];
 } lnrnn_barrier;
 _Static_assert(offsetof(lnrnn_barrier, phase) == 64,
                "threads spin on another cache line than they arrive at");
-/* Returns 1 in all threads of the team, or 0 in all. 1: a thread has waited long, so one thread should go on alone. */
+/* Returns 1 in all threads of the team, or 0 in all. 1: a thread has waited too long, so one thread should go on alone. */
 int lnrnn_barrier_wait(lnrnn_barrier *b, int team);
+/* One thread of the team calls this function before its first lnrnn_barrier_wait. */
+void lnrnn_barrier_begin(lnrnn_barrier *b);
 
 /* A loop that waits for another thread calls this function in each iteration. Zero-initialise the struct before the
  * loop. Returns 0, or after more than LNRNN_PREEMPTED ns yields the core and returns the ns since the first call. */
@@ -113,6 +116,10 @@ enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LN
 void lnrnn_set_barrier_mode(int mode);
 int lnrnn_barrier_mode(void);
 void lnrnn_set_slow_from(unsigned phase);
+/* Returns whether a wait of `waited` ns is too long: longer than LNRNN_PREEMPTED, and than the mean work between two of
+ * the barriers. Even on idle cores threads with steps of milliseconds do not arrive at the same time. since: the ns since
+ * the team began. barriers: how many it has met, with this one. */
+int lnrnn_waits_too_long(int64_t waited, int64_t since, unsigned barriers);
 /* Returns the length in ns of a back-off after a wait of `waited` ns. The last back-off had the length `last` (0: there
  * was none) and ended `since` ns before. */
 int64_t lnrnn_next_back_off(int64_t last, int64_t since, int64_t waited);

@@ -109,3 +109,24 @@ LENGTHS = [
 def test_a_back_off_doubles_or_follows_the_wait_that_started_it(last, since, waited, length):
     ns = [round(1e6 * value) for value in (last, since, waited, length)]
     assert engine_switches.next_back_off(*ns[:3]) == ns[3]
+
+
+# A wait (ms), the time since the team began, the number of barriers, and whether the wait is too long.
+WAITS = [
+    (0.3, 0.5, 10, False),  # a step takes microseconds
+    (0.4, 0.5, 10, False),
+    (0.401, 0.5, 10, True),
+    (3.9, 4, 10, True),
+    (0.5, 0, 1, True),  # the thread that says when the team began is late
+    (1, 41, 10, False),  # a step takes 4 ms
+    (4, 44, 10, False),
+    (4.1, 44.1, 10, True),
+    (30, 61, 1, False),  # the inputs of many steps come before the first barrier
+    (32, 61, 1, True),
+]
+
+
+@pytest.mark.parametrize(("waited", "since", "barriers", "long"), WAITS)
+def test_a_team_waits_as_long_as_its_threads_work(waited, since, barriers, long):
+    found = engine_switches.waits_too_long(round(1e6 * waited), round(1e6 * since), barriers)
+    assert bool(found) is long

@@ -32,6 +32,7 @@ _teams_had = function("teams_had", Teams)
 _set_barrier_mode = function("set_barrier_mode", None, c_int)
 _set_back_off = function("set_back_off", None, c_int64)
 next_back_off = function("next_back_off", c_int64, c_int64, c_int64, c_int64)
+waits_too_long = function("waits_too_long", c_int, c_int64, c_int64, c_uint)
 set_slow_from = function("set_slow_from", None, c_uint)
 
 
