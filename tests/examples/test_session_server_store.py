@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from compilers import native_compiler
-from session_server import Client, joined_again, running, until
+from session_server import Client, D, H, joined_again, running, until
 from session_shards import redis_server
 
 for name in ("uvloop", "picows", "safetensors", "Cython", "setuptools", "redis"):
@@ -20,16 +19,6 @@ for name in ("uvloop", "picows", "safetensors", "Cython", "setuptools", "redis")
 if shutil.which("redis-server") is None:
     pytest.skip("needs redis-server", allow_module_level=True)
 import redis  # noqa: E402
-
-D, H = 6, 8
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    native_compiler()
-    path = tmp_path_factory.mktemp("server") / "model.safetensors"
-    lnrnn.LSTM(D, H, seed=0).save(path)
-    return path
 
 
 @pytest.mark.parametrize("fault", ["full", "killed", "stopped"])

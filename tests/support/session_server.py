@@ -21,7 +21,7 @@ import numpy as np
 from outcome import Missing, Wrong
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "session_server"
-
+D, H = 6, 8  # the inputs and units of the tests' model
 
 BUILD = """
 from Cython.Build import cythonize
