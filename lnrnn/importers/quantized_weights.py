@@ -38,10 +38,11 @@ def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) 
         if match is None or type(value).__name__ != "ScriptObject":
             result[name] = value
         elif match["side"]:
-            result |= _side(match["path"], match["side"], value)
+            result |= _side(match["path"], match["side"], value.__getstate__()[0])
         else:
             _, *_, packed = value.__getstate__()[0]  # the kind of packing, biases, numbers, packed weights
-            named = _side("", "ih", packed[0]) | _side("", "hh", packed[1])
+            input, hidden = (each.__getstate__()[0] for each in packed)
+            named = _side("", "ih", input) | _side("", "hh", hidden)
             layers.setdefault(match["path"], {})[int(match["n"])] = named
     for path, numbered in layers.items():
         two = _bidirectional(numbered, path) if bidirectional is None else bidirectional
@@ -57,15 +58,13 @@ def _of_linear(match: re.Match[str], value: Any) -> dict[str, Any]:
     end = f"{match['side']}h_l{match['n']}{'_reverse' * (match['way'] == 'bw')}"
     if match["kind"] in ("weight", "bias"):
         return {f"{match['path']}{match['kind']}_{end}": value}
-    weight, bias = value
-    return {f"{match['path']}weight_{end}": weight} | (
-        {} if bias is None else {f"{match['path']}bias_{end}": bias}
-    )
+    return _side(match["path"], end, value)
 
 
-def _side(path: str, side: str, packed: Any) -> dict[str, Any]:
-    weight, bias = packed.__getstate__()[0]
-    return {f"{path}weight_{side}": weight} | ({} if bias is None else {f"{path}bias_{side}": bias})
+def _side(path: str, end: str, tensors: Any) -> dict[str, Any]:
+    """Returns weight and bias by name. tensors: both, with None for no bias."""
+    weight, bias = tensors
+    return {f"{path}weight_{end}": weight} | ({} if bias is None else {f"{path}bias_{end}": bias})
 
 
 def _bidirectional(numbered: Mapping[int, Mapping[str, Any]], path: str) -> bool:
