@@ -6,6 +6,7 @@
 #include "file/model_file.h"
 #include "rnn/network.h"
 #include "runtime/floats.h"
+#include "runtime/result_memory.h"
 
 /* --- batch norm: a scale and a shift for every step ---------------------------------------------------- */
 
@@ -262,7 +263,7 @@ static lnrnn_status create(const lnrnn_description *d, const lnrnn_array *const 
     lnrnn_rnn_config line;
     configure(d, 0, &line);
     b.work = malloc(lnrnn_pack_heads_work(&line) * sizeof *b.work);
-    b.memory = b.work ? aligned_alloc(64, b.bytes) : NULL;
+    b.memory = b.work ? lnrnn_aligned_malloc(b.bytes) : NULL;
     if (b.memory)
         *network = lay_out(&b);
     free(b.work);

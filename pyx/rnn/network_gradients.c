@@ -5,6 +5,7 @@
 #include "file/description.h"
 #include "norm/statistics.h"
 #include "rnn/network.h"
+#include "runtime/result_memory.h"
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
@@ -59,7 +60,7 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
     if (there)
         return there;
     const size_t bytes = write_weights(n, arrays, inputs, NULL);
-    char *const memory = aligned_alloc(64, bytes);
+    char *const memory = lnrnn_aligned_malloc(bytes);
     if (!memory)
         return NULL;
     write_weights(n, arrays, inputs, memory);

@@ -4,6 +4,7 @@
 
 #include "file/message.h"
 #include "rnn/network.h"
+#include "runtime/result_memory.h"
 #include "runtime/threads.h"
 
 /* The blocks of a workspace: rows, lines, states for which the caller gives no memory, and scratch. */
@@ -33,7 +34,7 @@ static void *reserve(lnrnn_workspace *w, int block, size_t bytes)
 {
     if (w->block[block].bytes < bytes) {
         free(w->block[block].at);
-        w->block[block].at = aligned_alloc(64, lnrnn_whole_lines(bytes));
+        w->block[block].at = lnrnn_aligned_malloc(bytes);
         w->block[block].bytes = w->block[block].at ? bytes : 0;
     }
     return w->block[block].at;

@@ -4,14 +4,14 @@
 
 #include "file/message.h"
 #include "rnn/stream.h"
+#include "runtime/result_memory.h"
 
 /* Returns `bytes` bytes of 0, aligned to 64 bytes, or NULL without memory. All pages are touched, so that a step causes no page fault. */
 static void *zeros(size_t bytes)
 {
-    const size_t whole = lnrnn_whole_lines(bytes);
-    void *const memory = whole >= bytes ? aligned_alloc(64, whole) : NULL;
+    void *const memory = lnrnn_aligned_malloc(bytes);
     if (memory)
-        memset(memory, 0, whole);
+        memset(memory, 0, bytes);
     return memory;
 }
 

@@ -1,4 +1,4 @@
-/* Blocks of memory for large results. A thread takes a block by exchanging the block's entry in `cached` for
+/* Memory of weights, and blocks for large results. A thread takes a block by exchanging the block's entry in `cached` for
  * 0. It uses no lock, because a fork could leave a lock locked. */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -11,12 +11,29 @@
 
 #include "runtime/result_memory.h"
 
+static void *whole_lines(size_t alignment, size_t bytes)
+{
+    const size_t whole = (bytes + 63) & ~(size_t)63;
+    return whole < bytes ? NULL : aligned_alloc(alignment, whole);
+}
+
 #if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
 
 enum {
     HUGE = 2 << 20,  /* the size of a huge page, a multiple of every usual page size */
     GRAIN = 64 << 10 /* block sizes are multiples of GRAIN */
 };
+
+/* Bytes beyond the last whole huge page stay in small pages. */
+static void in_huge_pages(void *block, size_t size) { madvise(block, size / HUGE * HUGE, MADV_HUGEPAGE); }
+
+void *lnrnn_aligned_malloc(size_t bytes)
+{
+    void *const block = whole_lines(bytes < HUGE ? 64 : HUGE, bytes);
+    if (block && bytes >= HUGE)
+        in_huge_pages(block, bytes);
+    return block;
+}
 
 /* The header stands directly before the block, outside the block's huge pages. */
 typedef struct {
@@ -91,8 +108,7 @@ static void *map(size_t size)
         return NULL;
     char *block = p + (HUGE - (uintptr_t)p % HUGE);
     *header_of(block) = (header){.map = p, .mapped = mapped, .bytes = bytes};
-    /* Bytes beyond the last whole huge page stay in small pages. */
-    madvise(block, size / HUGE * HUGE, MADV_HUGEPAGE);
+    in_huge_pages(block, size);
     return block;
 }
 
@@ -126,6 +142,8 @@ void *lnrnn_result_realloc(void *ctx, void *block, size_t size)
 }
 
 #else
+
+void *lnrnn_aligned_malloc(size_t bytes) { return whole_lines(64, bytes); }
 
 void *lnrnn_result_malloc(void *ctx, size_t size)
 {

@@ -1,4 +1,4 @@
-/* An allocator for large results. Freed blocks stay mapped for later results.
+/* Memory of weights, and an allocator for large results. Freed blocks of results stay mapped for later results.
  *
  * malloc returns large blocks to the operating system when they are freed. The kernel then clears each page of the next block at the first
  * touch, which takes longer than a norm. So some freed blocks stay mapped: at most LNRNN_CACHED_BLOCKS blocks, and LNRNN_CACHED_BYTES
@@ -28,5 +28,9 @@ void *lnrnn_result_realloc(void *ctx, void *block, size_t size);
 void lnrnn_result_free(void *ctx, void *block, size_t size);
 
 #pragma GCC visibility pop
+
+/* Returns at least `bytes` uninitialised bytes, aligned to 64 bytes, or NULL if there is no memory. `free` frees them. On Linux, large
+ * blocks are in huge pages, because a step reads more small pages of weights than the TLB holds (benchmark lstm B12-H768). */
+void *lnrnn_aligned_malloc(size_t bytes);
 
 #endif

@@ -13,6 +13,7 @@ import pytest
 
 import lnrnn
 from lnrnn import _core
+from networks import run_python
 
 try:
     from numpy._core.multiarray import get_handler_name
@@ -174,6 +175,26 @@ def test_kept_blocks_are_marked_as_free_for_the_kernel():
     before = lazily_free()
     del y
     assert lazily_free() >= before + 24 * MiB  # of 32 MiB: the kernel may not mark all pages
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/sys/kernel/mm/transparent_hugepage"), reason="this kernel has no huge pages"
+)
+def test_large_weights_are_in_huge_pages():
+    """In another process, because malloc may reuse memory for which huge pages were requested."""
+    requested = run_python("""
+import numpy, lnrnn
+def requested():
+    size = total = 0
+    for line in open("/proc/self/smaps"):
+        size = int(line.split()[1]) << 10 if line.startswith("Size:") else size
+        total += size * (line.startswith("VmFlags:") and " hg" in line)
+    return total
+rnn, before = lnrnn.LSTM(512, 512), requested()
+rnn(numpy.zeros((1, 1, 512), numpy.float32))
+print(requested() - before - rnn.packed_bytes)
+""")
+    assert int(requested.stdout) >= 0, requested.stderr
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
