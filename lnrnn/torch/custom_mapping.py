@@ -44,8 +44,10 @@ class Form:
         place = 0 if self.step == 2 else None
         if not self.step or self.result not in (Leaf(0, place), (Leaf(0, place), Leaf(1, place))):
             return 0
-        known = {(): 0, (None,): 1, (Leaf(0, place),): 2, (Leaf(0, place), Leaf(1, place)): 3}
-        return 1 << known.get(self.states, 4) << (0 if self.step == 2 else 5)
+        known = (), (None,), (Leaf(0, place),), (Leaf(0, place), Leaf(1, place))
+        # Other states are a pair in one argument, which may be a list.
+        number = known.index(self.states) if self.states in known else 4
+        return 1 << number << (0 if self.step == 2 else 5)
 
 
 def signature(value: Any) -> Any:

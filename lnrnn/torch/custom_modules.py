@@ -62,7 +62,8 @@ class Forward:
         self._names = [*inspect.signature(module.forward).parameters]
         self._compared = self._settings.compared
         # The forms of steps that `quick_step` computes, and a bit more for every cell; 0 for sequences.
-        ways = sum(form.way for form in forms) if trains and self._settings.simple else 0
+        # Two forms may have one bit.
+        ways = sum({form.way for form in forms}) if trains and self._settings.simple else 0
         self._ways = ways + (1 << 10) if forms[0].step else 0
         self._forget()
 

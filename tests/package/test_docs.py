@@ -119,6 +119,14 @@ def test_a_page_that_is_wrong_fails(code, tmp_path):
     assert pages.run(page) == ""
 
 
+def test_a_page_run_by_hand_leaves_no_files(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n```python\nopen('model.pt', 'w').close()\n```\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, pages.__file__, "page.md"], cwd=tmp_path, check=True, env=env)
+    assert [*tmp_path.iterdir()] == [page]
+
+
 def test_benchmark_records_are_shown_and_complete(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
     import record

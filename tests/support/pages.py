@@ -11,7 +11,7 @@ HTML comments mark exceptions:
     <!-- not run: why -->                 the next block does not run; at the top of a page: no block runs
     <!-- tested by: tests/... -->         the next block does not run here, because that test runs it
 
-`python tests/support/pages.py PAGE` runs a page in the current folder.
+`python tests/support/pages.py PAGE` runs a page in a new folder, which it removes afterwards.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import os
 import re
 import shlex
 import sys
+import tempfile
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -147,7 +149,13 @@ def command_line(words: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    page = Path(sys.argv[1]).resolve()
     try:
-        print(run(Path(sys.argv[1]).resolve()), end="")
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                print(run(page), end="")
+            finally:
+                os.chdir(ROOT)
     except SystemExit as end:
         raise AssertionError("a block ends the program") from end

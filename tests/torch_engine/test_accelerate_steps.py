@@ -55,6 +55,13 @@ class Packed(LayerNormLSTMCell):
         return [*super().forward(x, h, c)]
 
 
+class Unpacking(LayerNormLSTMCell):
+    """Takes a tuple or a list."""
+
+    def forward(self, x, state):
+        return super().forward(x, *state)
+
+
 CELLS = {
     "sheeprl": lambda: LayerNormGRUCell(I, H),
     "sheeprl without bias": lambda: LayerNormGRUCell(I, H, False),
@@ -62,12 +69,13 @@ CELLS = {
     "h and c": lambda: WAYS["cell(x, h, c)"](LayerNormLSTMCell),
     "(h, c)": lambda: WAYS["cell(x, (h, c))"](LayerNormLSTMCell),
     "list": lambda: Packed(I, H),
+    "any pair": lambda: Unpacking(I, H),
 }
 
 
 def inputs(what, *batch):
     x, h, c = torch.randn(*batch, H if what.startswith("as many") else I), *torch.randn(2, *batch, H)
-    if what in ("(h, c)", "list"):
+    if what in ("(h, c)", "list", "any pair"):
         return x, (h, c)
     return (x, h, c) if what == "h and c" else (x, h)
 
@@ -133,6 +141,17 @@ def test_sheeprl_calls_with_three_axes_and_names():
                 each(x[:, None], h[None])
     with pytest.raises(TypeError, match="unexpected keyword"):
         module(x, state=h)
+
+
+def test_a_pair_of_states_is_a_tuple_or_a_list():
+    module, plain, _ = two("any pair")
+    x, pair = inputs("any pair", B)
+    with torch.no_grad():
+        for _ in range(2):
+            for state in (pair, [*pair]):
+                assert_equal(module(x, state), plain(x, state))
+        with pytest.raises(TypeError, match="state"):
+            module(x[None])
 
 
 def test_from_torch_reads_sheeprls_cell():
