@@ -69,10 +69,6 @@ static inline size_t lnrnn_row_panels(lnrnn_caches c, size_t bytes, size_t panel
     return held >= panels || !held || held > most ? most : held;
 }
 
-/* The longest rows of a weight, in bytes, with which its transpose is multiplied without packing. Longer rows share
- * few sets of the caches, and each is in another page (benchmark lstm training on a Zen 4). */
-enum { LNRNN_LINE_BYTES = 2048 };
-
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
 
 /* The size of the buffer for W_ih x of a group of sequences. If the weights fit into L2, it is an eighth of L2 (benchmark lstm

@@ -111,10 +111,9 @@ void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
 
 /* --- weight_gradients.c --------------------------------------------------------------------------------- */
 
-/* rows: m pointers to (k), w (k, n) -> c (m, n), row stride cs: the product. If `packed` is not NULL, it is w in
- * packed form, and is read instead of w. add: adds to the values of c. */
+/* rows: m pointers to (k), w: packed (n, k) -> c (m, n), row stride cs: the product. add: adds to the values of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
-                            const float *w, const uint32_t *packed, int add, float *c, size_t cs);
+                            const uint32_t *w, int add, float *c, size_t cs);
 /* v: `rows` pointers to (heads, n), the inputs x or h of the products whose gradients are gx or ga from row `row` on.
  * Packs them into `packed`. In each block of rows the heads are one after another. */
 void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,

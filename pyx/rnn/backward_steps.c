@@ -104,17 +104,16 @@ static void pack_reset(backward_step *s)
     }
 }
 
-/* g (active, k), row stride gs, w (k, n) -> to (active, n), row stride ts: the product. If `packed`, the packed
- * transpose of w, is not NULL, it is read instead of w. */
-static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const float *w,
-                    const uint32_t *packed, float *to, size_t ts)
+/* g (active, k), row stride gs, w: packed (n, k) -> to (active, n), row stride ts: the product. */
+static void product(const backward_step *s, const float *g, size_t gs, size_t k, size_t n, const uint32_t *w,
+                    float *to, size_t ts)
 {
     const float *rows[TILE];
     for (size_t i = 0; i < s->active; i += TILE) {
         const size_t m = s->active - i < TILE ? s->active - i : TILE;
         for (size_t q = 0; q < m; q++)
             rows[q] = g + (i + q) * gs;
-        lnrnn_gradient_product(s->j, m, n, k, rows, w, packed, 0, to + i * ts, ts);
+        lnrnn_gradient_product(s->j, m, n, k, rows, w, 0, to + i * ts, ts);
     }
 }
 
@@ -169,7 +168,7 @@ static void unproject(backward_step *s)
         s->outputs[i] = s->tape + i * j->p->tape.width + j->p->tape.output;
     }
     lnrnn_pack_inputs(j, 1, H, s->row, s->active, s->outputs, j->packed_output);
-    product(s, kept, j->gh_stride, P, H, j->g->w_hr, j->g->w_hr_t, s->unprojected, j->narrow);
+    product(s, kept, j->gh_stride, P, H, j->g->w_hr_t, s->unprojected, j->narrow);
     s->b.gh = s->unprojected;
 }
 
@@ -302,9 +301,8 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
             const float *rows[TILE];
             for (size_t i = 0; i < n; i++)
                 rows[i] = ga[i] + part * units;
-            lnrnn_gradient_product(j, n, units, units, rows, g->w_hh + part * units * units,
-                                   g->w_hh_t ? g->w_hh_t + part * words : NULL, add || gate > first, sum,
-                                   wide);
+            lnrnn_gradient_product(j, n, units, units, rows, g->w_hh_t + part * words, add || gate > first,
+                                   sum, wide);
         }
         for (size_t i = 0; !direct && i < n; i++)
             memcpy(to + i * j->h_stride + at, s->head + i * wide, units * sizeof *to);
@@ -332,7 +330,7 @@ static void back_product(const backward_step *s, float *to)
     if (j->c->num_heads > 1 || j->c->reset_before)
         gates_product(s, 0, j->c->num_gates, 0, to);
     else
-        product(s, s->ga, j->wide, j->c->outputs, j->c->P, j->g->w_hh, j->g->w_hh_t, to, j->h_stride);
+        product(s, s->ga, j->wide, j->c->outputs, j->c->P, j->g->w_hh_t, to, j->h_stride);
 }
 
 static void hidden_product(backward_step *s) { back_product(s, s->gh); }

@@ -190,9 +190,3 @@ void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, f
         lnrnn_pack(c->dtype, n, k, work, (ptrdiff_t)k, 1, packed + head * words);
     }
 }
-
-int lnrnn_reads_lines(const float *w, size_t k)
-{
-    return k * sizeof(float) <= LNRNN_LINE_BYTES && lnrnn_active()->product->width(k) == k
-           && (uintptr_t)w % 64 == 0;
-}

@@ -201,12 +201,9 @@ typedef struct {
     const float *gy; /* (shape of y), not read past the end of a row */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (shapes of hn, cn): the gradients of hn and cn; NULL: zeros */
-    /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). If one of them is NULL, lnrnn_reads_lines
-     * must permit that w_ih (G*H, D), w_hh (G*H, head_units) or w_hr (P, H) is read instead. Without gx, W_ih is not
-     * read. With several heads, and with reset_before, w_hh_t has the transpose of each gate of each head,
-     * (head_units, head_units). */
+    /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). Without gx, w_ih_t is not read. With several
+     * heads, and with reset_before, w_hh_t has the transpose of each gate of each head, (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
-    const float *w_ih, *w_hh, *w_hr;
     float *gx; /* (shape of x), not written past the end of a row; NULL: not computed */
     ptrdiff_t gxt, gxb;
     float *gh0, *gc0;                       /* (shapes of h0, c0) */
@@ -217,9 +214,6 @@ typedef struct {
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 
-/* w (n, k). Returns 1 if lnrnn_rnn_backward can read w itself: its rows must be short and consist of whole vectors,
- * and w must be aligned to 64 bytes. Otherwise the caller must transpose and pack w. */
-int lnrnn_reads_lines(const float *w, size_t k);
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
 /* Back-propagates through r, the forward call with a new plan. Reads y, tape, count and statistics of r. Returns 1
  * if all work is finished, else 0, as lnrnn_rnn_forward. g must not change between parts. */

@@ -16,7 +16,6 @@ typedef struct {
 /* The weights of a layer in one direction for back-propagation, as in lnrnn_rnn_gradients. */
 typedef struct {
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
-    const float *w_ih, *w_hh, *w_hr;
 } lnrnn_backward_weights;
 
 /* A network is immutable, so any number of threads, calls and streams may share it. A line is a layer in one direction:

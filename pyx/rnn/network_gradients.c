@@ -12,12 +12,10 @@ static size_t line_count(const lnrnn_network *n) { return n->layers * n->directi
 static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
 
 /* w (parts, n, k). Packs the transpose of each part at memory + *bytes, and adds the size to *bytes. Returns the
- * address, or NULL if w itself can be read (lnrnn_reads_lines). If memory is NULL, only counts the bytes. */
+ * address. If memory is NULL, only counts the bytes. */
 static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t k, char *memory,
                                   size_t *bytes)
 {
-    if (lnrnn_reads_lines(w, k))
-        return NULL;
     uint32_t *const words = memory ? (uint32_t *)(void *)(memory + *bytes) : NULL;
     const size_t size = lnrnn_packed_size(LNRNN_WEIGHT_F32, k, n);
     *bytes += lnrnn_whole_lines(parts * size * sizeof(uint32_t));
@@ -35,15 +33,14 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
     size_t bytes = lnrnn_whole_lines(line_count(n) * sizeof *weights);
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_rnn_config *const c = &n->config[k];
-        lnrnn_backward_weights w = {.w_ih = arrays[k * count].data, .w_hh = arrays[k * count + 1].data};
+        const lnrnn_array *const own = arrays + k * count;
+        lnrnn_backward_weights w = {NULL};
         const size_t parts = c->num_heads > 1 || c->reset_before ? c->num_gates * c->num_heads : 1;
-        w.w_hh_t = transposed(w.w_hh, parts, c->outputs / parts, c->head_units, memory, &bytes);
-        if (c->projection) {
-            w.w_hr = arrays[k * count + 2].data;
-            w.w_hr_t = transposed(w.w_hr, 1, c->P, c->H, memory, &bytes);
-        }
+        w.w_hh_t = transposed(own[1].data, parts, c->outputs / parts, c->head_units, memory, &bytes);
+        if (c->projection)
+            w.w_hr_t = transposed(own[2].data, 1, c->P, c->H, memory, &bytes);
         if (inputs || k >= n->directions)
-            w.w_ih_t = transposed(w.w_ih, 1, c->outputs, c->D, memory, &bytes);
+            w.w_ih_t = transposed(own[0].data, 1, c->outputs, c->D, memory, &bytes);
         if (memory)
             weights[k] = w;
     }
@@ -109,12 +106,7 @@ void lnrnn_point_parameters(const lnrnn_network *n, lnrnn_network_gradients *g)
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_backward_weights *const w = &g->weights[k];
         lnrnn_rnn_gradients *const line = &g->line[k];
-        *line = (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t,
-                                      .w_hh_t = w->w_hh_t,
-                                      .w_hr_t = w->w_hr_t,
-                                      .w_ih = w->w_ih,
-                                      .w_hh = w->w_hh,
-                                      .w_hr = w->w_hr};
+        *line = (lnrnn_rnn_gradients){.w_ih_t = w->w_ih_t, .w_hh_t = w->w_hh_t, .w_hr_t = w->w_hr_t};
         line->gw_ih = g->parameters[k * count], line->gw_hh = g->parameters[k * count + 1];
         line->gw_hr = n->config[k].projection ? g->parameters[k * count + 2] : NULL;
         line->add = g->add;

@@ -17,14 +17,13 @@ static size_t rows_of_task(const backward_job *j)
 }
 
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
-                            const float *w, const uint32_t *packed, int add, float *c, size_t cs)
+                            const uint32_t *w, int add, float *c, size_t cs)
 {
     const lnrnn_product *product = j->k->product;
     const lnrnn_matmul all_panels = {.dtype = LNRNN_WEIGHT_F32,
                                      .n = n,
                                      .k = k,
-                                     .w = packed ? packed : (const uint32_t *)w,
-                                     .lines = packed ? 0 : n,
+                                     .w = w,
                                      .p1 = product->panels(n),
                                      .add = add ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
                                      .caches = &j->p->caches};
@@ -78,8 +77,8 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)
         rows[i] = j->gx + (first + i) * j->wide;
-    lnrnn_gradient_product(j, n, D, j->c->outputs, rows, j->g->w_ih, j->g->w_ih_t, 0,
-                           apart > 0 ? out[0] : tile, apart > 0 ? (size_t)apart : wide);
+    lnrnn_gradient_product(j, n, D, j->c->outputs, rows, j->g->w_ih_t, 0, apart > 0 ? out[0] : tile,
+                           apart > 0 ? (size_t)apart : wide);
     for (size_t i = 0; apart <= 0 && i < n; i++)
         memcpy(out[i], tile + i * wide, D * sizeof *tile);
 }

@@ -10,7 +10,7 @@ enum { MOST_ROWS = 37, MOST_K = 70, MOST_N = 9 * NR, SPARE = 5, STRIDE = MOST_N 
 
 static float a[MOST_ROWS][MOST_K], w[MOST_N][MOST_K], c[MOST_ROWS][STRIDE], before[MOST_ROWS][STRIDE];
 static float definition[MOST_ROWS][MOST_N];
-static float columns[MOST_K][MOST_ROWS], lines[MOST_K][MOST_N];
+static float columns[MOST_K][MOST_ROWS];
 static const float *row[MOST_ROWS]; /* pointers to the rows of a */
 static uint32_t packed[MOST_N * (MOST_K + 2)], scratch[1 << 16];
 static int wrong;
@@ -33,12 +33,10 @@ typedef struct {
 
 #ifdef LNRNN_PART_PRODUCT
 static const kind KINDS[] = {{"f32", PRODUCT_F32, LNRNN_WEIGHT_F32},
-                             {"f32_lines", PRODUCT_F32_LINES, LNRNN_WEIGHT_F32},
                              {"bf16", PRODUCT_BF16, LNRNN_WEIGHT_BF16},
                              {"f32_columns", PRODUCT_F32_COLUMNS, LNRNN_WEIGHT_F32}};
 
-static const product_loop *const LOOPS[] = {&f32_product, &f32_lines_product, &bf16_product,
-                                            &f32_columns_product};
+static const product_loop *const LOOPS[] = {&f32_product, &bf16_product, &f32_columns_product};
 
 static const void *rows_of(const kind *of, const product_job *job)
 {
@@ -183,12 +181,10 @@ static const lnrnn_caches CACHES[] = {{.l1 = 256, .l2 = 1 << 12, .l3 = 1 << 13},
 static lnrnn_matmul packed_weights(const kind *of, size_t n, size_t k)
 {
     pack_weights(of->dtype, n, k, w[0], MOST_K, 1, packed);
-    const int unpacked = of->number == PRODUCT_F32_LINES;
     return (lnrnn_matmul){.dtype = of->dtype,
                           .n = n,
                           .k = k,
-                          .w = unpacked ? (const uint32_t *)lines : packed,
-                          .lines = unpacked ? MOST_N : 0,
+                          .w = packed,
                           .p1 = panel_count(n),
                           .caches = CACHES,
                           .scratch = scratch};
@@ -249,7 +245,7 @@ int main(void)
     }
     for (int o = 0; o < MOST_N; o++)
         for (int j = 0; j < MOST_K; j++)
-            lines[j][o] = w[o][j] = number();
+            w[o][j] = number();
     for (int i = 0; i < MOST_ROWS; i++)
         for (int o = 0; o < STRIDE; o++)
             before[i][o] = c[i][o] = number();

@@ -27,9 +27,7 @@ LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_
             }
         v32 w[TILE_MOST_VECS], odd[TILE_MOST_VECS];
         LNRNN_FOR_EACH (v, vecs) {
-            const uint32_t *const p = product == PRODUCT_F32_LINES
-                                          ? job->w + j * job->lines + o + (size_t)v * V32_LANES
-                                          : tile_weights(s, job, o, v, j);
+            const uint32_t *const p = tile_weights(s, job, o, v, j);
             w[v] = pairs ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
 #ifdef LNRNN_KEEPS_WORDS /* a Zen 4 loads one vector in the time of one multiply-add */
             if (s.rows > 1 && !pairs)
@@ -78,7 +76,6 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
 }
 
 LNRNN_PRODUCT(f32, PRODUCT_F32, MR, FEW_ROWS)
-LNRNN_PRODUCT(f32_lines, PRODUCT_F32_LINES, MR, 0)
 LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
 LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
@@ -89,10 +86,7 @@ LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     product_job job = product_job_of(m, a, c, cs);
-    panel_loop(m->lines                       ? &f32_lines_product
-               : m->dtype == LNRNN_WEIGHT_F32 ? &f32_product
-                                              : &bf16_product,
-               rows, &job);
+    panel_loop(m->dtype == LNRNN_WEIGHT_F32 ? &f32_product : &bf16_product, rows, &job);
 }
 
 static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)

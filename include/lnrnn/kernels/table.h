@@ -111,7 +111,6 @@ typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* the numbers of outputs, of inputs */
     const uint32_t *w; /* packed (n, k) */
-    size_t lines;      /* not 0: w is float32 (k, n) with this row stride, not packed (lnrnn_reads_lines) */
     size_t p0, p1;
     int add;      /* LNRNN_ADD_NOT .. */
     int from_end; /* begin with the last panel; alternate calls do, because it is then still in the cache */

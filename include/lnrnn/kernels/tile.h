@@ -16,7 +16,6 @@
  * prefetch rows (PREFETCH_ROWS). */
 enum {
     PRODUCT_F32,
-    PRODUCT_F32_LINES,   /* the weights are not packed: float32 (k, n), row stride job->lines */
     PRODUCT_BF16,        /* bfloat16 weights are converted to float32 */
     PRODUCT_F32_COLUMNS, /* the rows are transposed: (k, rows), row stride job->columns */
     PRODUCT_DOT2,        /* rows are pointers to bfloat16: bf16_rows.h */
@@ -53,7 +52,6 @@ typedef struct {
     const uint32_t *w; /* packed (n, k) */
     float *c;          /* (rows, packed_width(n)), row stride cs */
     ptrdiff_t cs;
-    size_t lines;      /* PRODUCT_F32_LINES: row stride of the weights */
     ptrdiff_t columns; /* PRODUCT_F32_COLUMNS: row stride of the rows */
     int add;           /* LNRNN_ADD_NOT .. */
     int prefetch;      /* prefetch weights, because they do not stay in L2 */
@@ -83,9 +81,8 @@ LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, fl
         .w = m->w,
         .c = c,
         .cs = cs,
-        .lines = m->lines,
         .add = m->add,
-        .prefetch = !m->lines && bytes > lnrnn_prefetch_from(*m->caches, m->dtype != LNRNN_WEIGHT_F32),
+        .prefetch = bytes > lnrnn_prefetch_from(*m->caches, m->dtype != LNRNN_WEIGHT_F32),
         .from_end = m->from_end,
         .few_panels = m->dtype == LNRNN_WEIGHT_F32 && V32_LANES == 16,
         .caches = m->caches,
