@@ -1,20 +1,24 @@
 # Sequences in the order of torch's PackedSequence: the rows of all sequences at step 0, then at step 1, and so on, long sequences first.
 
-def packed_rows(sizes, order, Py_ssize_t rows):
-    """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of the state of each sequence; None: its own.
+def packed_rows(sizes, order, back, Py_ssize_t rows):
+    """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of the state of each sequence, and back
+    (B,) int64, its inverse; both None: its own.
 
     Returns the table of lnrnn/rnn/rows.py, for sequences one after another as in `ragged`. Returns None if sizes rise, or have
-    another sum than `rows`, or if order is no permutation."""
+    another sum than `rows`, or if order is no permutation with this inverse."""
     cdef Py_ssize_t T, B, t, i, first = 0
     cdef const int64_t *n
     cdef const int64_t *state = NULL
+    cdef const int64_t *inverse
     cdef lnrnn_row *row
     cdef cnp.npy_intp[2] dims = [0, sizeof(lnrnn_row) // sizeof(int64_t)]
     if not fits(sizes, cnp.NPY_INT64, 1, -1, -1, -1) or not cnp.PyArray_SIZE(<cnp.ndarray>sizes):
         return None
     n, T = <const int64_t *>data(sizes), cnp.PyArray_DIMS(<cnp.ndarray>sizes)[0]
     B = n[0]
-    if B < 1 or B > rows or (order is not None and not fits(order, cnp.NPY_INT64, 1, B, -1, -1)):
+    if B < 1 or B > rows or (order is None) != (back is None):
+        return None
+    if order is not None and not (fits(order, cnp.NPY_INT64, 1, B, -1, -1) and fits(back, cnp.NPY_INT64, 1, B, -1, -1)):
         return None
     for t in range(T):
         if n[t] < 1 or (t and n[t] > n[t - 1]) or n[t] > rows - first:
@@ -26,18 +30,15 @@ def packed_rows(sizes, order, Py_ssize_t rows):
     table = cnp.PyArray_ZEROS(2, dims, cnp.NPY_INT64, 0)
     row, t, first = <lnrnn_row *>data(table), T, 0
     if order is not None:
-        state = <const int64_t *>data(order)
+        state, inverse = <const int64_t *>data(order), <const int64_t *>data(back)
     for i in range(B):
         while n[t - 1] <= i:
             t -= 1
         row[i].first, row[i].length, row[i].end = first, t, first + t
         row[i].state = state[i] if state != NULL else i
         first += t
-        if row[i].state < 0 or row[i].state >= B or row[row[i].state].start:
+        if state != NULL and (state[i] < 0 or state[i] >= B or inverse[state[i]] != i):
             return None
-        row[row[i].state].start = 1  # this state has its row
-    for i in range(B):
-        row[i].start = 0
     return table
 
 

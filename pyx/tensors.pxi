@@ -19,13 +19,15 @@ cdef extern from *:
         void *others[4];
         int (*look)(void *object, lnrnn_dl_tensor *to);
     } lnrnn_dl_functions;
-    enum { LNRNN_DL_CPU = 1, LNRNN_DL_FLOAT = 2 };
+    enum { LNRNN_DL_CPU = 1, LNRNN_DL_INT = 0, LNRNN_DL_FLOAT = 2 };
     """
     enum:
         LNRNN_DL_CPU
+        LNRNN_DL_INT
         LNRNN_DL_FLOAT
     ctypedef struct lnrnn_dl_type "typeof(((lnrnn_dl_tensor *)0)->dtype)":
         unsigned char code, bits
+        unsigned short lanes
     ctypedef struct lnrnn_dl_tensor:
         void *data
         int32_t device[2]
@@ -97,8 +99,44 @@ cdef int look(Sight *s, t) except -1:
     return 0
 
 
+def array_of(t):
+    """Returns a tensor without gradients as an array that shares its memory, and has a reference to `t`.
+
+    t.numpy() does the same, but then the storage cannot be resized, as FSDP does between calls. Raises the errors of t.numpy()."""
+    cdef lnrnn_dl_tensor seen
+    cdef cnp.npy_intp[AXES] dims, strides
+    cdef int k, kind = -1
+    if exchange == NULL or type(t) is not torch_tensor or t.is_neg():
+        return t.numpy()
+    exchange.look(<void *>t, &seen)
+    if seen.device[0] == LNRNN_DL_CPU and seen.dtype.lanes == 1:
+        if seen.dtype.code == LNRNN_DL_FLOAT:
+            kind = cnp.NPY_FLOAT32 if seen.dtype.bits == 32 else cnp.NPY_FLOAT64 if seen.dtype.bits == 64 else -1
+        elif seen.dtype.code == LNRNN_DL_INT and seen.dtype.bits == 64:
+            kind = cnp.NPY_INT64
+    if kind < 0 or seen.ndim > AXES or seen.data == NULL:
+        return t.numpy()
+    for k in range(seen.ndim):
+        dims[k], strides[k] = seen.shape[k], seen.strides[k] * (seen.dtype.bits // 8)
+    array = cnp.PyArray_New(cnp.ndarray, seen.ndim, dims, kind, strides, <char *>seen.data + seen.byte_offset, 0,
+                            cnp.NPY_ARRAY_WRITEABLE, <object>NULL)
+    cnp.set_array_base(<cnp.ndarray>array, t)
+    return array
+
+
+def same_memory(list arrays, list others):
+    """Returns whether arrays have the addresses of others."""
+    cdef Py_ssize_t k
+    if len(arrays) != len(others):
+        return False
+    for k in range(len(arrays)):
+        if cnp.PyArray_DATA(<cnp.ndarray?>arrays[k]) != cnp.PyArray_DATA(<cnp.ndarray?>others[k]):
+            return False
+    return True
+
+
 cdef class Seen:
-    """A record of tensors, or None with same_objects. arrays: the memory of each, of items of 4 or 8 bytes, which the record keeps from being freed; None if
+    """A record of tensors, or None with same_objects. arrays: the memory of each, of items of 4 or 8 bytes, to which the record has references; None if
     changes do not matter.
 
     same_objects: whether other tensor objects count as changed. The record then has references to the tensors. Raises RuntimeError
@@ -175,7 +213,7 @@ cdef class Seen:
             look(&now, tensors[k])
             now.version = tensors[k]._version
             if (now.address != then.address or now.version != then.version or now.bytes != then.bytes
-                    or now.contiguous != then.contiguous):
+                    or now.contiguous != then.contiguous or now.ndim != then.ndim or (now.ndim and now.n[0] != then.n[0])):
                 return False
         for k in range(self.samples):
             if self.places[k][0] != self.values[k]:

@@ -197,6 +197,7 @@ class _Kept(NamedTuple):
     snapshot: Snapshot  # with packed weights
     rows: Rows
     start: tuple[Array, ...]
+    parameters: list[Array] | None  # whose memory the snapshot uses; None for copies
 
 
 # The objects of each call, by the address of the call's first tape. They are deleted with this tape.
@@ -249,6 +250,7 @@ def forward(
     Of an SLSTM the last cell state follows. Shapes do not depend on the lengths. x must not change before
     `backward`.
     """
+    shared = None if snapshot else [*parameters]
     snapshot = snapshot or _snapshot(made, _named(made, parameters))
     if record and lengths is None and not made.batch_norm and (made.cell.parts == 1 or not start):
         found = snapshot.compiled().train(x, _state(start), None)
@@ -257,7 +259,7 @@ def forward(
             between = outputs[:-1]
             for array in between + tapes:
                 array.setflags(write=True)
-            _keep(tapes[0], _Kept(snapshot, Rows(table), begin))
+            _keep(tapes[0], _Kept(snapshot, Rows(table), begin, shared))
             return y, _ends(made, _arrays(state)), [], between + tapes + _kept_end(made, _arrays(state))
     packed: Any = lengths if x.ndim == 2 else None
     x, rows = _batch(made, x, lengths)
@@ -279,7 +281,7 @@ def forward(
     y, end = engine.run(snapshot, x, rows, states, wanted, out=outputs[-1] if record else None)
     between = [as_caller(one, False, made.batch_first) for one in outputs[:-1]]
     if record and T * B:
-        _keep(tapes[0], _Kept(snapshot, rows, tuple(states)))
+        _keep(tapes[0], _Kept(snapshot, rows, tuple(states), shared))
     flat = [array for each in seen for array in each.values()]
     saved = between + tapes + (_kept_end(made, end) if record else [])
     y = as_caller(y, False, made.batch_first) if packed is None else _together(y, packed)
@@ -326,10 +328,16 @@ def backward(
 ) -> tuple[Array | None, list[Array], list[Array]]:
     """Does the work of Network.backward, after `forward` with the same arguments.
 
-    parameters: called only if weights must be packed again. Returns gx, the gradients of the initial states,
-    and the gradients of the parameters.
+    parameters: returns the parameters, which have moved if their storage was freed meanwhile. Returns gx, the
+    gradients of the initial states, and the gradients of the parameters.
     """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
+    if (
+        entry is not None
+        and (shared := entry[1].parameters)
+        and not _core.same_memory(shared, [*parameters()])
+    ):
+        entry = None
     table: Any = lengths if x.ndim == 2 else None
     if table is not None:
         y, gy = _apart(made, y, table), None if gy is None else _apart(made, gy, table)
@@ -339,7 +347,7 @@ def backward(
         states = tuple(engine.state_arrays(made, "h0", _state(start), sequences, False))
         snapshot = _snapshot(made, _named(made, parameters()))
     else:
-        snapshot, rows, states = entry[1]
+        snapshot, rows, states, _ = entry[1]
         x = x if table is None else _apart(made, x, table)
         # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
         x = time_first(whole(x).reshape(-1).reshape(x.shape), False, made.batch_first)

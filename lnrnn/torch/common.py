@@ -34,6 +34,26 @@ def other_system() -> str | None:
     return None
 
 
+def _rows(x: PackedSequence) -> Any:
+    """Returns the table of `packed_rows`, or None if x contradicts itself."""
+    sizes, order, back = arrays((x.batch_sizes, x.sorted_indices, x.unsorted_indices))
+    return _core.packed_rows(sizes, order, back, len(x.data))
+
+
+def contradicts_itself(x: PackedSequence) -> str | None:
+    """Returns a text if x contradicts itself, else None. pad_packed_sequence would write to other memory.
+
+    Sizes without memory, as those of torch.compile, are not read.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or _rows(x) is not None:
+        return None
+    return (
+        "a PackedSequence's batch_sizes must not rise, must be at least 1, and have the sum of its rows; its "
+        f"indices must be inverse permutations: got {len(x.data)} rows, {x.batch_sizes}, {x.sorted_indices}, "
+        f"{x.unsorted_indices}"
+    )
+
+
 def run_packed(
     network: str, x: PackedSequence, start: Sequence[Tensor], parameters: Sequence[Tensor],
     statistics: Sequence[Tensor], overrun: str | None, module: Keeping,
@@ -47,8 +67,7 @@ def run_packed(
         return None
     if any(t.dtype is not torch.float32 or not t.is_cpu for t in (x.data, *start)):
         return None
-    sizes, order = arrays((x.batch_sizes, x.sorted_indices))
-    table = _core.packed_rows(sizes, order, len(x.data))
+    table = _rows(x)
     if table is None:
         return None
     rows = torch.from_numpy(table)

@@ -7,7 +7,8 @@ module.to(), and `p.data = new`. Torch does not count writes of fused optimisers
 NumPy or an alias. Such a write is noticed only if it changes one of the elements. An optimiser's step does
 so, but a write of few elements perhaps does not.
 
-A record keeps the memory of its tensors. So no other tensor can get their address, while the record exists.
+A record keeps the memory of its tensors, unless their storage is resized, as by FSDP. So no other tensor can
+get their address, while the record exists.
 """
 
 from __future__ import annotations
@@ -41,5 +42,5 @@ def seen(
         if t.element_size() not in (4, 8) or t.untyped_storage().is_shared():
             return None
     return _core.Seen(
-        list(tensors), [None if t is None else t.detach().numpy() for t in tensors], same_objects
+        list(tensors), [None if t is None else _core.array_of(t.detach()) for t in tensors], same_objects
     )

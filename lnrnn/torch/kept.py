@@ -27,7 +27,10 @@ FEW_STEPS = 4
 def arrays(tensors: Sequence[Any]) -> list[Any]:
     """Returns tensors as NumPy arrays that share memory, and None as None."""
     try:
-        return [t if t is None else t.detach().numpy() if t.requires_grad else t.numpy() for t in tensors]
+        return [
+            t if t is None else _core.array_of(t if type(t) is Tensor and not t.requires_grad else t.detach())
+            for t in tensors
+        ]
     except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
         return [
             t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors

@@ -20,7 +20,7 @@ from ..rnn.network import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
-from .common import LayerResult, layer_by_layer, run_packed, through_padding
+from .common import LayerResult, contradicts_itself, layer_by_layer, run_packed, through_padding
 from .kept import Keeping, forget
 
 if TYPE_CHECKING:
@@ -331,6 +331,8 @@ class Twin(Keeping):
         for name, given in (("lengths", lengths), ("resets", resets)):
             if given is not None:
                 raise ValueError(f"{name} must be None with a PackedSequence, which has lengths of its own")
+        if wrong := contradicts_itself(x):
+            raise ValueError(wrong)
         data, parameters = x.data, self._parameter_list()
         learns = self.training and (bool(self._dropout) or bool(self.sides))
         if self._engine != "torch" and not learns and data.dim() == 2 and data.shape[1] == self.input_size:

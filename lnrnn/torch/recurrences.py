@@ -261,4 +261,8 @@ def _dense(value: Any) -> list[Tensor]:
 
 
 def _address(t: Tensor) -> int:
-    return int(t.untyped_storage().data_ptr())
+    """Returns the address of a tensor's memory, or 0 for tensors without it, as distributed ones."""
+    try:
+        return int(t.untyped_storage().data_ptr())
+    except RuntimeError:
+        return 0

@@ -16,7 +16,7 @@ from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
 from . import cells, computed, derived, operator
 from .accelerated import Accelerated
-from .common import LayerResult, layer_by_layer, run_packed, through_padding
+from .common import LayerResult, contradicts_itself, layer_by_layer, run_packed, through_padding
 from .derived import Like
 from .kept import forget
 
@@ -134,6 +134,8 @@ class AcceleratedLayer(Accelerated):
             return f"x must be of torch.float32 on cpu, its last axis of size {self.input_size}"
         if 0 in data.shape:
             return "x has no elements"
+        if packed and (wrong := contradicts_itself(x)):
+            return wrong
         axes: tuple[int, ...] = (self.num_layers * (2 if self.bidirectional else 1),)
         if packed or data.dim() == 3:
             batch = x.batch_sizes[0] if packed else data.shape[0 if self.batch_first else 1]

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
@@ -99,6 +100,22 @@ def some_rows(m):
         next(m.parameters())[1:3] = 0
 
 
+def refill(module, factor=0.5):
+    """Frees the memory of parameters. Fills new memory with multiples of their numbers, as FSDP does."""
+    values = [
+        (p, p.untyped_storage(), p.untyped_storage().nbytes(), p.detach() * factor)
+        for p in module.parameters()
+    ]
+    for _, storage, _, _ in values:
+        storage.resize_(0)
+    used = []
+    for p, storage, size, value in values:
+        used.append(torch.full((size // 4,), torch.nan))  # takes the old memory
+        storage.resize_(size)
+        p.data.copy_(value)
+    return used
+
+
 CHANGES = {
     "set_": lambda m: without_counting(m.parameters()),
     "foreach": torch.no_grad()(lambda m: torch._foreach_mul_([*m.parameters()], 0.5)),
@@ -122,6 +139,7 @@ CHANGES = {
     "forward": lambda m: setattr(m, "forward", lambda x: (2 * x, x)),
     "flattened": lambda m: m.flatten_parameters(),
     "hook": lambda m: m.register_forward_hook(lambda _m, _x, y: (2 * y[0], y[1])) and None,
+    "freed": lambda m: refill(m) and None,
     "optimiser": lambda m: [torch.optim.SGD(m.parameters(), 0.1), m(torch.ones(T, T, I))[0].sum().backward()],
 }
 
@@ -143,6 +161,45 @@ def test_changes_after_accelerate(what, change):
         report.restore()
         assert type(module).__name__ == type(plain).__name__
         assert_same(module(x), plain(x))
+
+
+@pytest.mark.parametrize("steps", [2, T])
+def test_parameters_may_be_freed_between_forward_and_backward(steps):
+    """Calls of few steps keep a copy of the weights."""
+    module, plain = two("LSTM")
+    accelerate(module)
+    x, results = torch.randn(steps, B, I), []
+    for each in (module, plain):
+        y, _ = each(x)
+        used = refill(each, 1.0)
+        results.append(torch.autograd.grad(y.square().sum(), [*each.parameters()]))
+        del used
+    assert_same(*results, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_weights_of_another_shape_in_the_same_memory_are_refused(name):
+    module = getattr(nn, name)(H, H)
+    accelerate(module)
+    x = torch.randn(T, B, H)
+    with torch.no_grad():
+        module(x), module(x)
+        module.weight_ih_l0.data = module.weight_ih_l0.data.view(-1, 2 * H)
+        for _ in range(2):
+            with pytest.raises((RuntimeError, ValueError), match="shape|size"):
+                module(x)
+
+
+def test_parameters_without_memory_are_left_to_torch():
+    """As those that FSDP or DTensor has distributed."""
+    module = nn.GRU(I, H)
+    for name, p in list(module.named_parameters()):
+        setattr(module, name, nn.Parameter(TwoTensor(p.detach(), p.detach().clone())))
+    plain, x = copy.deepcopy(module), torch.randn(T, B, I)
+    accelerate(nn.Sequential(module))
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            assert_same(module(x)[0].a, plain(x)[0].a)
 
 
 class Wrapped(nn.Module):

@@ -127,23 +127,50 @@ def test_batch_norm_knows_the_steps_of_each_sequence(overrun, unpadded):
             assert_ragged(lnrnn.from_torch(module), x, start, y, end, ORDER)
 
 
+def outcome(module, *arguments):
+    try:
+        y, end = module(*arguments)
+    except (RuntimeError, IndexError, TypeError) as error:
+        return type(error), str(error)
+    return [y.data, *flat(end)]
+
+
 @pytest.mark.parametrize(
-    ("sizes", "order"),
+    "change",
     [
-        ((5, 5), None),  # fewer rows than there are
-        ((6, 5, 0), None),
-        ((6, 5), (0, 0, 1, 2, 3, 4)),
-        ((6, 5), (1, 0)),
+        {"batch_sizes": (5, 5)},  # fewer rows than there are
+        {"batch_sizes": (6, 5, 0)},
+        {"batch_sizes": (6, 0, 5)},
+        {"batch_sizes": (6, -1, 6)},
+        {"batch_sizes": (-1, 12)},
+        {"batch_sizes": (5, 6)},
+        {"batch_sizes": (2**62, 2**62)},
+        {"batch_sizes": ()},
+        {"sorted_indices": (0, 0, 1)},
+        {"sorted_indices": (0, 1)},
+        {"sorted_indices": (0, 1, -1)},
+        {"sorted_indices": None},
+        {"unsorted_indices": None},
+        {"unsorted_indices": (0, 1, 2)},
+        {"unsorted_indices": (1, 2)},
     ],
     ids=str,
-)  # fmt: skip
-def test_other_packed_sequences_are_padded(sizes, order, monkeypatch):
-    """torch.nn accepts these, though no function of torch makes them."""
-    module, calls = pair("RNN")[0], []
-    monkeypatch.setattr(torch_nn, "through_padding", lambda *arguments: calls.append(arguments))
-    with torch.no_grad():
-        module(packed(module, sizes, order))
-    assert len(calls) == 1
+)
+def test_torch_computes_sequences_that_contradict_themselves(change):
+    """torch.nn computes or refuses these, and no function of torch makes them."""
+    module, plain = pair("GRU")
+    changed = {
+        name: values if values is None else torch.tensor(values, dtype=torch.int64)
+        for name, values in change.items()
+    }
+    order = {"sorted_indices": None, "unsorted_indices": None} if "batch_sizes" in change else {}
+    x = packed(module)._replace(**(changed | order))
+    for learns in (False, True):
+        with torch.set_grad_enabled(learns):
+            got, want = outcome(module, x), outcome(plain, x)
+            assert got[0] is want[0] if isinstance(want, tuple) else assert_same(got, want) is None
+            with pytest.raises(ValueError, match="batch_sizes must not rise.*got 11 rows"):
+                twin("GRU")(x)
 
 
 def test_packed_float64_states_are_refused():
