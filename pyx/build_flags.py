@@ -26,22 +26,22 @@ PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # without NORM replaces only the int8 or bfloat16 product of another set. A set named `_emulated` is plain C
 # with the same results. It runs only if LNRNN_ISA names it, so it is compiled for size.
 ISAS = {
-    # Only LNRNN_ISA chooses scalar. -O1 compiles faster, and few machines use sse2.
+    # Only LNRNN_ISA chooses scalar.
     "scalar": (X86 + ARM, PARTS, ["-fno-tree-vectorize", "-DLNRNN_SMALL"]),
-    "sse2": (X86, PARTS, ["-O1"]),
+    "sse2": (X86, PARTS, []),
     "avx2": (X86, PARTS, AVX2),
     "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni"]),
     "avx512": (X86, PARTS, AVX512),
     "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni"]),
     "avx512bf16": (X86, ("BF16",), [*AVX512, "-mavx512bf16"]),
-    "avx512bf16_emulated": (X86, ("BF16",), [*AVX512, "-Os"]),
+    "avx512bf16_emulated": (X86, ("BF16",), [*AVX512, "-Os", "-DLNRNN_SMALL"]),
     "avx512amx": (X86, ("BF16", "INT8"), AVX512),
-    "avx512amx_emulated": (X86, ("BF16", "INT8"), [*AVX512, "-Os"]),
+    "avx512amx_emulated": (X86, ("BF16", "INT8"), [*AVX512, "-Os", "-DLNRNN_SMALL"]),
     "neon": (ARM, PARTS, []),
     "neondot": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod"]),
     "neonbf16": (ARM, ("BF16",), ["-march=armv8.2-a+bf16"]),
     "neoni8mm": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod+i8mm"]),
-    "neonbf16_emulated": (ARM, ("BF16",), ["-Os"]),
+    "neonbf16_emulated": (ARM, ("BF16",), ["-Os", "-DLNRNN_SMALL"]),
 }
 # All other C files of pyx/ are compiled once.
 HERE = Path(__file__).parent

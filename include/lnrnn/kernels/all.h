@@ -36,35 +36,38 @@
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_TYPE bf16
+#define LNRNN_NARROW
 #define elem uint16_t
 #define LNRNN_ELEM(op) v32_##op##_bf16
 #include "lnrnn/kernels/norm.h"
 
 #define LNRNN_TYPE f16
+#define LNRNN_NARROW
 #define elem uint16_t
 #define LNRNN_ELEM(op) v32_##op##_f16
 #include "lnrnn/kernels/norm.h"
 
-#define LNRNN_NORM_TABLE(t)                                    \
+/* The kernels for type t. Those that read no array of this type are the same for all types with the arithmetic of r. */
+#define LNRNN_NORM_TABLE(t, r)                                 \
     {                                                          \
         .layer_norm = layer_norm_kernel_##t,                   \
         .layer_norm_backward = layer_norm_backward_kernel_##t, \
         .batch_probe = batch_probe_kernel_##t,                 \
         .batch_sums = batch_sums_kernel_##t,                   \
-        .batch_moments = batch_moments_kernel_##t,             \
-        .batch_scales = batch_scales_kernel_##t,               \
-        .batch_slopes = batch_slopes_kernel_##t,               \
+        .batch_moments = batch_moments_kernel_##r,             \
+        .batch_scales = batch_scales_kernel_##r,               \
+        .batch_slopes = batch_slopes_kernel_##r,               \
         .batch_affine = batch_affine_kernel_##t,               \
-        .fold = fold_kernel_##t,                               \
+        .fold = fold_kernel_##r,                               \
         .gx_columns = gx_columns_kernel_##t,                   \
         .gx_planes = gx_planes_kernel_##t,                     \
     }
 
 const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[] = {
-    [LNRNN_FLOAT32] = LNRNN_NORM_TABLE(f32),
-    [LNRNN_FLOAT64] = LNRNN_NORM_TABLE(f64),
-    [LNRNN_BFLOAT16] = LNRNN_NORM_TABLE(bf16),
-    [LNRNN_FLOAT16] = LNRNN_NORM_TABLE(f16),
+    [LNRNN_FLOAT32] = LNRNN_NORM_TABLE(f32, f32),
+    [LNRNN_FLOAT64] = LNRNN_NORM_TABLE(f64, f64),
+    [LNRNN_BFLOAT16] = LNRNN_NORM_TABLE(bf16, f32),
+    [LNRNN_FLOAT16] = LNRNN_NORM_TABLE(f16, f32),
 };
 _Static_assert(sizeof LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX) == LNRNN_DTYPES * sizeof(lnrnn_norm),
                "a row of kernels for each type");
@@ -117,18 +120,18 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #endif
 
 /* The value of a lnrnn_product. All products share the functions for packing and panels. */
-#define LNRNN_PRODUCT_TABLE(of_unit, function, of_columns, of_scratch) \
-    {                                                                  \
-        .unit = of_unit,                                               \
-        .panels = panel_count,                                         \
-        .start = panel_start,                                          \
-        .width = packed_width,                                         \
-        .size = packed_size,                                           \
-        .scratch = of_scratch,                                         \
-        .pack = pack_weights,                                          \
-        .pack_rows = pack_rows,                                        \
-        .matmul = function,                                            \
-        .matmul_columns = of_columns,                                  \
+#define LNRNN_PRODUCT_TABLE(of_unit, function, of_scratch, of_rows, of_columns) \
+    {                                                                           \
+        .unit = of_unit,                                                        \
+        .panels = panel_count,                                                  \
+        .start = panel_start,                                                   \
+        .width = packed_width,                                                  \
+        .size = packed_size,                                                    \
+        .scratch = of_scratch,                                                  \
+        .pack = pack_weights,                                                   \
+        .matmul = function,                                                     \
+        .pack_rows = of_rows,                                                   \
+        .matmul_columns = of_columns,                                           \
     }
 
 #ifndef LNRNN_UNIT
@@ -138,9 +141,9 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #ifdef LNRNN_PART_PRODUCT
 #include "lnrnn/kernels/product_f32.h"
 
-const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_f32,
-                                                                                      matmul_columns,
-                                                                                      matmul_f32_scratch);
+const lnrnn_product LNRNN_CAT(lnrnn_product_,
+                              LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_f32, matmul_f32_scratch,
+                                                                      pack_rows, matmul_columns);
 #endif
 
 #ifdef LNRNN_TILES
@@ -157,12 +160,12 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_
 /* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies bfloat16 weights. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
-                                                                                   NULL, bf16_scratch);
+                                                                                   bf16_scratch, NULL, NULL);
 #endif
 
 #ifdef LNRNN_PART_INT8
 const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
-                                                                                   NULL, int8_scratch);
+                                                                                   int8_scratch, NULL, NULL);
 #endif
 
 #endif

@@ -181,7 +181,9 @@ static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
         T(batch_sums_any)(b, 0);
 }
 
-/* --- from sums to coefficients -------------------------------------------------------------------------- */
+/* --- from sums to coefficients: the same for narrow types as for float ----------------------------------- */
+
+#ifndef LNRNN_NARROW
 
 /* sums (2, n): of d and d^2 over `count` values, d = x - pivot (n) -> mean, biased var (n) of double. Replaces each pivot that is
  * more than a standard deviation from its mean by the mean. Returns the number of replaced pivots. If that is not 0,
@@ -277,6 +279,8 @@ static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const 
         to_slope[i] = (real)slope;
     }
 }
+
+#endif
 
 /* --- one pass over x, with the coefficients of each channel --------------------------------------------- */
 

@@ -4,6 +4,7 @@
  * T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and moments_f16. Before
  * each inclusion, all.h defines
  *     LNRNN_TYPE      the suffix
+ *     LNRNN_NARROW    only if elem is not real, but has 16 bits
  *     LNRNN_DOUBLE    only if the arithmetic is in double; otherwise it is in float
  *     elem            the type in memory
  *     LNRNN_ELEM(op)  a load or store of elem, converted from or to real
@@ -315,6 +316,7 @@ LNRNN_INLINE real T(row_scale)(real rstd, real mean)
 
 /* Other headers must not see these macros, and the next type defines them again. */
 #undef LNRNN_TYPE
+#undef LNRNN_NARROW
 #undef LNRNN_DOUBLE
 #undef elem
 #undef LNRNN_ELEM

@@ -105,4 +105,11 @@ static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, p
     panel_loop(&f32_columns_product, rows, &job);
 }
 
+/* x: `rows` pointers to (n). Writes the transpose to inputs at .. at + rows - 1 of packed (n, k): w[i][at + j] = x[j][i]. */
+static void pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
+{
+    for (size_t j = 0; j < rows; j++)
+        pack_column(n, k, at + j, x[j], (float *)packed);
+}
+
 #endif

@@ -128,9 +128,9 @@ typedef struct lnrnn_product {
     size_t (*size)(int dtype, size_t n, size_t k);
     size_t (*scratch)(int dtype, size_t rows, size_t k);
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
-    void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
-    /* a (k, rows), row stride as; the pointer is NULL unless the weights are float32 */
+    /* for float32 weights, else NULL; a (k, rows), row stride as */
+    void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs);
 } lnrnn_product;

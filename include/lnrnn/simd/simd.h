@@ -75,8 +75,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* LNRNN_SMALL is defined for a set that is chosen only by name. Its functions are not copied into all their callers, and its loops
- * are not unrolled, which halves its size. */
+/* LNRNN_SMALL is defined for kernels that few machines use, or that run only if a user names their set. Their functions are not copied
+ * into all callers, and their loops are not unrolled, which makes them half as large or smaller. */
 #ifdef LNRNN_SMALL
 #define LNRNN_INLINE static __attribute__((unused))
 #else

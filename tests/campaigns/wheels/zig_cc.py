@@ -2,8 +2,8 @@
 
     python tests/campaigns/wheels/zig_cc.py ARGUMENTS OF zig cc
 
-zig has other names for the extensions of aarch64. zig treats -O1, the option of the Cython module and of
-kernels for old machines, as -O2, so -O1 becomes -Os. Plain loops are neither vectorised nor unrolled, because
+zig has other names for the extensions of aarch64. zig treats -O1, the option of the Cython module, as -O2, so
+-O1 becomes -Os. Plain loops are neither vectorised nor unrolled, because
 that would make a wheel larger by a sixth.
 """
 
