@@ -107,20 +107,20 @@ enum { LNRNN_MOST_SHARED = 64 };
 
 /* The number of rows of the tallest tile of a product. */
 enum { LNRNN_TALLEST_TILE = 8 };
-/* The time in which a tile of several rows loads weights and sums, in units of the time of one of its rows. */
-#define LNRNN_TILE_OVERHEAD 0.5
 /* Two operations that overlap take the time of the longer one, and this fraction of the time of the shorter one. */
-#define LNRNN_NOT_HIDDEN 0.3
-/* The ns that norm and activations take per output. On a Zen 4 it was 0.35 for an RNN, 0.5 for a GRU and 0.6 for an
- * LSTM, with eight rows or more. Other values change little (docs/thread_model.md). */
-#define LNRNN_OUTPUT_TIME 0.5
+#define LNRNN_NOT_HIDDEN 0.1
+/* The ns per output of an activation, and of another pass over the outputs. Layer norm takes a pass, and so do conversions for int8
+ * weights; those for bfloat16 take half of it (cost_model.py). */
+#define LNRNN_OUTPUT_TIME 0.45
+#define LNRNN_OUTPUT_PASS 0.33
 /* The fraction of L3 that weights use at most. */
 #define LNRNN_L3_HOLDS 0.45
 /* The rate of multiply-adds of a unit for bfloat16, or for int8 with 14 bits of x and h, divided by the rate for float32 weights.
  * Measured for AVX512-BF16 and AVX512-VNNI (cost_model.py). */
-#define LNRNN_UNIT_RATE 1.95
-/* The rate at which a core reads data that another core has written, as a fraction of the rate of L3. */
-#define LNRNN_EXCHANGE_RATE 0.5
+#define LNRNN_UNIT_RATE 2.0
+/* The rate at which one core writes data and another reads it, as a fraction of the rate of L3. The writer first takes the cache
+ * lines from the reader. */
+#define LNRNN_EXCHANGE_RATE 0.15
 
 /* --- several layers at once: network_plan.c ------------------------------------------------------------ */
 

@@ -7,9 +7,10 @@
  *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2. Of weights beyond
  *                 L3, a step reads the part from L3 that the step before read last.
  *     projection  All of W_hr multiplies the rows whose cell outputs the thread computes.
- *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
+ *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows. Narrow weights
+ *                 need conversions.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
- *     exchange    Reading values that another thread of the team has written, at half the rate of L3.
+ *     exchange    Moving values from the thread of the team that computes them to the threads that read them.
  * The model only ranks the partitions. */
 #include "rnn/cost_model.h"
 
@@ -67,8 +68,7 @@ static double product_time(size_t rows, double each, double bytes, const thread_
     double time = 0;
     for (size_t r = 0; r < rows; r += TILE) {
         const size_t n = rows - r < TILE ? rows - r : TILE, tiles = ceil_div(n, LNRNN_TALLEST_TILE);
-        const double overhead = n > 1 ? LNRNN_TILE_OVERHEAD : 0;
-        const double tile = ((double)n / (double)tiles + overhead) * each / rates->multiply_adds;
+        const double tile = (double)n / (double)tiles * each / rates->multiply_adds;
         /* The first tile reads the weights from L2, L3 or memory. Further tiles read the weights from L2 without waiting. */
         time += overlapped(tile, bytes / rates->of_weights) + (double)(tiles - 1) * tile;
     }
@@ -83,7 +83,7 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
         panels = (double)ceil_div(w->panels, team) / (double)w->panels,
         /* With several rows, two threads can divide the rows of a panel (product.c), so all shares are equal. */
         share = w->dtype == LNRNN_WEIGHT_F32 && rows > 1 ? 1 / (double)team : panels,
-        outputs = (double)w->outputs;
+        outputs = (double)lnrnn_product_of(lnrnn_active(), w->dtype)->width(w->outputs);
     const double size = bytes_of_weight(w->dtype), hidden = size * outputs * (double)w->units,
                  input = size * outputs * (double)w->inputs;
     const thread_rates rates =
@@ -93,7 +93,9 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
         /* One product computes W_ih x for many steps, so a row takes 1 / TILE of the time of TILE rows. */
         + product_time(TILE, share * outputs * (double)w->inputs, panels * input, &rates) * (double)rows
               / TILE;
-    time += (double)own * outputs * LNRNN_OUTPUT_TIME;
+    time += (double)own * outputs * (LNRNN_OUTPUT_TIME + w->layer_norm * LNRNN_OUTPUT_PASS);
+    if (w->dtype != LNRNN_WEIGHT_F32)
+        time += (double)rows * share * outputs * LNRNN_OUTPUT_PASS / (lnrnn_is_int8(w->dtype) ? 1 : 2);
     if (w->projection)
         time += product_time(own, (double)w->projection, size * (double)w->projection, &rates);
     if (team > 1) {
@@ -136,6 +138,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),
                              .dtype = c->dtype,
                              .reset_before = c->reset_before,
+                             .layer_norm = c->norm == LNRNN_NORM_LAYER,
                              .sides = 1 + c->separate_products,
                              .at_once = 1,
                              .caches = caches};

@@ -20,6 +20,7 @@ struct lnrnn_step_work {
     int sides;        /* the number of products that the cell reads, 1 or 2 (separate) */
     int at_once;      /* how many layers and directions of this size run at a time */
     int reset_before; /* a step has two products, and so twice as many barriers */
+    int layer_norm;
     lnrnn_caches caches;
 };
 

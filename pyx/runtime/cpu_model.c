@@ -11,14 +11,14 @@
 enum { ZEN_4, ZEN_5, XEON, OTHER, MODELS };
 
 static const lnrnn_cpu_model models[] = {
-    [ZEN_4] = {.multiply_adds = 61,
-               .l2 = 105,
+    [ZEN_4] = {.multiply_adds = 58,
+               .l2 = 110,
                .l3 = 105,
-               .memory = 20,
+               .memory = 24,
                .all_memory = 200,
-               .barrier = 250,
+               .barrier = 190,
                .barrier_thread = 60},
-    [ZEN_5] = {.multiply_adds = 135,
+    [ZEN_5] = {.multiply_adds = 120,
                .l2 = 200,
                .l3 = 113,
                .memory = 35,

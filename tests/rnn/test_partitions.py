@@ -1,4 +1,4 @@
-"""Tests how threads divide work: the cost model's choice for 2 to 64 cores, and equal bits."""
+"""Tests that a call gives equal bits, however threads divide its work."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import pytest
 import engine_switches
 import lnrnn
 from helpers import (
-    MACHINES,
     available_isas,
     in_parts_of,
-    on_machine,
     several_threads,
     using_caches,
     using_isa,
@@ -19,94 +17,6 @@ from helpers import (
     using_threads,
 )
 from networks import drawn_state, each_cell, equal, network, normal, spec
-
-each_machine = pytest.mark.parametrize("machine", MACHINES)
-
-# (number of gates, 2 if W_ih x and W_hh h are kept apart, otherwise 1) of each cell.
-RNN, LSTM, GRU = (1, 1), (4, 2), (3, 2)
-THREADS = (2, 3, 4, 6, 8, 16, 24, 32, 64)
-
-
-@each_machine
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("cell", [RNN, LSTM, GRU])
-def test_the_chosen_partition_has_the_least_time(machine, threads, cell):
-    """Compares all divisions of the sequences and the hidden units among the threads."""
-    with on_machine(machine):
-        for batch in (1, 2, 8, 17, 24, 64, 200):
-            for units in (64, 384, 1536):
-                groups, each, rows, took = engine_switches.partition(threads, batch, units, units, *cell)
-                assert groups * each <= threads and groups <= batch
-                assert not rows or each > 1
-                for e in range(1, threads + 1):
-                    g = min(batch, threads // e)
-                    if e > 1 and (e > cell[0] * units // 64 or g > 64):
-                        continue
-                    for r in (False, True) if e > 1 else (False,):
-                        assert took <= engine_switches.step_time(g, e, r, batch, units, units, *cell)
-
-
-@each_machine
-@pytest.mark.parametrize("threads", THREADS)
-def test_threads_divide_the_hidden_units_of_one_sequence(machine, threads):
-    """A small step gets few threads, because a barrier of many would take longer than the step."""
-    with on_machine(machine):
-        groups, each, _, _ = engine_switches.partition(threads, 1, 64, 64, *RNN)
-        assert groups * each <= 4
-        for units in (256, 512, 1024, 2048):
-            groups, each, rows, took = engine_switches.partition(threads, 1, units, units, *LSTM)
-            assert (groups, rows) == (1, False) and 2 <= each <= threads
-            assert took < engine_switches.step_time(1, 1, False, 1, units, units, *LSTM)
-
-
-@each_machine
-@pytest.mark.parametrize("threads", THREADS)
-def test_threads_divide_many_sequences(machine, threads):
-    """Each thread has whole tiles of sequences, and there are no barriers."""
-    with on_machine(machine):
-        for units in (128, 384, 512):
-            chosen = engine_switches.partition(threads, 128 * threads, units, units, *RNN)
-            assert chosen[:3] == (threads, 1, False)
-
-
-def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
-    """With 12 sequences per thread, but not with 640, reading weights in L3 takes longer than arithmetic."""
-    with on_machine("slow L3"):
-        for cell in (RNN, LSTM, GRU):
-            assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
-            assert engine_switches.partition(2, 1280, 1536, 1536, *cell)[:3] == (2, 1, False)
-
-
-def test_the_model_counts_barriers():
-    """There is one barrier per step, or two if rows are divided, and none between groups."""
-    with on_machine("fast L3"):
-        before, dear = engine_switches.get_cpu_model(), engine_switches.get_cpu_model()
-        dear.barrier += 1000
-        dear.barrier_thread += 100
-        for grid, barriers, more in (((4, 1, False), 0, 0), ((1, 5, False), 1, 3), ((2, 4, True), 2, 4)):
-            took = engine_switches.step_time(*grid, 16, 512, 512)
-            engine_switches.set_cpu_model(dear)
-            dearer = engine_switches.step_time(*grid, 16, 512, 512)
-            engine_switches.set_cpu_model(before)
-            np.testing.assert_allclose(dearer - took, barriers * 1000 + more * 100, atol=1e-6)
-
-
-def test_the_model_shares_memory_bandwidth():
-    """If weights are larger than all caches, 64 threads read no faster than the machine's memory."""
-    with on_machine("fast L3"), using_caches((32 << 10, 1 << 20, 4 << 20)):
-        share = 4 * 4 * 2048**2 / 200  # ns in which all cores together read W_hh
-        assert engine_switches.step_time(64, 1, False, 64, 2048, 2048, *LSTM) > 64 * share
-
-
-def test_the_model_reads_a_small_share_from_l2():
-    """W_hh does not fit into one L2, but a quarter of it does.
-
-    So four threads are more than four times as fast as one.
-    """
-    with on_machine("slow L3"):
-        one, four = (engine_switches.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
-        assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5
-
 
 # (groups of sequences, threads per group, whether the threads of a group divide the rows, the call's limit on
 # threads).

@@ -247,9 +247,9 @@ def test_parallel_layers_need_an_l3_for_all_weights(rng, layers, both, l3, besid
 @pytest.mark.parametrize("T, beside", [(20, False), (200, True)])
 def test_layers_of_few_steps_run_one_after_the_other(rng, T, beside):
     """In parallel a layer would wait for a chunk of the layer below, and each chunk would read W_ih again."""
-    rnn = network(256, 256, cell="LSTM", num_layers=4)
-    x = normal(rng, T, 1, 256)
-    with on_machine("slow L3"), several_threads(2, "tasks" if beside else "units"):
+    rnn = network(320, 320, cell="LSTM", num_layers=4)
+    x = normal(rng, T, 1, 320)
+    with on_machine("fast L3"), several_threads(2, "tasks" if beside else "units"):
         got = result(rnn, x)
     same(got, in_turn(rnn, x))
 

@@ -86,7 +86,7 @@ class Partition(ctypes.Structure):
 class StepWork(ctypes.Structure):
     _fields_ = (
         *((name, c_size_t) for name in ("rows", "inputs", "units", "outputs", "projection", "panels")),
-        *((name, c_int) for name in ("dtype", "sides", "at_once", "reset_before")),
+        *((name, c_int) for name in ("dtype", "sides", "at_once", "reset_before", "layer_norm")),
         ("caches", Caches),
     )
 
@@ -102,18 +102,26 @@ _set_partition = function("set_partition", None, Partition)
 WEIGHTS = ("float32", "bfloat16", "int8")
 
 
-def _step_work(B: int, D: int, H: int, gates: int, sides: int, dtype: str) -> StepWork:
+def _step_work(B: int, D: int, H: int, gates: int, sides: int, dtype: str, layer_norm: bool) -> StepWork:
     """Returns the work of a step for the current cache sizes."""
-    panels = _panels_of(WEIGHTS.index(dtype), gates * H)
-    return StepWork(B, D, H, gates * H, 0, panels, WEIGHTS.index(dtype), sides, 1, 0, get_caches())
+    weights = WEIGHTS.index(dtype)
+    panels = _panels_of(weights, gates * H)
+    return StepWork(B, D, H, gates * H, 0, panels, weights, sides, 1, 0, layer_norm, get_caches())
 
 
 def partition(
-    threads: int, B: int, D: int, H: int, gates: int = 1, sides: int = 1, dtype: str = "float32"
+    threads: int,
+    B: int,
+    D: int,
+    H: int,
+    gates: int = 1,
+    sides: int = 1,
+    dtype: str = "float32",
+    layer_norm: bool = True,
 ) -> tuple[int, int, bool, float]:
     """Returns the fastest partition: (groups of sequences at a time, threads per group, whether these divide
     the rows of states too, ns of a step)."""
-    work = _step_work(B, D, H, gates, sides, dtype)
+    work = _step_work(B, D, H, gates, sides, dtype, layer_norm)
     chosen = _choose_partition(threads, B, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p))
     return chosen.groups, chosen.team, bool(chosen.divide_rows), _step_time(work, chosen)
 
@@ -128,9 +136,11 @@ def step_time(
     gates: int = 1,
     sides: int = 1,
     dtype: str = "float32",
+    layer_norm: bool = True,
 ) -> float:
     """Returns the ns of a step with this partition."""
-    return _step_time(_step_work(B, D, H, gates, sides, dtype), Partition(groups, team, divide_rows))
+    work = _step_work(B, D, H, gates, sides, dtype, layer_norm)
+    return _step_time(work, Partition(groups, team, divide_rows))
 
 
 def set_partition(groups: int = 0, team: int = 0, divide_rows: bool = False) -> None:
