@@ -96,6 +96,8 @@ class Forward:
         """Returns (y, the last states) for `built`; None if the module's own forward computes the call."""
         start = [self._start(kind, states) for kind in (0, 1) if any(leaf.kind == kind for leaf in states)]
         sources: dict[int, Any] = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
+        if not all(isinstance(t, Tensor) for t in sources.values()):
+            return None
         learning = torch.is_grad_enabled() and (form.step or not self._derives)
         if learning and any(t.requires_grad for t in (x, *start, *sources.values())):
             return None

@@ -234,6 +234,7 @@ CHANGES = {
     ],
     "state dict": lambda m: m.load_state_dict({k: v * 0.9 for k, v in m.state_dict().items()}),
     "new parameter": lambda m: setattr(m.linear, "weight", nn.Parameter(m.linear.weight * 0.9)),
+    "no bias": lambda m: setattr(m.linear, "bias", None),
     "new submodule": lambda m: setattr(m, "linear", copy.deepcopy(m.linear).requires_grad_(False)),
     "eps": lambda m: setattr(m.layer_norm, "eps", 0.5),
     "double and back": lambda m: m.double().float(),
