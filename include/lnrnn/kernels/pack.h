@@ -17,6 +17,13 @@
 /* The number of outputs of a whole panel. */
 enum { NR = NR_VECS * V32_LANES };
 
+/* The number of rows of lnrnn_ahead. Most instruction sets have too few registers for all its sums. */
+#ifdef LNRNN_AHEAD
+enum { ROWS_AHEAD = MR };
+#else
+enum { ROWS_AHEAD = 0 };
+#endif
+
 /* Returns n, a number of outputs, rounded up to whole vectors. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
