@@ -62,7 +62,7 @@ typedef struct {
 
 /* rows: n pointers to (inputs) -> a (n, outputs), row stride as: only the columns of panels p0 .. p1 - 1. */
 static void panels_product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows,
-                           size_t p0, size_t p1, float *a, ptrdiff_t as, lnrnn_ahead *ahead)
+                           size_t p0, size_t p1, float *a, ptrdiff_t as)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
     const lnrnn_product *k = p->product;
@@ -84,7 +84,7 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
                             .from_end = u->from_end,
                             .caches = &p->caches,
                             .scratch = s->packed,
-                            .ahead = ahead};
+                            .ahead = u->ahead};
     k->matmul(&m, n, rows, a, as);
 }
 
@@ -104,7 +104,7 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
         const int k = u->from_end ? 2 - i : i;
         const size_t row = pieces[k].row;
         panels_product(s, u, pieces[k].end - row, rows + row, pieces[k].p0, pieces[k].p1,
-                       a + (ptrdiff_t)row * as, as, k == 1 ? u->ahead : NULL);
+                       a + (ptrdiff_t)row * as, as);
     }
 }
 
