@@ -113,10 +113,12 @@ typedef struct {
     int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
     size_t group, groups; /* the number of rows that are computed together, a group; the number of groups */
     size_t chunk;         /* the number of steps for which one product computes W x */
-    int both_products;    /* the step's phase for W h also computes W x */
-    size_t input_rows;    /* the largest number of rows of x in one product */
-    size_t panels;        /* the number of panels of the packed weights */
-    size_t wide, narrow;  /* row strides of arrays of G*H values, of H values per row */
+    size_t
+        rows_ahead; /* products with W_hh compute W_ih x of this number of later rows too (lnrnn_ahead), or 0 */
+    int both_products;         /* the step's phase for W h also computes W x */
+    size_t input_rows;         /* the largest number of rows of x in one product */
+    size_t panels;             /* the number of panels of the packed weights */
+    size_t wide, narrow;       /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
     /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */

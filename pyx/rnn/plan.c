@@ -105,6 +105,17 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
+/* Returns plan->rows_ahead. With more than two panels, the first is whole (pack.h). The buffer of the chunk has the rows of the first chunk, and of the next. */
+static size_t rows_ahead(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
+{
+    const size_t rows = p->product->rows_ahead, team = p->divide_units ? (size_t)p->divide_units : 1,
+                 bytes = p->wide * c->P * sizeof(float) / team;
+    const int able = rows && p->panels > 2 && c->dtype == LNRNN_WEIGHT_F32 && p->group == 1
+                     && p->chunk >= 3 * rows && c->D == c->P && c->P % rows == 0 && c->num_heads == 1
+                     && !c->reset_before;
+    return able && lnrnn_computes_ahead(p->caches, 2 * bytes) ? rows : 0;
+}
+
 static void layout_scratch(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     lnrnn_step s;
@@ -127,6 +138,7 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     layout_tape(c, p);
     choose_threads(r, threads, p);
     choose_groups(r, p);
+    p->rows_ahead = rows_ahead(c, p);
     p->both_products = r->T == 1 && c->separate_products && c->num_heads == 1 && !c->reset_before && !r->tape
                        && !p->divide_units;
     layout_scratch(r, p);

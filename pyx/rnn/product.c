@@ -25,12 +25,23 @@ static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
 {
     const size_t N = r->config->outputs;
     const lnrnn_cut cut = cut_at(r, N, r->plan->product->width(N) * index / team);
-    return r->config->dtype == LNRNN_WEIGHT_F32 ? cut : (lnrnn_cut){.panel = near_panel(cut), .of = 1};
+    return r->config->dtype == LNRNN_WEIGHT_F32 && !r->plan->rows_ahead
+               ? cut
+               : (lnrnn_cut){.panel = near_panel(cut), .of = 1};
 }
 
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
 {
     return (lnrnn_share){cut_of(r, index, team), cut_of(r, index + 1, team)};
+}
+
+/* Panels p0 .. p1 - 1 are panels of N outputs, more than two. Returns the first that is narrow, or p1. Only the last panels are narrow. */
+static size_t end_of_whole(const lnrnn_step *s, size_t N, size_t p0, size_t p1)
+{
+    const lnrnn_product *k = s->r->plan->product;
+    while (p1 > p0 && k->start(N, p1) < p1 * k->start(N, 1))
+        p1--;
+    return p1;
 }
 
 /* Returns how many of n rows are before a cut within a panel (lnrnn_cut). */
@@ -45,6 +56,8 @@ typedef struct {
     const uint32_t *w;
     const float *inner; /* (outputs) or NULL: biases, added to the product */
     int add, from_end;  /* add: add the product to the output; from_end: compute the last panel first */
+    int rest;           /* compute only narrow panels */
+    lnrnn_ahead *ahead; /* or NULL */
 } weights;
 
 /* rows: n pointers to (inputs) -> a (n, outputs), row stride as: only the columns of panels p0 .. p1 - 1. */
@@ -70,7 +83,8 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
                             .add = u->add || u->inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
                             .from_end = u->from_end,
                             .caches = &p->caches,
-                            .scratch = s->packed};
+                            .scratch = s->packed,
+                            .ahead = u->ahead};
     k->matmul(&m, n, rows, a, as);
 }
 
@@ -83,8 +97,9 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
     const size_t cut = before > 0, one = p0 == p1;
     const struct {
         size_t row, end, p0, p1;
-    } pieces[] = {
-        {before, one ? end : n, p0, p0 + (cut || one)}, {0, n, p0 + cut, p1}, {0, end, p1, p1 + !one}};
+    } pieces[] = {{before, one ? end : n, p0, p0 + (cut || one)},
+                  {0, n, u->rest ? end_of_whole(s, u->outputs, p0 + cut, p1) : p0 + cut, p1},
+                  {0, end, p1, p1 + !one}};
     for (int i = 0; i < 3; i++) {
         const int k = u->from_end ? 2 - i : i;
         const size_t row = pieces[k].row;
@@ -95,15 +110,36 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
 
 /* With float32, all products have equally many rows, because a product of a few remaining rows would also read all of
  * W_ih. */
-void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end)
+void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end, int rest)
 {
     const lnrnn_rnn_config *c = s->r->config;
-    const weights w_ih = {
-        .outputs = c->outputs, .inputs = c->D, .w = s->r->w_ih, .inner = c->inner_ih, .from_end = from_end};
+    const weights w_ih = {.outputs = c->outputs,
+                          .inputs = c->D,
+                          .w = s->r->w_ih,
+                          .inner = c->inner_ih,
+                          .from_end = from_end,
+                          .rest = rest};
     const size_t most = s->r->plan->input_rows, times = (n + most - 1) / most, wide = s->r->plan->wide,
                  each = c->dtype == LNRNN_WEIGHT_F32 ? (n + times - 1) / times : most;
     for (size_t i = 0; i < n; i += each)
         product(s, &w_ih, n - i < each ? n - i : each, s->x + i, s->wx + i * wide, (ptrdiff_t)wide);
+}
+
+void lnrnn_ahead_begin(lnrnn_step *s)
+{
+    const lnrnn_rnn_call *r = s->r;
+    const lnrnn_rnn_plan *p = r->plan;
+    const size_t wide = p->wide, rows = p->rows_ahead, N = r->config->outputs,
+                 from = p->product->start(N, s->share.from.panel),
+                 end = p->product->start(N, s->share.to.panel), to = end < N ? end : N;
+    float *const c = s->chunk + (s->wx == s->chunk ? 2 * rows * wide : 0);
+    for (size_t i = 0; i < rows; i++) {
+        memset(c + i * wide + from, 0, (end - from) * sizeof *c);
+        if (r->config->inner_ih)
+            memcpy(c + i * wide + from, r->config->inner_ih + from, (to - from) * sizeof *c);
+    }
+    s->ahead_end = s->t + rows;
+    s->ahead = (lnrnn_ahead){.w = r->w_ih, .rows = s->x, .c = c, .cs = (ptrdiff_t)wide};
 }
 
 /* Threads divide the outputs of all heads, N each, at whole panels. Returns the panel of head `head` at which the
@@ -179,7 +215,7 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
 
 /* Alternate steps traverse W_hh backwards. When W_hh exceeds the cache, the panels read last are still
  * cached, so they are read first next time. */
-void lnrnn_hidden_product(const lnrnn_step *s, int add)
+void lnrnn_hidden_product(lnrnn_step *s, int add)
 {
     const lnrnn_rnn_call *r = s->r;
     if (r->config->num_heads > 1) {
@@ -191,7 +227,8 @@ void lnrnn_hidden_product(const lnrnn_step *s, int add)
                           .w = r->w_hh,
                           .inner = r->config->inner_hh,
                           .add = add,
-                          .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2)};
+                          .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2),
+                          .ahead = s->ahead.w && s->t < s->ahead_end ? &s->ahead : NULL};
     for (size_t i = 0; i < s->active; i += TILE)
         product(s, &w_hh, s->active - i < TILE ? s->active - i : TILE, s->recurrent + i,
                 s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);

@@ -62,10 +62,10 @@ static void both_products(lnrnn_step *s)
 {
     const int back = (int)((size_t)s->r->rows[0].start % 2);
     if (!back)
-        lnrnn_input_product(s, s->active, 0);
+        lnrnn_input_product(s, s->active, 0, 0);
     separate_product(s);
     if (back)
-        lnrnn_input_product(s, s->active, 1);
+        lnrnn_input_product(s, s->active, 1, 0);
 }
 
 /* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and W_hh (r h) for the gate n. */
@@ -356,6 +356,7 @@ void lnrnn_step_meet(lnrnn_step *s)
     if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
         return;
     s->team = 1;
+    s->ahead.w = NULL; /* other threads would compute parts of it */
     if (s->index) {
         s->active = s->cell.n = 0;
         return;
@@ -482,10 +483,10 @@ void lnrnn_step_load(const lnrnn_step *s)
 
 /* Returns the end of the steps that this thread may compute now. A thread with expensive steps must not use up the
  * budget of other threads, nor let them wait for its last chunk. (Benchmark rnn B32-H2048.) */
-static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
+static size_t affordable(const lnrnn_step *s, size_t stop, size_t chunk, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;
-    size_t end = stop - s->t < r->plan->chunk ? stop : s->t + r->plan->chunk;
+    size_t end = stop - s->t < chunk ? stop : s->t + chunk;
     if (remaining(left) == INT64_MAX) /* no limit */
         return end;
     const double cost = step_cost(r, (double)s->active, r->config->D + r->config->head_units),
@@ -500,18 +501,39 @@ static size_t affordable(const lnrnn_step *s, size_t stop, int64_t *left)
     return end;
 }
 
-size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
+/* Points s->x to the rows of x of steps t .. end - 1. Returns their number. */
+static size_t take_inputs(lnrnn_step *s, size_t t, size_t end)
 {
-    const size_t end = affordable(s, stop, left);
     size_t n = 0;
-    for (size_t t = s->t, active = s->active; t < end; t++) {
+    for (size_t active = s->active; t < end; t++) {
         active = active_rows(s->r, s->first, active, t);
         for (size_t i = 0; i < active; i++)
             s->x[n++] = x_row(s->r, s->first + i, t);
     }
-    s->wx = s->chunk;
-    if (!s->r->plan->both_products)
-        lnrnn_input_product(s, n, 0);
+    return n;
+}
+
+size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
+{
+    const lnrnn_rnn_plan *p = s->r->plan;
+    const size_t rows = p->rows_ahead, steps = stop - s->t;
+    const int ready = s->ahead.w && s->t >= s->ahead_end;
+    /* The first chunk has up to 2 * rows - 1 steps, all others have as many as lnrnn_ahead has rows. */
+    const size_t chunk = ready                       ? rows
+                         : !rows || steps < 2 * rows ? p->chunk
+                                                     : rows + steps % rows,
+                 end = affordable(s, stop, chunk, left);
+    size_t n = end - s->t; /* if ready, s->x already has these rows */
+    s->wx = ready ? s->ahead.c : s->chunk;
+    if (!ready)
+        n = take_inputs(s, s->t, end);
+    if (!p->both_products)
+        lnrnn_input_product(s, n, 0, ready);
+    s->ahead.w = NULL;
+    if (rows && stop - end >= rows) {
+        take_inputs(s, end, end + rows);
+        lnrnn_ahead_begin(s);
+    }
     return end;
 }
 

@@ -46,6 +46,9 @@ struct lnrnn_step {
     /* This thread is number `index` of the `team` threads of the group, and computes `share` of the columns. */
     int index, team;
     lnrnn_share share;
+    /* With plan->rows_ahead: W_ih x of the next chunk, which steps before ahead_end compute; w is NULL without a next chunk. */
+    lnrnn_ahead ahead;
+    size_t ahead_end;
     lnrnn_barrier *barrier;
     /* Memory of the group, row stride plan->wide. chunk (plan->chunk, group, G*H): W_ih x. products (group,
      * G*H), or with divide_units (2, group, G*H): W_hh h of separate products, if there is no tape. */
@@ -110,10 +113,13 @@ void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float *
 /* Returns the columns of thread `index` of `team`. Float32 weights are divided evenly. Other weights are divided at
  * whole panels, because each thread of a shared panel would pack the rows again (kernels/int8_rows.h). */
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
-/* Writes W_ih x of the first n rows of s->x to s->wx. from_end: compute the last outputs first. */
-void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end);
+/* Writes W_ih x of the first n rows of s->x to s->wx. from_end: compute the last outputs first. rest: compute only
+ * narrow panels, because s->ahead has the others. */
+void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end, int rest);
+/* Sets s->ahead, so that W_hh h of the next plan->rows_ahead steps also computes W_ih x of as many rows of s->x. */
+void lnrnn_ahead_begin(lnrnn_step *s);
 /* Writes W_hh h of the active rows to s->a. add: adds to the values of s->a. */
-void lnrnn_hidden_product(const lnrnn_step *s, int add);
+void lnrnn_hidden_product(lnrnn_step *s, int add);
 /* Computes as lnrnn_hidden_product, but only the outputs of gates `gate` .. gate + gates - 1, head after head. w:
  * the weights of these gates, as lnrnn_pack_heads packs them. rows: pointers to (P), for each active row. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,

@@ -123,6 +123,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_scratch, of_rows, of_columns) \
     {                                                                           \
         .unit = of_unit,                                                        \
+        .rows_ahead = ROWS_AHEAD,                                               \
         .panels = panel_count,                                                  \
         .start = panel_start,                                                   \
         .width = packed_width,                                                  \

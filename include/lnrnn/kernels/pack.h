@@ -16,20 +16,27 @@
 
 /* Does this part of an instruction set pack weights of the type? For its other types it has no code. */
 #ifdef LNRNN_PART_PRODUCT
-#define PACKS_F32(dtype) ((dtype) == LNRNN_WEIGHT_F32)
+#define LNRNN_PACKS_F32(dtype) ((dtype) == LNRNN_WEIGHT_F32)
 #else
-#define PACKS_F32(dtype) 0
+#define LNRNN_PACKS_F32(dtype) 0
 #endif
 #ifndef LNRNN_PART_INT8
-#define PACKS_INT8(dtype) 0
+#define LNRNN_PACKS_INT8(dtype) 0
 #elif defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_BF16)
-#define PACKS_INT8(dtype) lnrnn_is_int8(dtype)
+#define LNRNN_PACKS_INT8(dtype) lnrnn_is_int8(dtype)
 #else
-#define PACKS_INT8(dtype) 1
+#define LNRNN_PACKS_INT8(dtype) 1
 #endif
 
 /* The number of outputs of a whole panel. */
 enum { NR = NR_VECS * V32_LANES };
+
+/* The number of rows of lnrnn_ahead. Most instruction sets have too few registers for all its sums. */
+#ifdef LNRNN_AHEAD
+enum { ROWS_AHEAD = MR };
+#else
+enum { ROWS_AHEAD = 0 };
+#endif
 
 /* Returns n, a number of outputs, rounded up to whole vectors. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
@@ -58,7 +65,7 @@ LNRNN_INLINE size_t panel_start(size_t n, size_t p)
  * words at a time. */
 static size_t packed_words(int dtype, size_t k)
 {
-    const size_t words = PACKS_F32(dtype) ? k : PACKS_INT8(dtype) ? (k + 3) / 4 : (k + 1) / 2;
+    const size_t words = LNRNN_PACKS_F32(dtype) ? k : LNRNN_PACKS_INT8(dtype) ? (k + 3) / 4 : (k + 1) / 2;
 #ifdef LNRNN_TILES
     return (words + 15) / 16 * 16;
 #else
@@ -70,16 +77,16 @@ static size_t packed_words(int dtype, size_t k)
  * follow the panels, (packed_width(n)) each. */
 static size_t packed_size(int dtype, size_t n, size_t k)
 {
-    return packed_width(n) * (packed_words(dtype, k) + (PACKS_INT8(dtype) ? 2 : 0));
+    return packed_width(n) * (packed_words(dtype, k) + (LNRNN_PACKS_INT8(dtype) ? 2 : 0));
 }
 
 /* w (k), stride cs: the weights of one output. Returns word j of this output. inverse: 1 / scale, for int8. */
 LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
 {
     uint32_t word = 0;
-    if (PACKS_F32(dtype))
+    if (LNRNN_PACKS_F32(dtype))
         memcpy(&word, w + (ptrdiff_t)j * cs, sizeof word);
-    else if (!PACKS_INT8(dtype)) {
+    else if (!LNRNN_PACKS_INT8(dtype)) {
         for (size_t i = 0; i < 2 && 2 * j + i < k; i++)
             word |= (uint32_t)float_to_bf16(w[(ptrdiff_t)(2 * j + i) * cs]) << 16 * i;
     } else
@@ -165,14 +172,14 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
                          uint32_t *packed)
 {
     const size_t width = packed_width(n), words = packed_words(dtype, k);
-    const int int8 = PACKS_INT8(dtype);
+    const int int8 = LNRNN_PACKS_INT8(dtype);
     float *scale = (float *)(packed + width * words);
     int32_t *sums = (int32_t *)(scale + width);
-    if (PACKS_F32(dtype) && cs == 1) {
+    if (LNRNN_PACKS_F32(dtype) && cs == 1) {
         pack_by_rows(n, k, w, rs, (float *)packed);
         return;
     }
-    if (PACKS_F32(dtype) && rs == 1) {
+    if (LNRNN_PACKS_F32(dtype) && rs == 1) {
         for (size_t j = 0; j < k; j++)
             pack_column(n, k, j, w + (ptrdiff_t)j * cs, (float *)packed);
         return;

@@ -3,6 +3,9 @@
 #define LNRNN_PRODUCT_F32_H
 
 #include "lnrnn/kernels/panel_loop.h"
+#ifdef LNRNN_AHEAD
+#include "lnrnn/kernels/ahead.h"
+#endif
 
 /* Returns input j of row i in all lanes of a vector. */
 LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void *a, int i, size_t j)
@@ -86,6 +89,10 @@ LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     product_job job = product_job_of(m, a, c, cs);
+#ifdef LNRNN_AHEAD
+    if (m->ahead && (job.p0 = matmul_ahead(m, a[0], c)) == job.p1)
+        return;
+#endif
     panel_loop(m->dtype == LNRNN_WEIGHT_F32 ? &f32_product : &bf16_product, rows, &job);
 }
 

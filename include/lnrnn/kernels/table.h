@@ -106,6 +106,16 @@ enum {
 /* Returns 1 for both types of int8 weights, which are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
+/* W_ih x of later steps, which products with W_hh compute in addition to their own. The inputs are divided into rows_ahead parts. A product
+ * with W_hh computes one part for each of its whole panels, so rows_ahead products compute all. */
+typedef struct {
+    const uint32_t *w;        /* packed (n, k), n and k as in W_hh; k is a multiple of rows_ahead */
+    const float *const *rows; /* rows_ahead pointers to (k) */
+    float *c;                 /* (rows_ahead, packed_width(n)), row stride cs: the products are added to it */
+    ptrdiff_t cs;
+    size_t done; /* the number of parts of panels that are computed */
+} lnrnn_ahead;
+
 /* One product: the outputs of panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
@@ -115,13 +125,15 @@ typedef struct {
     int add;      /* LNRNN_ADD_NOT .. */
     int from_end; /* begin with the last panel; alternate calls do, because it is then still in the cache */
     const lnrnn_caches *caches;
-    uint32_t *scratch; /* scratch(dtype, rows, k) words */
+    uint32_t *scratch;  /* scratch(dtype, rows, k) words */
+    lnrnn_ahead *ahead; /* or NULL; only for float32 weights and one row, if rows_ahead is not 0 */
 } lnrnn_matmul;
 
 /* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. If two
  * threads compute the same panel, they divide the rows. */
 typedef struct lnrnn_product {
-    const char *unit; /* name of the CPU's unit that multiplies, or NULL: lnrnn_isa_unit */
+    const char *unit;  /* name of the CPU's unit that multiplies, or NULL: lnrnn_isa_unit */
+    size_t rows_ahead; /* the number of rows of lnrnn_ahead, or 0 */
     size_t (*panels)(size_t n);
     size_t (*start)(size_t n, size_t panel);
     size_t (*width)(size_t n);

@@ -6,6 +6,7 @@
 #define MR 8
 #define NR_VECS 3
 #define LNRNN_KEEPS_WORDS
+#define LNRNN_AHEAD
 #if defined(__AVX512VNNI__) || defined(LNRNN_TILES)
 #define MR_S8 MR
 #define S8_OFFSET 128
