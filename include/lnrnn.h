@@ -59,7 +59,8 @@ int lnrnn_isa_use(const char *name);
 /* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for example
  * "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
 const char *lnrnn_isa_unit(int weights);
-/* Returns the state of AMX: "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel". */
+/* The state of AMX: "usable, tested in an emulator only", "not on this CPU", "not enabled by the operating system" or
+ * "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */

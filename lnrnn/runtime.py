@@ -137,7 +137,8 @@ def cpu_info() -> dict[str, Any]:
             machine has none, and ordinary instructions multiply. Special instructions for bfloat16 round
             inputs to bfloat16 too.
         amx : str
-            "usable", "not on this CPU", "not enabled by the operating system" or "refused by the kernel".
+            "usable, tested in an emulator only", "not on this CPU", "not enabled by the operating system" or
+            "refused by the kernel". The first says that no CPU has run the kernels for AMX yet.
         openmp : bool
             Whether this build has OpenMP.
         team : str

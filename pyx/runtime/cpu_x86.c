@@ -97,6 +97,9 @@ static int permitted(void)
 #endif
 }
 
+/* Change this text, and README.md, as soon as a CPU has run the kernels for AMX. */
+#define AMX_USABLE "usable, tested in an emulator only"
+
 static const char *ask_for_amx(void)
 {
     const unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, AMX_INT8 = 1u << 25;
@@ -105,7 +108,7 @@ static const char *ask_for_amx(void)
         return "not on this CPU";
     if (!saves(SAVES_TILES))
         return "not enabled by the operating system";
-    return permitted() ? "usable" : "refused by the kernel";
+    return permitted() ? AMX_USABLE : "refused by the kernel";
 }
 
 const char *lnrnn_amx(void)
@@ -118,7 +121,7 @@ const char *lnrnn_amx(void)
     return answer;
 }
 
-int lnrnn_has_amx(void) { return !strcmp(lnrnn_amx(), "usable"); }
+int lnrnn_has_amx(void) { return !strcmp(lnrnn_amx(), AMX_USABLE); }
 #else
 typedef int lnrnn_not_x86; /* C requires a declaration in every file */
 #endif

@@ -62,19 +62,26 @@ def test_wrong_frames_are_refused_by_name_and_change_no_other_session(model, rng
     assert process.counts["refused"] == 4
 
 
+@contextlib.contextmanager
+def sent_too_fast(process, send, x):
+    """Sends all frames x by a thread that begins while the server is stopped."""
+    process.send_signal(signal.SIGSTOP)
+    sender = threading.Thread(target=lambda: [send(frame.tobytes()) for frame in x])
+    sender.start()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGCONT)
+    yield
+    sender.join()
+
+
 def test_a_client_that_is_too_fast_waits_in_order(model, rng):
     x = rng.standard_normal((500, D), dtype=np.float32)
     want = lnrnn.load(model)(x[:, None])[0][:, 0]
     with running(model, "--backlog", "5") as (process, port, _):
         ann, bob = Client(port, "ann\n"), Client(port, "bob")
-        process.send_signal(signal.SIGSTOP)
-        sender = threading.Thread(target=lambda: [ann.message(frame.tobytes()) for frame in x])
-        sender.start()
-        time.sleep(0.2)
-        process.send_signal(signal.SIGCONT)
-        np.testing.assert_array_equal(bob.step(x[0]), want[0])
-        np.testing.assert_array_equal([ann.answer() for _ in x], want)
-        sender.join()
+        with sent_too_fast(process, ann.message, x):
+            np.testing.assert_array_equal(bob.step(x[0]), want[0])
+            np.testing.assert_array_equal([ann.answer() for _ in x], want)
     assert process.counts["refused"] == 0 and process.counts["too_fast"] >= 1
     assert r"'ann\n' is too fast: more than 5 frames wait" in map(str.strip, process.lines)
 
@@ -89,14 +96,9 @@ def test_a_websocket_that_is_too_fast_waits_in_order(model, rng):
     ):
         assert ann.recv() == "new"
         bob = Client(port, "bob")
-        process.send_signal(signal.SIGSTOP)
-        sender = threading.Thread(target=lambda: [ann.send(frame.tobytes()) for frame in x])
-        sender.start()
-        time.sleep(0.2)
-        process.send_signal(signal.SIGCONT)
-        np.testing.assert_array_equal(bob.step(x[0]), want[0])
-        np.testing.assert_array_equal([np.frombuffer(ann.recv(), np.float32) for _ in x], want)
-        sender.join()
+        with sent_too_fast(process, ann.send, x):
+            np.testing.assert_array_equal(bob.step(x[0]), want[0])
+            np.testing.assert_array_equal([np.frombuffer(ann.recv(), np.float32) for _ in x], want)
     assert process.counts["refused"] == 0 and process.counts["too_fast"] >= 1
     assert "'ann' is too fast: 5 frames wait\n" in process.lines
 

@@ -6,8 +6,10 @@ import copy
 import hashlib
 import multiprocessing
 import os
+import re
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import lnrnn
 from helpers import available_isas, using_isa, using_threads
 from networks import FREE, run_apart, run_python, said
 
+ROOT = Path(__file__).parents[2]
 openmp = pytest.mark.skipif("openmp" not in lnrnn._core.team_list(), reason="built without OpenMP")
 
 
@@ -85,9 +88,21 @@ def test_cpu_info_names_units():
     for name in available_isas():
         if name in known:
             assert said(code, LNRNN_ISA=name) == known[name]
-    usable = lnrnn.cpu_info()["amx"] == "usable"
-    assert usable == ("avx512amx" in available_isas())
+    assert lnrnn.cpu_info()["amx"].startswith("usable") == ("avx512amx" in available_isas())
     assert set(lnrnn.cpu_info()["emulated"]).isdisjoint(available_isas())
+
+
+def test_the_state_of_amx_says_what_has_run_its_kernels():
+    """Until hardware has run them, the state, its documentation and README.md say so."""
+    source = (ROOT / "pyx/runtime/cpu_x86.c").read_text()
+    (usable,) = re.findall('#define AMX_USABLE "(.*)"', source)
+    states = {usable, *re.findall('"(not [^"]*|refused [^"]*)"', source)}
+    assert len(states) == 4 and lnrnn.cpu_info()["amx"] in states
+    for text in (lnrnn.cpu_info.__doc__, (ROOT / "include/lnrnn.h").read_text()):
+        assert all(f'"{state}"' in text for state in states)
+    emulated = "AMX kernels have run in an emulator only"
+    assert ("emulator only" in usable) == (emulated in (ROOT / "README.md").read_text())
+    assert ("emulator only" in usable) == (emulated in (ROOT / "docs/benchmarks_limit.md").read_text())
 
 
 def test_without_lnrnn_isa_the_best_is_chosen():
