@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import engine_switches
+import lnrnn
 from helpers import MACHINES, on_machine, using_caches
 
 each_machine = pytest.mark.parametrize("machine", MACHINES)
@@ -138,10 +139,33 @@ def test_a_step_takes_less_time_at_a_higher_rate(rate):
         assert times[1] < 0.9 * times[0]
 
 
+def test_reading_weights_hides_most_of_the_arithmetic():
+    """A step of one row without inputs reads W_hh during nine tenths of its arithmetic."""
+    with on_machine("fast L3"):
+        model, outputs = engine_switches.get_cpu_model(), 4 * 128
+        cell = outputs * (0.45 + OUTPUT_PASS)
+        took = engine_switches.step_time(1, 1, False, 1, 0, 128, *LSTM) - cell
+        reading, arithmetic = outputs * 128 * 4 / model.l2, outputs * 128 / model.multiply_adds
+        np.testing.assert_allclose(took, reading + 0.1 * arithmetic)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_unit_for_short_weights_has_twice_the_rate(dtype):
+    shape = 1, 1, False, 64, 512, 512, *GRU
+    with on_machine("fast L3"):
+        model, times = engine_switches.get_cpu_model(), []
+        for rate in (model.multiply_adds, 1e30):
+            engine_switches.set_cpu_model(engine_switches.CpuModel(rate, *(1e30,) * 4, 0, 0))
+            times.append(engine_switches.step_time(*shape, dtype))
+        faster = 2 if lnrnn.cpu_info()["units"][dtype] else 1
+        np.testing.assert_allclose(times[0] - times[1], 64 * 1536 * 1024 / model.multiply_adds / faster)
+
+
 def test_the_model_counts_whole_vectors():
     """13 to 16 outputs are in as many vectors, of 4 to 16 floats, and 17 need one more."""
     times = [engine_switches.step_time(1, 1, False, 8, 64, 1, gates) for gates in (13, 16, 17)]
-    assert times[0] == times[1] < times[2]
+    assert (times[0] == times[1]) == (lnrnn.cpu_info()["isa"] != "scalar")
+    assert times[1] < times[2]
 
 
 def test_the_model_counts_layer_norm_and_conversions():
