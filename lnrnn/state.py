@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import _core
+from ._core import copied
 from .errors import bad_type, bad_value, message, shaped
 
 Made = TypeVar("Made")
@@ -140,13 +140,6 @@ def inner_hint(state: Mapping[Any, Any]) -> str:
     """Returns a hint for messages: the keys of `state` whose values are mappings, perhaps the state dict."""
     inner = [f"[{name!r}]" for name, value in state.items() if isinstance(value, Mapping)]
     return f"; did you mean the mapping at {' or '.join(inner)} of it?" if inner else ""
-
-
-def copied(array: np.ndarray) -> np.ndarray:
-    """Returns a copy in C order. Large copies use memory of earlier results, whose pages need no clearing."""
-    found = _core.empty_like(array)
-    found[...] = array
-    return found
 
 
 def counted(name: str, count: np.ndarray) -> np.ndarray:

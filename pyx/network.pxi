@@ -422,9 +422,5 @@ def call_network(self, *arguments, **named):
     return call_network.__wrapped__(self, *arguments, **named)
 
 
-cdef inline object copied(array):
-    return cnp.PyArray_NewCopy(<cnp.ndarray>array, cnp.NPY_CORDER)
-
-
 cdef inline size_t elements(const lnrnn_array *array) noexcept:
     return array.shape[0] * (array.shape[1] if array.ndim == 2 else 1)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._core import INT8_INPUTS, call_network
+from .._core import INT8_INPUTS, call_network, copied
 from ..errors import bad_type, bad_value, choice, flag, integer, number, real, shaped, unexpected
 from ..runtime import thread_limit
-from ..state import CHANGES, Closed, checked, copied, counted, no_attribute
+from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import calibration, engine, file_format, training
 from .architecture import DEFAULTS, LIMIT, Architecture, argument_names
 from .batches import FLOAT32, State, as_state, checked_ragged

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core import Network, aligned, empty, isa
+from .._core import Network, aligned, copied, empty, isa
 from ..errors import bad_type, bad_value, integer, message, shaped
-from ..state import copied
 from . import engine
 from .architecture import LIMIT, Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, time_first

@@ -51,7 +51,11 @@ def mapped():
 
 def test_only_large_results_have_the_handler():
     x = rows(1)
+    _, _, tape = lnrnn.RNN(1024, 8, seed=0).forward_train(x[:, None])
+    wide, *_ = lnrnn.RNN(8, 1024, seed=0).forward_train(x[:128, None, :8])
     calls = [
+        tape.x,
+        wide,
         lnrnn.layer_norm(x, 1024),
         lnrnn.rms_norm(x, 1024),
         lnrnn.layer_norm_backward(x, x, 1024)[0],

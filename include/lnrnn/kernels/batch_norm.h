@@ -195,6 +195,7 @@ static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums
     double *restrict mean = mean_, *restrict var = var_;
     const double over_count = 1 / count;
     double replaced = 0; /* a double like the sums, because the compiler then vectorises the loop */
+    LNRNN_VECTORISED
     for (size_t i = 0; i < n; i++) {
         const double mean_d = sums[i] / count, v = sums[n + i] * over_count - mean_d * mean_d;
         mean[i] = (double)pivot[i] + mean_d;
@@ -219,6 +220,7 @@ static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const
                  least = T(least_spread)();
     real *to_mean = out->mean, *to_scale = out->scale, *to_shift = out->shift;
     uint64_t lost = 0; /* 64 bits like a double, because the compiler then vectorises the loop */
+    LNRNN_VECTORISED
     for (size_t i = 0; i < n; i++) {
         const double spread = m2[i] * over_count + eps;
         lost |= (uint64_t)!(spread >= least) | (uint64_t)!(spread < INFINITY);
@@ -240,6 +242,7 @@ static void T(fold_kernel)(const lnrnn_channels *a, const lnrnn_coefficients *ou
     const double *mean = a->mean, *m2 = a->m2, *scales = a->scales, over_count = 1 / a->count, eps = a->eps;
     const real *gain = a->gain, *bias = a->bias;
     real *restrict to_mean = out->mean, *restrict to_scale = out->scale, *restrict to_shift = out->shift;
+    LNRNN_VECTORISED
     for (size_t i = 0; i < n; i++) {
         double e = scales ? eps * scales[i] * scales[i] : eps;
         if (scales && scales[i] < 1 && eps > 0 && e < T(least_spread)())
@@ -266,6 +269,7 @@ static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const 
     real *restrict to_mean = out->mean, *restrict to_scale = out->scale;
     real *restrict to_shift = out->shift, *restrict to_slope = out->slope;
     double *restrict ggain = ggain_, *restrict gbias = gbias_;
+    LNRNN_VECTORISED
     for (size_t i = 0; i < n; i++) {
         const double s = scales ? scales[i] : 1, rstd = 1 / sqrt(m2[i] * over_count + eps * s * s);
         const double sum_gy = sums[2 * n + i];

@@ -26,6 +26,8 @@ LNRNN_INLINE void f32_word(const int product, const tile_shape s, const product_
             if (pairs)
                 v32_prefetch(next + 2 * j + LINE_WORDS);
         }
+    if (product == PRODUCT_F32_COLUMNS) /* the next tile's inputs */
+        v32_prefetch((const float *)a + (ptrdiff_t)j * job->columns + s.rows);
     v32 w[TILE_MOST_VECS], odd[TILE_MOST_VECS];
     LNRNN_FOR_EACH (v, vecs) {
         const uint32_t *const p = tile_weights(s, job, o, v, j);
@@ -72,6 +74,11 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
             acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+    /* The sums of a gradient may be in L3, and the end of the loop is too near to begin to load them there. */
+    if (product == PRODUCT_F32_COLUMNS && s.rows >= MR - 1 && s.whole && job->add == LNRNN_ADD_AFTER)
+        LNRNN_FOR_EACH (i, s.rows)
+            LNRNN_FOR_EACH (v, vecs)
+                v32_prefetch(c + i * cs + v * V32_LANES);
     f32_sums(product, s, job, a, o, pairs ? 0 : job->first, whole, acc);
     LNRNN_ANEW(cs);
     if (pairs && job->k % 2) /* the last input, alone in its word */

@@ -196,6 +196,13 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 }
 #endif
 
+/* Before a plain loop whose order does not matter: clang vectorises it, even with the options of wheels (zig_cc.py). */
+#if defined(__clang__) && !defined(LNRNN_FEW_COPIES) && !defined(LNRNN_SMALL)
+#define LNRNN_VECTORISED _Pragma("clang loop vectorize(enable) interleave(disable)")
+#else
+#define LNRNN_VECTORISED
+#endif
+
 /* Keeps v in a register. Otherwise GCC may load v again for each use, and a load that crosses a cache line takes
  * twice the time. */
 #if defined(__aarch64__)
