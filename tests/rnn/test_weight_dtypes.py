@@ -79,7 +79,7 @@ def test_int8_keeps_weights_that_are_integers_times_a_scale(isa, rng, bits, scal
 
 @each_bits
 def test_int8_rounds_weights_that_do_not_fit(isa, rng, bits):
-    """Integers beyond -128 .. 127 are rounded like other weights, and -128 if sums could exceed 32 bits."""
+    """Integers beyond -128 .. 127 are rounded like other weights."""
     rnn = network(50, 3, norm=None, nonlinearity="identity", bias=False)
     q, rnn.weight_ih_l0 = quantized_rows(rng, [-128, -131, -255], [128, 101, 255], 0.5)
     x = normal(rng, 1, 5, 50)
@@ -141,6 +141,26 @@ def test_a_projection_of_int8(isa, rng, bits):
     want = int8_product(outputs, rnn.weight_hr_l0, bits)
     got = rnn.to_dtype("int8", activation_bits=bits)(x)[0][0]
     assert np.abs(got - want).max() <= 2 * np.finfo(np.float32).eps * max(1, np.abs(want).max())
+
+
+@each_bits
+def test_int8_sums_blocks_of_inputs(isa, rng, bits):
+    """Sums of 2048 inputs are exact, even of the largest integers, and are added as float32."""
+    rnn = lnrnn.RNN(2 * 2048 + 5, 50, norm=None, nonlinearity="identity", bias=False)
+    rnn.weight_hh_l0 = np.zeros((50, 50))
+    w = rng.integers(-128, 128, (50, rnn.input_size))
+    w[:, 0], w[0], w[1, 1:] = 127, 127, -128
+    rnn.weight_ih_l0 = w
+    x = rng.uniform(-1, 1, (1, 11, rnn.input_size)).astype(np.float32)
+    x[0, 0], x[0, 1] = 1, -1
+    small = rnn.to_dtype("int8", activation_bits=bits)
+    got = small(x)[0]
+    p, step = to_bits(x[0], bits)
+    want = (p @ w.T) * step.astype(np.float64)
+    size = np.abs(x[0].astype(np.float64)) @ np.abs(w).T
+    assert (np.abs(got[0] - want) <= 4 * np.finfo(np.float32).eps * size).all()
+    for batch in (1, 2, 3, 4, 7):
+        same(small(x[:, :batch])[0], got[:, :batch])
 
 
 @each_bits

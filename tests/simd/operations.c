@@ -139,6 +139,10 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(v32_store_s14, 2 * V32_LANES,                                                                 \
               v32_store_s14((uint8_t *)out, (uint8_t *)out + V32_LANES, v32_of(in[0])), V32)                \
     OPERATION(v32_store_s8, V32_LANES, v32_store_s8((uint8_t *)out, v32_of(in[0])), V32)                    \
+    OPERATION(v32_store4_s14, 8 * V32_LANES,                                                                \
+              v32_store4_s14((uint8_t *)out, (uint8_t *)out + 4 * V32_LANES, (const v32 *)in[0]),           \
+              (4) * (V32))                                                                                  \
+    OPERATION(v32_store4_s8, 4 * V32_LANES, v32_store4_s8((uint8_t *)out, (const v32 *)in[0]), (4) * (V32)) \
     OPERATION(S8_OFFSET, 4, RESULT(S8_OFFSET))                                                              \
     OPERATION(vi32_load, V32, RESULT(vi32_load((const int32_t *)in[0])), V32)                               \
     OPERATION(vi32_store, V32, vi32_store((int32_t *)out, vi32_of(in[0])), V32)                             \

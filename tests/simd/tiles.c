@@ -29,6 +29,7 @@ static float number(void)
 typedef struct {
     const char *name;
     int number, dtype;
+    size_t lines; /* the number of lines of a tile that a row is; 0: one line */
 } kind;
 
 #ifdef LNRNN_PART_PRODUCT
@@ -109,35 +110,38 @@ static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
 #endif
 
 #ifdef LNRNN_PART_INT8
-static const kind KINDS[] = {{"i8", PRODUCT_I8, LNRNN_WEIGHT_I8}, {"i8a8", PRODUCT_I8A8, LNRNN_WEIGHT_I8A8}};
-static const product_loop *const LOOPS[] = {&i8_product, &i8a8_product};
+static const kind KINDS[] = {{"i8", PRODUCT_I8, LNRNN_WEIGHT_I8},
+                             {"i8_together", PRODUCT_I8, LNRNN_WEIGHT_I8, .lines = 1 + INT8_TILES_OF_LINES},
+                             {"i8a8", PRODUCT_I8A8, LNRNN_WEIGHT_I8A8}};
+static const product_loop *const LOOPS[] = {&i8_product, &i8_product, &i8a8_product};
 
 static const void *rows_of(const kind *of, const product_job *job)
 {
-    static quantized_row quantized[MOST_ROWS];
+    static quantized_rows quantized;
     const lnrnn_matmul m = {.dtype = of->dtype, .k = job->k, .scratch = scratch};
-    int8_quantize_rows(&m, MOST_ROWS, row, quantized);
-    return quantized;
+    int8_quantize_rows(&m, MOST_ROWS, row, &quantized);
+    if (INT8_TILES_OF_LINES && !of->lines)
+        quantized.passes = quantized.parts;
+    return &quantized;
 }
 
 static v32 defined(const kind *of, const product_job *job, const void *rows, size_t i, size_t o)
 {
-    const int parts = of->number == PRODUCT_I8 ? 2 : 1;
-    const quantized_row *const own = (const quantized_row *)rows + i;
-    int32_t sums[2][V32_LANES] = {{0}};
-    float y[V32_LANES];
-    for (int part = 0; part < parts; part++)
-        for (size_t l = 0; l < V32_LANES; l++)
-            for (size_t j = 0; j < job->k; j++) {
-                const float inverse = job->scale[o + l] > 0 ? 1 / job->scale[o + l] : 0;
-                const uint8_t byte = ((const uint8_t *)own->part[part])[j];
-                const int input = parts == 1 && S8_OFFSET == 0 ? (int8_t)byte : byte;
-                sums[part][l] += input * (int)lrintf(w[o + l][j] * inverse);
-            }
-    memcpy(y, &before[i][o], sizeof y);
-    int8_output(parts, job->add, vi32_load(sums[0]), vi32_load(sums[parts - 1]), int8_added(parts, job, o),
-                v32_load(job->scale + o) * v32_set1(own->scale), y);
-    return v32_load(y);
+    const quantized_rows *const q = rows;
+    const uint32_t *const *const part = q->part + i * (size_t)q->parts;
+    int32_t sum[V32_LANES] = {0};
+    for (size_t l = 0; l < V32_LANES; l++)
+        for (size_t j = 0; j < job->k; j++) {
+            const float inverse = job->scale[o + l] > 0 ? 1 / job->scale[o + l] : 0;
+            const uint8_t first = ((const uint8_t *)part[0])[j],
+                          second = ((const uint8_t *)part[q->parts - 1])[j];
+            const int input = q->parts == 2 ? 128 * first + second - 8192
+                              : S8_OFFSET   ? first - S8_OFFSET
+                                            : (int8_t)first;
+            sum[l] += input * (int)lrintf(w[o + l][j] * inverse);
+        }
+    const v32 scale = v32_load(job->scale + o) * v32_set1(q->scale[i]), was = v32_load(&before[i][o]);
+    return v32_fma(vi32_to_v32(vi32_load(sum)), scale, job->add ? was : v32_zero());
 }
 
 static void product(const kind *of, const lnrnn_matmul *m, size_t rows)
@@ -203,17 +207,19 @@ static void tiles(const kind *of, const product_loop *loop, size_t k, int add)
         const int first = (int)(panel_start(m.n, 1) / V32_LANES);
         for (int prefetch = PREFETCH_NONE; prefetch <= PREFETCH_ROWS; prefetch++) {
             job.prefetch = prefetch == PREFETCH_WEIGHTS;
-            if (prefetch != PREFETCH_ROWS) {
+            if (prefetch != PREFETCH_ROWS
+                && (of->number != PRODUCT_I8 || panel_count(m.n) <= INT8_ROW_PANELS)) {
                 loop->row(prefetch, vecs, &job, 0);
                 compare("row", of, &job, 1, 0, m.n);
             }
-            for (size_t height = 1; vecs <= NR_VECS && height <= loop->tile_rows; height++) {
+            const size_t each = of->lines ? of->lines : 1;
+            for (size_t height = each; vecs <= NR_VECS && height <= loop->tile_rows; height += each) {
                 loop->panel(prefetch, (int)height, vecs, &job, 0, 0);
-                compare("panel", of, &job, height, 0, m.n);
+                compare("panel", of, &job, height / each, 0, m.n);
             }
-            for (size_t height = 2; panel_count(m.n) == 2 && height <= loop->few_rows; height++) {
+            for (size_t height = 2; panel_count(m.n) == 2 && height <= loop->few_rows; height += each) {
                 loop->pair((int)height, first, vecs - first, &job, 0);
-                compare("pair", of, &job, height, 0, m.n);
+                compare("pair", of, &job, height / each, 0, m.n);
             }
         }
     }

@@ -73,11 +73,21 @@ static size_t packed_words(int dtype, size_t k)
 #endif
 }
 
-/* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs and the sums of their weights
- * follow the panels, (packed_width(n)) each. */
+/* An int8 product sums the inputs in blocks of 2048. A sum of a block of products of 14-bit and 8-bit integers fits into 32 bits. */
+enum { INT8_BLOCK_WORDS = 512 };
+
+/* Returns the number of blocks of rows of `words` words, at least 1. */
+static size_t int8_blocks(size_t words)
+{
+    return words ? (words + INT8_BLOCK_WORDS - 1) / INT8_BLOCK_WORDS : 1;
+}
+
+/* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs (packed_width(n)), and minus the sums of
+ * their weights, (blocks, packed_width(n)), follow the panels. */
 static size_t packed_size(int dtype, size_t n, size_t k)
 {
-    return packed_width(n) * (packed_words(dtype, k) + (LNRNN_PACKS_INT8(dtype) ? 2 : 0));
+    const size_t words = packed_words(dtype, k);
+    return packed_width(n) * (words + (LNRNN_PACKS_INT8(dtype) ? 1 + int8_blocks(words) : 0));
 }
 
 /* w (k), stride cs: the weights of one output. Returns word j of this output. inverse: 1 / scale, for int8. */
@@ -162,7 +172,7 @@ static float int8_scale(size_t k, const float *w, ptrdiff_t cs, float most)
     int top = 127;
     if (are_multiples(k, w, cs, most, top))
         return most / 127;
-    for (top = k <= INT32_MAX / (127 * 128) ? 128 : 126; top && !are_multiples(k, w, cs, most, top); top--)
+    for (top = 128; top && !are_multiples(k, w, cs, most, top); top--)
         ;
     return most / (float)(top ? top : 127);
 }
@@ -197,8 +207,9 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
             scale[o] = check != 0         ? NAN
                        : most < 0x1p-100f ? 0
                                           : int8_scale(k, w + (ptrdiff_t)o * rs, cs, most);
-            sums[o] = 0;
         }
+    if (int8)
+        memset(sums, 0, int8_blocks(words) * width * sizeof *sums);
     for (size_t p = 0, m; p < width; p += m) {
         m = panel_width(width - p);
         for (size_t j = 0; j < words; j++)
@@ -208,7 +219,7 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
                 *packed = o < n ? pack_word(dtype, k, w + (ptrdiff_t)o * rs, cs, j, inverse) : 0;
                 if (int8)
                     for (int b = 0; b < 4; b++)
-                        sums[o] += (int8_t)(*packed >> 8 * b);
+                        sums[j / INT8_BLOCK_WORDS * width + o] -= (int8_t)(*packed >> 8 * b);
                 packed++;
             }
     }

@@ -7,7 +7,7 @@
 /* The tile functions of one product, and their limits. */
 typedef struct {
     int number; /* PRODUCT_F32 .. */
-    /* Multiplies row 0 by vecs vectors of outputs from o on, at most four panels. */
+    /* Multiplies row 0 by vecs vectors of outputs from o on, at most four panels, INT8_ROW_PANELS with PRODUCT_I8. */
     void (*row)(int prefetch, int vecs, const product_job *job, size_t o);
     /* Multiplies 1 to tile_rows rows from r on by a panel of vecs vectors. PREFETCH_ROWS prefetches the rows of the
      * next tile, which must have as many rows. */
@@ -17,6 +17,9 @@ typedef struct {
     size_t tile_rows; /* the number of rows of the tallest tile */
     size_t few_rows;  /* 2 to few_rows rows are multiplied by two panels at a time; 0: never */
 } product_loop;
+
+/* The most panels by which a row of two parts is multiplied at a time. */
+enum { INT8_ROW_PANELS = 2 };
 
 /* few_rows of a product_loop. Instruction sets with LNRNN_FEW_COPIES have no tiles of two panels. */
 #if defined(LNRNN_FEW_COPIES) || defined(LNRNN_EMULATED)
@@ -59,6 +62,8 @@ LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job 
 LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs, const product_job *job,
                            size_t r, size_t o)
 {
+    if (product == PRODUCT_I8 && vecs > INT8_ROW_PANELS * NR_VECS)
+        return;
     /* two: the last four vectors are two panels of two (panel_width). */
     const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1;
     const tile_shape s = {.rows = 1,
@@ -159,16 +164,18 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
     }
 }
 
-/* Defines the tile functions of a product and the product_loop name_product. It is a macro, so that `number`, `most`
+/* Defines the tile functions of a product and the product_loop name_product. They are macros, so that `number`, `most`
  * and `few` are constants in these functions. */
+#define LNRNN_PRODUCT_ROW(name, number)                                              \
+    static void name##_row(int prefetch, int vecs, const product_job *job, size_t o) \
+    {                                                                                \
+        if (prefetch)                                                                \
+            product_row(number, PREFETCH_WEIGHTS, vecs, job, 0, o);                  \
+        else                                                                         \
+            product_row(number, PREFETCH_NONE, vecs, job, 0, o);                     \
+    }
 #define LNRNN_PRODUCT(name, number, most, few)                                                             \
-    static void name##_row(int prefetch, int vecs, const product_job *job, size_t o)                       \
-    {                                                                                                      \
-        if (prefetch)                                                                                      \
-            product_row(number, PREFETCH_WEIGHTS, vecs, job, 0, o);                                        \
-        else                                                                                               \
-            product_row(number, PREFETCH_NONE, vecs, job, 0, o);                                           \
-    }                                                                                                      \
+    LNRNN_PRODUCT_ROW(name, number)                                                                        \
     static void name##_panel(int prefetch, int rows, int vecs, const product_job *job, size_t r, size_t o) \
     {                                                                                                      \
         product_panel(number, most, prefetch, rows, vecs, job, r, o);                                      \
@@ -185,7 +192,9 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
 static void row_loop(const product_loop *product, const product_job *job)
 {
     const size_t count = job->p1 - job->p0, bytes = NR * job->words * sizeof(uint32_t),
-                 most = job->prefetch || !job->few_panels ? 4 : lnrnn_row_panels(*job->caches, bytes, count),
+                 most = product->number == PRODUCT_I8       ? INT8_ROW_PANELS
+                        : job->prefetch || !job->few_panels ? 4
+                                                            : lnrnn_row_panels(*job->caches, bytes, count),
                  parts = count > most ? (count + most - 1) / most : 1,
                  each = parts > 1 ? (count + parts - 1) / parts : count;
     for (size_t i = 0; i < parts; i++) {
@@ -278,8 +287,7 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
 #endif
                 int prefetch = PREFETCH_NONE;
                 const ptrdiff_t next = !spread || i == p0 || t < late || last ? 0 : on;
-                if (job->prefetch
-                    && (prefetch_panel(job, o, next ? t - late : t, tiles - late, next) || job->each_tile))
+                if (job->prefetch && prefetch_panel(job, o, next ? t - late : t, tiles - late, next))
                     prefetch = PREFETCH_WEIGHTS;
                 else if (ahead && i == p0 && t + 1 < tiles)
                     prefetch = PREFETCH_ROWS;

@@ -88,8 +88,9 @@ LNRNN_INLINE amx_job amx_panel_job(const product_job *job, size_t i, size_t *o, 
     const size_t p = job->from_end ? job->p1 - 1 - i : job->p0 + i,
                  m = panel_start(job->n, p + 1) - panel_start(job->n, p);
     *o = panel_start(job->n, p), *vecs = (int)(m / V32_LANES);
-    return (amx_job){
-        .w = job->w + *o * job->words, .panel = (ptrdiff_t)(m * sizeof(uint32_t)), .words = job->words};
+    return (amx_job){.w = job->w + *o * job->words + job->first * m,
+                     .panel = (ptrdiff_t)(m * sizeof(uint32_t)),
+                     .words = job->end - job->first};
 }
 
 #ifdef LNRNN_PART_BF16
@@ -141,10 +142,11 @@ LNRNN_OUTLINE void int8_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(1, matrices, vecs, t, b);
 }
 
-/* a: quantized rows with `parts` parts, rows <= INT8_ROWS -> job->c. Blocks of rows have equal heights, so the last
- * block may overlap the block before it. The outputs of rows in both blocks are written once. */
-static void int8_amx_loop(const product_job *job, int parts, size_t rows, const quantized_row *a)
+/* q: quantized rows, rows <= INT8_ROWS -> job->c. Blocks of rows have equal heights, so the last block may overlap the block
+ * before it. The outputs of rows in both blocks are written once. */
+static void int8_amx_loop(const product_job *job, size_t rows, const quantized_rows *q)
 {
+    const int parts = q->parts;
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
     int32_t sums[TILE_HEIGHT * 2 * NR] __attribute__((aligned(64)));
     lnrnn_tiles t;
@@ -156,12 +158,13 @@ static void int8_amx_loop(const product_job *job, int parts, size_t rows, const 
             int vecs;
             amx_job b = amx_panel_job(job, i, &o, &vecs);
             const size_t row = (size_t)parts * (size_t)vecs * V32_LANES; /* the number of sums of a row */
-            b.a[0] = a[r].part[0], b.a[1] = a[r].part[1];
+            for (int part = 0; part < parts; part++)
+                b.a[part] = q->part[r * (size_t)parts + (size_t)part] + job->first;
             b.as = (ptrdiff_t)((size_t)parts * int8_part_bytes(job->k));
             b.c[0] = sums, b.c[1] = sums + vecs * V32_LANES, b.cs = (ptrdiff_t)(row * sizeof *sums);
             b.prefetch = job->prefetch && k == 0;
             int8_panel(parts, vecs, &t, b);
-            int8_outputs(parts, (int)(height - had), vecs, job, r + had, o, sums + had * row);
+            int8_stored_outputs(parts, (int)(height - had), vecs, job, r + had, o, sums + had * row);
         }
     tiles_end(&t);
 }
@@ -169,12 +172,13 @@ static void int8_amx_loop(const product_job *job, int parts, size_t rows, const 
 /* As matmul_f32 (product_f32.h), with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
-    quantized_row quantized[INT8_ROWS];
-    product_job job = product_job_of(m, quantized, c, cs);
+    quantized_rows quantized;
+    product_job job = product_job_of(m, &quantized, c, cs);
     for (size_t r = 0; r < rows; r += INT8_ROWS, job.c += INT8_ROWS * cs) {
         const size_t some = rows - r < INT8_ROWS ? rows - r : INT8_ROWS;
-        int8_quantize_rows(m, some, a + r, quantized);
-        int8_amx_loop(&job, m->dtype == LNRNN_WEIGHT_I8 ? 2 : 1, some, quantized);
+        int8_quantize_rows(m, some, a + r, &quantized);
+        for (size_t b = 0; int8_block(m, &job, b); b++)
+            int8_amx_loop(&job, some, &quantized);
     }
 }
 #endif

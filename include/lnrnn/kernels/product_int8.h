@@ -1,4 +1,7 @@
-/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums to floats. */
+/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums to floats.
+ *
+ * A line is a part of a row. Of rows with two parts, few are multiplied as twice as many lines, which read the weights once. With more
+ * rows, a tile has a line of each row. It multiplies the first parts, multiplies the sums by 128, and goes on with the second parts. */
 #ifndef LNRNN_PRODUCT_INT8_H
 #define LNRNN_PRODUCT_INT8_H
 
@@ -9,9 +12,22 @@
 #include "lnrnn/kernels/row_pairs.h"
 #endif
 
-/* Adds to acc (rows * parts, vecs) the products of words first .. end - 1 of the rows a with the weights at output o. */
-LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_job *job,
-                            const quantized_row *a, size_t o, size_t first, size_t end,
+/* INT8_TILES_OF_LINES: both products share tiles. Where dot4 and dot4_s8 are different instructions, each has its own. */
+#if S8_OFFSET == 0 && defined(LNRNN_OWN_DOT4)
+#define LNRNN_TWO_DOT4
+enum { INT8_TILES_OF_LINES = 0 };
+#else
+enum { INT8_TILES_OF_LINES = 1 };
+#endif
+
+LNRNN_INLINE vi32 int8_dot(const int product, vi32 sum, uint32_t a, const uint32_t *words)
+{
+    return product == PRODUCT_I8 ? vi32_dot4(sum, a, words) : vi32_dot4_s8(sum, a, words);
+}
+
+/* Adds to acc (lines, vecs) the products of words first .. end - 1 of the lines a with the weights at output o. */
+LNRNN_INLINE void int8_sums(const int product, const int lines, const tile_shape s, const product_job *job,
+                            const uint32_t *const *a, size_t o, size_t first, size_t end,
                             vi32 (*acc)[TILE_MOST_VECS])
 {
     const int vecs = tile_vecs(s);
@@ -21,72 +37,94 @@ LNRNN_INLINE void int8_sums(const int parts, const tile_shape s, const product_j
             const uint32_t *const p = tile_weights(s, job, o, v, j);
             w[v] = keep_words(p, 1);
             tile_prefetch(s, job, p, v, j, 0);
+            if (lines <= 2) /* so that the words need few registers */
+                LNRNN_FOR_EACH (i, lines)
+                    acc[i][v] = int8_dot(product, acc[i][v], a[i][j], address_of_words(&w[v]));
         }
-        if (parts == 2)
-            LNRNN_FOR_EACH (part, 2)
-                LNRNN_FOR_EACH (i, s.rows)
-                    LNRNN_FOR_EACH (v, vecs)
-                        acc[2 * i + part][v] =
-                            vi32_dot4(acc[2 * i + part][v], a[i].part[part][j], address_of_words(&w[v]));
-        else
-            LNRNN_FOR_EACH (i, s.rows)
+        if (lines > 2)
+            LNRNN_FOR_EACH (i, lines)
                 LNRNN_FOR_EACH (v, vecs)
-                    acc[i][v] = vi32_dot4_s8(acc[i][v], a[i].part[0][j], address_of_words(&w[v]));
+                    acc[i][v] = int8_dot(product, acc[i][v], a[i][j], address_of_words(&w[v]));
     }
 }
 
-/* Computes a tile. acc has `lines` rows of sums, one per part of a row of activations. The sums go through memory to int8_outputs.
- * That function is not inlined, because it would be most of the code of each tile. */
+/* Computes a tile. Each row of a tile of PRODUCT_I8 is two lines. The rows of other tiles are lines: one of each row of activations, or,
+ * if quantized_rows.passes is 1, all lines of these rows. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
-    const int parts = product == PRODUCT_I8 ? 2 : 1, vecs = tile_vecs(s), lines = s.rows * parts;
-    const quantized_row *const a = (const quantized_row *)job->a + r;
+    const quantized_rows *const q = job->a;
+    const int pairs = product == PRODUCT_I8, lines = pairs ? 2 * s.rows : s.rows, vecs = tile_vecs(s);
+    const int passes = pairs || !INT8_TILES_OF_LINES ? 1 : q->passes,
+              parts = INT8_TILES_OF_LINES ? q->parts : 1 + pairs, each = pairs ? 2 : parts / passes;
+    const uint32_t *const *part = q->part + r * (size_t)(pairs ? 2 : passes);
     vi32 acc[MR][TILE_MOST_VECS];
-    LNRNN_FOR_EACH (i, lines)
-        LNRNN_FOR_EACH (v, vecs)
-            acc[i][v] = vi32_zero();
-    size_t done = 0;
-#ifdef LNRNN_BLOCKS
-    if (lines >= 4) {
+    LNRNN_FOR_EACH (v, vecs) {
+        const vi32 start = int8_start(parts, job, o + (size_t)v * V32_LANES);
+        LNRNN_FOR_EACH (i, lines)
+            acc[i][v] = i % 2 && each == 2 ? vi32_zero() : start;
+    }
+    for (int pass = 0;; part++) {
         const uint32_t *line[MR];
         LNRNN_FOR_EACH (i, lines)
-            line[i] = a[i / parts].part[i % parts];
-        tile_shape of_lines = s;
-        of_lines.rows = lines;
-        done = pair_sums(of_lines, job, line, o, acc);
-    }
+            line[i] = part[i * passes];
+        size_t done = job->first;
+#ifdef LNRNN_BLOCKS
+        if (lines >= 4)
+            done = pair_sums(s, job, line, o, acc);
 #endif
-    int8_sums(parts, s, job, a, o, done, job->words, acc);
-    if (s.rows == 1 && S8_OFFSET != 0) { /* one row would take a twentieth longer with sums in memory */
-        float *const c = tile_outputs(job, r, o);
-        LNRNN_FOR_EACH (v, vecs) {
-            const size_t at = o + (size_t)v * V32_LANES;
-            int8_output(parts, job->add, acc[0][v], acc[parts - 1][v], int8_added(parts, job, at),
-                        v32_load(job->scale + at) * v32_set1(a->scale), c + v * V32_LANES);
-        }
-        return;
+        int8_sums(product, lines, s, job, line, o, done, job->end, acc);
+        if (++pass == passes)
+            break;
+        LNRNN_FOR_EACH (i, lines)
+            LNRNN_FOR_EACH (v, vecs)
+                acc[i][v] = acc[i][v] << 7;
     }
+#if S8_OFFSET != 0
+    if (each == 1)
+        int8_outputs(lines, vecs, job, r, o, acc);
+    else if (lines % 2 == 0) {
+        LNRNN_FOR_EACH (i, lines / 2)
+            LNRNN_FOR_EACH (v, vecs)
+                acc[i][v] = (acc[2 * i][v] << 7) + acc[2 * i + 1][v];
+        int8_outputs(lines / 2, vecs, job, r, o, acc);
+    }
+#else /* through memory, and not inlined, because it would be most of the code of each tile */
     int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* enough for MR = 8 lines */
     LNRNN_FOR_EACH (i, lines)
         LNRNN_FOR_EACH (v, vecs)
             vi32_store(sums + (i * vecs + v) * V32_LANES, acc[i][v]);
-    int8_outputs(parts, s.rows, vecs, job, r, o, sums);
+    int8_stored_outputs(each, lines / each, vecs, job, r, o, sums);
+#endif
 }
 
+/* Few lines are multiplied by two panels at a time, to hide latencies, only if there are dot product instructions (S8_OFFSET). */
+enum { INT8_FEW_LINES = S8_OFFSET ? MR_S8 / 2 : 0 };
+LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, INT8_FEW_LINES)
+#ifdef LNRNN_TWO_DOT4
 LNRNN_PRODUCT(i8, PRODUCT_I8, MR / 2, 0)
-/* Few rows are multiplied by two panels at a time, to hide latencies, only if there are dot product instructions (S8_OFFSET). */
-LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, S8_OFFSET ? MR_S8 / 2 : 0)
+#else
+LNRNN_PRODUCT_ROW(i8, PRODUCT_I8)
+static const product_loop i8_product = {PRODUCT_I8, i8_row, i8a8_panel, i8a8_pair, MR_S8, INT8_FEW_LINES};
+#endif
 
 /* As matmul_f32 (product_f32.h), with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
-    quantized_row quantized[INT8_ROWS];
-    product_job job = product_job_of(m, quantized, c, cs);
-    job.each_tile = NR * job.words * sizeof(uint32_t) > m->caches->l1 / 2;
+    quantized_rows quantized;
+    product_job job = product_job_of(m, &quantized, c, cs);
+    const product_loop *const product = m->dtype == LNRNN_WEIGHT_I8 ? &i8_product : &i8a8_product;
     for (size_t r = 0; r < rows; r += INT8_ROWS, job.c += INT8_ROWS * cs) {
         const size_t some = rows - r < INT8_ROWS ? rows - r : INT8_ROWS;
-        int8_quantize_rows(m, some, a + r, quantized);
-        panel_loop(m->dtype == LNRNN_WEIGHT_I8 ? &i8_product : &i8a8_product, some, &job);
+        int8_quantize_rows(m, some, a + r, &quantized);
+        size_t lines = some;
+        if (INT8_TILES_OF_LINES && some > 1 && quantized.parts == 2) {
+            if (2 * some <= MR_S8)
+                lines = 2 * some;
+            else
+                quantized.passes = 2;
+        }
+        for (size_t b = 0; int8_block(m, &job, b); b++)
+            panel_loop(product, lines, &job);
     }
 }
 

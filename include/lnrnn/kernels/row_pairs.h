@@ -7,14 +7,14 @@
 #include "lnrnn/simd/units.h"
 
 /* row: s.rows pointers to the words of a row, s.rows >= 4. Adds the products of the rows with the panel at output o
- * to acc (rows, vecs). Returns the number of words that were multiplied: all, or all but the last. An odd last row is
+ * to acc (rows, vecs). Returns the first word of this pass that was not multiplied: the end, or the last word. An odd last row is
  * multiplied by dot products, whose sums have the same bits. */
 LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const uint32_t *const *row,
                               size_t o, vsum (*acc)[TILE_MOST_VECS])
 {
     const int vecs = tile_vecs(s), last = s.rows - 1;
     const ptrdiff_t word = (ptrdiff_t)vecs * V32_LANES;
-    const uint32_t *w = job->w + o * job->words;
+    const uint32_t *w = job->w + o * job->words + job->first * (size_t)word;
     const uint32_t *a[MR]; /* a copy in registers: after LNRNN_LOADS_STAY, `row` would be loaded again */
     LNRNN_FOR_EACH (i, s.rows)
         a[i] = row[i];
@@ -23,9 +23,8 @@ LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const 
         LNRNN_FOR_EACH (v, vecs)
             LNRNN_FOR_EACH (h, 2)
                 c[i][v][h] = vsum_half(acc[2 * i][v], acc[2 * i + 1][v], h);
-    const size_t words = job->words / 2 * 2;
-    size_t j = 0;
-    for (; j < words; j += 2, w += 2 * word) {
+    size_t j = job->first;
+    for (; j + 2 <= job->end; j += 2, w += 2 * word) {
         vblock pairs[MR / 2];
         LNRNN_FOR_EACH (i, s.rows / 2)
             pairs[i] = block_of_rows(a[2 * i] + j, a[2 * i + 1] + j);

@@ -19,8 +19,8 @@ enum {
     PRODUCT_BF16,        /* bfloat16 weights are converted to float32 */
     PRODUCT_F32_COLUMNS, /* the rows are transposed: (k, rows), row stride job->columns */
     PRODUCT_DOT2,        /* rows are pointers to bfloat16: bf16_rows.h */
-    PRODUCT_I8,          /* rows are an array of quantized_row with two parts: int8_rows.h */
-    PRODUCT_I8A8         /* rows are an array of quantized_row with one part */
+    PRODUCT_I8,          /* rows are quantized_rows with two parts: int8_rows.h */
+    PRODUCT_I8A8         /* rows are quantized_rows with one part */
 };
 
 /* NONE: a tile prefetches nothing. WEIGHTS: the weights that follow. ROWS: the rows of the next tile. */
@@ -47,7 +47,7 @@ LNRNN_INLINE int tile_vecs(tile_shape s) { return s.whole * NR_VECS + s.narrow *
 typedef struct {
     size_t k, words;   /* the numbers of inputs, of words per output */
     size_t n, p0, p1;  /* the number of outputs; panels p0 .. p1 - 1 are computed */
-    size_t first, end; /* the words of this pass; with float32 a product may have several passes */
+    size_t first, end; /* the words of this pass; with float32 or int8 a product may have several passes */
     const void *a;     /* the rows, as PRODUCT_F32 .. describe */
     const uint32_t *w; /* packed (n, k) */
     float *c;          /* (rows, packed_width(n)), row stride cs */
@@ -55,7 +55,6 @@ typedef struct {
     ptrdiff_t columns; /* PRODUCT_F32_COLUMNS: row stride of the rows */
     int add;           /* LNRNN_ADD_NOT .. */
     int prefetch;      /* prefetch weights, because they do not stay in L2 */
-    int each_tile;     /* each tile prefetches its panel, because panels do not stay in L1 */
     int from_end;      /* compute the last panel first */
     int few_panels;    /* lnrnn_row_panels limits the panels of a product of one row */
     /* PREFETCH_WEIGHTS with several rows: a tile that reads word j prefetches w + ahead + j * pace. */
@@ -63,7 +62,7 @@ typedef struct {
     size_t pace;
     const lnrnn_caches *caches;
     const float *scale;  /* int8: (n), scales of the outputs */
-    const int32_t *sums; /* int8: (n), sums of the outputs' weights */
+    const int32_t *sums; /* int8: (n), minus the sums of the outputs' weights in this pass */
 } product_job;
 
 LNRNN_INLINE product_job product_job_of(const lnrnn_matmul *m, const void *a, float *c, ptrdiff_t cs)

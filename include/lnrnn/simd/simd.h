@@ -47,6 +47,7 @@
  *           store_s14(high, low, v)   n = to_vi32(v), -8192 .. 8191: writes to high the upper 7 bits of
  *                             n + 8192, LANES bytes, and to low the lower 7; any bytes for a NaN
  *           store_s8(p, v)    n = to_vi32(v), -127 .. 127: LANES bytes n + S8_OFFSET
+ *           store4_s14(high, low, v)  store4_s8(p, v)   the same for the four vectors at v
  *
  *   (vi32)  zero()
  *           load(p)  store(p, v)   LANES integers, any alignment
@@ -185,6 +186,20 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
 #ifndef LNRNN_OWN_DOT4
 /* dot4_s8 computes dot4 too, because bytes 0 .. 127 are the same signed and unsigned. */
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
+#endif
+
+#ifndef LNRNN_OWN_STORE4
+LNRNN_INLINE void v32_store4_s14(uint8_t *high, uint8_t *low, const v32 *v)
+{
+    LNRNN_FOR_EACH (i, 4)
+        v32_store_s14(high + i * V32_LANES, low + i * V32_LANES, v[i]);
+}
+
+LNRNN_INLINE void v32_store4_s8(uint8_t *p, const v32 *v)
+{
+    LNRNN_FOR_EACH (i, 4)
+        v32_store_s8(p + i * V32_LANES, v[i]);
+}
 #endif
 
 #ifndef LNRNN_OWN_SCALE
