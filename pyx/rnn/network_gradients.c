@@ -35,7 +35,7 @@ static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, i
     for (size_t k = 0; k < line_count(n); k++) {
         const lnrnn_rnn_config *const c = &n->config[k];
         const lnrnn_array *const own = arrays + k * count;
-        lnrnn_backward_weights w = {NULL};
+        lnrnn_backward_weights w = {0};
         const size_t parts = c->num_heads > 1 || c->reset_before ? c->num_gates * c->num_heads : 1;
         w.w_hh_t = transposed(own[1].data, parts, c->outputs / parts, c->head_units, memory, &bytes);
         if (c->projection)

@@ -18,14 +18,14 @@
 #ifdef LNRNN_PART_PRODUCT
 #define LNRNN_PACKS_F32(dtype) ((dtype) == LNRNN_WEIGHT_F32)
 #else
-#define LNRNN_PACKS_F32(dtype) 0
+#define LNRNN_PACKS_F32(dtype) ((void)(dtype), 0)
 #endif
 #ifndef LNRNN_PART_INT8
-#define LNRNN_PACKS_INT8(dtype) 0
+#define LNRNN_PACKS_INT8(dtype) ((void)(dtype), 0)
 #elif defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_BF16)
 #define LNRNN_PACKS_INT8(dtype) lnrnn_is_int8(dtype)
 #else
-#define LNRNN_PACKS_INT8(dtype) 1
+#define LNRNN_PACKS_INT8(dtype) ((void)(dtype), 1)
 #endif
 
 /* The number of outputs of a whole panel. */
