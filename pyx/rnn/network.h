@@ -73,8 +73,6 @@ typedef struct {
     int training;         /* `training` of each line is set; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
     int threads;
-    size_t
-        turn; /* the number of steps of the calls before with this structure, added by lnrnn_network_plan */
     double part; /* part and resumed as in lnrnn_rnn_call */
     int resumed;
     /* (the number of floats that lnrnn_network_plan returns). Keep the values until a call returns 1. */
