@@ -35,11 +35,6 @@ static void forward_group(void *ctx, size_t group, int worker, int64_t *left)
                         group_positions(r) + group, SIZE_MAX, left);
 }
 
-static double call_cost(const lnrnn_rnn_call *r)
-{
-    return all_steps_cost(r, r->config->D + r->config->head_units);
-}
-
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
 {
     LNRNN_DEFAULT_FLOATS;
@@ -49,12 +44,13 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
         memset(positions, 0, p->groups * sizeof *positions);
     if (p->divide_units)
         return lnrnn_forward_split(r);
+    const double cost = all_steps_cost(r, r->config->D + r->config->head_units);
     if (p->groups == 1 && !r->resumed
-        && (r->part <= 0 || call_cost(r) <= r->part)) { /* a short call need not divide tasks */
+        && (r->part <= 0 || cost <= r->part)) { /* a short call need not divide tasks */
         int64_t left = INT64_MAX;
         forward_group((void *)r, 0, 0, &left);
         return 1;
     }
-    return lnrnn_limited_tasks(p->groups, lnrnn_threads_now(p), positions, call_cost(r), r->part,
-                               forward_group, (void *)r);
+    return lnrnn_limited_tasks(p->groups, lnrnn_threads_now(p), positions, cost, r->part, forward_group,
+                               (void *)r);
 }

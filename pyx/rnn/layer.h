@@ -171,7 +171,6 @@ typedef struct {
     /* (B), longest first; no two rows write the same state or the same steps of y. With statistics of the batch
      * all rows have the same start. */
     const lnrnn_row *rows;
-    size_t turn;          /* added to the number of a step to choose in which order the step reads weights */
     size_t last_step_end; /* the largest start + length in all calls with this plan; SIZE_MAX: unknown */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
     int64_t *count; /* (T): the number of active rows, written; NULL: no batch norm in training */

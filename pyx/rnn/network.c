@@ -107,7 +107,6 @@ static void describe_lines(lnrnn_network_call *n)
                               .w_hh = n->network->weights[k].hh,
                               .w_hr = n->network->weights[k].hr,
                               .rows = n->rows,
-                              .turn = n->turn,
                               .last_step_end = last_step_end};
         if (n->training) {
             const lnrnn_line_training *const training = &n->line[k].training;
@@ -123,7 +122,6 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     const size_t lines = line_count(n);
     size_t floats = 0;
     describe_lines(n);
-    n->turn += n->steps;
     n->wave = (lnrnn_wavefront){.line = n->line, .layers = net->layers, .directions = net->directions};
     n->side_by_side = !n->training && lnrnn_wavefront_plan(&n->wave, n->threads);
     n->pointed = 0;

@@ -72,7 +72,6 @@ typedef struct {
     int training;         /* `training` of each line is set; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
     int threads;
-    size_t turn; /* lnrnn_network_plan adds the number of steps of its call */
     double part; /* part and resumed as in lnrnn_rnn_call */
     int resumed;
     /* (the number of floats that lnrnn_network_plan returns). Keep the values until a call returns 1. */

@@ -100,8 +100,7 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
     } pieces[] = {{before, one ? end : n, p0, p0 + (cut || one)},
                   {0, n, u->rest ? end_of_whole(s, u->outputs, p0 + cut, p1) : p0 + cut, p1},
                   {0, end, p1, p1 + !one}};
-    const int whole = !before && !end; /* only the piece in the middle has rows */
-    for (int i = whole; i < 3 - whole; i++) {
+    for (int i = 0; i < 3; i++) {
         const int k = u->from_end ? 2 - i : i;
         const size_t row = pieces[k].row;
         panels_product(s, u, pieces[k].end - row, rows + row, pieces[k].p0, pieces[k].p1,
@@ -183,7 +182,7 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
     const size_t units = c->head_units, N = gates * units, words = product->size(c->dtype, N, units);
     const int direct = c->num_heads == 1;
     const ptrdiff_t as = s->cell.as, wide = direct ? as : (ptrdiff_t)product->width(N);
-    const int from_end = reads_from_end(r, s->t);
+    const int from_end = (int)(((size_t)r->rows[0].start + s->t) % 2);
     for (size_t k = 0; k < c->num_heads; k++) {
         const size_t head = from_end ? c->num_heads - 1 - k : k, first = gate * c->H + head * units;
         const lnrnn_matmul m = {.dtype = c->dtype,
@@ -214,6 +213,8 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
     }
 }
 
+/* Alternate steps traverse W_hh backwards. When W_hh exceeds the cache, the panels read last are still
+ * cached, so they are read first next time. */
 void lnrnn_hidden_product(lnrnn_step *s, int add)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -226,7 +227,7 @@ void lnrnn_hidden_product(lnrnn_step *s, int add)
                           .w = r->w_hh,
                           .inner = r->config->inner_hh,
                           .add = add,
-                          .from_end = reads_from_end(r, s->t),
+                          .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2),
                           .ahead = s->ahead.w && s->t < s->ahead_end ? &s->ahead : NULL};
     for (size_t i = 0; i < s->active; i += TILE)
         product(s, &w_hh, s->active - i < TILE ? s->active - i : TILE, s->recurrent + i,
@@ -246,7 +247,7 @@ void lnrnn_projection(const lnrnn_step *s)
                             .w = r->w_hr,
                             .p1 = p->product->panels(P),
                             .add = LNRNN_ADD_NOT,
-                            .from_end = reads_from_end(r, s->t),
+                            .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2),
                             .caches = &p->caches,
                             .scratch = s->packed};
     for (size_t i = 0; i < s->cell.n; i += TILE) {

@@ -72,13 +72,6 @@ static inline size_t c_at(const lnrnn_rnn_call *r, size_t i)
     return (size_t)r->rows[i].state * r->config->C;
 }
 
-/* Returns 1 if step t reads weights from the last panel to the first. Alternate steps do, also from one call to the next. When
- * weights exceed the cache, the panels read last are still cached, so they are read first next time. */
-static inline int reads_from_end(const lnrnn_rnn_call *r, size_t t)
-{
-    return (int)(((size_t)r->rows[0].start + r->turn + t) % 2);
-}
-
 static inline const float *x_row(const lnrnn_rnn_call *r, size_t i, size_t t)
 {
     return r->x + at_step(r, i, t) * r->xt + r->rows[i].sequence * r->xb;

@@ -15,7 +15,6 @@ struct lnrnn_workspace {
         void *at;
         size_t bytes;
     } block[BLOCKS];
-    size_t turn; /* of the next call */
 };
 
 /* Resets divide a sequence into parts. Each part is a row with its own state. The parts of a sequence have
@@ -214,19 +213,13 @@ static lnrnn_status run(call_memory *m, char *message)
         return lnrnn_fail(
             message, LNRNN_TOO_LONG, "sequence %lld has %lld steps, but statistics are known for %lld only",
             (long long)m->rows->sequence, (long long)m->rows->length, (long long)n->refused_from);
-    lnrnn_network_call call = {.network = n,
-                               .line = m->lines,
-                               .steps = s->steps,
-                               .sequences = B,
-                               .x = s->x,
-                               .y = s->y,
-                               .turn = m->workspace->turn};
+    lnrnn_network_call call = {
+        .network = n, .line = m->lines, .steps = s->steps, .sequences = B, .x = s->x, .y = s->y};
     lnrnn_network_lay_out(&call, s->batch_first);
     call.rows = m->rows, call.B = call.states = m->parts;
     call.h0 = m->states[0], call.c0 = m->states[1], call.hn = m->states[2], call.cn = m->states[3];
     call.threads = s->threads ? s->threads : lnrnn_get_num_threads();
     const size_t floats = lnrnn_network_plan(&call);
-    m->workspace->turn = call.turn;
     call.scratch = reserve(m->workspace, SCRATCH, floats * sizeof(float));
     if (!call.scratch)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a call on %zu sequences", B);

@@ -60,7 +60,7 @@ static void separate_product(lnrnn_step *s)
  * before read last, which are still in L1. */
 static void both_products(lnrnn_step *s)
 {
-    const int back = reads_from_end(s->r, s->t);
+    const int back = (int)((size_t)s->r->rows[0].start % 2);
     if (!back)
         lnrnn_input_product(s, s->active, 0, 0);
     separate_product(s);

@@ -85,17 +85,6 @@ def test_direct_training_has_the_bits_of_other_training(data):
     assert list(grads) == list(rnn.parameters())
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_consecutive_calls_have_the_same_bits(rng, steps):
-    """Alternate steps read the weights in opposite orders, also from one call to the next."""
-    for variant in VARIANTS.values():
-        rnn, x = network(D, 4 * H, trained=4, **variant), normal(rng, steps, 2, D)
-        first, *others = ([y, *parts(rnn, h)] for y, h in (rnn(x) for _ in range(3)))
-        for other in others:
-            for a, b in zip(first, other, strict=True):
-                same(a, b)
-
-
 def test_an_array_of_a_subclass_gives_plain_arrays(rng):
     rnn, x = network(D, H), normal(rng, 4, 3, D)
     y = rnn(x.view(Kind))[0]
