@@ -137,7 +137,7 @@ LNRNN_INLINE real T(total_of_2)(const vreal *a) { return v_sum(a[0] + a[1]); }
 LNRNN_INLINE real T(total_of_4)(const vreal *a) { return v_sum(T(lanes_of_4)(a)); }
 
 /* partial (n): sums of a few values in real. Adds them to total (n), sums in double, and clears partial. */
-LNRNN_OUTLINE void T(flush)(size_t n, real *restrict partial, double *restrict total)
+LNRNN_INLINE void T(flush)(size_t n, real *partial, double *total)
 {
     LNRNN_VECTORISED
     for (size_t i = 0; i < n; i++) {
