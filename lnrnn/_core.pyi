@@ -159,6 +159,9 @@ def use_torch(
     forward_ad: dict[str, Any],
     exchange_api: Any,
 ) -> None: ...
+
+STEP_WAYS: tuple[int, int, int, int, int, int]  # NOTHING, NONE, ONE, TWO, PAIR, WAYS
+
 def quick_call(module: Any, x: Any, state: Any) -> Any: ...
 def quick_step(forward: Any, arguments: tuple[Any, ...]) -> Any: ...
 

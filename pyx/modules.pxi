@@ -1,8 +1,9 @@
 # Calls of torch modules that lnrnn computes. These functions decide in one call from Python how a call is computed.
 
-# The arguments of a step after x: `Form.way` in lnrnn/torch/custom_mapping.py has these numbers.
+# The arguments of a step after x.
 cdef enum:
     NOTHING, NONE, ONE, TWO, PAIR, WAYS
+STEP_WAYS = (NOTHING, NONE, ONE, TWO, PAIR, WAYS)
 
 
 cdef bint is_small(x, tuple small, dict parameters) except *:

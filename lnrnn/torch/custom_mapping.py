@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import _core
 from ..importers.running import Leaf
 from ..importers.torch_weights import convert_torch
 from ..rnn.architecture import Architecture
 
 Tensor = torch.Tensor
+NOTHING, NONE, ONE, TWO, PAIR, WAYS = _core.STEP_WAYS
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ class Form:
     def way(self) -> int:
         """The bit of this form in the `_ways` of a Forward; 0 if `quick_step` does not know it."""
         place = 0 if self.step == 2 else None
-        if not self.step or self.result not in (Leaf(0, place), (Leaf(0, place), Leaf(1, place))):
+        one, two = Leaf(0, place), (Leaf(0, place), Leaf(1, place))
+        if not self.step or self.result not in (one, two):
             return 0
-        known = (), (None,), (Leaf(0, place),), (Leaf(0, place), Leaf(1, place))
+        known = {NOTHING: (), NONE: (None,), ONE: (one,), TWO: two}
         # Other states are a pair in one argument, which may be a list.
-        number = known.index(self.states) if self.states in known else 4
-        return 1 << number << (0 if self.step == 2 else 5)
+        number = next((n for n, states in known.items() if states == self.states), PAIR)
+        return 1 << number << (0 if self.step == 2 else WAYS)
 
 
 def signature(value: Any) -> Any:

@@ -29,7 +29,7 @@ from ..rnn.network import architecture
 from . import operator
 from .common import other_system
 from .custom_checks import Differs, compare
-from .custom_mapping import Form, Recipe, built, collect, recipes, signature
+from .custom_mapping import WAYS, Form, Recipe, built, collect, recipes, signature
 from .custom_settings import BYTES, Settings
 from .freshness import seen
 from .kept import Keeping, arrays, in_use, keep, made, pack_again
@@ -64,7 +64,7 @@ class Forward:
         # The forms of steps that `quick_step` computes, and a bit more for every cell; 0 for sequences.
         # Two forms may have one bit.
         ways = sum({form.way for form in forms}) if trains and self._settings.simple else 0
-        self._ways = ways + (1 << 10) if forms[0].step else 0
+        self._ways = ways + (1 << 2 * WAYS) if forms[0].step else 0
         self._forget()
 
     @property
