@@ -432,6 +432,7 @@ TESTED = {
     *(f"v32_{name}" for name in (*CHOSEN, "sqrt", "round", "to_vi32", "of_bits", "scale", "lookup16")),
     *(f"v32_{name}" for name in ("abs", "copysign", "select_lt", "bf16_pair")),
     *(f"v32_{name}" for name in ("prefetch", "prefetch_l2", "larger", "largest", "store_s14", "store_s8")),
+    *(f"v32_{name}" for name in ("store4_s14", "store4_s8")),
     *(f"vi32_{name}" for name in ("zero", "load", "store", "dot4", "dot4_s8", "to_v32")),
     *(f"v32_{way}_{kind}" for way in ("from", "to") for kind in SHORT),
     *(spelling.format(kind) for spelling in ("{}_to_float", "float_to_{}") for kind in SHORT),
