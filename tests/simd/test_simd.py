@@ -320,11 +320,11 @@ def padded(unit, x):
     return np.append(x, np.zeros(-len(x) % (4 * unit.lanes["v32"]), x.dtype))
 
 
-@pytest.mark.parametrize("vectors", [1, 4])
+@pytest.mark.parametrize("at_a_time", [1, 4])
 @pytest.mark.parametrize("bits", [14, 8])
-def test_stores_of_integers_write_only_their_bytes(unit, rng, bits, vectors):
+def test_stores_of_integers_write_only_their_bytes(unit, rng, bits, at_a_time):
     """Ties go to even. A NaN may become any bytes, but does not change other bytes."""
-    lanes, name = vectors * unit.lanes["v32"], f"v32_store{vectors if vectors > 1 else ''}_s{bits}"
+    lanes, name = at_a_time * unit.lanes["v32"], f"v32_store{'4' if at_a_time == 4 else ''}_s{bits}"
     x = padded(unit, nearest_integers(rng, 2 ** (bits - 1) - 1))
     n = np.rint(x).astype(np.int32).reshape(-1, 1, lanes)
     want = np.concatenate([n + 8192 >> 7, n + 8192 & 127], 1) if bits == 14 else n + offset(unit)
@@ -432,6 +432,7 @@ TESTED = {
     *(f"v32_{name}" for name in (*CHOSEN, "sqrt", "round", "to_vi32", "of_bits", "scale", "lookup16")),
     *(f"v32_{name}" for name in ("abs", "copysign", "select_lt", "bf16_pair")),
     *(f"v32_{name}" for name in ("prefetch", "prefetch_l2", "larger", "largest", "store_s14", "store_s8")),
+    *(f"v32_{name}" for name in ("store4_s14", "store4_s8")),
     *(f"vi32_{name}" for name in ("zero", "load", "store", "dot4", "dot4_s8", "to_v32")),
     *(f"v32_{way}_{kind}" for way in ("from", "to") for kind in SHORT),
     *(spelling.format(kind) for spelling in ("{}_to_float", "float_to_{}") for kind in SHORT),

@@ -164,31 +164,26 @@ LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
 }
 
 #define LNRNN_OWN_STORE4
-/* n: four vectors of numbers of 16 bits, as packs writes them from two. Returns the bytes in order. */
-LNRNN_INLINE void bytes_in_order(uint8_t *p, __m512i n)
-{
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, n));
-}
-
-LNRNN_INLINE __m512i two_to_16_bits(const v32 *v)
-{
-    return _mm512_packs_epi32((__m512i)v32_to_vi32(v[0]), (__m512i)v32_to_vi32(v[1]));
-}
+/* The integers of two vectors in 16 bits, in the order of packs. */
+#define IN_16_BITS(v) _mm512_packs_epi32((__m512i)v32_to_vi32((v)[0]), (__m512i)v32_to_vi32((v)[1]))
+/* Stores n, the bytes of four vectors in the order of packs of packs, in the order of the vectors. */
+#define STORE_IN_ORDER(p, n)                         \
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi32( \
+                               _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), n))
 
 LNRNN_INLINE void v32_store4_s14(uint8_t *high, uint8_t *low, const v32 *v)
 {
     const __m512i offset = _mm512_set1_epi16(8192), seven = _mm512_set1_epi16(127);
-    const __m512i a = _mm512_add_epi16(two_to_16_bits(v), offset),
-                  b = _mm512_add_epi16(two_to_16_bits(v + 2), offset);
-    bytes_in_order(high, _mm512_packus_epi16(_mm512_srli_epi16(a, 7), _mm512_srli_epi16(b, 7)));
-    bytes_in_order(low, _mm512_packus_epi16(_mm512_and_si512(a, seven), _mm512_and_si512(b, seven)));
+    const __m512i a = _mm512_add_epi16(IN_16_BITS(v), offset),
+                  b = _mm512_add_epi16(IN_16_BITS(v + 2), offset);
+    STORE_IN_ORDER(high, _mm512_packus_epi16(_mm512_srli_epi16(a, 7), _mm512_srli_epi16(b, 7)));
+    STORE_IN_ORDER(low, _mm512_packus_epi16(_mm512_and_si512(a, seven), _mm512_and_si512(b, seven)));
 }
 
 LNRNN_INLINE void v32_store4_s8(uint8_t *p, const v32 *v)
 {
     const __m512i offset = _mm512_set1_epi8((char)S8_OFFSET);
-    bytes_in_order(p, _mm512_add_epi8(_mm512_packs_epi16(two_to_16_bits(v), two_to_16_bits(v + 2)), offset));
+    STORE_IN_ORDER(p, _mm512_add_epi8(_mm512_packs_epi16(IN_16_BITS(v), IN_16_BITS(v + 2)), offset));
 }
 
 LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return (vi32)_mm512_loadu_si512(p); }
