@@ -16,7 +16,6 @@ cdef extern from "lnrnn/tuning.h" nogil:
 
 cdef extern from "file/description.h" nogil:
     enum:
-        LNRNN_INT8_INPUTS
         LNRNN_AT_SITES
         LNRNN_ROLES
 

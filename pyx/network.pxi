@@ -4,7 +4,6 @@ cdef enum:
     FEW = 64  # calls of more sequences with lengths are checked in Python
     MANY = 4096  # calls of more sequences are checked in Python
 
-INT8_INPUTS = LNRNN_INT8_INPUTS
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # indexed by LNRNN_ARRAY_F32 ..
 # `use` in the tuples of Description.arrays, indexed by the roles of description.h.
 cdef tuple USES = ("weight", "weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")

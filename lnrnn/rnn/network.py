@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._core import INT8_INPUTS, call_network, copied
+from .._core import call_network, copied
 from ..errors import bad_type, bad_value, choice, flag, integer, number, real, shaped, unexpected
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, counted, no_attribute
@@ -635,7 +635,7 @@ class Network(Closed, Generic[State]):
         Raises
         ------
         ValueError, TypeError
-            For a wrong argument, and for int8 with more than 133144 inputs, whose sums exceed 32 bits.
+            For a wrong argument.
 
         Notes
         -----
@@ -650,7 +650,7 @@ class Network(Closed, Generic[State]):
         'int8'
         """
         other = copy.copy(self)
-        new = checked_dtype(self._snapshot.architecture, dtype)
+        new = choice("dtype", dtype, DTYPES)
         bits = checked_activation_bits(new, activation_bits)
         other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
@@ -684,16 +684,6 @@ def _generator(seed: Any, rng: Any) -> np.random.Generator:
     except (TypeError, ValueError) as error:
         kind = bad_type if isinstance(error, TypeError) else bad_value
         raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
-
-
-def checked_dtype(made: Architecture, dtype: Any) -> Dtype:
-    """Returns the checked argument dtype of `to_dtype`."""
-    new = choice("dtype", dtype, DTYPES)
-    inputs = max(shape[1] for shape in made.shapes.values() if len(shape) == 2)
-    if new == "int8" and inputs > INT8_INPUTS:
-        do = f"sums of int8 hold at most {INT8_INPUTS}"
-        raise bad_value("dtype", f"'float32' or 'bfloat16' for {inputs} inputs", dtype, do)
-    return new
 
 
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:

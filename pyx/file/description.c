@@ -118,15 +118,6 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
-    size_t P = d->proj_size ? d->proj_size : H,
-           above = d->num_layers == 1 ? P / d->num_heads
-                   : d->bidirectional ? 2 * P
-                                      : P,
-           inputs = above > d->input_size ? above : d->input_size;
-    if (d->proj_size && inputs < H)
-        inputs = H;
-    CHECK(d->weights < LNRNN_WEIGHT_I8 || inputs <= LNRNN_INT8_INPUTS,
-          "dtype must not be 'int8' for weights of %zu inputs: its sums hold %d", inputs, LNRNN_INT8_INPUTS);
     return LNRNN_OK;
 }
 

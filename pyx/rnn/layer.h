@@ -20,9 +20,6 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
  * HIDDEN, but a GRU has bias_ih at INPUT. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
-/* The largest number of inputs with int8 weights: a sum of 32 bits holds this number of products of 127 and 127. */
-enum { LNRNN_INT8_INPUTS = INT32_MAX / (127 * 127) };
-
 /* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
  * layout in which the product reads weights. It depends on the instruction set in use. */
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);

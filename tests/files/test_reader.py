@@ -166,7 +166,6 @@ CONFIGURATIONS = {
     "momentum": (dict(norm=OF_BATCH | {"momentum": -1}), "momentum must be a number of at least 0, got -1"),
     "carry": (dict(norm=OF_LAYER | {"cell": "carry"}), "cell must be 'out' or None where there is no cell"),
     "layers": (dict(num_layers=900), r"weight_ih_l1 must be float32 \(3, 3\), and is missing"),
-    "int8": (dict(dtype="int8", input_size=200_000), "must not be 'int8' for weights of 200000 inputs"),
     "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8 and only of int8, got 8"),
     "projection": (dict(proj_size=3), "proj_size must be 0 but in an LSTM, got 3"),
     "wide projection": (

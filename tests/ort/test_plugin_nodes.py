@@ -210,19 +210,6 @@ def test_dtypes(rng, dtype, limit):
     assert (dtype == "float32") == (float(np.abs(ours[0] - theirs[0]).max()) < 1e-5)
 
 
-@pytest.mark.parametrize("dtype, nodes", [("float32", 1), ("bfloat16", 1), ("int8", 0)])
-def test_a_node_that_int8_refuses_is_left_to_the_runtime(rng, tmp_path, capfd, dtype, nodes):
-    """The sums of 133145 products of int8 would exceed 32 bits."""
-    model = recurrent(rng, "RNN", width=133145, H=1)
-    given = feed(rng, "RNN", T=2, B=1, I=133145, H=1)
-    ours, ran = claimed(model, given, tmp_path, dtype=dtype)
-    assert ran == nodes
-    agree(ours, alone(model).run(None, given), 0.05)
-    reasons = left(model, capfd, dtype=dtype)
-    assert len(reasons) == 1 - nodes
-    assert all("dtype must not be 'int8' for weights of 133145 inputs" in reason for reason in reasons)
-
-
 @pytest.mark.parametrize(
     "options_given, message",
     [({"dtype": "float16"}, "option dtype must be float32, bfloat16 or int8, got float16"),

@@ -163,21 +163,6 @@ def test_int8_sums_blocks_of_inputs(isa, rng, bits):
         same(small(x[:, :batch])[0], got[:, :batch])
 
 
-@each_bits
-def test_int8_allows_the_most_inputs_that_32_bits_can_sum(isa, bits):
-    """A layer with more inputs is refused."""
-    most = lnrnn._core.INT8_INPUTS
-    rnn = lnrnn.RNN(most, 1, norm=None, nonlinearity="identity", bias=False)
-    rnn.weight_ih_l0 = np.ones((1, most))
-    for batch, sign in ((1, 1), (3, -1)):
-        y = rnn.to_dtype("int8", bits)(np.full((1, batch, most), sign, np.float32))[0]
-        np.testing.assert_allclose(y, sign * most, rtol=1e-6)
-    longer = lnrnn.RNN(most + 1, 1)
-    with pytest.raises(ValueError, match=f"dtype must be 'float32' or 'bfloat16' for {most + 1} inputs"):
-        longer.to_dtype("int8", bits)
-    longer.to_dtype("bfloat16")
-
-
 @each_dtype
 @each_norm
 def test_bits_do_not_depend_on_the_batch(isa, rng, dtype, norm):
