@@ -293,7 +293,7 @@ def change_tapes_within_a_call():
     y, _, tape = rnn.forward_train(normal(rng, 500, 33, 64))
     want = rnn.backward(tape, y)[0]
     table = tape.rows.table
-    kept, changes = table.copy(), []
+    kept, changes, got = table.copy(), [], None
     table.setflags(write=True)
 
     def change(_, frame):
@@ -305,8 +305,15 @@ def change_tapes_within_a_call():
 
     with in_parts_of(2**16):
         signal.signal(signal.SIGALRM, change)
-        signal.setitimer(signal.ITIMER_REAL, 0.004)
-        got = rnn.backward(tape, y)[0]
+        for delay in (0.004, 0.008, 0.016, 0.032):
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            try:
+                got = rnn.backward(tape, y)[0]
+                break
+            except AssertionError as error:  # on a busy machine the signal comes before the check
+                assert "rows that cannot be" in str(error)
+                table[...] = kept
+                changes.clear()
     assert changes
     same(got, want)
     table[...] = kept
