@@ -41,8 +41,8 @@ static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
 }
 
 /* Returns 1 if a product of `rows` rows should prefetch weights. Up to three rows take little longer than reading the
- * weights, and with reads_ahead a prefetch only delays a load. On a Zen 4, one and two
- * rows gained 2 to 17 % without prefetches (benchmarks rnn and gru, H from 512 to 2048), three rows up to 15 % (lstm B3-H1100). */
+ * weights, and with reads_ahead a prefetch only delays a load. On a Zen 4, one and two rows gained 2 to 17 % without
+ * prefetches (benchmarks rnn and gru, H from 512 to 2048), three rows up to 15 % (lstm B3-H1100). */
 static inline int lnrnn_prefetch_rows(lnrnn_caches c, size_t rows) { return !c.reads_ahead || rows > 3; }
 
 /* The distance in words at which a product prefetches weights, for one row of x and for several rows (benchmarks rnn B1-H1024, lstm

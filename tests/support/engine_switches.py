@@ -102,45 +102,37 @@ _set_partition = function("set_partition", None, Partition)
 WEIGHTS = ("float32", "bfloat16", "int8")
 
 
-def _step_work(B: int, D: int, H: int, gates: int, sides: int, dtype: str, layer_norm: bool) -> StepWork:
+def _step_work(
+    B: int,
+    D: int,
+    H: int,
+    gates: int = 1,
+    sides: int = 1,
+    dtype: str = "float32",
+    layer_norm: bool = True,
+) -> StepWork:
     """Returns the work of a step for the current cache sizes."""
     weights = WEIGHTS.index(dtype)
     panels = _panels_of(weights, gates * H)
     return StepWork(B, D, H, gates * H, 0, panels, weights, sides, 1, 0, layer_norm, get_caches())
 
 
-def partition(
-    threads: int,
-    B: int,
-    D: int,
-    H: int,
-    gates: int = 1,
-    sides: int = 1,
-    dtype: str = "float32",
-    layer_norm: bool = True,
-) -> tuple[int, int, bool, float]:
-    """Returns the fastest partition: (groups of sequences at a time, threads per group, whether these divide
-    the rows of states too, ns of a step)."""
-    work = _step_work(B, D, H, gates, sides, dtype, layer_norm)
-    chosen = _choose_partition(threads, B, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p))
+def partition(threads: int, *sizes: Any, **options: Any) -> tuple[int, int, bool, float]:
+    """Returns the fastest partition for the work of `_step_work(*sizes, **options)`.
+
+    The result: groups of sequences at a time, threads per group, whether they divide the rows of states too,
+    ns of a step.
+    """
+    work = _step_work(*sizes, **options)
+    chosen = _choose_partition(
+        threads, work.rows, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p)
+    )
     return chosen.groups, chosen.team, bool(chosen.divide_rows), _step_time(work, chosen)
 
 
-def step_time(
-    groups: int,
-    team: int,
-    divide_rows: bool,
-    B: int,
-    D: int,
-    H: int,
-    gates: int = 1,
-    sides: int = 1,
-    dtype: str = "float32",
-    layer_norm: bool = True,
-) -> float:
-    """Returns the ns of a step with this partition."""
-    work = _step_work(B, D, H, gates, sides, dtype, layer_norm)
-    return _step_time(work, Partition(groups, team, divide_rows))
+def step_time(groups: int, team: int, divide_rows: bool, *sizes: Any, **options: Any) -> float:
+    """Returns the ns of a step with this partition, for the work of `_step_work(*sizes, **options)`."""
+    return _step_time(_step_work(*sizes, **options), Partition(groups, team, divide_rows))
 
 
 def set_partition(groups: int = 0, team: int = 0, divide_rows: bool = False) -> None:
