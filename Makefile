@@ -110,7 +110,8 @@ peers: $(VENV)/.bench
 
 # Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
-	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16" "onnxscript>=0.5" "openvino>=2025.4" redis uvloop picows prometheus_client
+	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16" "onnxscript>=0.5" "openvino>=2025.4" redis uvloop picows \
+	    prometheus_client websockets
 	$(PIP) install --quiet --no-deps silero-vad piper-tts ddddocr
 	touch $@
 

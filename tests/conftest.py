@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import zlib
+from pathlib import Path
 
 # OpenBLAS would divide the small products of lnrnn.reference among spinning threads, which takes ten times as
 # long on a busy machine. It reads the variable when NumPy is imported.
@@ -25,6 +27,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("lnrnn")
+
+# A job in the background ignores SIGINT, and so would the processes that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Files with long tests come first, so that parallel processes end at about the same time.
@@ -53,9 +58,32 @@ def pytest_collection_modifyitems(items):
     seen = set()
     for item in items:
         function = item.path, item.parent.name, getattr(item, "originalname", item.name)
-        if function not in seen and NOT_QUICK.isdisjoint(item.path.parts):
+        if function not in seen and NOT_QUICK.isdisjoint(item.nodeid.partition("::")[0].split("/")):
             item.add_marker("quick")
         seen.add(function)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--skipped", type=Path, metavar="FILE", help="append skipped tests and reasons to FILE")
+
+
+def pytest_configure(config):
+    if path := config.getoption("--skipped"):
+        config.pluginmanager.register(Skips(path))
+
+
+class Skips:
+    """Appends each skipped test, or file of tests, and the reason to a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def pytest_runtest_logreport(self, report):
+        if report.skipped and not hasattr(report, "wasxfail"):
+            with self.path.open("a") as file:
+                file.write(f"{report.nodeid}\t{report.longrepr[2]}\n")
+
+    pytest_collectreport = pytest_runtest_logreport
 
 
 def pytest_report_teststatus(report):

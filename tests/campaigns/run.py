@@ -2,6 +2,8 @@
 
     python tests/campaigns/run.py NAME [PART ...] [options]; NAME --help shows the options
 
+A PART is also the first word of the names of several parts: `fresh` is fresh-root and fresh-3.10.
+
 A campaign is a module, NAME/run_NAME.py. Its PARTS are functions of the options. They return results {name:
 number or text}, or a text. A part that fails raises an error, and a part without its tools raises Missing. A
 module may have add_options(parser). Each part runs in a new process, and may write to options.folder. If a
@@ -19,6 +21,7 @@ import os
 import platform
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -135,17 +138,22 @@ def main(words: list[str]) -> int:
         print(__doc__, "Campaigns: ", ", ".join(NAMES), sep="")
         return 2 * (bool(words) and words[0] not in ("-h", "--help", "--list"))
     name, *rest = words
+    # A job in the background ignores SIGINT, and so would the processes that parts start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     module = load(name)
     parser = parser_of(name, module)
     options = parser.parse_args(rest)
-    if unknown := [part for part in options.parts if part not in module.PARTS]:
-        parser.error(f"no part {unknown[0]!r}: there are {', '.join(module.PARTS)}")
+    chosen = []
+    for word in options.parts:
+        if not (named := [part for part in module.PARTS if word in (part, part.partition("-")[0])]):
+            parser.error(f"no part {word!r}: there are {', '.join(module.PARTS)}")
+        chosen += named
     if options.figures:
         return run_here(module, options)
     limit = PATIENCE + 2 * options.seconds if getattr(module, "CAN_HANG", False) else None
     given = [word for word in rest if word not in options.parts]
     begun, figures, failed = time.monotonic(), {}, 0
-    for part in options.parts or module.PARTS:
+    for part in chosen or module.PARTS:
         since = time.monotonic()
         result = run_part(part, [name, part, *given], options, limit)
         if isinstance(result, dict):

@@ -56,7 +56,7 @@ def test_a_part_that_fails_or_crashes_is_reported(tmp_path):
         "def dead(options):\n    (options.folder / 'at').write_text('--at 7')\n    os._exit(3)\n"
         "def absent(options): raise Missing('needs a tool')\n"
         "def right(options): return {'cases': options.seed}\n"
-        "PARTS = {'wrong': wrong, 'dead': dead, 'absent': absent, 'right': right}\n"
+        "PARTS = {'wrong': wrong, 'dead': dead, 'absent': absent, 'right-one': right}\n"
     )
     text = (HERE / "run.py").read_text()
     (tmp_path / "run.py").write_text(text.replace("HERE.parents[1]", f"Path({str(HERE.parents[1])!r})"))

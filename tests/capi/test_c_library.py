@@ -11,7 +11,6 @@ import subprocess
 import sys
 import sysconfig
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -94,9 +93,11 @@ def test_the_example_program_in_ctypes_has_the_results_of_python(saved):
 # --- one library in a process -------------------------------------------------------------------------------
 
 
-def test_all_interfaces_share_one_library():
+@pytest.mark.parametrize("more", [None, "torch"])
+def test_all_interfaces_share_one_library(more):
     """The interfaces are the Python module, the table for C modules, ctypes, and torch's operator."""
-    if find_spec("torch"):
+    if more:
+        pytest.importorskip(more)
         import_module("lnrnn.torch")
     c, own = library(), lnrnn.get_num_threads()
     assert ctypes.cast(c.lnrnn_map, ctypes.c_void_p).value == table().lnrnn_map

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -41,8 +40,9 @@ def test_streams_at_the_same_time_equal_streams_in_turn(rng, name):
             agree(ours, theirs, 0)
 
 
-def test_sessions_of_all_models_are_independent_and_close_in_any_order(rng):
-    made = [make(rng) for make in (BUILT | (EXPORTED if find_spec("torch") else {})).values()]
+@pytest.mark.parametrize("models", [BUILT, BUILT | EXPORTED], ids=["built", "exported too"])
+def test_sessions_of_all_models_are_independent_and_close_in_any_order(rng, models):
+    made = [make(rng) for make in models.values()]
     made = made + made
     wanted = [each.run(alone(each.model)) for each in made]
     for _ in range(3):

@@ -242,8 +242,6 @@ def interrupt_the_longest_calls():
     import os
     import threading
 
-    # A process in the background ignores SIGINT by default.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     _core.use_isa("scalar")
     lnrnn.set_num_threads(1)
     rnn = lnrnn.LSTM(8, 1024, norm="batch", seed=0)

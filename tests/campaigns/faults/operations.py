@@ -215,6 +215,7 @@ def files(folder: Path) -> Iterator[tuple[str, Operation]]:
     path, link, array = (folder / name for name in ("m.safetensors", "link", "a.npy"))
     old.save(path)
     first = path.read_bytes()
+    link.unlink(missing_ok=True)
     link.symlink_to(path)
 
     def seen():

@@ -14,7 +14,6 @@ copied over another's, which the comparison must find.
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import signal
 import tempfile
 import time
@@ -25,7 +24,7 @@ from ray_serving import serve_with_ray
 from server_kills import kill_server
 
 import lnrnn
-from outcome import Missing, Wrong
+from outcome import Missing, Wrong, needs
 from session_shards import EVERY, Cluster, example
 
 D, H = 3, 8
@@ -114,8 +113,7 @@ def round_of(cluster: Cluster, sessions: Sessions, number: signal.Signals) -> No
 
 
 def run(options, kills: int) -> dict[str, int]:
-    if shutil.which("redis-server") is None:
-        raise Missing("needs redis-server")
+    needs("redis-server")
     try:
         module = example()
     except ImportError as error:
@@ -150,8 +148,7 @@ def needs_modules(*names: str) -> None:
 
 
 def server(options) -> dict[str, int]:
-    if shutil.which("redis-server") is None:
-        raise Missing("needs redis-server")
+    needs("redis-server")
     needs_modules("redis", "uvloop", "picows", "Cython", "setuptools")
     return kill_server(options.seed, 1 if options.quick else KILLS)
 
@@ -163,10 +160,10 @@ def serve(options) -> dict[str, int]:
 
 def control(options) -> str:
     """Mixes the values of two sessions, and expects Wrong."""
+    needs("redis-server")
+    needs_modules("redis")
     import redis
 
-    if shutil.which("redis-server") is None:
-        raise Missing("needs redis-server")
     rnn = lnrnn.LSTM(D, H, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder), rnn, 1)
