@@ -216,9 +216,10 @@ def test_run_and_info_support_every_cell(tmp_path, capsys, cell, norm):
 
 # Commands that read the file FILE.
 READERS = [
-    "info FILE", "onnx FILE", "onnx --json FILE", "run FILE in.npy out.npy", "run model.safetensors FILE out.npy",
-    "run model.safetensors in.npy out.npy --lengths FILE", "score FILE in.npy out --column x",
-    "score model.safetensors FILE out --column x", "score FILE in.npy out --column x --log json",
+    "info FILE", "onnx FILE", "onnx --json FILE", "run FILE in.npy out.npy",
+    "run model.safetensors FILE out.npy", "run model.safetensors in.npy out.npy --lengths FILE",
+    "score FILE in.npy out --column x", "score model.safetensors FILE out --column x",
+    "score FILE in.npy out --column x --log json",
 ]  # fmt: skip
 
 
