@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import subprocess
 import sys
 import sysconfig
@@ -38,12 +37,14 @@ sys.path.insert(0, "pyx")
 from build_flags import CFLAGS, plugin_units, units  # noqa: E402
 from library import (  # noqa: E402
     HEADER,
+    OBJECTS,
     library_name,
     link,
     link_plugin,
     openmp_flags,
     plugin_name,
     rpath,
+    without_python,
 )
 from objects import Objects  # noqa: E402
 
@@ -51,16 +52,6 @@ HEADERS = [HEADER, "include/lnrnn_api.h"]  # the C API, which is copied to lnrnn
 
 if sys.maxsize < 2**32:
     sys.exit("lnrnn needs a 64-bit build: this Python has pointers of 32 bits")
-
-
-def _without_python(command: list[str]) -> list[str]:
-    """Returns the compiler command without this Python's flags for optimisation and warnings.
-
-    So files that do not use Python compile alike for all versions of Python. build_flags.py has their flags.
-    """
-    of_python = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
-    differs = ("-W", "-O", "-g", "-D", "-fwrapv", "-fno-strict-overflow")
-    return [word for word in command if not (word in of_python and word.startswith(differs))]
 
 
 class BuildExt(build_ext):
@@ -71,10 +62,9 @@ class BuildExt(build_ext):
         openmp = openmp_flags(command, linker)
         if not openmp:
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
-        folder = Path("build/objects") / self.plat_name
         asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         for_this, for_all = (
-            Objects(words, asked.stdout, folder) for words in (command, _without_python(command))
+            Objects(words, asked.stdout, OBJECTS) for words in (command, without_python(command))
         )
         python = [*self.include_dirs, *ext.include_dirs]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]

@@ -38,6 +38,8 @@ html_static_path = ["_static"]
 html_css_files = ["wide.css", "studies.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
+# Files of studies have no spaces in their names, but the warning also means the folder of the repository.
+suppress_warnings = ["sphinx_gallery.space_in_filename"]
 highlight_language = "none"
 smartquotes = False
 

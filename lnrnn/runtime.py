@@ -31,7 +31,7 @@ def _from_environment() -> None:
     text = os.environ.get("LNRNN_NUM_THREADS")
     if text:
         try:
-            set_num_threads(int(text))
+            set_num_threads(int(text) if text.isascii() and text.isdigit() else 0)
         except ValueError:
             expected = "a whole number from 1 to 1024"
             raise ImportError(message("LNRNN_NUM_THREADS", expected, repr(text))) from None

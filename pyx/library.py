@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,10 +27,14 @@ from pathlib import Path
 from build_flags import plugin_units, units
 from objects import Objects
 
-__all__ = ["HEADER", "library_name", "link", "link_plugin", "openmp_flags", "plugin_name", "rpath"]
+__all__ = [
+    "HEADER", "OBJECTS", "library_name", "link", "link_plugin", "openmp_flags", "plugin_name", "rpath",
+    "without_python",
+]  # fmt: skip
 
 ROOT = Path(__file__).parents[1]
 HEADER = "include/lnrnn.h"
+OBJECTS = Path("build/objects", sysconfig.get_platform())  # of this file and setup.py
 MAJOR, VERSION = (
     re.search(rf'^#define LNRNN_{name} "?([^\s"]+)', (ROOT / HEADER).read_text(), re.MULTILINE)[1]  # type: ignore[index]
     for name in ("API_MAJOR", "VERSION")
@@ -90,6 +95,20 @@ def _link(command: list[str], objects: list[str], target: Path, system: str, lib
     subprocess.run([*command, *own, *objects, *libraries, "-lm", "-o", str(target)], check=True)
 
 
+def without_python(command: list[str]) -> list[str]:
+    """Returns the compiler command of setuptools without Python's flags for optimisation and warnings.
+
+    So files that do not use Python compile alike for all versions of Python and for `make lib`. The user's
+    CFLAGS stay. build_flags.py has the files' own flags.
+    """
+    values = sysconfig.get_config_vars("CC", "CFLAGS")
+    of_python = [word for value in values for word in shlex.split(value or "")]
+    differs = ("-W", "-O", "-g", "-D", "-f", "-march=", "-mtune=", "-m64", "-pipe", "-pthread", "-specs=")
+    of_user = shlex.split(os.environ.get("CFLAGS", ""))
+    moved = {*of_user, "-fPIC", *(word for word in of_python if word.startswith(differs))}
+    return [*(word for word in command if word not in moved), *of_user, "-fPIC"]
+
+
 def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
     """Returns ["-fopenmp"] if a shared object with this flag compiles and links, else []. LNRNN_OPENMP=0:
     []."""
@@ -115,7 +134,7 @@ def _make(folder: Path) -> list[str]:
     shared = [*compiler, "-shared", *shlex.split(os.environ.get("LDFLAGS", ""))]
     openmp = openmp_flags(compiler, shared)
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    objects = Objects(compiler, version, folder / "objects")
+    objects = Objects(compiler, version, OBJECTS)
     own = units(platform.machine(), openmp)
     todo = [partial(objects.compile, *unit) for unit in [*own, *plugin_units()]]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:

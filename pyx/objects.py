@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,14 +17,18 @@ __all__ = ["Objects", "prerequisites"]
 class Objects:
     """Fills a folder with object files, and records of their compilers, flags, and hashes of input files.
 
-    Times of files are ignored, because a checkout or a copy does not keep them.
+    The name of an object contains a hash of its command. So several builds share the folder, and use each
+    other's objects. An object replaces the one that the same command made of an older text: the folder grows
+    by new commands only. Times of files are ignored, because a checkout or a copy does not keep them.
     """
 
     def __init__(self, command: list[str], version: str, folder: Path) -> None:
         """command: the compiler and the flags for all files. version: its output for --version."""
         self.command, self.folder = command, folder
-        scripts = [_hash(word) for word in command if os.path.isfile(word)]  # scripts, such as zig_cc.py
-        self.compiler = [version, *scripts, *command]
+        # cc and gcc are often one compiler. GCC's version begins with the name by which it is called.
+        self.compiler = [os.path.realpath(shutil.which(command[0]) or command[0]), *command[1:]]
+        texts = [_hash(word) for word in self.compiler if os.path.isfile(word)]  # also of scripts
+        self.version = [version.removeprefix(os.path.basename(command[0])), *texts]
         folder.mkdir(parents=True, exist_ok=True)
 
     def compile(
@@ -30,25 +36,28 @@ class Objects:
     ) -> str:
         """Returns the path of the object file. include: folders of headers. versions: a text that changes if
         other headers change."""
-        target, record = self.folder / f"{name}.o", self.folder / f"{name}.json"
-        made_by = [*self.compiler, *flags, source, versions]
-        try:
-            old = json.loads(record.read_text())
-            if (
-                target.exists()
-                and old["made_by"] == made_by
-                and all(_hash(f) == h for f, h in old["files"].items())
-            ):
-                return str(target)
-        except (OSError, ValueError):
-            pass
-        record.unlink(missing_ok=True)  # an interrupted run must leave no record of a partial object
-        rule = self.folder / f"{name}.d"
-        command = [*self.command, *flags, *(f"-I{path}" for path in include)]
-        subprocess.run([*command, "-MMD", "-MF", str(rule), "-c", source, "-o", str(target)], check=True)
-        read = prerequisites(os.fsdecode(rule.read_bytes()))
-        files = {path: _hash(path) for path in read if not os.path.isabs(path)}
-        record.write_text(json.dumps({"made_by": made_by, "files": files}))
+        by = hashlib.sha256(json.dumps([*self.compiler, *flags, source]).encode()).hexdigest()[:16]
+        target, rule = (self.folder / f"{name}-{by}.{end}" for end in ("o", "d"))
+        made_by = [*self.version, versions]
+        with target.with_suffix(".json").open("a+") as record:
+            fcntl.flock(record, fcntl.LOCK_EX)  # another build may be compiling the same object
+            record.seek(0)
+            try:
+                old = json.load(record)
+                if (
+                    target.exists()
+                    and old["made_by"] == made_by
+                    and all(_hash(f) == h for f, h in old["files"].items())
+                ):
+                    return str(target)
+            except (OSError, ValueError):
+                pass
+            record.truncate(0)  # an interrupted run must leave no record of a partial object
+            command = [*self.command, *flags, *(f"-I{path}" for path in include)]
+            subprocess.run([*command, "-MMD", "-MF", str(rule), "-c", source, "-o", str(target)], check=True)
+            read = prerequisites(os.fsdecode(rule.read_bytes()))
+            files = {path: _hash(path) for path in read if not os.path.isabs(path)}
+            json.dump({"made_by": made_by, "files": files}, record)
         return str(target)
 
 

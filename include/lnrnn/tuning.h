@@ -105,6 +105,8 @@ enum { LNRNN_THREAD_WORK = 4 << 20 };
 /* A call of fewer multiply-adds is brief, up to some 10 ms. If one of its threads loses its core for a time slice,
  * the call takes several times as long (benchmarks rnn, lstm and gru). */
 enum { LNRNN_LARGE_WORK = 1 << 30 };
+/* The most threads of a call for each core. More of them only wait for each other. */
+enum { LNRNN_CORE_THREADS = 8 };
 /* LNRNN_THREAD_WORK and LNRNN_LARGE_WORK for norms and elementwise functions, in elements (benchmarks layer_norm and batch_norm). */
 enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
 

@@ -11,10 +11,12 @@
 
 #include "runtime/result_memory.h"
 
+/* It does not call aligned_alloc, whose size must be a multiple of the alignment. */
 static void *whole_lines(size_t alignment, size_t bytes)
 {
     const size_t whole = (bytes + 63) & ~(size_t)63;
-    return whole < bytes ? NULL : aligned_alloc(alignment, whole);
+    void *block = NULL;
+    return whole < bytes || posix_memalign(&block, alignment, whole) ? NULL : block;
 }
 
 #if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)

@@ -70,8 +70,16 @@ void lnrnn_set_thread_limit(int threads)
 
 int lnrnn_repays_threads(double multiply_adds) { return multiply_adds >= LNRNN_THREAD_WORK; }
 
+/* In the modes for tests, calls use as many threads as tests set. */
+static int limit_by_cores(int threads)
+{
+    const int few = threads <= LNRNN_CORE_THREADS || lnrnn_barrier_mode() != LNRNN_BARRIER_NORMAL;
+    return few ? threads : least(threads, cores_once() * LNRNN_CORE_THREADS);
+}
+
 int lnrnn_useful_threads(double multiply_adds, int threads)
 {
+    threads = limit_by_cores(threads);
     const double useful = 1 + multiply_adds / LNRNN_THREAD_WORK;
     return threads > useful ? (int)useful : threads;
 }
@@ -116,5 +124,5 @@ int lnrnn_free_threads(int threads, int brief)
 
 int lnrnn_threads_for_elements(size_t elements, int threads)
 {
-    return elements < LNRNN_SERIAL ? 1 : lnrnn_free_threads(threads, elements < LNRNN_LARGE);
+    return elements < LNRNN_SERIAL ? 1 : lnrnn_free_threads(limit_by_cores(threads), elements < LNRNN_LARGE);
 }

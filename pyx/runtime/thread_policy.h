@@ -2,7 +2,8 @@
  *
  *  1. limit       How many threads may the call use? Its own number, else the number of the process, else the
  *                 default. Cython asks when a call begins: lnrnn_allowed_threads.
- *  2. worth it    How many threads does the work repay? A call of little work uses one. plan.c and
+ *  2. worth it    How many threads does the work repay? A call of little work uses one, and no call uses more
+ *                 than LNRNN_CORE_THREADS for each core (but in test modes of threads.h). plan.c and
  *                 network_plan.c ask once for a shape: lnrnn_useful_threads. For a short call Cython asks
  *                 this first (lnrnn_repays_threads): if the answer is one, the limit does not matter.
  *  3. partition   What do the threads divide: sequences, or the hidden units of a step, or both? The cost
@@ -38,7 +39,8 @@ void lnrnn_set_thread_limit(int threads);
 /* Returns 1 if the work repays a second thread. The function only compares, so the caller's floating-point flags stay
  * unchanged. */
 int lnrnn_repays_threads(double multiply_adds);
-/* Returns a number of threads: one for each LNRNN_THREAD_WORK multiply-adds, and one more, but at most `threads`.
+/* Returns a number of threads: one for each LNRNN_THREAD_WORK multiply-adds, and one more, but at most `threads` and
+ * LNRNN_CORE_THREADS for each core.
  * Call it in the default state of floats.h. */
 int lnrnn_useful_threads(double multiply_adds, int threads);
 /* Returns 1 if the work takes less time than a time slice of the scheduler, which a thread may lose. */

@@ -63,7 +63,13 @@ void *memalign(size_t alignment, size_t size)
     return __libc_memalign(alignment, size);
 }
 
-void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
+/* C11 and the sanitizers demand a multiple of the alignment. */
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    if (size % alignment)
+        abort();
+    return memalign(alignment, size);
+}
 
 int posix_memalign(void **block, size_t alignment, size_t size)
 {

@@ -16,7 +16,7 @@ import pytest
 import lnrnn
 from c_table import INT, SIZE, Handle, P, address, table
 from compilers import native_compiler, preloading
-from networks import network, normal
+from networks import network, normal, said
 
 LIBRARY = Path(__file__).with_name("realtime.c")
 
@@ -107,3 +107,17 @@ def test_a_step_does_not_allocate_and_makes_no_system_call(library, name, dtype)
     if found["confined"] == -1:
         pytest.skip("this system confines no threads (seccomp)")
     assert found["control"][1] == 0 and found["confined"] == 1
+
+
+def test_large_blocks_have_sizes_that_strict_allocators_accept(library):
+    """Weights, states, scratch and gradients of 2 MiB and more are in huge pages."""
+    code = """
+import lnrnn, numpy as np
+rnn, x = lnrnn.LSTM(300, 520, seed=0), np.ones((3, 1000, 300), np.float32)
+assert rnn.packed_bytes == 0 and rnn(x)[0].nbytes > 2 << 20 and rnn.packed_bytes > 2 << 20
+rnn.stream(1000)(x[0])
+y, _, tape = rnn.forward_train(x)
+rnn.backward(tape, y)
+print("done")
+"""
+    assert said(code, **preloading(library)) == "done"

@@ -169,7 +169,7 @@ def test_run_refuses_sequences_beyond_the_known_steps(files, capsys):
 
 
 @pytest.mark.parametrize("output, message", [
-    ("no/out.npy", "No such file or directory"), ("folder", "Is a directory"),
+    ("no/out.npy", "error: no such file or directory"), ("folder", "error: is a directory"),
     ("/proc/out.npy", "'/proc/out.npy'"),
 ])  # fmt: skip
 def test_run_checks_the_output_before_it_reads_anything(tmp_path, capsys, output, message):
@@ -212,6 +212,35 @@ def test_run_and_info_support_every_cell(tmp_path, capsys, cell, norm):
     assert facts["norm"] == str(model.norm) and facts.get("known_steps") == (None if norm != "batch" else "7")
     assert facts["parameters"] == str(sum(v.size for v in model.parameters().values()))
     assert facts["packed_bytes"] == str(model.packed_bytes) != "0"
+
+
+# Commands that read the file FILE.
+READERS = [
+    "info FILE", "onnx FILE", "onnx --json FILE", "run FILE in.npy out.npy",
+    "run model.safetensors FILE out.npy", "run model.safetensors in.npy out.npy --lengths FILE",
+    "score FILE in.npy out --column x", "score model.safetensors FILE out --column x",
+    "score FILE in.npy out --column x --log json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READERS)
+@pytest.mark.parametrize("file, message", [
+    ("nothing", "no such file"), ("in.npy/below", "no such file|not a directory"),
+    ("folder", "not a regular file|must be a file|is a directory|no files in"), ("empty", "0 bytes|got "),
+    ("x" * 300, "no such file|file name too long"),
+])  # fmt: skip
+def test_files_that_cannot_be_read_are_named_without_an_errno(
+    files, capsys, monkeypatch, words, file, message
+):
+    needed = {"onnx": ["onnx"], "score": ["pyarrow", "tqdm"]}
+    for package in needed.get(words.split()[0], []):
+        pytest.importorskip(package)
+    monkeypatch.chdir(files[0])
+    Path("folder").mkdir()
+    Path("empty").touch()
+    code, shown, error = run(capsys, *words.replace("FILE", file).split())
+    assert (code, shown, error.count("\n")) == (2, "", 1) and "Errno" not in error
+    assert re.search(message, error) and (file in error or "lengths must be" in error), error
 
 
 def test_info_refuses_other_files(tmp_path, capsys):
@@ -485,7 +514,7 @@ def test_output_without_a_reader_is_no_error(unbuffered):
 def test_output_that_cannot_be_written_is_an_error():
     with open("/dev/full", "w") as full:
         done = process("-m", "lnrnn", "info", stdout=full)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "error: no space left" in done.stderr
 
 
 def test_a_process_without_stdout():

@@ -182,7 +182,7 @@ def test_wrong_arguments_are_refused_before_the_training(monkeypatch, tmp_path, 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(["demo", "--figure", str(tmp_path / "a.png")]) == 2
     out, error = capsys.readouterr()
-    assert not out and "No such file" in error and "pip install" in error
+    assert not out and "error: no such file" in error and "pip install" in error
     with pytest.raises(ValueError, match="cell"):
         demo.run("RNN")
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from library import without_python
 from objects import Objects, prerequisites
 
 from compilers import native_compiler  # compilers.py also puts pyx/ on the path
@@ -35,40 +41,66 @@ def test_a_unit_is_compiled_when_its_text_a_header_or_a_flag_has_changed(tmp_pat
         """Compiles, and returns the number of runs of the compiler."""
         before = len(runs)
         unit = Objects(compiler, "version", folder_ / "objects")
-        assert unit.compile("unit", "unit.c", [*flags], ["include", str(folder_ / "other")]).endswith(
-            "unit.o"
-        )
+        assert Path(unit.compile("unit", "unit.c", [*flags], ["include", str(folder_ / "other")])).exists()
         return len(runs) - before
 
     assert [compiled(), compiled()] == [1, 0]
     for path in ("include/a.h", "unit.c"):
         (folder_ / path).write_text((folder_ / path).read_text() + "\n")
         assert [compiled(), compiled()] == [1, 0], path
-    assert [compiled("-DX"), compiled("-DX")] == [1, 0]
+    (plain,) = (folder_ / "objects").glob("*.o")
+    assert [compiled("-DX"), compiled(), compiled("-DX")] == [1, 0, 0]
     (folder_ / "include/not.h").write_text("#error\n")
     (folder_ / "unit.c").touch()
     assert compiled("-DX") == 0
-    (folder_ / "objects/unit.o").unlink()
-    assert compiled("-DX") == 1
+    plain.unlink()
+    assert [compiled("-DX"), compiled()] == [0, 1]
 
 
 def test_a_unit_is_compiled_when_the_compiler_is_another_one(tmp_path, monkeypatch):
-    """The compiler may have another version or command, or be a script with another text."""
+    """The compiler may have another version or command, or be a script with another text.
+
+    Another name of the same compiler changes nothing. An object of an interrupted run is not used. Of two
+    builds at the same time one compiles."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unit.c").write_text("int one = 1;\n")
-    script, done = tmp_path / "cc.sh", tmp_path / "done"
+    (tmp_path / "other").symlink_to(shutil.which("sh"))
+    script, runs, killed = tmp_path / "cc.sh", tmp_path / "runs", tmp_path / "killed"
+    runs.touch()
 
-    def compiles(version, *more):
-        done.unlink(missing_ok=True)
-        command = ["sh", str(script), *native_compiler(), *more]
-        Objects(command, version, tmp_path / "objects").compile("unit", "unit.c", [], [])
-        return done.exists()
+    def compiles(version, *more, shell="sh"):
+        before = len(runs.read_text())
+        command = [shell, str(script), *native_compiler(), *more]
+        unit = Objects(command, f"{Path(shell).name} {version}", tmp_path / "objects")
+        unit.compile("unit", "unit.c", [], [])
+        return len(runs.read_text()) > before
 
-    script.write_text(f'touch "{done}"; exec "$@"\n')
+    script.write_text('echo >>runs; "$@"; test ! -e killed\n')
     assert [compiles("1"), compiles("1"), compiles("2"), compiles("2")] == [True, False, True, False]
+    assert [compiles("2", "-O1"), compiles("2", shell="./other"), compiles("2", "-O1")] == [
+        True,
+        False,
+        False,
+    ]
+    killed.touch()
+    with pytest.raises(subprocess.CalledProcessError):
+        compiles("3")
+    killed.unlink()
+    assert compiles("2")
+    before = len(runs.read_text())
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        list(pool.map(compiles, "33"))
+    assert len(runs.read_text()) == before + 1
+    script.write_text('echo >>runs; exec "$@" -O2\n')
     assert [compiles("2", "-O1"), compiles("2", "-O1")] == [True, False]
-    script.write_text(f'touch "{done}"; exec "$@" -O2\n')
-    assert [compiles("2", "-O1"), compiles("2", "-O1")] == [True, False]
+
+
+@pytest.mark.parametrize("of_user", ["", "-O3 -g", "-march=native -DNDEBUG -fwrapv", "-isystem x -fPIC"])
+def test_setup_and_make_lib_have_one_command_for_c_without_python(monkeypatch, of_user):
+    monkeypatch.setenv("CFLAGS", of_user)
+    compiler, python = (shlex.split(sysconfig.get_config_var(name)) for name in ("CC", "CFLAGS"))
+    made = without_python([*compiler, *python, *shlex.split(of_user), "-fPIC"])
+    assert made == [compiler[0], *shlex.split(of_user), "-fPIC"]
 
 
 @pytest.mark.parametrize("rule, files", [
