@@ -353,7 +353,7 @@ def update_step_statistics(
         elif momentum is None:
             mean[t], var[t], _ = pool_statistics(mean[t], var[t], count[t], m, v, n)
         else:
-            mean[t] += momentum * (m - mean[t])
-            var[t] += momentum * (v - var[t])
+            mean[t] = (1 - momentum) * mean[t] + momentum * m
+            var[t] = (1 - momentum) * var[t] + momentum * v
         count[t] += n
     return mean, var, count

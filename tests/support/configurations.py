@@ -17,6 +17,9 @@ SIZES = ((1, 1), (7, 17), (33, 48), (12, 97), (65, 193))
 BATCHES = (1, 3, 17, 70)
 SHAPES = ((1, 1), (1, 5), (3, 17), (4, 64), (7, 130), (33, 257), (66, 1000), (5, 4099))
 DTYPES = (np.float32, np.float64, np.float16)
+# Sizes at the edges of vectors, tiles and panels. TALL: of rows, also at the edges of a group.
+EDGES = (15, 16, 17, 47, 48, 49)
+TALL = (*EDGES, 63, 64, 65)
 
 
 def rng_of(*key) -> np.random.Generator:

@@ -31,7 +31,9 @@ LNRNN_INLINE void ligru_units(size_t first, size_t k, const int vecs, const int 
             put_f32(row->saved_gates + LIGRU_Z * H + i, z[v], k, vecs);
             put_f32(row->saved_gates + LIGRU_N * H + i, n[v], k, vecs);
         }
-        put_f32(row->h + i, v32_fma(z[v], get_f32(row->h_prev + i, k, vecs) - n[v], n[v]), k, vecs);
+        /* h_prev - n would lose digits of h_prev, because |n| has no bound. */
+        put_f32(row->h + i, v32_fma(z[v], get_f32(row->h_prev + i, k, vecs), (v32_set1(1.0f) - z[v]) * n[v]),
+                k, vecs);
     }
 }
 
@@ -82,7 +84,9 @@ LNRNN_INLINE void ligru_backward_units(size_t i, size_t k, const int whole, int 
     const v32 z = get_f32(row->saved_gates + LIGRU_Z * H + i, k, whole),
               n = get_f32(row->saved_gates + LIGRU_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
-    put_f32(row->ga + LIGRU_Z * H + i, g * (h_prev - n) * sigmoid_slope(z), k, whole);
+    /* h_prev - n may overflow. Its half does not. */
+    const v32 half = v32_set1(0.5f), slope = sigmoid_slope(z);
+    put_f32(row->ga + LIGRU_Z * H + i, g * (slope + slope) * (half * h_prev - half * n), k, whole);
     put_f32(row->ga + LIGRU_N * H + i, g * (v32_set1(1.0f) - z) * act_slope(act, n), k, whole);
     put_f32(row->gh + i, g * z, k, whole);
 }

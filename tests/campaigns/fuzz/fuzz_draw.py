@@ -81,8 +81,10 @@ def spec_options(rng, cell: str, known: int) -> dict:
     return options
 
 
-def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str, np.ndarray]:
-    """Returns random parameters. If `calm` is True, rounding errors do not grow from step to step."""
+def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool, uneven=False) -> dict[str, np.ndarray]:
+    """Returns random parameters. If `calm` is True, rounding errors do not grow from step to step.
+
+    uneven: W_ih x differs in size from unit to unit, so some gates are closed and some candidates large."""
     drawn = {}
     for name, shape in shapes.items():
         if name.startswith("weight_ih"):
@@ -92,6 +94,8 @@ def parameters(rng, shapes: dict[str, tuple[int, ...]], calm: bool) -> dict[str,
         else:
             bound = 0.5
         value = rng.uniform(-bound, bound, shape)
+        if uneven and name.startswith("weight_ih"):
+            value *= 2.0 ** rng.integers(-3, 12, (shape[0], 1))
         if name.startswith("gain"):
             small = 0.3 if calm and name.startswith(("gain_hh", "gain_c")) else 1
             value = small * (1 + value)
@@ -134,7 +138,9 @@ def network(
     rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
     state = rnn.state_dict()
     shapes = {name: value.shape for name, value in rnn.parameters().items()}
-    rnn.load_state_dict(parameters(rng, shapes, chance(rng, 0.7)) | statistics(rng, state, known))
+    uneven = rnn.norm is None and not isinstance(rnn, lnrnn.SLSTM) and chance(rng, 0.4)
+    drawn = parameters(rng, shapes, chance(rng, 0.7), uneven)
+    rnn.load_state_dict(drawn | statistics(rng, state, known))
     return rnn
 
 
