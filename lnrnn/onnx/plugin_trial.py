@@ -18,7 +18,6 @@ import onnx_ir
 from .. import onnxruntime as plugin
 from .errors import text_of
 from .extraction import Unrun, extracted
-from .graph.reading import parent
 from .part import Part
 from .proof import drawn
 from .running.file_session import open_session
@@ -28,7 +27,6 @@ from .writing.read_back import KIND
 Array = np.ndarray
 STEPS = 1, 50  # of a call
 SECONDS = 0.05  # for each number of steps
-WITHIN = 1, 25  # the first version with nodes in subgraphs
 _LEFT = re.compile(r"lnrnn leaves node '.*' \(\w+\) to the runtime: ([^\x1b\n]*)")
 
 
@@ -47,28 +45,27 @@ def tried(part: Part, model: onnx_ir.Model) -> dict[str, Any]:
             else:
                 proto, dtype = extracted(part, model, unchanged=True)
             data = proto.SerializeToString()
-            graph = part.nodes[0].graph
-            taken, reason = _claims(data, graph is not None and parent(graph) is not None)
+            names, reason = _claims(data)
+            taken = bool(names)
             if taken:
                 calls = _calls(part, model, data, dtype)
+            else:  # other nodes of the file may make it a step
+                with suppress(Exception):  # of a file that cannot be run
+                    whole, _ = _claims(onnx_ir.to_proto(model).SerializeToString())
+                    taken = any(node.name and node.name in whole for node in part.nodes)
+                reason = "" if taken else reason or "it knows no such nodes"
         except Exception as error:  # of many types
             says = "" if isinstance(error, Unrun) else "ONNX Runtime says: "
             return {"taken": None, "reason": says + text_of(error), "calls": []}
     return {"taken": taken, "reason": reason, "calls": calls}
 
 
-def _claims(data: bytes, within: bool) -> tuple[bool, str]:
-    """Returns whether the plug-in takes nodes of a model, and why it leaves others.
+def _claims(data: bytes) -> tuple[set[str], str]:
+    """Returns the names of a model's nodes that the plug-in takes, and why it leaves others.
 
-    The reasons are in the runtime's log, which it writes to the standard error of C. within: whether the
-    nodes are within a node If, Loop or Scan of the file.
+    The reasons are in the runtime's log, which it writes to the standard error of C.
     """
     runtime = importlib.import_module("onnxruntime")
-    if within and tuple(map(int, runtime.__version__.split(".")[:2])) < WITHIN:
-        return (
-            False,
-            f"nodes within If, Loop and Scan need ONNX Runtime {'.'.join(map(str, WITHIN))} or later",
-        )
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 1
@@ -78,15 +75,15 @@ def _claims(data: bytes, within: bool) -> tuple[bool, str]:
         os.dup2(log.fileno(), 2)
         try:
             session = plugin.session(data, sess_options=options)
-            names = {each.ep_name for each in session.get_provider_graph_assignment_info()}
+            claims = session.get_provider_graph_assignment_info()
             del session
         finally:
             os.dup2(kept, 2)
             os.close(kept)
         log.seek(0)
         reasons = dict.fromkeys(_LEFT.findall(log.read().decode(errors="replace")))
-    taken = plugin.ep_name() in names
-    return taken, "; ".join(reasons) or ("" if taken else "it knows no such nodes")
+    names = {node.name for each in claims if each.ep_name == plugin.ep_name() for node in each.get_nodes()}
+    return names, "; ".join(reasons)
 
 
 def _calls(part: Part, model: onnx_ir.Model, data: bytes, dtype: np.dtype[Any]) -> list[dict[str, Any]]:

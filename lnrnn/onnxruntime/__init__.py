@@ -1,11 +1,11 @@
 """A plug-in for ONNX Runtime: its sessions compute recurrent nodes with lnrnn, in any language.
 
 The plug-in is a shared library, an execution provider in ONNX Runtime's terms. Programs in all languages can
-register it by its path. It needs ONNX Runtime 1.24 or later, which must be installed separately. The plug-in
-takes nodes RNN, LSTM and GRU with constant float32 weights, and DynamicQuantizeLSTM of ONNX Runtime, whose
-int8 weights it keeps. It takes steps of cells in plain operators too. Nodes within If, Loop and Scan need
-ONNX Runtime 1.25. The runtime computes all other nodes. Its log says once, at level INFO, which recurrent
-nodes the plug-in leaves to it, and why.
+register it by its path. It needs ONNX Runtime 1.24 or later, in Python 1.25, which must be installed
+separately. The plug-in takes nodes RNN, LSTM and GRU with constant float32 weights, and DynamicQuantizeLSTM
+of ONNX Runtime, whose int8 weights it keeps. It takes steps of cells in plain operators too. Nodes within If,
+Loop and Scan need ONNX Runtime 1.25. The runtime computes all other nodes. Its log says once, at level INFO,
+which recurrent nodes the plug-in leaves to it, and why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..errors import bad_type, bad_value, choice, integer
 __all__ = ["ep_name", "library_path", "register", "session"]
 
 _PROVIDER = "LnrnnExecutionProvider"
-_OLDEST = 1, 24
+_OLDEST = 1, 25  # earlier, a provider of a library can be given in options alone
 _SESSION_ARGUMENTS = (
     "sess_options", "providers", "provider_options", "enable_fallback", "disabled_optimizers",
     "read_config_from_model",
@@ -65,7 +65,7 @@ def register() -> None:
     Raises
     ------
     ImportError
-        If onnxruntime is not installed or is older than 1.24.
+        If onnxruntime is not installed or is older than 1.25.
 
     Examples
     --------
@@ -88,8 +88,9 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
         The largest number of threads of each recurrent node, 1 to 1024. Without `sess_options`, the
         runtime's own nodes use as many.
     **session_arguments
-        More arguments of ``onnxruntime.InferenceSession``, for example `sess_options`, to which this function
-        adds the plug-in. `providers` and `provider_options` are not accepted.
+        More arguments of ``onnxruntime.InferenceSession``, for example `sess_options`, which do not change.
+        `providers` come after the plug-in, by default ``["CPUExecutionProvider"]``. Options that have
+        providers of their own are not accepted, nor are `provider_options`.
 
     Returns
     -------
@@ -98,7 +99,7 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     Raises
     ------
     ImportError
-        If onnxruntime is not installed or is older than 1.24.
+        If onnxruntime is not installed or is older than 1.25.
     ValueError, TypeError
         If an argument is wrong.
 
@@ -113,37 +114,26 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     file = path if isinstance(path, bytes) else os.fsdecode(path)
     weights = "float32" if dtype is None else choice("dtype", dtype, ("float32", "bfloat16", "int8"))
     threads = integer("threads", threads, 1, 1024)
-    for name, value in session_arguments.items():
+    for name in session_arguments:
         if name not in _SESSION_ARGUMENTS:  # the runtime ignores arguments that it does not know
             raise TypeError(f"session() got an unexpected keyword argument {name!r}")
-        if name in ("providers", "provider_options") and value is not None:
-            raise bad_value(name, "left out", value, "add other providers to sess_options")
+    if session_arguments.pop("provider_options", None) is not None:
+        raise bad_value("provider_options", "left out", "some", "write (name, options) in providers")
     runtime = _register()
     options = session_arguments.pop("sess_options", None)
-    devices = {device.ep_name: device for device in reversed(runtime.get_ep_devices())}
-    settings = {"dtype": weights, "threads": str(threads)}
-    own = options is None
-    if own:
+    if options is None:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-    _add(options, devices[_PROVIDER], settings)
-    if own:  # the runtime warns of nodes on a provider that is not named
-        options.add_provider_for_devices([devices["CPUExecutionProvider"]], {})
+    elif options.has_providers():  # the runtime would ignore them
+        raise bad_value("sess_options", "options without providers", "some", "give the others as providers")
+    # The runtime changes its own copy of the options. It warns of nodes on a provider that is not named.
+    others = session_arguments.pop("providers", None) or ["CPUExecutionProvider"]
+    log = str(options.log_severity_level)
+    own = {"dtype": weights, "threads": str(threads), "log_severity_level": log}
+    providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
-    return runtime.InferenceSession(file, sess_options=options, **session_arguments)
-
-
-def _add(options: Any, device: Any, settings: dict[str, str]) -> None:
-    """Adds the plug-in to options of a session, or changes its settings if an earlier session had them."""
-    entries = {f"ep.{_PROVIDER.lower()}.{name}": value for name, value in settings.items()}
-    try:
-        former = {name: options.get_session_config_entry(name) for name in entries}
-    except RuntimeError:  # there are none
-        options.add_provider_for_devices([device], settings)
-    else:
-        for name in (name for name in entries if entries[name] != former[name]):
-            options.add_session_config_entry(name, entries[name])
+    return runtime.InferenceSession(file, options, providers, **session_arguments)
 
 
 def _register() -> Any:

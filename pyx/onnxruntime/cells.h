@@ -53,7 +53,7 @@ typedef struct {
 
 enum { LISTS = 4096 }; /* of values and of atoms, by hash */
 
-typedef struct {
+typedef struct graph {
     const ort_functions *ort;
     arena memory;
     node *nodes; /* (count), in an order in which each node follows those that it reads */
@@ -66,6 +66,7 @@ typedef struct {
     int searches, is_alone; /* is_alone: the graph is one node, whose neighbours are unknown */
     value **in, **out;      /* inputs and outputs */
     size_t inputs, outputs;
+    struct graph *body; /* that of a node, which is freed with this graph, or NULL */
 } graph;
 
 void *allocate(arena *memory, size_t bytes); /* zeros */
@@ -84,6 +85,8 @@ int64_t integer_attribute(const graph *g, const node *n, const char *name, int64
 float float_attribute(const graph *g, const node *n, const char *name, float value);
 /* Reads at most `most` integers. Returns their number, or -1. */
 int integers_attribute(const graph *g, const node *n, const char *name, int64_t *numbers, int most);
+/* Returns the description of a value, or NULL for NULL. */
+const OrtValueInfo *info_of(const value *v);
 /* Returns an input, or NULL if it is left out. */
 value *input(const node *n, size_t at);
 /* Reads an input that is a constant of at most `most` integers. Returns their number, or -1. */
@@ -296,16 +299,10 @@ lnrnn_status step_network(const step *s, const lnrnn_description *d, network_lis
 
 /* --- step_run.c, loop_run.c, chain_run.c ------------------------------------------------------------------------------- */
 
-/* Do the same as kernel_create, for a step, a chain, and all steps of a loop. */
-OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused,
-                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                OrtStatus **status);
-OrtNodeComputeInfo *chain_kernel(const ort_functions *ort, const chain *c, const OrtNode *fused,
-                                 lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                 OrtStatus **status);
-OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const OrtNode *fused,
-                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                OrtStatus **status);
+/* Do the same as node_kernel, for a step, a chain, and all steps of a loop. */
+kernel_base *step_kernel(const provider *p, const step *s, lnrnn_network *network);
+kernel_base *chain_kernel(const provider *p, const chain *c, lnrnn_network *network);
+kernel_base *loop_kernel(const provider *p, const loop *l, lnrnn_network *network);
 /* The sizes of a run. rows: the product of the leading axes of the outputs. */
 typedef struct {
     int64_t shape[8];

@@ -106,57 +106,31 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 
 static void release(OrtNodeComputeInfo *info)
 {
-    kernel *const k = (kernel *)info;
-    lnrnn_network_release(k->base.network);
-    free(k->x_t);
-    free(k->h_t);
-    free(info);
+    free(((kernel *)info)->x_t);
+    free(((kernel *)info)->h_t);
 }
 
-static const OrtValueInfo *info_of(const value *v) { return v ? v->info : NULL; }
-
-OrtNodeComputeInfo *chain_kernel(const ort_functions *ort, const chain *c, const OrtNode *fused,
-                                 lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                 OrtStatus **status)
+kernel_base *chain_kernel(const provider *p, const chain *c, lnrnn_network *network)
 {
-    size_t inputs = 0, outputs = 0, found = 0;
     const step *const s = c->steps[0], *const last = c->steps[c->count - 1];
-    kernel *const k = calloc(1, sizeof *k);
-    if (!k) {
-        lnrnn_network_release(network);
-        *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for unrolled steps");
+    kernel *const k = kernel_new(p, sizeof *k, network, compute, release);
+    if (!k)
         return NULL;
-    }
-    k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
     kernel_label(&k->base, "unrolled steps, of which the last one computes h in node",
                  last->out[0]->producer->info);
     k->steps = c->count, k->rows = c->rows, k->first = c->first, k->direction = c->direction;
     k->widths[VALUE_X] = s->input_size, k->widths[VALUE_H0] = s->state_size, k->widths[VALUE_C0] = s->units;
     k->x_t = calloc(c->count, sizeof *k->x_t), k->h_t = malloc(c->count * sizeof *k->h_t);
-    int right = k->x_t && k->h_t && !failed(ort, ort->node_input_count(fused, &inputs))
-                && !failed(ort, ort->node_output_count(fused, &outputs));
-    const OrtValueInfo **const in = calloc(inputs + 1, sizeof *in),
-                               **const out = calloc(outputs + 1, sizeof *out);
-    right = right && in && out && !failed(ort, ort->node_inputs(fused, in, inputs))
-            && !failed(ort, ort->node_outputs(fused, out, outputs));
-    if (right) {
-        right = source_of(ort, "x", info_of(c->x), in, inputs, &k->x)
-                && source_of(ort, "h0", info_of(s->in[VALUE_H0]), in, inputs, &k->h0)
-                && source_of(ort, "c0", info_of(s->in[VALUE_C0]), in, inputs, &k->c0);
-        k->y = c->y ? place_of(ort, c->y->info, out, outputs) : -1;
-        k->c = last->out[1] ? place_of(ort, last->out[1]->info, out, outputs) : -1;
-        found = (size_t)(k->y >= 0) + (size_t)(k->c >= 0);
-    }
-    for (size_t t = 0; t < c->count && right; t++) {
-        right = source_of(ort, "x", c->x ? NULL : c->steps[t]->in[VALUE_X]->info, in, inputs, &k->x_t[t]);
-        k->h_t[t] = place_of(ort, c->steps[t]->out[0]->info, out, outputs);
-        found += k->h_t[t] >= 0;
-    }
-    free(in);
-    free(out);
-    if (right && found == outputs)
-        return &k->base.info;
-    *status = kernel_error(&k->base, ORT_FAIL, "the fused node has other inputs or outputs than the steps");
-    release(&k->base.info);
+    int right = k->x_t && k->h_t && source_of(&k->base, "x", info_of(c->x), &k->x)
+                && source_of(&k->base, "h0", info_of(s->in[VALUE_H0]), &k->h0)
+                && source_of(&k->base, "c0", info_of(s->in[VALUE_C0]), &k->c0)
+                && output_of(&k->base, info_of(c->y), &k->y)
+                && output_of(&k->base, info_of(last->out[1]), &k->c);
+    for (size_t t = 0; t < c->count && right; t++)
+        right = source_of(&k->base, "x", c->x ? NULL : info_of(c->steps[t]->in[VALUE_X]), &k->x_t[t])
+                && output_of(&k->base, info_of(c->steps[t]->out[0]), &k->h_t[t]);
+    if (right)
+        return &k->base;
+    kernel_free(&k->base.info);
     return NULL;
 }

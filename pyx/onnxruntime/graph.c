@@ -182,8 +182,10 @@ graph *graph_create(void)
 
 void graph_free(graph *g)
 {
-    if (g)
-        arena_free(&g->memory);
+    if (!g)
+        return;
+    graph_free(g->body);
+    arena_free(&g->memory);
     free(g);
 }
 
@@ -211,6 +213,8 @@ node *producer(const value *v, const char *operator)
 {
     return v && is_operator(v->producer, operator) ? v->producer : NULL;
 }
+
+const OrtValueInfo *info_of(const value *v) { return v ? v->info : NULL; }
 
 value *input(const node *n, size_t at) { return at < n->inputs ? n->in[at] : NULL; }
 

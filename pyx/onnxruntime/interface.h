@@ -87,6 +87,7 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(graph_node_count, 344, OrtStatus *, (const OrtGraph *, size_t *))                                      \
     F(graph_nodes, 345, OrtStatus *, (const OrtGraph *, const OrtNode **, size_t))                           \
     F(graph_parent, 346, OrtStatus *, (const OrtGraph *, const OrtNode **))                                  \
+    F(node_id, 348, OrtStatus *, (const OrtNode *, size_t *))                                                \
     F(node_name, 349, OrtStatus *, (const OrtNode *, const char **))                                         \
     F(node_operator, 350, OrtStatus *, (const OrtNode *, const char **))                                     \
     F(node_domain, 351, OrtStatus *, (const OrtNode *, const char **))                                       \

@@ -98,11 +98,16 @@ static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **s
 
 static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
 
-kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
-                           memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release)
+void *kernel_new(const provider *p, size_t bytes, lnrnn_network *network, kernel_compute *compute,
+                 kernel_release *release)
 {
     const OrtNodeComputeInfo info = {ORT_VERSION, create_state, compute, release_state, {NULL}};
-    return (kernel_base){info, release, ort, network, list, pool, threads, ""};
+    kernel_base *const k = calloc(1, bytes);
+    if (k)
+        *k = (kernel_base){info, release, p->ort, network, p->networks, p->pool, p->threads};
+    else
+        lnrnn_network_release(network);
+    return k;
 }
 
 void kernel_label(kernel_base *k, const char *kind, const OrtNode *node)
@@ -132,17 +137,37 @@ OrtStatus *kernel_refuse(const kernel_base *k, const source *input, const char *
 
 void kernel_free(OrtNodeComputeInfo *info)
 {
-    if (info)
-        ((kernel_base *)info)->release(info);
+    kernel_base *const k = (kernel_base *)info;
+    if (!k)
+        return;
+    if (k->release)
+        k->release(info);
+    for (named *n = k->names, *next; n; n = next) {
+        next = n->next;
+        free(n);
+    }
+    lnrnn_network_release(k->network);
+    free(k->listed);
+    free(k);
 }
 
-int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values, size_t n)
+/* Keeps the name of a value, whose place in the fused node goes to *place. */
+static int keep_name(kernel_base *k, int is_output, const OrtValueInfo *info, int *place)
 {
-    const char *const name = name_of(ort, value);
-    for (size_t i = 0; i < n && *name; i++)
-        if (!strcmp(name, name_of(ort, values[i])))
-            return (int)i;
-    return -1;
+    const char *const name = name_of(k->ort, info);
+    named *const n = malloc(sizeof *n + strlen(name) + 1);
+    if (!n)
+        return 0;
+    *n = (named){k->names, is_output, place};
+    strcpy(n->name, name);
+    k->names = n, *place = 0;
+    return 1;
+}
+
+int output_of(kernel_base *k, const OrtValueInfo *info, int *place)
+{
+    *place = -1;
+    return !info || keep_name(k, 1, info, place);
 }
 
 /* Copies a constant of at most 3 axes. */
@@ -169,12 +194,15 @@ static int keep_constant(const ort_functions *ort, const OrtValueInfo *info, sou
     return 1;
 }
 
-int source_of(const ort_functions *ort, const char *role, const OrtValueInfo *info,
-              const OrtValueInfo *const *in, size_t inputs, source *s)
+int source_of(kernel_base *k, const char *role, const OrtValueInfo *info, source *s)
 {
-    *s = (source){.place = place_of(ort, info, in, inputs)};
-    snprintf(s->text, sizeof s->text, "%s ('%.64s')", role, name_of(ort, info));
-    return !info || s->place >= 0 || keep_constant(ort, info, s);
+    bool is_constant = false;
+    *s = (source){.place = -1};
+    snprintf(s->text, sizeof s->text, "%s ('%.64s')", role, name_of(k->ort, info));
+    return !info
+           || (!failed(k->ort, k->ort->is_constant(info, &is_constant)) && is_constant
+                   ? keep_constant(k->ort, info, s)
+                   : keep_name(k, 0, info, &s->place));
 }
 
 OrtStatus *source_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t)
@@ -189,4 +217,100 @@ OrtStatus *source_tensor(const kernel_base *k, const OrtKernelContext *context, 
     if (!status && value)
         status = k->ort->get_tensor_data(value, &t->data);
     return status;
+}
+
+/* --- claims --------------------------------------------------------------------------------------------- */
+
+/* Returns the least id of nodes, which names a claim in its graph. */
+static OrtStatus *least_id(const ort_functions *ort, const OrtNode *const *nodes, size_t count, size_t *least)
+{
+    OrtStatus *status = NULL;
+    *least = SIZE_MAX;
+    for (size_t i = 0, id = 0; i < count && !status; i++) {
+        status = ort->node_id(nodes[i], &id);
+        *least = id < *least ? id : *least;
+    }
+    return status;
+}
+
+OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *const *nodes, size_t count,
+                        OrtEpGraphSupportInfo *claims)
+{
+    static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
+    const ort_functions *const ort = p->ort;
+    OrtStatus *status = least_id(ort, nodes, count, &k->id);
+    k->most = count;
+    for (size_t i = 0, n = 0; i < count && !status; i++, k->most += n) {
+        size_t in = 0, out = 0;
+        status = ort->node_input_count(nodes[i], &in);
+        if (!status)
+            status = ort->node_output_count(nodes[i], &out);
+        if (!status)
+            status = ort->node_outer_count(nodes[i], &n);
+        n += in + out;
+    }
+    k->listed = malloc(k->most * sizeof *k->listed);
+    if (!status && !k->listed)
+        leave(p, nodes[0], NO_MEMORY);
+    else if (!status && !(status = ort->claim(claims, nodes, count, &options))) {
+        kernel_base **last = &p->claims;
+        while (*last)
+            last = &(*last)->next;
+        *last = k;
+        return NULL;
+    }
+    kernel_free(&k->info);
+    return status;
+}
+
+/* Sets the places of all inputs (is_output = 0) or outputs (1) in the fused node. */
+static OrtStatus *find_places(kernel_base *k, const OrtNode *fused, int is_output)
+{
+    const ort_functions *const ort = k->ort;
+    const OrtValueInfo **const values = (const OrtValueInfo **)k->listed;
+    size_t count = 0;
+    OrtStatus *status =
+        is_output ? ort->node_output_count(fused, &count) : ort->node_input_count(fused, &count);
+    if (!status && count <= k->most)
+        status = is_output ? ort->node_outputs(fused, values, count) : ort->node_inputs(fused, values, count);
+    for (const named *n = k->names; n && !status; n = n->next) {
+        if (n->is_output != is_output)
+            continue;
+        *n->place = -1;
+        for (size_t i = 0; i < count && count <= k->most && *n->place < 0; i++)
+            if (!strcmp(n->name, name_of(ort, values[i])))
+                *n->place = (int)i;
+        if (*n->place < 0 && !is_output) /* nothing may read an output */
+            status = kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", n->name);
+    }
+    return status;
+}
+
+OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtGraph *graph, const OrtNode *fused,
+                                   OrtStatus **status)
+{
+    size_t count = 0, id = 0;
+    *status = p->ort->graph_node_count(graph, &count);
+    for (kernel_base **at = &p->claims; *at && !*status; at = &(*at)->next) {
+        kernel_base *const k = *at;
+        const OrtNode **const nodes = (const OrtNode **)k->listed;
+        if (count > k->most || (*status = p->ort->graph_nodes(graph, nodes, count))
+            || (*status = least_id(p->ort, nodes, count, &id)) || id != k->id)
+            continue;
+        *at = k->next;
+        if (!(*status = find_places(k, fused, 0)) && !(*status = find_places(k, fused, 1)))
+            return &k->info;
+        kernel_free(&k->info);
+        break;
+    }
+    return NULL;
+}
+
+void claims_free(provider *p)
+{
+    for (kernel_base *k = p->claims, *next; k; k = next) {
+        next = k->next;
+        kernel_free(&k->info);
+    }
+    p->claims = NULL;
 }

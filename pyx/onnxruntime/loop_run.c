@@ -203,49 +203,27 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 
 static void release(OrtNodeComputeInfo *info)
 {
-    kernel *const k = (kernel *)info;
     for (int i = 0; i < LOOP_INPUTS; i++)
-        free(k->source[i].owned);
-    lnrnn_network_release(k->base.network);
-    free(info);
+        free(((kernel *)info)->source[i].owned);
 }
 
-OrtNodeComputeInfo *loop_kernel(const ort_functions *ort, const loop *l, const OrtNode *fused,
-                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                OrtStatus **status)
+kernel_base *loop_kernel(const provider *p, const loop *l, lnrnn_network *network)
 {
     static const char *const roles[] = {
         "x", "h0", "c0", "y of masked steps", "mask", "number of steps", "condition"};
-    enum { MOST_IN = 32, MOST_OUT = 3 }; /* a fused Loop also has inputs that only its body reads */
-    const OrtValueInfo *in[MOST_IN], *out[MOST_OUT];
-    size_t inputs = 0, outputs = 0, found = 0;
-    kernel *const k = calloc(1, sizeof *k);
-    if (!k) {
-        lnrnn_network_release(network);
-        *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a loop");
+    kernel *const k = kernel_new(p, sizeof *k, network, compute, release);
+    if (!k)
         return NULL;
-    }
-    k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
     kernel_label(&k->base, "node", l->nodes[0]->info);
     k->l = *l;
     k->D = l->step->input_size, k->P = l->step->state_size, k->H = l->step->units;
-    int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= MOST_IN
-                && !failed(ort, ort->node_inputs(fused, in, inputs))
-                && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= MOST_OUT
-                && !failed(ort, ort->node_outputs(fused, out, outputs));
+    int right = output_of(&k->base, l->y, &k->y);
     for (int i = 0; i < LOOP_INPUTS && right; i++)
-        right = source_of(ort, roles[i], l->in[i], in, inputs, &k->source[i]);
-    if (right) {
-        k->y = l->y ? place_of(ort, l->y, out, outputs) : -1;
-        found += k->y >= 0;
-        for (int i = 0; i < 2; i++) {
-            k->out[i] = l->out[i] ? place_of(ort, l->out[i], out, outputs) : -1;
-            found += k->out[i] >= 0;
-        }
-    }
-    if (right && found == outputs)
-        return &k->base.info;
-    *status = kernel_error(&k->base, ORT_FAIL, "the fused node has other inputs or outputs than the loop");
-    release(&k->base.info);
+        right = source_of(&k->base, roles[i], l->in[i], &k->source[i]);
+    for (int i = 0; i < 2 && right; i++)
+        right = output_of(&k->base, l->out[i], &k->out[i]);
+    if (right)
+        return &k->base;
+    kernel_free(&k->base.info);
     return NULL;
 }

@@ -6,6 +6,7 @@
 #include "onnxruntime/interface.h"
 
 enum { REASON = 512 }; /* bytes of a text */
+#define NO_MEMORY "there is too little memory"
 
 /* The inputs of the operators RNN, LSTM and GRU, and their outputs. DynamicQuantizeLSTM has more inputs. */
 enum { X, W, R, B, LENGTHS, H0, C0, PEEPHOLES, INPUTS };
@@ -93,26 +94,57 @@ typedef struct {
     void *owned;
     tensor constant;
 } source;
-/* Sets *s to the source of a value, or to none for NULL. in (inputs): those of the fused node. Copies a constant. Returns 0
- * without memory, or if the value is neither an input nor a constant. */
-int source_of(const ort_functions *ort, const char *role, const OrtValueInfo *info,
-              const OrtValueInfo *const *in, size_t inputs, source *s);
 typedef OrtStatus *kernel_compute(OrtNodeComputeInfo *, void *state, OrtKernelContext *);
 typedef void kernel_release(OrtNodeComputeInfo *);
+/* The name of an input or output, whose place in the fused node the runtime says later. */
+typedef struct named {
+    struct named *next;
+    int is_output, *place;
+    char name[];
+} named;
 /* The first members of each kernel. */
-typedef struct {
+typedef struct kernel_base {
     OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
-    kernel_release *release;
+    kernel_release *release; /* frees the other members, or NULL */
     const ort_functions *ort;
     lnrnn_network *network;
     network_list *list;
     memory_pool *pool;
     int threads;
     char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
+    named *names;
+    /* Of a claim: the least id of its nodes, memory for a list of its nodes or values (most), and the next claim. */
+    size_t id, most;
+    const void **listed;
+    struct kernel_base *next;
 } kernel_base;
-/* Returns these members. create_state closes the list. */
-kernel_base kernel_base_of(const ort_functions *ort, lnrnn_network *network, network_list *list,
-                           memory_pool *pool, int threads, kernel_compute *compute, kernel_release *release);
+/* The execution provider of a session. */
+typedef struct {
+    OrtEp interface;          /* first: the runtime has a pointer to it */
+    const ort_functions *ort; /* the runtime is version 1.minor */
+    const OrtLogger *logger;
+    int minor, weights, threads, severity; /* weights: LNRNN_WEIGHT_F32 .. */
+    network_list *networks;
+    memory_pool *pool;
+    kernel_base *claims; /* kernels that the runtime has not asked for yet */
+    uint64_t *said;      /* (said_count) hashes of logged texts */
+    size_t said_count;
+} provider;
+/* Returns a kernel of so many bytes, or NULL without memory. Takes over the network. create_state closes the list. */
+void *kernel_new(const provider *p, size_t bytes, lnrnn_network *network, kernel_compute *compute,
+                 kernel_release *release);
+/* Sets *s to the source of a value, or to none for NULL. Copies a constant. Returns 0 without memory, or for a constant that
+ * cannot be read. */
+int source_of(kernel_base *k, const char *role, const OrtValueInfo *info, source *s);
+/* Sets *place to that of an output when the runtime compiles the kernel, or to -1 for NULL. Returns 0 without memory. */
+int output_of(kernel_base *k, const OrtValueInfo *info, int *place);
+/* Claims nodes for a kernel, which this function takes over. */
+OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *const *nodes, size_t count,
+                        OrtEpGraphSupportInfo *claims);
+/* Returns the kernel of a claim, which has places in `fused` now; or NULL with or without a status. Allocates nothing. */
+OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtGraph *graph, const OrtNode *fused,
+                                   OrtStatus **status);
+void claims_free(provider *p);
 /* Names the kernel after a node of the model. kind: "node", or words before its name. */
 void kernel_label(kernel_base *k, const char *kind, const OrtNode *node);
 /* Return an error that names the kernel, and the input. */
@@ -126,27 +158,18 @@ void kernel_free(OrtNodeComputeInfo *kernel);
 /* Allocates an output of `context` at this place of the fused node, float32. place -1: sets *data to NULL. */
 OrtStatus *kernel_output_at(const ort_functions *ort, OrtKernelContext *context, int place,
                             const int64_t *shape, size_t rank, float **data);
-/* Returns the place of a value among n values, or -1. */
-int place_of(const ort_functions *ort, const OrtValueInfo *value, const OrtValueInfo *const *values,
-             size_t n);
 
 /* run.c */
-/* Returns a kernel that replaces the node `read` by `fused`, or NULL with a status. Takes over the network. The session
- * has all its networks when it calls the kernel's create_state, which closes `list`. */
-OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
-                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                  OrtStatus **status);
+/* Returns a kernel that replaces a node, or NULL. Takes over the network. */
+kernel_base *node_kernel(const provider *p, const recurrent_node *read, lnrnn_network *network);
+
+/* provider.c */
+/* Logs why a node, or for NULL those of a graph, are left to the runtime. */
+void leave(provider *p, const OrtNode *node, const char *reason);
 
 /* claims.c */
-/* Hears which node is left to the runtime, and why. */
-typedef void leave(void *provider, const OrtNode *node, const char *reason);
-/* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. The runtime is
- * version 1.minor. weights: LNRNN_WEIGHT_F32 .. */
-OrtStatus *steps_claim(const ort_functions *ort, const OrtGraph *graph, const OrtNode *within, int minor,
-                       int weights, OrtEpGraphSupportInfo *claims, leave *left, void *provider);
-/* Creates the kernel of a claimed step. Returns 1, or 0 with a status or if the graph is no step. */
-int step_compile(const ort_functions *ort, const OrtGraph *graph, const OrtNode *fused, int weights,
-                 network_list *list, memory_pool *pool, int threads, OrtNodeComputeInfo **made,
-                 OrtStatus **status);
+/* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. */
+OrtStatus *steps_claim(provider *p, const OrtGraph *graph, const OrtNode *within,
+                       OrtEpGraphSupportInfo *claims);
 
 #endif

@@ -17,17 +17,6 @@ typedef struct {
     int users; /* the runtime, and all sessions, which may live longer */
 } factory;
 
-typedef struct {
-    OrtEp interface;
-    const factory *owner;
-    const OrtLogger *logger;
-    int weights, threads;
-    network_list *networks;
-    memory_pool *pool;
-    uint64_t *said; /* (said_count) hashes of logged texts */
-    size_t said_count;
-} provider;
-
 static void factory_release(factory *f)
 {
     if (!__atomic_sub_fetch(&f->users, 1, __ATOMIC_ACQ_REL))
@@ -47,7 +36,6 @@ static uint64_t hash_of(const char *text)
 /* Logs a text, but only once in a session: the runtime asks for claims more than once. */
 static void say_once(provider *p, const char *text)
 {
-    const ort_functions *const ort = &p->owner->ort;
     const uint64_t hash = hash_of(text);
     for (size_t i = 0; i < p->said_count; i++)
         if (p->said[i] == hash)
@@ -56,20 +44,19 @@ static void say_once(provider *p, const char *text)
     if (!more)
         return;
     p->said = more, p->said[p->said_count++] = hash;
-    failed(ort, ort->log_message(p->logger, ORT_LOG_INFO, text, "lnrnn", 0, "claims"));
+    failed(p->ort, p->ort->log_message(p->logger, p->severity, text, "lnrnn", 0, "claims"));
 }
 
-/* Logs why a node is left to the runtime. */
-static void log_left(void *of, const OrtNode *node, const char *reason)
+void leave(provider *p, const OrtNode *node, const char *reason)
 {
-    provider *const p = of;
-    const ort_functions *const ort = &p->owner->ort;
     const char *name = NULL, *operator = NULL;
     char text[REASON + 256];
-    if (failed(ort, ort->node_name(node, &name)) || failed(ort, ort->node_operator(node, &operator)))
+    if (node
+        && (failed(p->ort, p->ort->node_name(node, &name))
+            || failed(p->ort, p->ort->node_operator(node, &operator))))
         return;
     snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%.40s) to the runtime: %s", name ? name : "",
-             operator ? operator : "", reason);
+             operator ? operator : "of any", reason);
     say_once(p, text);
 }
 
@@ -77,77 +64,75 @@ static void log_left(void *of, const OrtNode *node, const char *reason)
 static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                         OrtEpGraphSupportInfo *claims)
 {
-    const ort_functions *const ort = &p->owner->ort;
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     recurrent_node read;
-    char reason[REASON];
-    int right = node_read(ort, node, p->weights, &read, reason);
-    if (right && within && p->owner->minor < ORT_VERSION_SUBGRAPHS) {
+    lnrnn_network *network = NULL;
+    kernel_base *k = NULL;
+    char reason[REASON], message[LNRNN_MESSAGE] = NO_MEMORY;
+    int right = node_read(p->ort, node, p->weights, &read, reason);
+    if (right && within && p->minor < ORT_VERSION_SUBGRAPHS) {
         snprintf(reason, sizeof reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
                  ORT_VERSION_SUBGRAPHS);
         right = 0;
     }
     /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their weights. */
-    if (right)
-        return ort->claim(claims, &node, 1, &options);
-    log_left(p, node, reason);
+    if (right < 0)
+        return p->ort->claim(claims, &node, 1, &options);
+    if (right && !node_network(p->networks, &read, &network, message))
+        k = node_kernel(p, &read, network);
+    if (k)
+        return kernel_claim(p, k, &node, 1, claims);
+    leave(p, node, right ? message : reason);
     return NULL;
 }
 
 static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSupportInfo *claims)
 {
     provider *const p = (provider *)ep;
-    const ort_functions *const ort = &p->owner->ort;
+    const ort_functions *const ort = p->ort;
     size_t n = 0;
     const OrtNode *within = NULL;
+    claims_free(p); /* those that the runtime has not taken */
     OrtStatus *status = ort->graph_node_count(graph, &n);
     if (!status)
         status = ort->graph_parent(graph, &within);
     if (status || !n)
         return status;
     const OrtNode **const nodes = calloc(n, sizeof *nodes);
-    status = nodes ? ort->graph_nodes(graph, nodes, n)
-                   : ort->create_status(ORT_FAIL, "lnrnn: no memory for a graph");
+    if (!nodes) {
+        leave(p, NULL, NO_MEMORY);
+        return NULL;
+    }
+    status = ort->graph_nodes(graph, nodes, n);
     for (size_t i = 0; i < n && !status; i++)
         if (node_is_recurrent(ort, nodes[i]))
             status = claim(p, nodes[i], within, claims);
     free(nodes);
     if (!status)
-        status = steps_claim(ort, graph, within, p->owner->minor, p->weights, claims, log_left, p);
+        status = steps_claim(p, graph, within, claims);
     return status;
 }
 
 /* --- kernels -------------------------------------------------------------------------------------------- */
 
-/* Creates the kernel of one claim. */
+/* Gives the runtime the kernel of one claim. A claim without one is a contradictory node. */
 static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode *fused,
                               OrtNodeComputeInfo **made)
 {
-    const ort_functions *const ort = &p->owner->ort;
     const OrtNode *node = NULL;
     recurrent_node read = {.name = ""};
-    lnrnn_network *network = NULL;
     size_t n = 0;
-    char reason[REASON] = "a claim must be a node or a step", message[LNRNN_MESSAGE] = "", text[REASON + 256];
-    OrtStatus *status = ort->graph_node_count(graph, &n);
-    if (!status && n == 1)
-        status = ort->graph_nodes(graph, &node, 1);
-    if (status)
+    char reason[REASON] = "it was not claimed", text[REASON + 256];
+    OrtStatus *status = NULL;
+    *made = kernel_claimed(p, graph, fused, &status);
+    if (!*made && !status && !(status = p->ort->graph_node_count(graph, &n)) && n == 1)
+        status = p->ort->graph_nodes(graph, &node, 1);
+    if (*made || status)
         return status;
-    if ((!node || !node_is_recurrent(ort, node))
-        && (step_compile(ort, graph, fused, p->weights, p->networks, p->pool, p->threads, made, &status)
-            || status))
-        return status;
-    if (!node || node_read(ort, node, p->weights, &read, reason) < 1) {
-        snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
-        return ort->create_status(ORT_FAIL, text);
-    }
-    if (node_network(p->networks, &read, &network, message)) {
-        snprintf(text, sizeof text, "lnrnn: node '%.200s' (%s): %s", read.name, read.kind, message);
-        return ort->create_status(ORT_FAIL, text);
-    }
-    *made = kernel_create(ort, &read, fused, network, p->networks, p->pool, p->threads, &status);
-    return status;
+    if (node)
+        node_read(p->ort, node, p->weights, &read, reason);
+    snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
+    return p->ort->create_status(ORT_FAIL, text);
 }
 
 static void release_kernels(OrtEp *ep, OrtNodeComputeInfo **kernels, size_t count)
@@ -157,16 +142,15 @@ static void release_kernels(OrtEp *ep, OrtNodeComputeInfo **kernels, size_t coun
         kernel_free(kernels[i]);
 }
 
+/* All that can fail has been done for the claims, because a session without these kernels cannot be opened. */
 static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fused, size_t count,
                           OrtNodeComputeInfo **kernels, OrtNode **saved)
 {
     OrtStatus *status = NULL;
     size_t made = 0;
     (void)saved; /* nodes of a file that keeps compiled kernels: none */
-    for (; made < count && !status; made++) {
-        kernels[made] = NULL;
+    for (; made < count && !status; made++)
         status = compile_one((provider *)ep, graphs[made], fused[made], &kernels[made]);
-    }
     for (size_t i = 0; i < made && status; i++) {
         kernel_free(kernels[i]);
         kernels[i] = NULL;
@@ -200,13 +184,18 @@ static void set_option(provider *p, const char *name, const char *value, char te
             return;
         snprintf(text, REASON, "lnrnn: option threads must be between 1 and %d, got %.60s",
                  LNRNN_MOST_THREADS, value);
-    } else
-        snprintf(text, REASON, "lnrnn: the options are dtype and threads, got %.60s", name);
+    } else if (!strcmp(
+                   name,
+                   "log_severity_level")) /* a provider chosen by name logs where the default level counts */
+        p->severity = strcmp(value, "0") && strcmp(value, "1") ? ORT_LOG_INFO : ORT_LOG_WARNING;
+    else
+        snprintf(text, REASON, "lnrnn: the options are dtype, threads and log_severity_level, got %.60s",
+                 name);
 }
 
 static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
 {
-    const ort_functions *const ort = &p->owner->ort;
+    const ort_functions *const ort = p->ort;
     OrtKeyValuePairs *pairs = NULL;
     ort_texts keys = NULL, values = NULL;
     const size_t prefix = sizeof OPTION - 1;
@@ -216,7 +205,7 @@ static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
     if (status)
         return status;
     ort->get_pairs(pairs, &keys, &values, &n);
-    p->weights = LNRNN_WEIGHT_F32, p->threads = 1;
+    p->weights = LNRNN_WEIGHT_F32, p->threads = 1, p->severity = ORT_LOG_INFO;
     for (size_t k = 0; k < n && !*text; k++)
         if (!strncmp(keys[k], OPTION, prefix))
             set_option(p, keys[k] + prefix, values[k], text);
@@ -227,6 +216,7 @@ static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
 static void provider_free(provider *p)
 {
     if (p) {
+        claims_free(p);
         networks_free(p->networks);
         pool_free(p->pool);
         free(p->said);
@@ -251,7 +241,7 @@ static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *dev
                            .get_capability = get_capability,
                            .compile = compile,
                            .release_kernels = release_kernels};
-    p->owner = f, p->logger = logger;
+    p->ort = &f->ort, p->minor = f->minor, p->logger = logger;
     OrtStatus *const status = read_options(p, session);
     if (status)
         provider_free(p);

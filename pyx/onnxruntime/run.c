@@ -189,46 +189,26 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
 
 static void release(OrtNodeComputeInfo *info)
 {
-    kernel *const k = (kernel *)info;
     for (int i = 0; i < RUN_INPUTS; i++)
-        free(k->source[i].owned);
-    lnrnn_network_release(k->base.network);
-    free(k);
+        free(((kernel *)info)->source[i].owned);
 }
 
-OrtNodeComputeInfo *kernel_create(const ort_functions *ort, const recurrent_node *read, const OrtNode *fused,
-                                  lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                  OrtStatus **status)
+kernel_base *node_kernel(const provider *p, const recurrent_node *read, lnrnn_network *network)
 {
-    const OrtValueInfo *in[RUN_INPUTS], *out[OUTPUTS];
-    size_t inputs = 0, outputs = 0;
-    *status = NULL;
-    kernel *const k = calloc(1, sizeof *k);
-    if (!k) {
-        lnrnn_network_release(network);
-        *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a node");
+    kernel *const k = kernel_new(p, sizeof *k, network, compute, release);
+    if (!k)
         return NULL;
-    }
-    k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
     snprintf(k->base.label, sizeof k->base.label, "node '%.200s' (%s)", read->name, read->kind);
     k->layout = read->layout;
     k->inputs = read->description.input_size, k->units = read->description.hidden_size;
     k->directions = read->directions;
-    int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= RUN_INPUTS
-                && !failed(ort, ort->node_inputs(fused, in, inputs))
-                && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= OUTPUTS
-                && !failed(ort, ort->node_outputs(fused, out, outputs));
-    for (int i = 0; i < RUN_INPUTS && right && !*status; i++) {
-        if (!source_of(ort, INPUT_NAMES[i], read->input[NODE_INPUT[i]], in, inputs, &k->source[i]))
-            *status = kernel_error(&k->base, ORT_INVALID_ARGUMENT, "input %s cannot be read", INPUT_NAMES[i]);
-    }
+    int right = 1;
+    for (int i = 0; i < RUN_INPUTS && right; i++)
+        right = source_of(&k->base, INPUT_NAMES[i], read->input[NODE_INPUT[i]], &k->source[i]);
     for (int i = 0; i < OUTPUTS && right; i++)
-        k->output[i] = place_of(ort, read->output[i], out, outputs);
-    if (right && !*status)
-        return &k->base.info;
-    if (!right)
-        *status =
-            kernel_error(&k->base, ORT_FAIL, "the fused node has other inputs or outputs than the node");
-    release(&k->base.info);
+        right = output_of(&k->base, read->output[i], &k->output[i]);
+    if (right)
+        return &k->base;
+    kernel_free(&k->base.info);
     return NULL;
 }

@@ -129,46 +129,20 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     return status;
 }
 
-static void release(OrtNodeComputeInfo *info)
+kernel_base *step_kernel(const provider *p, const step *s, lnrnn_network *network)
 {
-    lnrnn_network_release(((kernel *)info)->base.network);
-    free(info);
-}
-
-OrtNodeComputeInfo *step_kernel(const ort_functions *ort, const step *s, const OrtNode *fused,
-                                lnrnn_network *network, network_list *list, memory_pool *pool, int threads,
-                                OrtStatus **status)
-{
-    const OrtValueInfo *in[VALUES], *out[2];
-    size_t inputs = 0, outputs = 0;
-    kernel *const k = calloc(1, sizeof *k);
-    if (!k) {
-        lnrnn_network_release(network);
-        *status = ort->create_status(ORT_FAIL, "lnrnn: no memory for a step");
+    kernel *const k = kernel_new(p, sizeof *k, network, compute, NULL);
+    if (!k)
         return NULL;
-    }
-    k->base = kernel_base_of(ort, network, list, pool, threads, compute, release);
     kernel_label(&k->base, "the step that computes h in node", s->out[0]->producer->info);
     k->widths[VALUE_X] = s->input_size, k->widths[VALUE_H0] = s->state_size, k->widths[VALUE_C0] = s->units;
-    int right = !failed(ort, ort->node_input_count(fused, &inputs)) && inputs <= VALUES
-                && !failed(ort, ort->node_inputs(fused, in, inputs))
-                && !failed(ort, ort->node_output_count(fused, &outputs)) && outputs <= 2
-                && !failed(ort, ort->node_outputs(fused, out, outputs));
-    size_t found = 0;
-    for (int i = 0; i < VALUES && right; i++) {
-        const OrtValueInfo *const value = s->in[i] ? s->in[i]->info : NULL;
-        right = source_of(ort, INPUT_ROLES[i], value, in, inputs, &k->in[i]);
-        found += k->in[i].place >= 0 && !(i == VALUE_C0 && k->in[i].place == k->in[VALUE_H0].place);
-    }
-    right &= found == inputs;
-    found = 0;
-    for (int i = 0; i < 2 && right; i++) {
-        k->out[i] = s->out[i] ? place_of(ort, s->out[i]->info, out, outputs) : -1;
-        found += k->out[i] >= 0;
-    }
-    if (right && found == outputs)
-        return &k->base.info;
-    *status = kernel_error(&k->base, ORT_FAIL, "the fused node has other inputs or outputs than the step");
-    release(&k->base.info);
+    int right = 1;
+    for (int i = 0; i < VALUES && right; i++)
+        right = source_of(&k->base, INPUT_ROLES[i], info_of(s->in[i]), &k->in[i]);
+    for (int i = 0; i < 2 && right; i++)
+        right = output_of(&k->base, info_of(s->out[i]), &k->out[i]);
+    if (right)
+        return &k->base;
+    kernel_free(&k->base.info);
     return NULL;
 }

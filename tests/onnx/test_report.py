@@ -194,7 +194,7 @@ def test_without_onnxruntime_the_plug_in_is_not_tried(tmp_path, run, monkeypatch
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     code, out, _ = run(state_models.silero(tmp_path / "m.onnx"))
     assert code == 0 and "estimate" not in out
-    assert "Plug-in for ONNX Runtime: not tried. lnrnn.onnxruntime needs onnxruntime 1.24" in out
+    assert "Plug-in for ONNX Runtime: not tried. lnrnn.onnxruntime needs onnxruntime 1.25" in out
 
 
 def test_a_scan_of_no_known_cell_is_listed(tmp_path, run):

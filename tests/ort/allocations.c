@@ -1,4 +1,4 @@
-/* Counts the requests for memory that liblnrnn and liblnrnn_ort make. tests/ort/test_plugin_memory.py preloads this
+/* Counts the requests for memory that liblnrnn and liblnrnn_ort make. One request may fail. tests/ort/test_plugin_memory.py preloads this
  * library, so that its malloc replaces the malloc of the process. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,7 +12,7 @@ static struct {
     char *first, *end;
 } watched[MOST];
 static int count;
-static long requests, held;
+static long requests, held, failing; /* failing: the number of requests until one fails; it goes on below 0 */
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
@@ -57,6 +57,10 @@ static long change(void *block, long bytes)
 /* Counts a request of `caller`, which adds the bytes of `block`. Returns `block`. */
 static void *request(void *caller, void *block)
 {
+    if (block && is_watched(caller) && !__atomic_sub_fetch(&failing, 1, __ATOMIC_RELAXED)) {
+        __libc_free(block);
+        return NULL;
+    }
     if (block && is_watched(caller)) {
         __atomic_add_fetch(&requests, 1, __ATOMIC_RELAXED);
         __atomic_add_fetch(&held, change(block, (long)malloc_usable_size(block)), __ATOMIC_RELAXED);
@@ -78,6 +82,8 @@ void *calloc(size_t n, size_t size) { return request(CALLER, __libc_calloc(n, si
 
 void *realloc(void *block, size_t size)
 {
+    if (block && is_watched(CALLER) && failing == 1)
+        return failing = 0, NULL;
     forget(block);
     return request(CALLER, __libc_realloc(block, size));
 }
@@ -124,6 +130,9 @@ int watch(void)
     dl_iterate_phdr(watch_library, NULL);
     return count;
 }
+
+/* Makes request number n from now on fail. Returns how many were left until the last one that should. */
+long fail_after(long n) { return __atomic_exchange_n(&failing, n, __ATOMIC_RELAXED); }
 
 long requests_until_now(void) { return requests; }
 

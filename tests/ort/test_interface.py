@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-onnxruntime = pytest.importorskip("onnxruntime", minversion="1.24")
+onnxruntime = pytest.importorskip("onnxruntime", minversion="1.25")
 
 import lnrnn.onnxruntime  # noqa: E402
 from compilers import ROOT, native_compiler  # noqa: E402

@@ -15,7 +15,6 @@ from onnx_files import FLOAT  # noqa: E402
 from plugin_runs import agree, alone, check, draw_inputs, left, plugged, profiled, version  # noqa: E402
 
 D, H = onnx_loops.D, onnx_loops.H
-WITHIN = pytest.mark.skipif(version() < (1, 25), reason="nodes of subgraphs need ONNX Runtime 1.25")
 LOOPS = pytest.mark.skipif(version() < (1, 32), reason="earlier runtimes do not pass all inputs of a Loop")
 CELLS = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 
@@ -108,7 +107,6 @@ def test_a_scan_of_steps(rng, tmp_path, kind, axes):
         check(proto, rng, tmp_path, T=1, B=5)
 
 
-@WITHIN
 @CELLS
 def test_two_steps_in_a_scan(rng, tmp_path, kind):
     check(onnx_loops.scan(rng, kind, layers=2), rng, tmp_path, nodes=2, loop=True)
@@ -122,7 +120,6 @@ def test_a_sequence_that_two_nodes_read_keeps_the_loop(rng, tmp_path):
     check(proto, rng, tmp_path, nodes=0, loop=True)
 
 
-@WITHIN
 @pytest.mark.parametrize("fault", ["states exchanged", "a state that stays", "c as y"])
 def test_a_scan_with_other_outputs_is_left_or_right(rng, tmp_path, fault):
     proto = onnx_loops.scan(rng, "LSTM")

@@ -27,7 +27,7 @@ from compilers import native_compiler, preloading  # noqa: E402
 from onnx_cells import Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
-from plugin_runs import KINDS, feed, plugged, version  # noqa: E402
+from plugin_runs import KINDS, agree, alone, feed, plugged, version  # noqa: E402
 from unrolled_steps import unrolled  # noqa: E402
 
 SOURCE = Path(__file__).with_name("allocations.c")
@@ -97,6 +97,33 @@ def bytes_after(path: str) -> dict[str, int]:
     return result
 
 
+def lost_sessions(path: str) -> dict[str, list[object]]:
+    """Returns the number of requests while a session opens, and the errors and leaks if one fails."""
+    counter, rng, result = watching(path), np.random.default_rng(0), {}
+    models = {"node": recurrent(rng, "GRU")} | others(rng)
+    del models["8 bits"]  # the runtime rounds it differently
+    for name, proto in models.items():
+        session, left, wrong = alone(proto), 0, []
+        given = {
+            i.name: rng.standard_normal([{"T": 3, "B": 1}.get(n, n) for n in i.shape], np.float32)
+            for i in session.get_inputs()
+        }
+        wanted, before = session.run(None, given), counter.bytes_now()
+        for at in itertools.takewhile(lambda _: left <= 0, itertools.count(1)):  # noqa: B023
+            counter.fail_after(at)
+            try:
+                session = plugged(proto)
+            except Exception as error:
+                wrong += [] if "no memory for a session" in str(error) else [str(error)]
+            else:
+                left = counter.fail_after(0)
+                agree(session.run(None, given), wanted)
+            session = None
+            wrong += [counter.bytes_now() - before] if counter.bytes_now() != before else []
+        result[name] = [at, wrong]
+    return result
+
+
 def others(rng: np.random.Generator) -> dict[str, onnx.ModelProto]:
     made = {"8 bits": quantized_lstm.proto(quantized_lstm.quantized(rng))}
     for state in made["8 bits"].graph.input[1:]:
@@ -143,7 +170,7 @@ def two_nodes(rng: np.random.Generator, equal: bool, within_if: bool, **more: st
 def megabytes(path: str) -> list[list[float]]:
     """Returns the memory of the plug-in for pairs of nodes: with one network, with two, and afterwards."""
     counter, rng, result = watching(path), np.random.default_rng(0), []
-    for within_if in (False, True) if version() >= (1, 25) else (False,):
+    for within_if in (False, True):
         bytes_held = []
         for equal, more in ((True, {}), (False, {}), (True, {"direction": "reverse"})):
             before = counter.bytes_now()
@@ -190,6 +217,12 @@ def test_runs_of_steps_loops_and_8_bits_after_the_first_do_not_allocate(counted)
 
 def test_sessions_free_everything(counted):
     assert set(counted(bytes_after).values()) == {0}
+
+
+def test_nodes_without_memory_are_left_to_the_runtime(counted):
+    """Each request while a session opens fails once. Only the provider itself needs its memory."""
+    for name, (requests, wrong) in counted(lost_sessions).items():
+        assert requests > 10 and not wrong, name
 
 
 def test_equal_weights_are_packed_once(counted):

@@ -19,7 +19,7 @@ from lnrnn.onnx import plugin_trial, report  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
 from onnx_files import recurrent  # noqa: E402
-from plugin_runs import data_of, onnxruntime, version  # noqa: E402
+from plugin_runs import data_of, version  # noqa: E402
 
 
 @pytest.fixture
@@ -73,16 +73,6 @@ def test_a_part_that_cannot_be_run_has_a_reason(rng, plugin, monkeypatch):
     monkeypatch.setattr(plugin_trial.plugin, "session", refuse)
     (facts,) = plugin(recurrent(rng, "RNN"))
     assert facts == {"taken": None, "reason": "ONNX Runtime says: no session", "calls": []}
-
-
-def test_nodes_within_an_if_need_a_newer_runtime(tmp_path, monkeypatch):
-    path, before = state_models.silero(tmp_path / "m.onnx"), version()
-    taken = [part["plugin"]["taken"] for part in report.describe(path)["parts"]]
-    monkeypatch.setattr(onnxruntime, "__version__", "1.24.9")
-    for part in report.describe(path)["parts"]:
-        assert "within If, Loop and Scan need ONNX Runtime 1.25" in part["plugin"]["reason"]
-        assert part["plugin"]["taken"] is False
-    assert taken == [before >= (1, 25)] * len(taken)
 
 
 @pytest.mark.parametrize(

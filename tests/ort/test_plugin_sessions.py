@@ -11,11 +11,12 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from onnx import TensorProto, helper  # noqa: E402
+import onnx  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import lnrnn.onnxruntime  # noqa: E402
 from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
-from plugin_runs import agree, alone, claimed, feed, onnxruntime, options, plugged, version  # noqa: E402
+from plugin_runs import NEAR, agree, alone, claimed, feed, onnxruntime, options, plugged, ran  # noqa: E402
 
 
 def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
@@ -38,8 +39,8 @@ def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
     proto = model(nodes, given, ["Y"], own)
     for flag in (True, False):
         values = feed(rng, "LSTM") | {"flag": np.array(flag)}
-        ours, ran = claimed(proto, values, tmp_path)
-        assert ran == (version() >= (1, 25))
+        ours, nodes = claimed(proto, values, tmp_path)
+        assert nodes == 1
         agree(ours, alone(proto).run(None, values))
 
 
@@ -164,23 +165,60 @@ def test_arguments_of_session(rng):
         lnrnn.onnxruntime.session(proto, dtype="float16")
     with pytest.raises(ValueError, match="threads must be"):
         lnrnn.onnxruntime.session(proto, threads=0)
-    with pytest.raises(ValueError, match="providers must be left out"):
-        lnrnn.onnxruntime.session(proto, providers=["CPUExecutionProvider"])
+    with pytest.raises(ValueError, match="provider_options must be left out"):
+        lnrnn.onnxruntime.session(proto, provider_options=[{}])
     with pytest.raises(TypeError, match="unexpected keyword argument 'dtpye'"):
         lnrnn.onnxruntime.session(proto, dtpye="int8")
     for path in (None, bytearray(proto), recurrent(rng, "GRU")):
         with pytest.raises(TypeError, match="path must be a path, or a file's contents as bytes, got"):
             lnrnn.onnxruntime.session(path)
-    session = lnrnn.onnxruntime.session(proto, sess_options=options())
-    assert session.get_providers()[0] == lnrnn.onnxruntime.ep_name() == "LnrnnExecutionProvider"
+    chosen = options()
+    chosen.add_provider_for_devices(onnxruntime.get_ep_devices()[:1], {})
+    with pytest.raises(ValueError, match="sess_options must be options without providers"):
+        lnrnn.onnxruntime.session(proto, sess_options=chosen)
+    names = [lnrnn.onnxruntime.ep_name(), "CPUExecutionProvider"]
+    session = lnrnn.onnxruntime.session(proto, providers=names[1:])
+    assert session.get_providers() == names and names[0] == "LnrnnExecutionProvider"
     assert isinstance(session, onnxruntime.InferenceSession)
 
 
-def test_options_serve_several_sessions(rng):
-    proto, given, chosen = recurrent(rng, "LSTM"), feed(rng, "LSTM"), options(4)
+def settings_of(chosen):
+    return {name: getattr(chosen, name) for name in dir(chosen) if not callable(getattr(chosen, name))}
+
+
+def test_options_of_a_session_do_not_change(rng, tmp_path):
+    """Plain sessions with them, before and after, have no plug-in. Sessions with it have all settings."""
+    proto, given, chosen = recurrent(rng, "LSTM", states=True), feed(rng, "LSTM", states=True), options()
+    external = proto.graph.initializer[0]
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(numpy_helper.to_array(external))
+    chosen.add_external_initializers([external.name], [value])
+    onnx.external_data_helper.set_external_data(external, "none")
+    external.ClearField("raw_data")
+    chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    chosen.intra_op_num_threads, chosen.logid, chosen.enable_profiling = 2, "mine", True
+    chosen.profile_file_prefix = str(tmp_path / "profile")
+    chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    chosen.add_free_dimension_override_by_name("B", 3)
+    before, proto = settings_of(chosen), proto.SerializeToString()
+    plain = onnxruntime.InferenceSession(proto, chosen).run(None, given)
     for dtype in ("float32", "float32", "int8", "float32"):
-        ours = plugged(proto, sess_options=chosen, dtype=dtype).run(None, given)
-        agree(ours, plugged(proto, dtype=dtype).run(None, given), 0)
+        session = plugged(proto, sess_options=chosen, dtype=dtype)
+        agree(session.run(None, given), plain, 0.05 if dtype == "int8" else NEAR)
+        assert ran(session)[1] == set() and session.get_inputs()[0].shape == ["T", 3, 3]
+        own = session.get_session_options()
+        assert own.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+        assert settings_of(own) == before == settings_of(chosen) and not chosen.has_providers()
+        after = onnxruntime.InferenceSession(proto, chosen)
+        assert lnrnn.onnxruntime.ep_name() not in after.get_providers()
+
+
+def test_a_session_with_other_nodes_logs_no_warning(rng, capfd):
+    proto = recurrent(rng, "GRU")
+    proto.graph.node.append(helper.make_node("Relu", ["X"], ["relu"]))
+    proto.graph.output.append(helper.make_tensor_value_info("relu", FLOAT, None))
+    for chosen in (None, onnxruntime.SessionOptions()):
+        lnrnn.onnxruntime.session(proto.SerializeToString(), sess_options=chosen)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_path_with_spaces_and_other_letters(rng, tmp_path):

@@ -10,9 +10,11 @@ pytest.importorskip("onnx_ir")
 
 from onnx import helper  # noqa: E402
 
+import lnrnn  # noqa: E402
+from lnrnn.onnx import report  # noqa: E402
 from onnx_cells import Writer, draw, exported, step  # noqa: E402
 from onnx_files import FLOAT  # noqa: E402
-from plugin_runs import alone, plugged  # noqa: E402
+from plugin_runs import agree, alone, data_of, onnxruntime, options, plugged  # noqa: E402
 from unrolled_steps import KINDS, WIDTHS, D, H, T, chain, check, finished, unrolled, xs_of  # noqa: E402
 
 # --- the forms of inputs and outputs ------------------------------------------------------------------------
@@ -177,3 +179,45 @@ def test_a_python_loop_that_torch_exports(rng, tmp_path, kind, dynamo):
         cell = getattr(torch.nn, kind)(D, H)
     proto = exported(loop_of(torch, cell), (torch.randn(5, 2, D), *states), dynamo, 18 if dynamo else 17)
     check(proto, rng, tmp_path, 1)
+
+
+# --- heads --------------------------------------------------------------------------------------------------
+
+MODULES = "Linear(4, 2)", "ReLU()", "Tanh()", "Sigmoid()", "Hardsigmoid()", "SiLU()"
+HEADS = *(f"nn.{name}" for name in MODULES), "lambda h: h - h.mean(-1, keepdim=True)"
+
+
+@pytest.mark.parametrize("from_zeros", [False, True])
+@pytest.mark.parametrize("head, dynamo", [*((name, False) for name in HEADS), (HEADS[0], True)])
+def test_a_head_may_read_each_state(rng, tmp_path, head, dynamo, from_zeros):
+    """The steps are GRUs with one product for x and h, and a norm over it, as in Dreamer."""
+    nn = pytest.importorskip("torch.nn")
+    import torch
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.product, self.norm = nn.Linear(D + H, 3 * H, bias=False), nn.LayerNorm(3 * H)
+            self.head = eval(head, {"nn": nn})
+
+        def forward(self, x, *state):
+            h, ys = state[0] if state else torch.zeros(2, H), []
+            for x_t in x:
+                r, c, u = self.norm(self.product(torch.cat([x_t, h], -1))).chunk(3, -1)
+                u = (u - 1).sigmoid()
+                h = u * (r.sigmoid() * c).tanh() + (1 - u) * h
+                ys.append(self.head(h))
+            return torch.stack(ys), h
+
+    torch.manual_seed(0)
+    args = torch.zeros(T, 2, D), *([] if from_zeros else [torch.zeros(2, H)])
+    proto = exported(Model(), args, dynamo)
+    theirs, chosen = alone(proto), options()
+    given = {i.name: rng.standard_normal(i.shape, dtype=np.float32) for i in theirs.get_inputs()}
+    wanted = theirs.run(None, given)
+    for level in onnxruntime.GraphOptimizationLevel.__members__.values():
+        chosen.graph_optimization_level = level
+        agree(plugged(proto, sess_options=chosen).run(None, given), wanted)
+    (tmp_path / "m.onnx").write_bytes(data_of(proto))
+    assert lnrnn.onnx.Model(tmp_path / "m.onnx")
+    assert all(part["plugin"]["taken"] for part in report.describe(tmp_path / "m.onnx")["parts"])

@@ -23,8 +23,7 @@ class Deployed:
 
     steps: the inputs of each step, without states. states: maps inputs to the outputs with their next values.
     first: the states before the first step. nodes: how many recurrent nodes and cells in other operators the
-    plug-in takes. within: whether they are within an If or a Loop. loops: how many
-    Loops it takes as a whole. limit: of differences between runtimes.
+    plug-in takes. loops: how many Loops it takes as a whole. limit: of differences between runtimes.
     """
 
     model: Any
@@ -32,14 +31,13 @@ class Deployed:
     states: dict[str, str] = field(default_factory=dict)
     first: dict[str, np.ndarray] = field(default_factory=dict)
     nodes: int = 1
-    within: bool = False
     loops: int = 0
     limit: float = 1e-5
 
     def taken(self, version):
         """Returns how many nodes the plug-in takes in a version of ONNX Runtime, such as (1, 32)."""
         loops = self.loops if version >= (1, 32) else 0
-        return loops + (self.nodes if version >= (1, 25) or not self.within else 0)
+        return loops + self.nodes
 
     def run(self, session):
         """Returns the outputs of all steps, states included, as a list of arrays."""
@@ -210,7 +208,7 @@ def layer_norm_lstm(scripted):
         sizes = [(6, 1), (1, 1), (20, 1)] if scripted else [(6, 2)] * 3
         steps = [{"x": normal(rng, *size, 10)} for size in sizes]
         proto = onnx.load_from_string(layer_norm_lstm_file(scripted))
-        return deployed(rng, proto, steps, within=scripted)
+        return deployed(rng, proto, steps)
 
     return load
 
@@ -227,10 +225,9 @@ def silero(name, rate=16000):
             return Deployed(path, [{"input": x} for x in np.split(audio, 5)], {"h": "hn", "c": "cn"}, zeros)
         has_rate = name in ("silero_vad", "silero_vad_16k_op15", "silero_vad_op18_ifless")
         own = {"sr": np.array(rate)} if has_rate else {}
-        within = "openvino" not in name and "ifless" not in name
         return Deployed(
             path, [{"input": x[None], **own} for x in audio], {"state": "stateN"},
-            {"state": np.zeros((2, 1, 128), np.float32)}, within=within,
+            {"state": np.zeros((2, 1, 128), np.float32)},
         )  # fmt: skip
 
     return load

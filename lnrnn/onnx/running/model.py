@@ -41,7 +41,7 @@ class Model(Closed):
     threads : int
         Threads of onnxruntime, and of the plug-in.
     plugin : bool
-        Whether lnrnn's plug-in computes the recurrent nodes, those that it takes. It needs onnxruntime 1.24;
+        Whether lnrnn's plug-in computes the recurrent nodes, those that it takes. It needs onnxruntime 1.25;
         older versions compute all nodes themselves. Outputs with and without it differ by rounding errors,
         which are those of 8 bits in DynamicQuantizeLSTM.
 

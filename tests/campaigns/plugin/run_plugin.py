@@ -83,8 +83,8 @@ def compare(proto: onnx.ModelProto, calls: list, other: onnx.ModelProto, threads
 def checked() -> bool:
     """Returns whether the runtime's own RNN computes sequences without steps."""
     version = [int(part) for part in onnxruntime.__version__.split(".")[:2]] if onnxruntime else [0]
-    if version < [1, 24]:
-        raise Missing("needs onnx and onnxruntime 1.24 or later")
+    if version < [1, 25]:
+        raise Missing("needs onnx and onnxruntime 1.25 or later")
     return version >= [1, 26]
 
 
