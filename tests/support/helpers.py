@@ -407,9 +407,10 @@ class Anything:
         return "Anything()"
 
 
+MASKED = [np.ma.array(np.ones((3, 4), np.float32), mask=True), np.ma.array([1, 2]), [np.ma.ones(2)] * 2]
 NOT_REAL = [
     np.zeros((3, 4), complex), np.zeros((3, 4), object), np.full((3, 4), "a"), "abcd", Anything(), {}, None,
-    np.zeros((3, 4), "M8[s]"), [[1, 2], [3]], np.zeros((3, 4), [("a", "f4")]),
+    np.zeros((3, 4), "M8[s]"), [[1, 2], [3]], np.zeros((3, 4), [("a", "f4")]), *MASKED,
 ]  # fmt: skip
 
 
@@ -422,6 +423,7 @@ def bad_outs(x):
         (TypeError, np.zeros(x.shape, np.float64)),
         (TypeError, np.zeros(x.shape, ">f4")),
         (TypeError, np.zeros(x.shape, np.int32)),
+        (TypeError, np.ma.zeros(x.shape, np.float32)),
         (TypeError, x.tolist()),
         (TypeError, 1),
     ]
