@@ -60,7 +60,7 @@ def encode(state: Any, step: Any, fingerprint: str, notes: Mapping[str, str] | N
 
 
 def _digest(data: Any) -> bytes:
-    """Returns the first 64 bits of the SHA-256 of all other bytes. It shows damage, not changes on purpose."""
+    """Returns 64 bits of the SHA-256 of all other bytes. They show damage, not changes on purpose."""
     found = hashlib.sha256(data[: _DIGEST.start])
     found.update(data[_DIGEST.stop :])
     return found.hexdigest()[:16].encode()

@@ -408,10 +408,10 @@ class Anything:
         return "Anything()"
 
 
-MASKED = [np.ma.array(np.ones((3, 4), np.float32), mask=True), np.ma.array([1, 2]), [np.ma.ones(2)] * 2]
 NOT_REAL = [
     np.zeros((3, 4), complex), np.zeros((3, 4), object), np.full((3, 4), "a"), "abcd", Anything(), {}, None,
-    np.zeros((3, 4), "M8[s]"), [[1, 2], [3]], np.zeros((3, 4), [("a", "f4")]), *MASKED,
+    np.zeros((3, 4), "M8[s]"), [[1, 2], [3]], np.zeros((3, 4), [("a", "f4")]), np.ma.array([1, 2]),
+    np.ma.array(np.ones((3, 4), np.float32), mask=True), [np.ma.ones(2)] * 2,
 ]  # fmt: skip
 
 
