@@ -58,7 +58,7 @@ def described(value: Any) -> str:
     if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a number of NumPy
         value = value.item()
     elif isinstance(shape, tuple) and dtype is not None:
-        return f"an array of shape {tuple(shape)} and dtype {dtype}"
+        return f"{'a masked' if is_masked(value) else 'an'} array of shape {tuple(shape)} and dtype {dtype}"
     try:
         text = repr(value)
     except Exception:  # repr may fail, for example for an int of ten thousand digits
@@ -142,6 +142,13 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
+def is_masked(value: Any) -> bool:
+    """Returns True for a masked array of NumPy, and a list with one. Their conversion ignores the mask."""
+    if isinstance(value, (list, tuple)):  # a list that begins with a number has no arrays
+        return not isinstance(next(iter(value), 0), (int, float)) and any(map(is_masked, value))
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
+
+
 def _array(value: Any) -> np.ndarray:
     """Returns value as an array. Arrays of other libraries in the CPU's memory are not copied.
 
@@ -163,7 +170,10 @@ def _array(value: Any) -> np.ndarray:
         return array
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
-    return np.asarray(value)
+    found = np.asanyarray(value)
+    if is_masked(value) or is_masked(found):
+        raise ValueError("lnrnn ignores masks: use filled(), and lengths= or resets= for missing steps")
+    return np.asarray(found)
 
 
 def real(name: str, value: Any) -> np.ndarray:
@@ -198,7 +208,7 @@ def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndar
 
     For a torch tensor, the array has the tensor's memory.
     """
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray) or is_masked(value):
         kind = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}"
         if not _is_tensor(value):
             raise bad_type(name, kind, value)

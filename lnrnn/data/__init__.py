@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import bad_value, integer, message
+from ..errors import bad_value, integer, message, real
 
 __all__ = ["JapaneseVowels", "Utterances", "japanese_vowels", "pad_sequence"]
 
@@ -150,7 +150,8 @@ def pad_sequence(
     """
     if max_steps is not None:
         max_steps = integer("max_steps", max_steps, 1)
-    arrays = [np.asarray(sequence, dtype=np.float32)[:max_steps] for sequence in sequences]
+    given = (real(f"sequences[{k}]", sequence) for k, sequence in enumerate(sequences))
+    arrays = [np.asarray(sequence, dtype=np.float32)[:max_steps] for sequence in given]
     if not arrays:
         raise ValueError(message("sequences", "at least one array of shape (T_i, C)", "none"))
     for index, array in enumerate(arrays):

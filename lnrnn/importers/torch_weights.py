@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import bad_type, choice, flag, number
+from ..errors import bad_type, choice, flag, number, real
 from ..state import inner_hint
 from .computed_weights import with_weight_norm
 from .quantized_weights import with_unpacked_weights
@@ -312,7 +312,7 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
     arrays = {}
     for name, value in state.items():
         if name.startswith("count"):
-            arrays[name] = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+            arrays[name] = real(name, value.cpu() if hasattr(value, "cpu") else value)
         else:
             arrays[name] = array(name, value)
     if hasattr(source, "lnrnn_arguments"):

@@ -5,6 +5,7 @@ The bytes may come from anywhere, so `decode` checks all of them and executes no
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -18,7 +19,9 @@ from .cells import CELLS
 from .snapshot import LAST_STEP
 
 Array = np.ndarray
-FORMAT, VERSION = "lnrnn state", "1"
+FORMAT, VERSION = "lnrnn state", "2"
+_BEFORE = b'{"__metadata__":{"digest":"'
+_DIGEST = slice(8 + len(_BEFORE), 8 + len(_BEFORE) + 16)  # where the digest of all other bytes is
 MOST_HEADER = 1 << 20  # bytes; a header has about 100 for each array
 _DTYPES = {"F32": "<f4", "I64": "<i8", "F64": "<f8", "F16": "<f2", "BOOL": "|b1"}
 _DTYPES |= {f"{kind.upper()}{8 * n}": f"<{kind}{n}" for kind in "iu" for n in (1, 2, 4)} | {"U64": "<u8"}
@@ -39,9 +42,8 @@ def encode(state: Any, step: Any, fingerprint: str, notes: Mapping[str, str] | N
             raise bad_type("state", "an array or a tuple of 2 or 4 arrays", state)
         arrays |= {name: _float32(name, array) for name, array in zip(names, values, strict=True)}
         _refuse_sizes(arrays, lambda got: bad_value("state", "of shape (num_layers, R, P)", got))
-    header: dict[str, Any] = {
-        "__metadata__": {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, **(notes or {})}
-    }
+    known = {"digest": "0" * 16, "format": FORMAT, "version": VERSION, "fingerprint": fingerprint}
+    header: dict[str, Any] = {"__metadata__": known | dict(notes or {})}
     parts, end = [], 0
     for name, array in arrays.items():
         kind = _NAMES.get(array.dtype.newbyteorder("="))
@@ -52,7 +54,16 @@ def encode(state: Any, step: Any, fingerprint: str, notes: Mapping[str, str] | N
         header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (begin, end)}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join((len(text).to_bytes(8, "little"), text, *parts))
+    data = bytearray().join((len(text).to_bytes(8, "little"), text, *parts))
+    data[_DIGEST] = _digest(data)
+    return bytes(data)
+
+
+def _digest(data: Any) -> bytes:
+    """Returns 64 bits of the SHA-256 of all other bytes. They show damage, not changes on purpose."""
+    found = hashlib.sha256(data[: _DIGEST.start])
+    found.update(data[_DIGEST.stop :])
+    return found.hexdigest()[:16].encode()
 
 
 def decode(data: Any) -> tuple[Any, Array, str, dict[str, str]]:
@@ -67,6 +78,8 @@ def decode(data: Any) -> tuple[Any, Array, str, dict[str, str]]:
         _refuse(f"a header without the format {FORMAT!r}")
     if notes.get("version") != VERSION:
         _refuse(f"version {notes.get('version')!r:.40}; this lnrnn reads version {VERSION!r}")
+    if raw[_DIGEST] != _digest(raw):
+        _refuse("damaged ones, with another digest")
     fingerprint = notes.get("fingerprint")
     if not isinstance(fingerprint, str) or not re.fullmatch("[0-9a-f]{64}", fingerprint):
         _refuse("a header without the fingerprint of a network")

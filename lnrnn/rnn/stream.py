@@ -73,7 +73,7 @@ class StreamState(Generic[State]):
     def to_bytes(self) -> bytes:
         """Return the state as bytes in the form of a safetensors file, little-endian on every machine.
 
-        The metadata have the format's version and the fingerprint.
+        The metadata have the format's version, the fingerprint, and a digest that shows damage.
         """
         return encode(self.state, self.step, self.fingerprint)
 

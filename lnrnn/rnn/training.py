@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core import Network, aligned, copied, empty, isa
-from ..errors import bad_type, bad_value, integer, message, shaped
+from ..errors import bad_type, bad_value, integer, is_masked, message, shaped
 from . import engine
 from .architecture import LIMIT, Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, time_first
@@ -357,7 +357,7 @@ def refuse_gradients(out: Any, made: Architecture) -> None:
         raise bad_value("out", "a dict with no names but parameters", unknown[0])
     for name, shape in made.shapes.items():
         g = out[name]
-        if not isinstance(g, np.ndarray) or g.dtype != FLOAT32:
+        if not isinstance(g, np.ndarray) or g.dtype != FLOAT32 or is_masked(g):
             raise bad_type(f"out[{name!r}]", "an array of float32", g)
         if g.shape != shape or not g.flags.c_contiguous or not g.flags.writeable or not g.flags.aligned:
             raise bad_value(f"out[{name!r}]", f"of shape {shape}, C-contiguous and writeable", g)

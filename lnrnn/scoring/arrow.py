@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..packages import require
-from .sequences import Array, Into, Sequences
+from .sequences import Array, Into, Sequences, bad_rows, float32
 
 
 def pyarrow() -> Any:
@@ -69,7 +69,7 @@ def sequences(column: Any, width: int, name: str) -> Sequences:
     first, steps = int(offsets[0]), steps.slice(offsets[0], offsets[-1] - offsets[0])
     offsets = offsets - first
     values, wrong = _numbers(pa, steps, width)
-    return Sequences.of(values, offsets, null, _bad_rows(offsets, null, wrong))
+    return Sequences.of(values, offsets, null, bad_rows(offsets, null, wrong))
 
 
 def result(given: Sequences, values: Array, into: Into, like: Any, fixed: bool = True) -> Any:
@@ -219,36 +219,24 @@ def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
         # Steps of another width do not fit into the result, so they become zeros.
         right = sizes == width
         places = starts[right, None] + np.arange(width)
-        values, empty = np.zeros((count, width), np.float32), np.zeros(count, bool)
+        values, empty = np.zeros((count, width), flat.dtype), np.zeros(count, bool)
         values[right] = flat[places]
         if holes is not None:
             empty[right] = holes[places].any(1)
     if empty is not None:
         for step in np.flatnonzero(empty).tolist():
             wrong.setdefault(step, "holds a null")
-    return values, wrong
+    values, beyond = float32(values)
+    return values, beyond | wrong
 
 
 def _flat(pa: Any, numbers: Any) -> Array:
-    """Returns an Array of numbers as float32, not copied if it is float32 without nulls."""
+    """Returns an Array of numbers, not copied but for booleans; arbitrary values in place of nulls."""
     if pa.types.is_boolean(numbers.type):
         numbers = numbers.cast(pa.uint8())
-    values = _memory(numbers, _dtype(pa, numbers.type))
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite
-        return values.astype(np.float32, copy=False)
+    return _memory(numbers, _dtype(pa, numbers.type))
 
 
 def _dtype(pa: Any, kind: Any) -> Any:
     letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
     return np.dtype(f"{letter}{kind.bit_width // 8}")
-
-
-def _bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
-    """Returns the reasons why rows are bad, by row: the fault of the row's first wrong step."""
-    reasons: dict[int, str] = {}
-    places = sorted(wrong)
-    rows = np.searchsorted(offsets, places, side="right") - 1
-    for place, row in zip(places, rows.tolist(), strict=True):
-        if not null[row]:
-            reasons.setdefault(row, f"step {place - offsets[row]} {wrong[place]}")
-    return reasons

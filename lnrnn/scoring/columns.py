@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import bad_type, bad_value, described, real
+from ..errors import bad_type, bad_value, real
 from . import arrow, layouts, objects
-from .sequences import Array, Bad, Into, Sequences
+from .sequences import Array, Bad, Into, Sequences, bad_rows, float32
 
 # Types of functions whose arguments are the Sequences and the results of `run`. Cells returns new columns by
 # name, WithResults returns the table with new columns.
@@ -45,10 +45,8 @@ def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithR
         return _of_pandas(table, asked, width)
     if isinstance(table, Mapping):
         return _of_mapping(table, asked, width)
-    raise TypeError(
-        "table must be a dict of arrays, a pandas or polars DataFrame, an Arrow RecordBatch or Table, or an "
-        f"iterator of these, got {described(table)}"
-    )
+    kinds = "a dict of arrays, a pandas or polars DataFrame, an Arrow RecordBatch or Table, or an iterator"
+    raise bad_type("table", kinds, table, "call .collect()" if type(table).__name__ == "LazyFrame" else "")
 
 
 def cell(table: Any, column: str, row: int) -> Any:
@@ -249,7 +247,7 @@ def _of_cells(cells: Any, column: str, width: int) -> Sequences:
         raise bad_value(f"column {column!r}", expected, array)
     B, T, _ = array.shape
     offsets = np.arange(B + 1, dtype=np.int64) * T
-    return Sequences(_float32(array).reshape(B * T, width), offsets, np.zeros(B, bool))
+    return _rows(array.reshape(B * T, width), offsets)
 
 
 def _equal(given: Sequences, result: Array, asked: Asked, T: int) -> Array:
@@ -283,7 +281,7 @@ def _of_flat(
         raise bad_value(
             name, f"between 0 and the {len(flat)} steps of {column}", int(at[0] if at[0] < 0 else at[-1])
         )
-    given = Sequences.of(_float32(flat), at, np.zeros(len(at) - 1, bool), {})
+    given = _rows(flat, at)
     return given, lambda given, result: _numbers(given, result, asked, at, len(flat))
 
 
@@ -305,6 +303,7 @@ def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, step
     return whole
 
 
-def _float32(array: Array) -> Array:
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite
-        return np.ascontiguousarray(array, np.float32)
+def _rows(steps: Array, offsets: Array) -> Sequences:
+    values, wrong = float32(steps)
+    null = np.zeros(len(offsets) - 1, bool)
+    return Sequences.of(values, offsets, null, bad_rows(offsets, null, wrong))

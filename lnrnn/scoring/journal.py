@@ -21,11 +21,14 @@ import platform
 import re
 import secrets
 import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..errors import message
 from ..files import replacing
 
 Facts = Mapping[str, int | str]
@@ -121,6 +124,21 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _refuse_foreign(folder: Path) -> None:
+    """Raises ValueError for a folder of another user, and for links, which could lead to any file."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        own = os.fstat(probe.fileno()).st_uid  # some file systems have another number than the process
+    chain = (folder, *folder.parents)
+    top = next(k for k, each in enumerate(chain) if each.suffix == ".parts")
+    files = (each for each in folder.iterdir() if each.name == "lock" or OWN.fullmatch(each.name))
+    for each in (*chain[: top + 1], *files):
+        found = each.lstat()
+        regular = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        if not (found.st_uid == own if stat.S_ISDIR(found.st_mode) else regular):
+            got = f"{stat.filemode(found.st_mode)} of user {found.st_uid} (hard links: {found.st_nlink})"
+            raise ValueError(message(str(each), "of this user, and no link", got, "remove it"))
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Creates the folder if needed, and holds its lock. The system releases the lock if the process ends."""
@@ -128,7 +146,8 @@ def _locked(folder: Path) -> Iterator[None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            file = open(path, "a+b")  # noqa: SIM115
+            _refuse_foreign(folder)
+            file = open(path, "a+b", opener=lambda name, how: os.open(name, how | os.O_NOFOLLOW, 0o666))  # noqa: SIM115
         except FileNotFoundError:  # pragma: no cover - another run has just removed the folder
             continue
         try:

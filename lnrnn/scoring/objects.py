@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import described, real
-from .sequences import Array, Into, Sequences
+from .sequences import Array, Into, Sequences, float32
 
 
 def sequences(rows: Iterable[Any], width: int) -> Sequences:
@@ -20,7 +20,10 @@ def sequences(rows: Iterable[Any], width: int) -> Sequences:
     bad: dict[int, str] = {}
     for place, row in enumerate(rows):
         try:
-            arrays.append(None if _is_null(row) else _steps(row, width))
+            values, wrong = (None, {}) if _is_null(row) else float32(_steps(row, width))
+            for step, fault in wrong.items():
+                raise ValueError(f"step {step} {fault}")
+            arrays.append(values)
         except (TypeError, ValueError) as error:
             arrays.append(None)
             bad[place] = str(error)
@@ -29,10 +32,9 @@ def sequences(rows: Iterable[Any], width: int) -> Sequences:
     lengths = [0 if array is None else len(array) for array in arrays]
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     values = np.empty((offsets[-1], width), np.float32)
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite
-        for array, first, end in zip(arrays, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-            if end > first:
-                values[first:end] = array
+    for array, first, end in zip(arrays, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        if end > first:
+            values[first:end] = array
     return Sequences(values, offsets, null, bad)
 
 

@@ -221,6 +221,8 @@ class Scorer(Closed):
         self.into = choice("into", into, INTO)
         self.threads = None if threads is None else integer("threads", threads, 1, 1024)
         self.output = f"{'y' if column is None else column}_{self.into}" if output is None else output
+        if not self.output:
+            raise bad_value("output", "the name of the column of results", output)
         self.bad = choice("bad", bad, BAD)
         self.id_column = id_column
         if on_call is not None and not callable(on_call):

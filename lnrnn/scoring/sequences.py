@@ -79,6 +79,27 @@ class Sequences:
         return self.of(self.values, self.offsets, self.null, self.bad | reasons) if reasons else self
 
 
+def float32(values: Array) -> tuple[Array, dict[int, str]]:
+    """Returns steps (N, width) as float32, and the fault of each that has a finite number beyond float32."""
+    with np.errstate(over="ignore"):  # such a number becomes infinite
+        result = np.ascontiguousarray(values, np.float32)
+    if values.dtype.itemsize <= 4:
+        return result, {}
+    wrong = np.flatnonzero((np.isinf(result) & np.isfinite(values)).any(1))
+    return result, dict.fromkeys(wrong.tolist(), "holds a number beyond float32")
+
+
+def bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
+    """Returns the reasons why rows are bad, by row: the fault of the row's first wrong step."""
+    reasons: dict[int, str] = {}
+    places = sorted(wrong)
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    for place, row in zip(places, rows.tolist(), strict=True):
+        if 0 <= row < len(null) and not null[row]:
+            reasons.setdefault(row, f"step {place - offsets[row]} {wrong[place]}")
+    return reasons
+
+
 def result_width(model: Model) -> int:
     return model.num_directions * architecture(model).h_width
 

@@ -129,6 +129,8 @@ class Target:
                 each.parent.mkdir(parents=True, exist_ok=True)
             check_replaceable(each)
             check_apart(each, *([source.path] if source.fs is None else []), scorer.path)
+            if each == listed and each.is_symlink():
+                raise ValueError(f"the list of bad rows must be no link, got {each}; remove it")
         bad = f" --id-column {scorer.id_column}" if scorer.id_column else ""
         facts = {
             "the layout of this folder": 3,

@@ -6,6 +6,7 @@ bytes more than its floats. Values of a store have the form of `StreamState.to_b
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -23,7 +24,6 @@ Array = np.ndarray
 T = TypeVar("T")
 MOST_FAILURES = 3
 _HEAD = struct.Struct("=dq")
-_PARKED_TO_LIVING = b'"session":"parked"', b'"session":"living"'
 
 
 class Store(Protocol):
@@ -67,8 +67,24 @@ def pop_old(parked: dict[Hashable, bytes], before: float, most: int) -> list[Has
     return old
 
 
+def _name(id: Hashable) -> str:
+    """Returns a text of a session's id; ids that are not equal have different texts."""
+    if isinstance(id, str):
+        return f"s:{id}"
+    if isinstance(id, (int, np.integer)):
+        return f"i:{int(id)}"
+    if isinstance(id, bytes):
+        return f"b:{id.hex()}"
+    raise bad_type("id", "a str, int or bytes for a pool with a store", id)
+
+
+def _short(name: str) -> str:
+    """Returns the name, or its hash if it is long, because the header of a state is bounded."""
+    return name if len(name) < 200 else hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 class Values:
-    """The values of a pool's sessions in its store, each with the entry "session": "parked" or "living"."""
+    """The values of a pool's sessions in its store, each with its id, and "session": "parked" or "living"."""
 
     def __init__(self, store: Store, prefix: str, snapshot: Snapshot) -> None:
         for name in ("get", "__setitem__", "__delitem__"):
@@ -78,17 +94,12 @@ class Values:
 
     def key(self, id: Hashable) -> str:
         """Returns the key of a session; ids that are not equal have different keys."""
-        if isinstance(id, str):
-            return f"{self._prefix}s:{id}"
-        if isinstance(id, (int, np.integer)):
-            return f"{self._prefix}i:{int(id)}"
-        if isinstance(id, bytes):
-            return f"{self._prefix}b:{id.hex()}"
-        raise bad_type("id", "a str, int or bytes for a pool with a store", id)
+        return self._prefix + _name(id)
 
-    def value(self, states: list[Array], step: int, session: str) -> bytes:
+    def value(self, id: Hashable, states: list[Array], step: int, session: str) -> bytes:
         state: Any = as_state(states, self._snapshot.architecture.cell)
-        return encode(state, [step], self._snapshot.fingerprint(), {"session": session})
+        notes = {"session": session, "id": _short(_name(id))}
+        return encode(state, [step], self._snapshot.fingerprint(), notes)
 
     def take(self, id: Hashable) -> tuple[list[Array], int, str] | None:
         """Returns states (layers, 1, *), step, and "parked" or "living", or None without a value.
@@ -105,13 +116,15 @@ class Values:
                 raise ValueError("it is of another network, with other parameters, statistics or dtype")
             if len(step) != 1 or notes.get("session") not in ("parked", "living"):
                 raise ValueError("it is not a value of a SessionPool")
+            if notes.get("id") != _short(_name(id)):
+                raise ValueError(f"it is of another session, {notes.get('id')!r:.60}")
             states = stream_states("state", state, 1, self._snapshot.architecture)
         except (ValueError, TypeError) as error:
             text = f"the store's value of session {id!r:.60} cannot be used: {error}"
             raise StoreError(text, (id,)) from error
         if notes["session"] == "parked":
             # The process may end before it parks the session again. Then this value is a checkpoint.
-            self.put(id, bytes(data).replace(*_PARKED_TO_LIVING, 1))
+            self.put(id, self.value(id, states, int(step[0]), "living"))
         return states, int(step[0]), notes["session"]
 
     def put(self, id: Hashable, value: bytes) -> None:

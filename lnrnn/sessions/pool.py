@@ -66,8 +66,8 @@ class SessionPool(Closed):
     An id is any hashable object; with a store, a str, int or bytes. Results have the bits of a stream with
     this session alone. One thread at a time may use a pool: it has no lock. A step may use several threads.
 
-    A value of the store has the bytes of a StreamState, without pickle. `leave` removes it; `drop_after` does
-    not: let the store do that, as Redis can.
+    A value of the store has the bytes of a StreamState, with the session's id, without pickle. `leave`
+    removes it; `drop_after` does not: let the store do that, as Redis can.
 
     Examples
     --------
@@ -229,7 +229,7 @@ class SessionPool(Closed):
         SessionError
             If the session is live, or `max_sessions` are live.
         StoreError
-            If the store fails, or its value is damaged or of another network. The value is unchanged.
+            If the store fails, or its value is damaged, or of another network or session. It is unchanged.
         """
         live, parked = self._tables_of(id)
         if id in live:
@@ -312,7 +312,7 @@ class SessionPool(Closed):
         values, steps = {}, {}
         for id in ids:
             states, steps[id], _ = self._blocks.get(self._tables_of(id)[0][id])
-            values[id] = self._values.value(states, steps[id], session)
+            values[id] = self._values.value(id, states, steps[id], session)
         errors = self._values.put_all(values)
         for id in ids:
             if id not in errors:

@@ -166,6 +166,29 @@ def test_to_dtype_refuses_a_wrong_dtype(dtype):
     refuses(V if isinstance(dtype, str) or dtype is None else E, "dtype", network(D, H).to_dtype, dtype)
 
 
+MASKED = np.ma.array(X)
+MASKED_DOORS = [
+    ("values", lambda rnn, stream: rnn.ragged(MASKED[:, 0], [0, T])),
+    ("x", lambda rnn, stream: rnn(list(MASKED))),
+    ("x", lambda rnn, stream: lnrnn.SessionPool(rnn).step([], MASKED[0, :0])),
+    ("resets", lambda rnn, stream: stream(X[0], resets=np.ma.ones(B, bool))),
+    ("rows", lambda rnn, stream: stream(X[0, :1], np.ma.array([1]))),
+    ("out", lambda rnn, stream: stream(X[0], out=np.ma.zeros((B, H), np.float32))),
+    ("gy", lambda rnn, stream: rnn.backward(rnn.forward_train(X)[2], MASKED)),
+    ("steps", lambda rnn, stream: lnrnn.step_all([(stream, MASKED[0])])),
+    ("state", lambda rnn, stream: setattr(stream, "state", MASKED)),
+    ("state", lambda rnn, stream: lnrnn.StreamState(MASKED, [0], "0" * 64).to_bytes()),
+    ("weight_ih_l0", lambda rnn, stream: lnrnn.from_torch({"weight_ih_l0": MASKED[0], "weight_hh_l0": X[0]})),
+    ("sequences", lambda rnn, stream: lnrnn.data.pad_sequence([X[0], MASKED[0]])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, call", MASKED_DOORS, ids=label)
+def test_masked_arrays_are_refused(name, call):
+    with pytest.raises(TypeError, match=rf"{named(name)}.* got .*masked"):
+        call(network(D, H), network(D, H).stream(B))
+
+
 # --- parameters and statistics ------------------------------------------------------------------------------
 
 

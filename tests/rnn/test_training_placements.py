@@ -259,6 +259,7 @@ def bad_outs(good):
         "float64": (TypeError, good | {w: good[w].astype(float)}, w),
         "foreign byte order": (TypeError, good | {w: good[w].astype(">f4")}, w),
         "a list": (TypeError, good | {w: good[w].tolist()}, w),
+        "masked": (TypeError, good | {w: np.ma.array(good[w])}, w),
         "None": (TypeError, good | {w: None}, w),
         "read-only": (ValueError, good | {w: read_only}, w),
         "columns": (ValueError, good | {w: np.asfortranarray(good[w])}, w),

@@ -358,6 +358,34 @@ def test_a_second_writer_is_refused(files, capsys, monkeypatch):
     assert files[2].read_bytes() == whole(files)
 
 
+PLANTS = {"symbolic": os.symlink, "hard": os.link, "a pipe": lambda _, path: os.mkfifo(path)}
+PLANTED = [(how, name) for how in PLANTS for name in ("lock", "manifest.json", "00000007.bad.parquet")]
+
+
+@pytest.mark.parametrize("how, name", [*PLANTED, ("symbolic", "../out.bad.parquet")])
+def test_planted_links_are_refused_and_not_followed(files, capsys, how, name):
+    victim, place = files[2].with_name("victim"), parts(files[2]) / name
+    victim.write_text("{}")
+    parts(files[2]).mkdir()
+    PLANTS[how](victim, place)
+    assert cli.main(words(files, "--bad", "skip")) == 2
+    assert place.name in capsys.readouterr().err and place.is_symlink() == (how == "symbolic")
+    assert victim.read_text() == "{}" and not files[2].exists()
+
+
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("how", ["link", "owner"] if os.geteuid() == 0 else ["link"])
+def test_a_folder_of_parts_that_another_user_planted_is_refused(files, capsys, how, outer):
+    folder, other = parts(files[2].with_name("out") if outer else files[2]), files[2].with_name("other")
+    other.mkdir()
+    os.chown(other, 65534 if how == "owner" else -1, -1)
+    source, out = (files[1].parent, folder.with_name("out")) if outer else files[1:]
+    folder.symlink_to(other) if how == "link" else other.rename(folder)
+    assert cli.main(words((files[0], source, out))) == 2
+    assert f"{folder} must be of this user, and no link, got " in capsys.readouterr().err
+    assert not out.exists() or not any(out.iterdir())
+
+
 def test_a_damaged_manifest_is_refused(begun, capsys):
     for text in ("{", "[]", "3"):
         parts(begun[2]).joinpath("manifest.json").write_text(text)

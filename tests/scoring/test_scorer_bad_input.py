@@ -81,6 +81,7 @@ BAD_ROWS = [
       for row in ("text", b"bytes", 5, 2.5, {"a": 1}, np.ones((2, 2, D)), np.ones(D), object())),
     *((row, r"step 0 has \d numbers, the model takes 3 ")
       for row in (np.ones((2, 4)), np.ones((5, 2)), [[1.0, 2.0]])),
+    (np.ma.ones((2, 3)), "each step must be 3 numbers, got a masked"),
     ([GOOD[0], "abc"], "step 1 is 'abc'"), ([GOOD[0], 7], r"step 1 has the shape \(\)"),
     ([GOOD[0], ["a", "b", "c"]], "step 1 is "),
     ([np.ones((2, 3)), np.ones(3)], r"step 0 has the shape \(2, 3\)"),
@@ -174,6 +175,37 @@ def test_bad_rows_of_arrays_become_nan(tmp_path, into, flat):
     assert cells.dtype == np.float32 and got[f"x_{into}_error"].tolist() == errors
 
 
+def beyond_float32():
+    """Yields tables of three rows: good, with 1e300 at step 1, with infinity."""
+    x = np.ones((3, 2, D))
+    x[1, 1, 2], x[2, 0, 0] = 1e300, np.inf
+    around = np.full((1, D), 1e300)  # steps that belong to no row
+    column = pa.array(x.tolist(), pa.list_(pa.list_(pa.float64())))
+    yield "array", {"x": x}
+    yield "longdouble", {"x": x.astype(np.longdouble)}
+    yield "offsets", {"x": np.concatenate([around, *x, around]), "x_offsets": [1, 3, 5, 7]}
+    yield "pandas", pd.DataFrame({"x": list(x)})
+    yield "ArrowDtype", pd.DataFrame({"x": pd.array(column, pd.ArrowDtype(column.type))})
+    yield "fixed", pa.table({"x": column.cast(pa.list_(pa.list_(pa.float64(), D)))})
+    yield "polars", pa.table({"x": column})
+    yield "columns", {name: pa.array(x[..., k].tolist()) for k, name in enumerate("abc")}
+    yield "flat", {"x": x.reshape(3, -1)}
+
+
+@pytest.mark.parametrize("kind, table", list(beyond_float32()), ids=lambda v: v if isinstance(v, str) else "")
+def test_a_number_beyond_float32_makes_a_row_bad_but_infinity_does_not(path, kind, table):
+    if kind == "polars":
+        table = pytest.importorskip("polars").from_arrow(table)
+    words = "in 'c', step 1" if kind == "columns" else "step 5" if kind == "flat" else "step 1"
+    asked = {"columns": list("abc")} if kind == "columns" else {"column": "x", "flat": kind == "flat"}
+    with pytest.raises(ValueError, match=f"row 1 of the 3 .*: {words} holds a number beyond float32 "):
+        lnrnn.Scorer(path, output="y", **asked)(table)
+    got = lnrnn.Scorer(path, output="y", bad="null", **asked)(table)
+    errors = [None if value is pd.NA else value for value in plain(got["y_error"])]
+    assert errors == [None, f"{words} holds a number beyond float32", None]
+    assert np.isnan(np.array(list(plain(got["y"])[2]))).all() and np.isfinite(list(plain(got["y"])[0])).all()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_row_is_named_by_a_column(path, kind):
     with pytest.raises(ValueError, match=r"row 2 of the 5 in this table \(user = 'c'\): step 0 holds a null"):
@@ -220,6 +252,7 @@ def test_arrow_columns_of_another_type_are_refused(path, kind, error, message):
         ({"x": ["a"], "x_offsets": [0, 1]}, TypeError, "column 'x' must be an array of real numbers"),
         ({"x": np.ones((2, D))}, ValueError, r"'x' must be of shape \(B, T, 3\), or with an array 'x_off"),
         ({"x": np.ones((2, 5, 4))}, ValueError, r"'x' must be of shape \(B, T, 3\)"),
+        ({"x": np.ma.ones((1, 2, D))}, TypeError, "column 'x' must be .*, got a masked array .* filled"),
         ({"x": "text"}, TypeError, "column 'x' must be an array of real numbers"),
         ({"y": 1}, ValueError, "there is no column 'x'; the columns are 'y'"),
         ({}, ValueError, "there is no column 'x'; the columns are none"),
@@ -232,6 +265,7 @@ def test_arrow_columns_of_another_type_are_refused(path, kind, error, message):
         (np.ones((2, D)), TypeError, "table must be a dict of arrays, .*, got an array of shape"),
         ([GOOD], TypeError, "table must be a dict of arrays"),
         (None, TypeError, "table must be a dict of arrays"),
+        (type("LazyFrame", (), {})(), TypeError, r"table must be .*; call \.collect\(\)"),
     ],
 )
 def test_bad_tables_are_refused(path, table, error, message):
@@ -254,6 +288,7 @@ def test_offsets_of_all_steps_need_a_name_of_their_own(path):
         (dict(threads=0), ValueError, "threads must be an integer of at least 1"),
         (dict(threads=1.5), TypeError, "threads must be an integer"),
         (dict(output=3), TypeError, "output must be a string"),
+        (dict(output=""), ValueError, "output must be the name of the column of results, got ''"),
         (dict(bad="skip"), ValueError, "bad must be one of 'raise', 'null', got 'skip'"),
         (dict(id_column=3), TypeError, "id_column must be a string"),
         (dict(isa=3), TypeError, "isa must be a string"),

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import available_isas, bad_outs, layouts, named, using_isa
+from helpers import available_isas, bad_outs, layouts, named, sealed, using_isa
 from lnrnn.sessions import SessionError, StoreError, blocks
 from networks import network, normal, same
 
@@ -151,7 +151,7 @@ def test_the_last_step_of_a_session(rng):
     pool = lnrnn.SessionPool(rnn, store=store)
     pool.join("a"), pool.join("b")
     pool.park("a")
-    store["lnrnn:s:a"] = store["lnrnn:s:a"].replace(bytes(8), (2**62).to_bytes(8, "little"), 1)
+    store["lnrnn:s:a"] = sealed(store["lnrnn:s:a"].replace(bytes(8), (2**62).to_bytes(8, "little"), 1))
     assert pool.join("a") == ("restored", 2**62)
     with pytest.raises(SessionError, match="^the step of session 'a' must be less than") as found:
         pool.step(["b", "a"], normal(rng, 2, D))
@@ -353,8 +353,8 @@ def test_values_of_the_store(rng):
 
 def test_unusable_values_are_refused_and_stay(rng):
     store = {}
-    pool = pool_of("a", store=store)
-    pool.park("a")
+    pool = pool_of(["a", "b", 7, "b" * 10**6], store=store)
+    pool.drain()
     good, other = store["lnrnn:s:a"], {}
     foreign = lnrnn.SessionPool(network(D, H, cell="LSTM", seed=9), store=other)
     foreign.join("a")
@@ -364,7 +364,11 @@ def test_unusable_values_are_refused_and_stay(rng):
         "of another network": other["lnrnn:s:a"],
         "not a value of a SessionPool": network(D, H, cell="LSTM").stream().get_state().to_bytes(),
         "got 'text'": "text",
-        "do not fit": good.replace(b"F32", b"F16"),
+        "do not fit": sealed(good.replace(b"F32", b"F16")),
+        "got damaged ones": good.replace(b"parked", b"living"),
+        "of another session, 's:b'": store["lnrnn:s:b"],
+        "of another session, 'i:7'": store["lnrnn:i:7"],
+        "of another session, '[0-9a-f]{59}": store["lnrnn:s:" + "b" * 10**6],
     }
     for words, value in bad.items():
         store["lnrnn:s:a"] = value
@@ -374,7 +378,7 @@ def test_unusable_values_are_refused_and_stay(rng):
             pool.join("a")
         assert found.value.ids == ("a",) and store["lnrnn:s:a"] == value and not len(pool)
     pool.leave("a")
-    assert not store and pool.join("a") == ("new", 0)
+    assert pool.join("a") == ("new", 0) and pool.join("b" * 10**6) == pool.join("b") == ("restored", 0)
 
 
 def test_any_mapping_is_a_store(rng, tmp_path):
