@@ -20,7 +20,7 @@ from onnx import TensorProto, helper  # noqa: E402
 import lnrnn  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn.onnx import Model  # noqa: E402
-from onnx_files import recurrent  # noqa: E402
+from onnx_files import model_of, recurrent  # noqa: E402
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_file_that_onnxruntime_refuses_is_named(tmp_path):
     nodes = [helper.make_node("Unknown", ["x"], ["y"])]
     values = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])] for name in "xy"]
     graph = helper.make_graph(nodes, "g", *values)
-    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    onnx.save(model_of(graph), tmp_path / "m.onnx")
     with pytest.raises(
         ValueError, match=r"path '.*m.onnx' must be an ONNX file that onnxruntime runs.*Unknown"
     ):
@@ -115,7 +115,7 @@ def test_a_file_that_onnxruntime_refuses_is_named(tmp_path):
 def test_inputs_of_types_that_numpy_lacks_are_refused(tmp_path, kind):
     values = [[helper.make_tensor_value_info(name, kind, [2])] for name in "xy"]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", *values)
-    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    onnx.save(model_of(graph), tmp_path / "m.onnx")
     with pytest.raises(
         ValueError, match="input 'x' of the file must be a tensor of real numbers of a type that"
     ):
@@ -323,7 +323,7 @@ def test_a_file_may_omit_shapes(tmp_path):
     ]
     nodes = [helper.make_node("Add", ["x", "h"], ["y"]), helper.make_node("Identity", ["y"], ["h_out"])]
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", *values)), path)
+    onnx.save(model_of(helper.make_graph(nodes, "g", *values)), path)
     with pytest.raises(
         ValueError, match=r"shapes must be given for state 'h', got the file's shape \(\.\.\.\)"
     ):
@@ -341,7 +341,7 @@ def test_outputs_that_are_no_tensors_have_one_step(tmp_path):
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
     y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([helper.make_node("SequenceConstruct", ["x", "x"], ["y"])], "g", [x], [y])
-    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    onnx.save(model_of(graph), tmp_path / "m.onnx")
     model = Model(tmp_path / "m.onnx")
     assert [each.tolist() for each in model(np.ones(2))[0]] == [[1, 1], [1, 1]]
     with pytest.raises(TypeError, match="an output of several steps must be a tensor, got .*call the stream"):
@@ -407,7 +407,7 @@ def test_external_data_is_in_the_folder_of_the_file(tmp_path):
         weight.data_location = TensorProto.EXTERNAL
         weight.external_data.add(key="location", value=location)
         graph = helper.make_graph([helper.make_node("Add", ["x", "M"], ["y"])], "g", *values, [weight])
-        (folder / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+        (folder / "m.onnx").write_bytes(model_of(graph).SerializeToString())
         with pytest.raises(
             ValueError, match=f"external data must be files in the folder .*, got '{location}'"
         ):

@@ -16,6 +16,11 @@ def weights(rng, kind, width=3, H=4, D=1, bias=True, prefix=""):
     return {prefix + name: rng.uniform(-0.6, 0.6, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+def model_of(graph):
+    """Returns a model that old runtimes read, such as the last one for Python 3.10."""
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def model(nodes, inputs, outputs, initializers=(), opset=17, producer="", more_opsets=(), **options):
     """Returns a model. inputs: {name: (type, shape)}. initializers: {name: array}."""
     return helper.make_model(

@@ -38,7 +38,12 @@ def _reference(path, shapes):
 def _onnxruntime(path, shapes):
     from onnx_runs import session  # which skips the test without onnxruntime
 
-    opened = session(str(path))
+    try:
+        opened = session(str(path))
+    except Exception as error:
+        if "is under development" in str(error):
+            pytest.skip("this version of the runtime is older than the opset")
+        raise
     return lambda feeds: opened.run(None, feeds)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 from onnx import helper
 
+import lnrnn
 from onnx_files import FLOAT, model
 
 D, H, INPUTS, BATCH = 2, 24, 10, 3
@@ -49,9 +52,12 @@ def feed(rng, steps=1):
     return result
 
 
+# On x86 without VNNI, ONNX Runtime saturates sums of two products at 16 bits. Those of 7-bit weights fit.
+VNNI = any("vnni" in isa for isa in lnrnn.cpu_info()["available"])
+SIGNED = {"largest": 127 if VNNI or platform.machine() != "x86_64" else 63}
 KINDS = {
-    "int8": dict(),
-    "int8 columns": dict(columns=True),
+    "int8": SIGNED,
+    "int8 columns": SIGNED | dict(columns=True),
     "uint8": dict(dtype=np.uint8, zero=128),
     "uint8 columns": dict(dtype=np.uint8, zero=128, columns=True),
     "uint8 zero point 100": dict(dtype=np.uint8, zero=100, largest=100),

@@ -106,9 +106,7 @@ def make_clone(
         said = make(target, *([f"ARGS={shlex.join(options.pytest)}"] if target == "test" else []))
         cpu = sum(os.times()[2:4]) - sum(before[2:4])
         figures[target] = f"{(time.monotonic() - began) / 60:.1f} minutes, {cpu / 60:.1f} CPU minutes"
-        sizes = done(["du", "-sm", str(clone), str(home)]).splitlines()
-        own, cache = (line.split()[0] for line in sizes)
-        figures[f"disk after {target}"] = f"{own} MB, and {cache} MB of pip's cache"
+        figures[f"disk after {target}"] = f"{done(['du', '-sm', str(clone)]).split()[0]} MB"
     info = done([str(clone / ".venv/bin/lnrnn"), "info"], env=free, **identity(user))
     changes = done(["git", "status", "--short"], cwd=clone, env=free, **identity(user)).strip()
     if changes:
