@@ -86,15 +86,6 @@ rnn = lnrnn.RNN(8, 1024, seed=0)
 rnn(np.random.default_rng(0).standard_normal((20, 1, 8)).astype(np.float32))
 assert engine_switches.teams_had()[1] == 2
 """
-# Weights, states, scratch and gradients of 2 MiB and more. With allocator_may_return_null the sanitizer would
-# answer a wrong request by NULL, as if there were no memory.
-LARGE = """
-import lnrnn, numpy as np
-rnn, x = lnrnn.LSTM(300, 520, seed=0), np.ones((3, 1000, 300), np.float32)
-rnn.stream(1000)(x[0])
-y, _, tape = rnn.forward_train(x)
-rnn.backward(tape, y)
-"""
 RACE = "WARNING: ThreadSanitizer: data race"
 
 
@@ -131,7 +122,11 @@ def address(options: argparse.Namespace) -> dict[str, str]:
     status, output = in_copy(folder, libraries, ["-c", control], PYTHONMALLOC="malloc", **settings)
     if not status or "heap-buffer-overflow" not in output:
         raise Wrong("a byte written beyond an array is not reported")
-    if in_copy(folder, libraries, ["-c", LARGE], ASAN_OPTIONS="detect_leaks=0")[0]:
+    # With allocator_may_return_null, a wrong request for memory would look like a lack of memory.
+    large = (
+        "import sys; sys.path += 'tests/support', 'tests/capi'; import test_c_realtime as t; exec(t.LARGE)"
+    )
+    if in_copy(folder, libraries, ["-c", large], ASAN_OPTIONS="detect_leaks=0")[0]:
         raise Wrong("the sanitizer refuses a large block")
     left_out = [f"--ignore={name}" for name in NOT if (folder / name).exists()]
     left_out += [f"--deselect={name}" for name in NOT_TESTS]
