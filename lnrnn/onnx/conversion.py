@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import bad_type, flag
 from ..packages import require
-from .part import Part
+from .part import Difference, Part
 from .parts import parts_of
 
 
@@ -97,13 +97,13 @@ def from_onnx(
         others = unknown_loops(model, every)
         raise ValueError(text + f". It does not know {'; '.join(others)}" * bool(others))
     chosen = every if name is None else [_named(every, name)]
-    with_network = [part for part in chosen if part.network is not None]
+    reasons = {part.path: reason for part in chosen if (reason := _reason(part, name))}
+    with_network = [part for part in chosen if part.path not in reasons]
     if not with_network:
         count = "no part" if len(chosen) == 1 else f"none of the {len(chosen)} parts"
-        raise ValueError(f"{count} can be converted: {'; '.join(part.reason for part in chosen)}")
-    for part in chosen:
-        if part.network is None:
-            _warn(f"part {part.path!r} has no network: {part.reason}")
+        raise ValueError(f"{count} can be converted: {'; '.join(reasons.values())}")
+    for path, reason in reasons.items():
+        _warn(f"part {path!r} has no network: {reason}")
     for part in with_network:
         if check:
             from .proof import prove
@@ -111,12 +111,27 @@ def from_onnx(
             doubt = prove(part, model, reset_after)
             if doubt:
                 _warn(f"part {part.path!r} could not be checked: {doubt}; check=False skips the check")
-        for text in part.warnings:
-            if "reset_after" in text:
-                _warn(text)
+        for each in (part, *part.same):
+            for text in each.warnings:
+                if isinstance(text, Difference):
+                    _warn(f"part {each.path!r}: {text}")
     if len(every) == 1 or name is not None:
         return with_network[0].network
     return {part.path: part.network for part in with_network}
+
+
+def _reason(part: Part, name: str | None) -> str:
+    """Returns why from_onnx gives no network for a part, or "". name: its argument."""
+    from .cells.loops import passes_states
+    from .graph.reading import loop_outside
+
+    loop = None if part.network is None else loop_outside(part.nodes[0].graph)
+    if name is not None or loop is None or passes_states(part):
+        return part.reason
+    return (
+        f"the {loop.op_type} around {part.path!r} does not carry its states unchanged to the next step, so "
+        f"the network would compute one step only; name={part.path!r} converts it"
+    )
 
 
 def _warn(text: str) -> None:
