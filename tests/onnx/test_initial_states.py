@@ -11,8 +11,8 @@ pytest.importorskip("onnx_ir")
 import lnrnn  # noqa: E402
 import quantized_lstm  # noqa: E402
 from lnrnn.onnx import initial_states, parts  # noqa: E402
-from onnx_cells import exported  # noqa: E402
-from onnx_files import constant, recurrent  # noqa: E402
+from onnx_cells import exported, only_part  # noqa: E402
+from onnx_files import FLOAT, constant, recurrent  # noqa: E402
 from onnx_loops import loop, scan  # noqa: E402
 from onnx_runs import run  # noqa: E402
 from unrolled_steps import unrolled  # noqa: E402
@@ -173,6 +173,20 @@ def test_y_in_the_reverse_order_is_a_warning(rng, make):
     state = tuple(a[None] for name, a in feed.items() if name != "x")
     y = rnn(feed["x"], state if len(state) > 1 else state[0])[0]
     assert np.abs(run(proto, feed)[parts(proto)[0].y.name] - y[::-1]).max() < 1e-6
+
+
+@pytest.mark.parametrize("length, indices", [
+    ("T", range(T)), ("T", range(T)[::-1]), (T, range(T)), (T, range(T)[::-1]),
+    (T, range(-T, 0)), (T, range(-1, -T - 1, -1)),
+])  # fmt: skip
+def test_unrolled_steps_read_x_in_either_order(rng, length, indices):
+    """A free length becomes the number of steps; a fixed one gives negative indices a place."""
+    proto = unrolled(rng, "GRU", T, indices)
+    (x,) = (v for v in proto.graph.input if v.name == "x")
+    x.CopyFrom(helper.make_tensor_value_info("x", FLOAT, (length, "B", D)))
+    part = only_part(proto)
+    assert part.kind == f"{T} steps of GRU" and part.baked["T"] == T
+    assert part.network.reverse == (indices[0] > indices[-1])
 
 
 # --- loops around a part ------------------------------------------------------------------------------------
