@@ -16,19 +16,20 @@ def from_onnx(
 ) -> Any:
     """Converts the recurrent parts of an ONNX file to networks, for inference.
 
-    The parts are nodes RNN, LSTM and GRU of opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime, also
-    inside of If, Loop and Scan. Nodes that follow each other through Transpose, Reshape and Squeeze are the
-    layers of one network. Weights may be constants, or computed from constants by Slice, Concat and other
-    operators that move numbers, Cast and DequantizeLinear. Other parts are steps of an RNN, LSTM, GRU or
-    LiGRU in plain operators, also with layer norm. They may be alone, in a Loop or Scan, or unrolled. Whole
-    files of `to_onnx` are parts too. Biases in plain operators that are 0 come back as bias=False.
+    The parts are nodes RNN, LSTM and GRU of opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime. They may
+    be in If, Loop, Scan and functions. Nodes that follow each other through Transpose, Reshape and Squeeze
+    are the layers of one network. Weights may be constants, or computed from constants by Slice, Concat and
+    other operators that move numbers, Cast and DequantizeLinear. Other parts are steps of an RNN, LSTM, GRU
+    or LiGRU in plain operators, also with layer norm. They may be alone, in a Loop or Scan, or unrolled.
+    Whole files of `to_onnx` are parts too. Biases in plain operators that are 0 come back as bias=False.
 
     Parameters
     ----------
     path_or_model : str, path, bytes, onnx.ModelProto or onnx_ir.Model
         The model. Only a path gives access to external data, which must be in the folder of the file.
     name : str, optional
-        The path of one part, as `lnrnn.onnx.parts` lists them, or the name of its first node.
+        The path of one part, as `lnrnn.onnx.parts` lists them, or the name of its first node. A step in a
+        Loop or Scan that changes its states between steps has a network only with `name`.
     check : bool
         Whether to run each part of the file and its network on random inputs. ONNX Runtime runs the part, or
         onnx.reference if ONNX Runtime is missing. The permitted difference is that of `from_torch`. A
@@ -41,8 +42,10 @@ def from_onnx(
     -------
     RNN, LSTM or GRU, or a dict of them
         The network if the file has one part, or with `name`. Otherwise {path: network} of all parts that have
-        one; a UserWarning says why the others have none. batch_first is True if x and y of the file have the
-        axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch exports batch_first=True.
+        one. A UserWarning says why the others have none, or what a network computes otherwise than the file:
+        other initial states, y in another order, or one step of a loop. batch_first is True if x and y of the
+        file have the axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch exports
+        batch_first=True.
 
     Raises
     ------
@@ -59,7 +62,7 @@ def from_onnx(
     -----
     A node HardSigmoid becomes gate_activation="hard_sigmoid" with other weights for its gates. All weights
     become float32, and to_dtype("int8") keeps the values of 8-bit weights. A network has no initial states;
-    pass those of the file to its calls.
+    pass those of the file to its calls. `initial_states` of a Part has those that are constants.
 
     Examples
     --------

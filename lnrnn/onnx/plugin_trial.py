@@ -40,6 +40,9 @@ def tried(part: Part, model: onnx_ir.Model) -> dict[str, Any]:
     The plug-in takes no part without a network, because it uses the same networks.
     """
     taken, reason, calls = False, "", []
+    if part.network is None and part.path.startswith("function "):
+        reason = "onnx cannot convert its function to the file's opset, and the runtime may"
+        return {"taken": None, "reason": reason, "calls": []}
     if part.network is not None:
         try:
             if part.kind == KIND:

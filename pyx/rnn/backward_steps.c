@@ -5,6 +5,7 @@
 #include "rnn/backward.h"
 #include "rnn/rows.h"
 #include "runtime/resumable.h"
+extern int lnrnn_mutant;
 
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s)
 {
@@ -19,12 +20,13 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
     s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
     s->masked = lnrnn_carve(base, &at, j->r->masks.state || c->direct_h ? h : 0);
     s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
-    s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
     s->unprojected = lnrnn_carve(base, &at, c->projection ? units : 0);
     s->outputs = lnrnn_carve(base, &at, c->projection ? pointers : 0);
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
     s->state_prev = lnrnn_carve(base, &at, pointers);
+    /* The last part, because the memory after it is in use. So tests notice if a row too many is written. */
+    s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
     return at;
 }
 
@@ -304,7 +306,7 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
             lnrnn_gradient_product(j, n, units, units, rows, g->w_hh_t + part * words, add || gate > first,
                                    sum, wide);
         }
-        for (size_t i = 0; !direct && i < n; i++)
+        for (size_t i = 0; !direct && i < n + (lnrnn_mutant == 4); i++)
             memcpy(to + i * j->h_stride + at, s->head + i * wide, units * sizeof *to);
     }
 }

@@ -5,7 +5,7 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* Computes h = (1 - z) n + z h_prev. */
+/* Computes h = (1 - z) n + z h_prev. |n| is at most 1, so h_prev - n has at most the rounding error of h_prev or of 1. */
 LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
 {
     put_f32(h, v32_fma(z, get_f32(h_prev, k, whole) - n, n), k, whole);

@@ -4,6 +4,7 @@
 
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
+extern int lnrnn_mutant;
 
 /* x (2*H): W x after its norm, or NULL. Returns the argument of a gate's activation. */
 LNRNN_INLINE v32 ligru_sum(const int how, const gate_row *row, const float *x, const int gate, size_t i,
@@ -21,7 +22,7 @@ LNRNN_INLINE void ligru_units(size_t first, size_t k, const int vecs, const int 
     v32 z[2], n[2];
     LNRNN_FOR_EACH (v, m) {
         z[v] = ligru_sum(how, row, x, LIGRU_Z, unit_of(first, v), k, vecs);
-        n[v] = ligru_sum(how, row, x, LIGRU_N, unit_of(first, v), k, vecs);
+        n[v] = ligru_sum(how, row, x, LIGRU_N, unit_of(first, lnrnn_mutant == 1 ? 0 : v), k, vecs);
     }
     v32_sigmoids(m, z);
     v32_acts(act, m, n);
@@ -31,7 +32,9 @@ LNRNN_INLINE void ligru_units(size_t first, size_t k, const int vecs, const int 
             put_f32(row->saved_gates + LIGRU_Z * H + i, z[v], k, vecs);
             put_f32(row->saved_gates + LIGRU_N * H + i, n[v], k, vecs);
         }
-        put_f32(row->h + i, v32_fma(z[v], get_f32(row->h_prev + i, k, vecs) - n[v], n[v]), k, vecs);
+        /* h_prev - n would lose digits of h_prev, because |n| has no bound. */
+        put_f32(row->h + i, v32_fma(z[v], get_f32(row->h_prev + i, k, vecs), v32_set1(lnrnn_mutant == 2 ? 0x1.fffffcp-1f : 1.0f) * n[v] - z[v] * n[v]),
+                k, vecs);
     }
 }
 
@@ -82,7 +85,9 @@ LNRNN_INLINE void ligru_backward_units(size_t i, size_t k, const int whole, int 
     const v32 z = get_f32(row->saved_gates + LIGRU_Z * H + i, k, whole),
               n = get_f32(row->saved_gates + LIGRU_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
-    put_f32(row->ga + LIGRU_Z * H + i, g * (h_prev - n) * sigmoid_slope(z), k, whole);
+    /* h_prev - n may overflow. Its half does not. */
+    const v32 half = v32_set1(0.5f), slope = sigmoid_slope(z);
+    put_f32(row->ga + LIGRU_Z * H + i, (lnrnn_mutant == 3 ? g * slope * (h_prev - n) : g * (slope + slope) * (half * h_prev - half * n)), k, whole);
     put_f32(row->ga + LIGRU_N * H + i, g * (v32_set1(1.0f) - z) * act_slope(act, n), k, whole);
     put_f32(row->gh + i, g * z, k, whole);
 }
