@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import bad_type, flag
 from ..packages import require
-from .part import Part
+from .part import Difference, Part
 from .parts import parts_of
 
 
@@ -16,19 +16,20 @@ def from_onnx(
 ) -> Any:
     """Converts the recurrent parts of an ONNX file to networks, for inference.
 
-    The parts are nodes RNN, LSTM and GRU of opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime, also
-    inside of If, Loop and Scan. Nodes that follow each other through Transpose, Reshape and Squeeze are the
-    layers of one network. Weights may be constants, or computed from constants by Slice, Concat and other
-    operators that move numbers, Cast and DequantizeLinear. Other parts are steps of an RNN, LSTM, GRU or
-    LiGRU in plain operators, also with layer norm. They may be alone, in a Loop or Scan, or unrolled. Whole
-    files of `to_onnx` are parts too. Biases in plain operators that are 0 come back as bias=False.
+    The parts are nodes RNN, LSTM and GRU of opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime. They may
+    be in If, Loop, Scan and functions. Nodes that follow each other through Transpose, Reshape and Squeeze
+    are the layers of one network. Weights may be constants, or computed from constants by Slice, Concat and
+    other operators that move numbers, Cast and DequantizeLinear. Other parts are steps of an RNN, LSTM, GRU
+    or LiGRU in plain operators, also with layer norm. They may be alone, in a Loop or Scan, or unrolled.
+    Whole files of `to_onnx` are parts too. Biases in plain operators that are 0 come back as bias=False.
 
     Parameters
     ----------
     path_or_model : str, path, bytes, onnx.ModelProto or onnx_ir.Model
         The model. Only a path gives access to external data, which must be in the folder of the file.
     name : str, optional
-        The path of one part, as `lnrnn.onnx.parts` lists them, or the name of its first node.
+        The path of one part, as `lnrnn.onnx.parts` lists them, or the name of its first node. A step in a
+        Loop or Scan that changes its states between steps has a network only with `name`.
     check : bool
         Whether to run each part of the file and its network on random inputs. ONNX Runtime runs the part, or
         onnx.reference if ONNX Runtime is missing. The permitted difference is that of `from_torch`. A
@@ -41,8 +42,10 @@ def from_onnx(
     -------
     RNN, LSTM or GRU, or a dict of them
         The network if the file has one part, or with `name`. Otherwise {path: network} of all parts that have
-        one; a UserWarning says why the others have none. batch_first is True if x and y of the file have the
-        axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch exports batch_first=True.
+        one. A UserWarning says why the others have none, or what a network computes otherwise than the file:
+        other initial states, y in another order, or one step of a loop. batch_first is True if x and y of the
+        file have the axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch exports
+        batch_first=True.
 
     Raises
     ------
@@ -59,7 +62,7 @@ def from_onnx(
     -----
     A node HardSigmoid becomes gate_activation="hard_sigmoid" with other weights for its gates. All weights
     become float32, and to_dtype("int8") keeps the values of 8-bit weights. A network has no initial states;
-    pass those of the file to its calls.
+    pass those of the file to its calls. `initial_states` of a Part has those that are constants.
 
     Examples
     --------
@@ -97,13 +100,13 @@ def from_onnx(
         others = unknown_loops(model, every)
         raise ValueError(text + f". It does not know {'; '.join(others)}" * bool(others))
     chosen = every if name is None else [_named(every, name)]
-    with_network = [part for part in chosen if part.network is not None]
+    reasons = {part.path: reason for part in chosen if (reason := _reason(part, name))}
+    with_network = [part for part in chosen if part.path not in reasons]
     if not with_network:
         count = "no part" if len(chosen) == 1 else f"none of the {len(chosen)} parts"
-        raise ValueError(f"{count} can be converted: {'; '.join(part.reason for part in chosen)}")
-    for part in chosen:
-        if part.network is None:
-            _warn(f"part {part.path!r} has no network: {part.reason}")
+        raise ValueError(f"{count} can be converted: {'; '.join(reasons.values())}")
+    for path, reason in reasons.items():
+        _warn(f"part {path!r} has no network: {reason}")
     for part in with_network:
         if check:
             from .proof import prove
@@ -111,12 +114,27 @@ def from_onnx(
             doubt = prove(part, model, reset_after)
             if doubt:
                 _warn(f"part {part.path!r} could not be checked: {doubt}; check=False skips the check")
-        for text in part.warnings:
-            if "reset_after" in text:
-                _warn(text)
+        for each in (part, *part.same):
+            for text in each.warnings:
+                if isinstance(text, Difference):
+                    _warn(f"part {each.path!r}: {text}")
     if len(every) == 1 or name is not None:
         return with_network[0].network
     return {part.path: part.network for part in with_network}
+
+
+def _reason(part: Part, name: str | None) -> str:
+    """Returns why from_onnx gives no network for a part, or "". name: its argument."""
+    from .cells.loops import passes_states
+    from .graph.reading import loop_outside
+
+    loop = None if part.network is None else loop_outside(part.nodes[0].graph)
+    if name is not None or loop is None or passes_states(part):
+        return part.reason
+    return (
+        f"the {loop.op_type} around {part.path!r} does not carry its states unchanged to the next step, so "
+        f"the network would compute one step only; name={part.path!r} converts it"
+    )
 
 
 def _warn(text: str) -> None:

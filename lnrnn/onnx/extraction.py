@@ -31,13 +31,13 @@ def extracted(
 ) -> tuple[onnx.ModelProto, np.dtype]:
     """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
 
-    Only the values that are not None become inputs and outputs. reset_after: as in from_onnx. unchanged:
-    whether nodes stay as they are, also those that ONNX Runtime does not run.
+    Only the values that are not None become inputs and outputs. Constants of `initial_states` stay constants.
+    reset_after: as in from_onnx. unchanged: whether nodes stay as they are, also those that ONNX Runtime does
+    not run.
     """
     outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
-    inputs = list(
-        {id(v): v for v in (part.x, part.lengths, part.mask, *part.h0, *part.c0) if v is not None}.values()
-    )
+    states = [v for v in (*part.h0, *part.c0) if part.initial_states is None or constant(v) is None]
+    inputs = list({id(v): v for v in (part.x, part.lengths, part.mask, *states) if v is not None}.values())
     if not outputs:
         raise Unrun("the file uses none of its outputs")
     extract = _Extract(part, reset_after, unchanged, {id(v): v for v in inputs})

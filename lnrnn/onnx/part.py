@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..importers.weights import Converted
 from ..rnn.models import Model
 
 if TYPE_CHECKING:
     import onnx_ir
+
+
+class Difference(str):
+    """A text of `Part.warnings` about values that a call of the network computes otherwise than the file.
+
+    from_onnx gives it as a UserWarning.
+    """
+
+    __slots__ = ()
 
 
 @dataclass
@@ -41,6 +52,10 @@ class Part:
         The input and the lengths (B,) of int32. lengths is None without them.
     h0, c0 : tuple of onnx_ir.Value or None
         The initial states, one for each layer. None stands for zeros.
+    initial_states : array, pair of arrays or None
+        h0 for a call of the network, if the file starts from constants other than 0; for an LSTM (h0, c0).
+        Each is (num_layers * directions, B, *). B is 1 if all sequences start alike. States that are inputs
+        of the file are 0 here. None without such constants.
     mask : onnx_ir.Value or None
         A mask that is true at the steps of a sequence and false at others, for a part without `lengths`. It
         gives lengths if each sequence has its steps first.
@@ -72,6 +87,7 @@ class Part:
     lengths: onnx_ir.Value | None = field(default=None, repr=False)
     h0: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
     c0: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
+    initial_states: np.ndarray | tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     mask: onnx_ir.Value | None = field(default=None, repr=False)
     y: onnx_ir.Value | None = field(default=None, repr=False)
     flipped: bool = field(default=False, repr=False)

@@ -13,7 +13,7 @@ import numpy as np
 from ..importers.weights import Converted
 from ..packages import require
 from .errors import naming
-from .part import Part
+from .part import Difference, Part
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -57,7 +57,29 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part
         if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
             every = [own]
         _rename(every)
+        for part in every:
+            _complete(part)
         return _joined(every)
+
+
+def _complete(part: Part) -> None:
+    """Adds the initial states of a part, and warnings about differences between its calls and the file."""
+    from .graph.reading import loop_outside
+    from .initial_states import set_initial_states
+
+    loop = loop_outside(part.nodes[0].graph) if part.layers else None
+    if loop is not None:  # cells/finding.py says it for steps in plain operators, with the reason
+        part.warnings.append(Difference(f"the {loop.op_type} around it is not a part of it"))
+    if part.converted is None:
+        return
+    if part.flipped:
+        index = ":, ::-1" if part.converted.arguments["batch_first"] else "::-1"
+        text = f"its y has the steps in the reverse order of the network's: y[{index}]"
+        part.warnings.append(Difference(text))
+    try:
+        set_initial_states(part)
+    except ValueError as error:
+        part.converted, part.reason = None, str(error)
 
 
 def _has_layers(part: Part, own: Part) -> bool:

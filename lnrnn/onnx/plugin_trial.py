@@ -38,6 +38,9 @@ def tried(part: Part, model: onnx_ir.Model) -> dict[str, Any]:
     The plug-in takes no part without a network, because it uses the same networks.
     """
     taken, reason, calls = False, "", []
+    if part.network is None and part.path.startswith("function "):
+        reason = "onnx cannot convert its function to the file's opset, and the runtime may"
+        return {"taken": None, "reason": reason, "calls": []}
     if part.network is not None:
         try:
             if part.kind == KIND:
@@ -124,8 +127,8 @@ def _least(sessions: Sequence[Any], feed: dict[str, Array]) -> list[float]:
     bound = []
     for session in sessions:  # a call with bound arrays spends the least time in Python
         binding = session.io_binding()
-        for name, array in feed.items():
-            binding.bind_cpu_input(name, array)
+        for each in session.get_inputs():
+            binding.bind_cpu_input(each.name, feed[each.name])
         for each in session.get_outputs():
             binding.bind_output(each.name)
         bound.append((session.run_with_iobinding, binding))

@@ -17,6 +17,7 @@ from ..importers.checking import MARGIN, RoundingHidesDifference, compared
 from ..rnn.models import LSTM
 from .errors import text_of
 from .extraction import Unrun, extracted
+from .graph.constants import constant
 from .graph.folding import attribute
 from .part import Part
 from .running.file_session import open_session
@@ -66,6 +67,7 @@ def _runner(proto: onnx.ModelProto, part: Part) -> Run:
         session, says = _reference(proto, part, f"ONNX Runtime says: {text_of(error)}")
 
     def run(feed: dict[str, Array]) -> dict[str, Array]:
+        feed = {value.name: feed[value.name] for value in proto.graph.input}
         try:
             with np.errstate(all="ignore"):
                 return dict(zip(names, session.run(names, feed), strict=True))
@@ -137,11 +139,16 @@ def drawn(part: Part, steps: int, sequences: int = BATCH) -> Arguments:
     directions = 1 + network.bidirectional
     own = directions if "D" in part.axes["h"] else 1  # directions of one value
     projected = network.proj_size if isinstance(network, LSTM) else 0
-    for values, width in ((part.h0, projected or network.hidden_size), (part.c0, network.hidden_size)):
+    first = part.initial_states if isinstance(part.initial_states, tuple) else (part.initial_states, None)
+    for values, width, fixed in (
+        (part.h0, projected or network.hidden_size, first[0]), (part.c0, network.hidden_size, first[1])
+    ):  # fmt: skip
         state = np.zeros((network.num_layers * directions // own, own, B, width), np.float32)
         for k, value in enumerate(values):
             if value is not None:
                 drawn = rng.uniform(-0.9, 0.9, state.shape[1:]).astype(np.float32)
+                if fixed is not None and constant(value, any_batch=True) is not None:
+                    drawn[:] = fixed.reshape(-1, own, *fixed.shape[1:])[k]
                 state[k] = known.setdefault(id(value), drawn)
                 feed[_name(value)] = _arranged(state[k], "DBH", part.axes["h"])
         states.append(state.reshape(-1, B, width))

@@ -50,6 +50,16 @@ def test_a_scan_with_another_direction_than_0_and_1_is_refused(rng, back, name):
     refused(scan(rng, "LSTM", back), f"'scan' .Scan. must follow ONNX's rules, got scan_{name}_directions")
 
 
+@pytest.mark.parametrize("op, count, name, value", [
+    ("Concat", 2, "axis", 2**40), ("Gather", 2, "axis", -(2**40)), ("Transpose", 1, "perm", [0, 0, 1]),
+    ("Transpose", 1, "perm", [1, 0]), ("Transpose", 1, "perm", [0, 1, 2**40]),
+])  # fmt: skip
+def test_axes_that_no_value_has_are_refused(rng, op, count, name, value):
+    proto = recurrent(rng, "LSTM", WIDTH, H)
+    proto.graph.node.append(helper.make_node(op, ["X"] * count, ["more"], "node of X", **{name: value}))
+    refused(proto, f"'node of X' .{op}. must follow ONNX's rules, got {name}")
+
+
 @pytest.mark.parametrize("name", ["axis", "perm"])
 def test_an_attribute_that_the_operator_does_not_have_is_ignored(rng, name):
     proto = recurrent(rng, "LSTM", WIDTH, H)
@@ -305,6 +315,16 @@ def test_attributes_of_any_type_and_value_are_refused_or_have_no_meaning(rng, ki
         assert name.split("_")[0] in str(error) or "onnx_ir says" in str(error)
     else:
         assert rnn.hidden_size == H
+
+
+@pytest.mark.parametrize("name", sorted(
+    {name for kind in ("LSTM", "GRU") for name in onnx.defs.get_schema(kind).attributes}
+))  # fmt: skip
+def test_an_attribute_of_another_type_is_named(rng, name):
+    proto = recurrent(rng, "GRU", WIDTH, H)
+    del proto.graph.node[0].attribute[:]
+    proto.graph.node[0].attribute.append(helper.make_attribute(name, [0.5] if name == "clip" else 0.5))
+    refused(proto, f"node 'node' .GRU.: attribute {name} must be of type", ValueError)
 
 
 def test_an_attribute_without_a_type_is_refused(rng):

@@ -16,6 +16,7 @@ import onnx_ir  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
+from lnrnn.onnx import OnnxFileError  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.nodes import plain  # noqa: E402
@@ -167,7 +168,8 @@ def test_a_node_in_a_loop_or_scan_has_the_path_of_the_node_around_it(rng):
     scan = helper.make_node("Scan", ["X"], ["all"], "scan", body=scan_body, num_scan_inputs=1)
     proto = model([constant("axis", np.array([0])), scan], GIVEN, ["all"], own)
     assert lnrnn.onnx.parts(proto)[0].path == "scan/body/node"
-    assert lnrnn.from_onnx(proto).hidden_size == H
+    with pytest.warns(UserWarning, match="part 'scan/body/node': the Scan around it is not a part of it"):
+        assert lnrnn.from_onnx(proto).hidden_size == H
 
 
 def test_nodes_without_a_name_or_with_equal_names_have_different_paths(rng):
@@ -180,27 +182,49 @@ def test_nodes_without_a_name_or_with_equal_names_have_different_paths(rng):
     assert len(lnrnn.from_onnx(proto)) == 2
 
 
-def test_a_node_inside_of_a_function_says_that_its_weights_are_no_constants(rng):
+def in_functions(rng, opset=17, inner="GRU"):
+    """Returns a model whose GRU is in a function in a function. inner: the node of the inner one."""
     proto = recurrent(rng, "GRU", WIDTH, H, bias=False)
-    function = helper.make_function(
-        "own", "cell", ["X", "W", "R"], ["Y"],
-        [helper.make_node("GRU", ["X", "W", "R"], ["Y"], "node", hidden_size=H)],
-        [helper.make_opsetid("", 17)],
-    )  # fmt: skip
-    proto.functions.append(function)
-    proto.graph.node[0].CopyFrom(helper.make_node("cell", ["X", "W", "R"], ["Y"], "call", domain="own"))
+    nodes = [helper.make_node(inner, ["X", "W", "R"], ["Y"], "node", domain="own" * (inner != "GRU"))]
+    if inner == "GRU":
+        nodes[0].attribute.append(onnx.AttributeProto(name="hidden_size", type=2, ref_attr_name="size"))
+    outer = [helper.make_node("cell", ["X", "W", "R"], ["Y"], "call", domain="own", size=H)]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
+    for name, own, given in (("cell", nodes, ["size"]), ("layer", outer, [])):
+        proto.functions.append(
+            helper.make_function("own", name, ["X", "W", "R"], ["Y"], own, opsets, attributes=given)
+        )
+    proto.graph.node[0].CopyFrom(helper.make_node("layer", ["X", "W", "R"], ["Y"], "call", domain="own"))
     del proto.graph.output[1:]
     proto.opset_import.append(helper.make_opsetid("own", 1))
-    with pytest.raises(ValueError, match="input W must be a constant, got 'W', which depends on inputs"):
+    return proto
+
+
+@pytest.mark.parametrize("opset", [17, 14, 22])
+def test_a_node_in_a_function_is_a_part(rng, opset):
+    proto = in_functions(rng, opset)
+    before = proto.SerializeToString()
+    x = rng.standard_normal((5, 2, WIDTH), dtype=np.float32)
+    for source in (proto, before, onnx_ir.from_proto(proto)):
+        assert [part.path for part in lnrnn.onnx.parts(source)] == ["cell/node__2"]
+        agree({"Y": outputs(lnrnn.from_onnx(source), x)["Y"]}, run(proto, {"X": x}))
+    assert proto.SerializeToString() == before
+
+
+def test_functions_that_call_themselves_or_too_much_are_refused(rng):
+    with pytest.raises(OnnxFileError, match="functions must call each other at most 40 deep, got more"):
+        lnrnn.from_onnx(in_functions(rng, inner="layer"))
+    proto = in_functions(rng)
+    for k in range(30):  # each calls the one before twice: 2^30 nodes
+        before = "layer" if k == 0 else f"f{k - 1}"
+        nodes = [helper.make_node(before, ["X", "W", "R"], [y], domain="own") for y in ("Z", "Y")]
+        opsets = proto.functions[0].opset_import
+        proto.functions.append(helper.make_function("own", f"f{k}", ["X", "W", "R"], ["Y"], nodes, opsets))
+    proto.graph.node[0].op_type = "f29"
+    with pytest.raises(
+        OnnxFileError, match="functions must make the file at most 16 times as large, got more"
+    ):
         lnrnn.from_onnx(proto)
-    assert lnrnn.onnx.parts(proto)[0].path == "function cell/node"
-    node = proto.functions[0].node[0]
-    del node.attribute[0]
-    node.attribute.append(onnx.AttributeProto(name="hidden_size", type=2, ref_attr_name="size"))
-    for name in ("hidden_size", "layout"):
-        node.attribute[0].name = name
-        with pytest.raises(ValueError, match="attributes must have values, got those of a function|input W"):
-            lnrnn.from_onnx(proto)
 
 
 def test_constants_of_a_function_are_folded(rng):
@@ -216,7 +240,7 @@ def test_constants_of_a_function_are_folded(rng):
     assert lnrnn.from_onnx(proto).hidden_size == H
     attribute = proto.functions[0].node[0].attribute[0]
     attribute.CopyFrom(onnx.AttributeProto(name="value", type=4, ref_attr_name="w"))
-    with pytest.raises(ValueError, match="input W must be a constant, got 'W'"):
+    with pytest.raises(ValueError, match="input W must be a constant, got 'W__1'"):
         lnrnn.from_onnx(proto)
 
 

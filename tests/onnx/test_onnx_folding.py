@@ -128,7 +128,7 @@ WRONG = [
     ("Cast", [A], {"to": 99}),
     ("Cast", [A], {}),
     ("DequantizeLinear", [A.astype(np.int8), np.float32([1, 2])], {"axis": 1}),
-    ("DequantizeLinear", [A.astype(np.int8), np.zeros((2, 3), np.float32)], {}),
+    ("DequantizeLinear", [A.astype(np.int8), np.zeros(A.shape, np.float32)], {}),
     ("Identity", [], {}),
 ]  # fmt: skip
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("onnx_ir")
 
@@ -19,7 +19,7 @@ from lnrnn.onnx import plugin_trial, report  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
 from onnx_files import recurrent  # noqa: E402
-from plugin_runs import data_of, version  # noqa: E402
+from plugin_runs import claimed, data_of, onnxruntime, version  # noqa: E402
 
 
 @pytest.fixture
@@ -53,8 +53,9 @@ def test_a_node_that_only_the_plug_in_runs(rng, plugin):
     assert facts["taken"] and [call["onnxruntime"] for call in facts["calls"]] == [None, None]
 
 
-def test_nodes_that_are_left_have_the_reason_of_the_plug_in(rng, plugin):
-    model = recurrent(rng, "LSTM")
+@pytest.mark.parametrize("name", ["node", "x" + "é" * 150])  # the log cuts the second name inside of a letter
+def test_nodes_that_are_left_have_the_reason_of_the_plug_in(rng, plugin, name):
+    model = recurrent(rng, "LSTM", name=name)
     for each in model.graph.initializer:
         each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each).astype(np.float64), each.name))
     for each in (*model.graph.input, *model.graph.output):
@@ -64,6 +65,23 @@ def test_nodes_that_are_left_have_the_reason_of_the_plug_in(rng, plugin):
 
 def test_a_part_without_a_network_is_left(rng, plugin):
     assert plugin(recurrent(rng, "LSTM", clip=1.0)) == [{"taken": False, "reason": "", "calls": []}]
+
+
+@pytest.mark.parametrize("opset", [17, 6])
+def test_a_node_in_a_function_is_reported_as_a_session_has_it(rng, plugin, opset, tmp_path):
+    """onnx cannot convert a GRU of opset 6, whose function stays."""
+    model, opsets = recurrent(rng, "GRU", bias=False), [helper.make_opsetid("", opset)]
+    names = ["X", "W", "R"]
+    node = helper.make_node("GRU", names, ["Y"], "node", hidden_size=4)
+    model.functions.append(helper.make_function("own", "cell", names, ["Y"], [node], opsets))
+    model.graph.node[0].CopyFrom(helper.make_node("cell", names, ["Y"], "call", domain="own"))
+    del model.graph.output[1:]
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    (facts,) = plugin(model)
+    assert facts["taken"] is (True if opset == 17 else None) and bool(facts["calls"]) == (opset == 17)
+    if opset == 17:
+        given = {"X": rng.standard_normal((5, 2, 3)).astype(np.float32)}
+        assert claimed(model, given, tmp_path)[1] == 1
 
 
 def test_a_part_that_cannot_be_run_has_a_reason(rng, plugin, monkeypatch):

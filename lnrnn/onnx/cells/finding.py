@@ -10,7 +10,7 @@ from ..graph.checks import check_nodes
 from ..graph.folding import DOMAINS
 from ..graph.reading import graphs, loop_around, node_path, opset_of
 from ..graph.values import attribute, number_nodes, outside_of_loops
-from ..part import Part
+from ..part import Difference, Part
 from .bodies import Unfit
 from .joining import joined
 from .loops import whole_loop
@@ -62,7 +62,8 @@ def _in_body(
         found = _in_graph(path, groups, terms)
         for each in found:
             part = each.part if isinstance(each, Recurrence) else each
-            part.warnings.append(f"the {node.op_type} around it is not a part of it: {reason}")
+            text = f"the {node.op_type} around it is not a part of it: {reason}"
+            part.warnings.append(Difference(text))
         return found
 
 
@@ -104,7 +105,7 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
             single = one_step(path, group)
             if single is not None:
                 part = single.part if isinstance(single, Recurrence) else single
-                part.warnings += [text for v in group[0].new if (text := reasons.get(id(v), ""))]
+                part.warnings += [Difference(reasons[id(v)]) for v in group[0].new if id(v) in reasons]
                 result.append(single)
     return result
 

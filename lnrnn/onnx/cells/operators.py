@@ -69,7 +69,7 @@ def _matrix_product(
     rows, columns = whole.T.shape if transposed else whole.shape
     a = outside_of_loops(a)
     array = constant(a)
-    if array is not None:
+    if array is not None and not terms.states:
         if array.ndim < 1 or array.shape[-1] != columns or array.dtype != np.float32:
             return None
         (same,) = constant_sum(array).terms.values() or (np.zeros(columns),)
@@ -242,5 +242,5 @@ OPERATORS: dict[str, Operator] = {
 }  # fmt: skip
 
 
-def new_terms(joined: bool = False) -> Terms:
-    return Terms(OPERATORS, joined)
+def new_terms(joined: bool = False, states: bool = False) -> Terms:
+    return Terms(OPERATORS, joined, states)

@@ -10,7 +10,7 @@ from ..graph.constants import constant
 from ..graph.folding import MOVES
 from ..graph.reading import node_path
 from ..graph.values import MOST_DEPTH, first_and_next, outside_of_loops, producer, rank
-from ..part import Part
+from ..part import Difference, Part
 from .matching import Step
 from .recurrences import Layer, Recurrence, if_used, recurrence
 
@@ -41,10 +41,10 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     h, *c = (if_used(v, {id(node) for node in step.nodes}) for v in step.new)
     warnings = []
     if len(ranked) > 1 and evidence(ranked[0])[:-1] == evidence(ranked[1])[:-1]:
-        warnings.append(
+        warnings.append(Difference(
             f"x and h have the same size, and the nodes do not show which is which: x is taken to be "
             f"{step.x.name!r}"
-        )
+        ))  # fmt: skip
     return recurrence(
         node_path(path, step.nodes[0]), f"{step.pattern.cell} step", [Layer((step,), step.weights())],
         nodes=step.nodes, x=step.x, h=(h,), c=tuple(c), axes={"x": "BI", "h": "BH"},

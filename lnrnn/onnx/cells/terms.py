@@ -164,10 +164,11 @@ class Terms:
 
     operators: the functions that write the results of nodes as sums, or return None. joined: whether a
     product with a Concat becomes a sum of products with its parts, for cells with one matrix for x and h.
+    states: whether constants of two axes are values, as the initial states of a step.
     """
 
-    def __init__(self, operators: Mapping[str, Operator], joined: bool = False) -> None:
-        self.operators, self.joined = operators, joined
+    def __init__(self, operators: Mapping[str, Operator], joined: bool = False, states: bool = False) -> None:
+        self.operators, self.joined, self.states = operators, joined, states
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
         self._arrays: dict[int, str] = {}
@@ -253,7 +254,7 @@ class Terms:
         """Returns a value as a summand or factor: an argument of a product, norm or function stays whole."""
         value = outside_of_loops(value)
         array = constant(value)
-        if array is not None and array.dtype.kind == "f":
+        if array is not None and array.dtype.kind == "f" and not (self.states and array.ndim == 2):
             return constant_sum(array)
         if self._is_argument(value):
             return single(self.value(value))

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import onnx_ir
 
-from ..graph.constants import is_zero
+from ..graph.constants import constant, is_zero
 from ..graph.counting import element, size
 from ..graph.folding import DOMAINS, restarts
 from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
 from .matching import Step, match
+from .operators import new_terms
 from .recurrences import Layer, Recurrence, if_used, linked, recurrence, same_constants, used, with_unused
 from .terms import Terms
 
@@ -40,11 +41,12 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
 
 
 def with_start(chain: list[Step], terms: Terms) -> list[Step]:
-    """Returns the steps, and before them the step that computes the first old states from states of 0."""
+    """Returns the steps, and before them the step that computes the first old states from constants."""
     old = chain[0].old
     if old[0].producer() is None:
         return chain
-    for step in match(old[0], terms, zero=True):
+    of_zero, of_constants = match(old[0], terms, zero=True), match(old[0], new_terms(states=True))
+    for step in [*of_zero, *(s for s in of_constants if all(constant(v) is not None for v in s.old))]:
         if _equal(step.new, old) and same_constants(step, chain[0], terms):
             return [step, *chain]
     return chain

@@ -5,6 +5,7 @@ The sum of all arrays that are made for one model is bounded by the size of its 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from .folding import DOMAINS, FOLDED, MOVES, Unfolded, named, size_of
 
 Array = np.ndarray
 _VALUE, _MEMORY = "lnrnn.constant", "lnrnn.memory"
+_ROW = "lnrnn.row"  # a result of `constant` with any_batch
+_ROWS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Tanh": np.tanh}
 _LEAST = 2**26  # bytes that arrays of any file may have
 _TIMES = 16  # further bytes, for each byte of the file
 
@@ -52,41 +55,64 @@ def forget(graphs: Iterable[onnx_ir.Graph]) -> None:
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *outputs):
             value.meta.pop(_VALUE, None)
+            value.meta.pop(_ROW, None)
 
 
-def constant(value: onnx_ir.Value | None) -> Array | None:
+def constant(value: onnx_ir.Value | None, any_batch: bool = False) -> Array | None:
     """Returns the array of a value that depends on constants only, else None. The array is read-only.
 
     The model must come from `read`. An initializer that is also an input has its default. The operators are
-    those of folding.py. Raises OnnxFileError for a constant whose nodes or data are wrong.
+    those of folding.py. Raises OnnxFileError for a constant whose nodes or data are wrong. any_batch: for an
+    initial state also if nodes repeat it for the number of sequences; it is not repeated then.
     """
     if value is None:
         return None
-    stack = [value]
+    stack, key = [value], _ROW if any_batch else _VALUE
     while stack:  # a loop, since chains of nodes may be longer than Python's stack
         top = stack[-1]
-        if _VALUE in top.meta:
+        if key in top.meta:
             stack.pop()
             continue
         node = top.producer()
         if top.const_value is not None and (node is None or top.is_initializer()):
-            top.meta[_VALUE] = _loaded(top.const_value, top)
+            top.meta[key] = _loaded(top.const_value, top)
             continue
-        if node is None or node.domain not in DOMAINS or node.op_type not in FOLDED:
-            top.meta[_VALUE] = None
+        known = (*FOLDED, *_ROWS, "Tile") if any_batch else FOLDED
+        if node is None or node.domain not in DOMAINS or node.op_type not in known:
+            top.meta[key] = None
             continue
         inputs = [v for v in node.inputs if v is not None]
-        missing = [v for v in inputs if _VALUE not in v.meta]
+        missing = [v for v in inputs if key not in v.meta]
         if missing:
             stack.append(missing[0])
             continue
-        known = all(v.meta[_VALUE] is not None for v in inputs)
-        results = _computed(node) if known else [None] * len(node.outputs)
+        results: list[Array | None] = [None] * len(node.outputs)
+        if any_batch and (node.op_type in _ROWS or (inputs and inputs[-1].meta[key] is None)):
+            results = [_row(node, [v.meta[key] for v in inputs])]
+        elif all(v.meta[key] is not None for v in inputs) and node.op_type in FOLDED:
+            results = _computed(node, key)
         for output, result in zip(node.outputs, results, strict=False):
-            output.meta[_VALUE] = result
-        top.meta.setdefault(_VALUE, None)
-    array: Array | None = value.meta[_VALUE]
+            output.meta[key] = result
+        top.meta.setdefault(key, None)
+    array: Array | None = value.meta[key]
     return array
+
+
+def _row(node: onnx_ir.Node, inputs: list[Array | None]) -> Array | None:
+    """Returns the output of arithmetic, or of a node whose last input, a shape, is unknown."""
+    if node.op_type == "ConstantOfShape":
+        fill = node.attributes.get("value")
+        return None if fill is None or fill.is_ref() else _loaded(fill.value, node).reshape(-1)[:1]
+    if node.op_type in ("Expand", "Reshape", "Tile"):
+        return inputs[0]
+    given = [a for a in inputs if a is not None]
+    if node.op_type not in _ROWS or len(given) < len(inputs):
+        return None
+    try:
+        memory(node.graph).take(8 * math.prod(np.broadcast_shapes(*(a.shape for a in given))), node)
+        return np.asarray(_ROWS[node.op_type](*given))
+    except (TypeError, ValueError):  # other numbers of inputs, or other shapes
+        return None
 
 
 def is_zero(value: onnx_ir.Value | None) -> bool:
@@ -177,10 +203,10 @@ def _check_external(tensor: onnx_ir.ExternalTensor) -> None:
         raise OnnxFileError(message(f"external data of tensor {tensor.name!r}", expected, got))
 
 
-def _computed(node: onnx_ir.Node) -> list[Array | None]:
-    """Returns the outputs of a node whose inputs are constants."""
+def _computed(node: onnx_ir.Node, key: str) -> list[Array | None]:
+    """Returns the outputs of a node whose inputs are constants. key: of their arrays in `meta`."""
     left = memory(node.graph)
-    inputs = [None if v is None else v.meta[_VALUE] for v in node.inputs]
+    inputs = [None if v is None else v.meta[key] for v in node.inputs]
     try:
         if node.op_type == "Constant":
             tensor = node.attributes.get("value")
@@ -194,6 +220,8 @@ def _computed(node: onnx_ir.Node) -> list[Array | None]:
     except Unfolded:
         return [None] * len(node.outputs)
     except Exception as error:  # wrong attributes and shapes give errors of many types
+        if key == _ROW:  # the constant may have another shape than the file's value
+            return [None] * len(node.outputs)
         raise OnnxFileError(f"node {named(node)} must fit its constant inputs: {text_of(error)}") from None
     for result in results:
         if result is not None and result.flags.writeable:

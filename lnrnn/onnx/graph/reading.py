@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnx
+import onnx.inliner
 import onnx_ir
 
 from ...errors import bad_type
@@ -20,6 +21,8 @@ from .folding import DOMAINS, named
 
 _PARENT = "lnrnn.parent"
 MOST_BYTES = 2**31 - 1  # of a protobuf
+MOST_TIMES, LEAST = 16, 2**22  # the bytes of a model without functions, for each byte with them, and more
+DEEPEST = 40  # calls of functions inside each other
 PATH = "lnrnn.path"  # of a model's file, "" without one
 
 
@@ -53,6 +56,8 @@ def _read(path_or_model: Any) -> onnx_ir.Model:
     for domain, name, _ in model.functions:
         if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
             raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
+    if model.functions:
+        model = _converted(model)
     every = []
     for _, graph, around in _walk(model):
         graph.meta[_PARENT] = around
@@ -97,11 +102,46 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
     return proto, folder
 
 
-def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
+def _inlined(model: onnx_ir.Model) -> onnx.ModelProto:
+    """Returns a model without its functions. The names of their nodes are "function/node" and a number.
+
+    A function stays if its opset is another than the model's, and onnx cannot convert it.
+    """
+    proto = onnx_ir.to_proto(model)
+    bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
+    if _size(proto.graph.node, bodies, {}) > MOST_TIMES * proto.ByteSize() + LEAST:
+        raise OnnxFileError(
+            f"functions must make the file at most {MOST_TIMES} times as large, got more calls"
+        )
+    for function in proto.functions:
+        for node in function.node:
+            node.name = f"{function.name}/{node.name or node.op_type}"
+    try:
+        return onnx.inliner.inline_local_functions(proto, True)
+    except Exception:  # of many types
+        return onnx.inliner.inline_local_functions(proto)
+
+
+def _size(nodes: Any, bodies: dict[Any, Any], known: dict[Any, int], depth: int = 0) -> int:
+    """Returns the bytes of nodes and of the functions that they call. known: those of functions, by name."""
+    if depth > DEEPEST:  # a function may also call itself
+        raise OnnxFileError(f"functions must call each other at most {DEEPEST} deep, got more")
+    total = 0
+    for node in nodes:
+        key = node.domain, node.op_type, node.overload
+        if key in bodies and key not in known:
+            known[key] = _size(bodies[key], bodies, known, depth + 1)
+        inner = [n for a in node.attribute for g in (a.g, *a.graphs) for n in g.node]
+        total += known.get(key, 0) + node.ByteSize() + _size(inner, bodies, known, depth)
+    return total
+
+
+def _converted(source: onnx.ModelProto | onnx_ir.Model) -> onnx_ir.Model:
+    """Returns a proto as a model, or a model with the nodes of its functions instead of their calls."""
     try:
         with quiet():
-            return onnx_ir.from_proto(proto)
-    except MemoryError:  # pragma: no cover - an error of the machine
+            return onnx_ir.from_proto(_inlined(source) if isinstance(source, onnx_ir.Model) else source)
+    except (OnnxFileError, MemoryError):
         raise
     except Exception as error:  # onnx_ir wraps errors of all types
         cause: BaseException = error
@@ -245,6 +285,14 @@ def loop_around(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
     node = None if graph is None else parent(graph)
     is_loop = node is not None and node.op_type in ("Loop", "Scan") and node.domain in DOMAINS
     return node if is_loop else None
+
+
+def loop_outside(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
+    """Returns the innermost Loop or Scan around a graph, also around a node If with this graph, or None."""
+    while graph is not None and loop_around(graph) is None:
+        node = parent(graph)
+        graph = None if node is None else node.graph
+    return loop_around(graph)
 
 
 def opset_of(model: onnx_ir.Model) -> int | None:

@@ -11,7 +11,7 @@ from ...importers.weights import Weights, network
 from ..batch_axis import is_batch_first
 from ..graph.folding import attribute, named, restarts
 from ..graph.reading import graphs, node_path, opset_of
-from ..part import Part
+from ..part import Difference, Part
 from .node import NodeLayer, folded, is_recurrent, read_layer
 from .quantized import is_quantized, kept_by_int8
 from .stacks import Stack, stacks
@@ -87,15 +87,15 @@ def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
 
 
 def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> list[str]:
-    result = []
+    result: list[str] = []
     first = stack.layers[0]
     before = reset_after is None and attribute(first.node, "linear_before_reset", 0) == 0
     if first.kind == "GRU" and before and (model.producer_name or "").lower() == "pytorch":
-        result.append(
+        result.append(Difference(
             f"node {named(first.node)} has no linear_before_reset=1, as torch's GRU should have. If torch's "
             "exporter wrote the file with dynamo=True between November 2025 and June 2026, all runtimes "
             "compute other outputs than the model; from_onnx(..., reset_after=True) repairs the network"
-        )
+        ))  # fmt: skip
     result += stack.messages
     if first.batch_first:
         result.append(
