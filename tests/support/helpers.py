@@ -306,7 +306,9 @@ def absolute_error(got, want) -> float:
 
 
 def relative_error(got, want) -> float:
-    """Returns max |got - want| / max |want|, the error of an array as a whole; 0 / 0 is 0."""
+    """Returns max |got - want| / max |want|, the error of an array as a whole; 0 / 0 is 0.
+
+    It is for gradients: small numbers are sums of large terms, whose roundings have no other bound."""
     got, want = _finite_pairs(got, want)
     error, scale = np.abs(got - want).max(initial=0), np.abs(want).max(initial=0)
     return float(error if error == 0 else error / scale if scale else np.inf)

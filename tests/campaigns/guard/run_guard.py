@@ -26,7 +26,7 @@ import numpy as np
 
 import lnrnn
 from compilers import native_compiler
-from configurations import digest, of_network, of_norm, rng_of
+from configurations import EDGES, TALL, digest, of_network, of_norm, rng_of
 from helpers import available_isas, tested_isas, using_isa, using_threads
 from networks import VARIANTS
 from outcome import Missing, Wrong
@@ -94,6 +94,9 @@ def cases(quick: bool) -> Iterator[Case]:
             yield of_network, (variant, (1 + (n + 7 * k) % 40, n), 1 + (n + k) % 6, weights, 1)
             if n % 4 == k % 4:
                 yield of_network, (variant, (n, 1 + (n + 7 * k) % 40), 1 + (n + k) % 6, weights, 1 + k % 2)
+    for k, (rows, n, weights) in enumerate(itertools.product(TALL, EDGES, WEIGHTS)):
+        if not quick or k % 9 == 4:
+            yield of_network, (list(VARIANTS)[5 * k % len(VARIANTS)], (7, n), rows, weights, 1)
 
 
 def guarded(options: argparse.Namespace) -> dict[str, int]:
@@ -101,7 +104,8 @@ def guarded(options: argparse.Namespace) -> dict[str, int]:
     guard = guard_pages(options.folder)
     begun, count, wrong = guard.set(0), 0, []
     at = open(options.folder / "at", "w")  # noqa: SIM115
-    for isa in options.isa or (tested_isas() if options.quick else available_isas()):
+    isas = [*(tested_isas() if options.quick else available_isas()), *lnrnn.cpu_info()["emulated"]]
+    for isa in options.isa or isas:
         with using_isa(isa), using_threads(1):
             for function, arguments in cases(options.quick):
                 named = " ".join(getattr(a, "__name__", str(a)) for a in (isa, function, *arguments))
