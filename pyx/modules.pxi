@@ -29,14 +29,12 @@ cdef bint is_small(x, tuple small, dict parameters) except *:
 def quick_call(module, x, state):
     """Returns the result of a call of an accelerated module if torch computes it because it is small, or if the kept weights serve it.
 
-    Returns None for other calls. `_small` of the module: that of `is_small`, and the class of torch.nn."""
+    Returns None for other calls. `_small` of the module: that of `is_small`."""
     cdef dict own = PyObject_GenericGetDict(module, NULL)
-    cdef tuple small
     cdef Kept kept
     if modes[0]():
-        small = own["_small"]
-        if own.get("_engine") is None and is_small(x, small, own["_parameters"]):
-            return small[3].forward(module, x, state)
+        if own.get("_engine") is None and is_small(x, own["_small"], own["_parameters"]):
+            return module._by_torch(x, state)
         return None
     kept = own.get("_kept")
     if kept is None or compile_callback() is not None:

@@ -210,6 +210,9 @@ cdef class Seen:
             then = &self.sights[k]
             if tensors[k] is None:
                 continue
+            # An inference tensor has no version. A negative view may have the memory of a recorded tensor.
+            if self.tensors is None and (tensors[k].is_inference() or tensors[k].is_neg()):
+                return False
             look(&now, tensors[k])
             now.version = tensors[k]._version
             if (now.address != then.address or now.version != then.version or now.bytes != then.bytes
@@ -326,14 +329,14 @@ cdef object seen_input(Sight *s, t):
         return None
     try:
         look(s, t)
-        if not s.contiguous and not t.is_neg():
+        if t.is_neg():  # its memory has the numbers with the other sign
+            return None
+        if not s.contiguous:
             t = t.contiguous()
             look(s, t)
     except RuntimeError:  # it has no memory
         return None
-    if not s.floats or not s.contiguous or not s.address or not 0 < s.ndim <= 3:
-        return None
-    return None if s.bytes == sizeof(float) and t.is_neg() else t  # other negative views, those of imag, have strides
+    return t if s.floats and s.contiguous and s.address and 0 < s.ndim <= 3 else None
 
 
 cdef inline bint same_axes(const Sight *s, const cnp.npy_intp *dims, int ndim, size_t width) noexcept:

@@ -42,7 +42,7 @@ class Accelerated(Keeping):
 
     _engine: str | None = None
     _networks: tuple[str, ...]
-    _small: tuple[int, int, float, Any]
+    _small: tuple[int, int, float]
     # The attributes of torch.nn's modules.
     input_size: int
     hidden_size: int
@@ -87,7 +87,7 @@ class Accelerated(Keeping):
 
     def small_calls(self) -> str | None:
         """Returns which calls with gradients torch computes, because it is faster; None if there are none."""
-        steps, numbers = self._small[1:3]
+        steps, numbers = self._small[1:]
         rows = math.ceil(numbers / self.input_size) - 1
         if rows < 1:
             return None
@@ -135,7 +135,7 @@ class Accelerated(Keeping):
                 "its report first"
             )
         if self._engine == "torch":
-            return super().forward(input, hx)
+            return self._by_torch(input, hx)
         parameters: list[Tensor] = []
         reason = other_system()
         if not reason:
@@ -144,8 +144,12 @@ class Accelerated(Keeping):
         if reason:
             if self._engine == "lnrnn":
                 raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
-            return super().forward(input, hx)
+            return self._by_torch(input, hx)
         return self._computed(input, hx, parameters)
+
+    def _by_torch(self, input: Any, hx: Any) -> Any:
+        """Returns the result of torch.nn's own forward."""
+        return super().forward(input, hx)
 
     def _tensors(self) -> dict[str, Tensor]:
         names = self._names(self)

@@ -63,6 +63,14 @@ class AcceleratedCell(Accelerated):
         end = [s.squeeze(axes) for s in end]
         return end[0] if len(end) == 1 else tuple(end)
 
+    def _by_torch(self, input: Any, hx: Any) -> Any:
+        # Torch refuses such a state, or makes three axes of it and ends the process. An RNNCell computes.
+        h = hx[0] if self._states == 2 and isinstance(hx, (tuple, list, Tensor)) and len(hx) else hx
+        tensors = isinstance(input, Tensor) and isinstance(h, Tensor)
+        if tensors and self._gates > 1 and (input.dim(), h.dim()) == (1, 2):
+            raise ValueError(f"{self._cell}Cell: Expected hidden to be 1D, as the input, got 2D instead")
+        return super()._by_torch(input, hx)
+
     def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
         if self._usual() is None:
             return "nonlinearity has no kernel"

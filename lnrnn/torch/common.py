@@ -19,13 +19,19 @@ _jit: Any = torch.jit
 LayerResult = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, the statistics of the batch
 
 
+def exporting() -> str | None:
+    """Returns the reason if torch.onnx.export runs: ONNX has operators for torch's operations alone."""
+    if torch.compiler.is_dynamo_compiling() or not torch.onnx.is_in_onnx_export():
+        return None
+    return "it is exported to ONNX"
+
+
 def other_system() -> str | None:
     """Returns the reason if an active transform of torch is not supported by lnrnn's operators, else None."""
     if torch.is_autocast_enabled("cpu"):
         return "it is under torch.autocast"
-    # ONNX has operators for torch.nn's forward, not for lnrnn's.
-    if not torch.compiler.is_dynamo_compiling() and torch.onnx.is_in_onnx_export():
-        return "it is exported to ONNX"
+    if (reason := exporting()) is not None:
+        return reason
     if not torch.compiler.is_compiling():
         if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:
             return "it is under torch.func or has derivatives in forward mode"

@@ -20,7 +20,7 @@ from ..rnn.network import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
-from .common import LayerResult, contradicts_itself, layer_by_layer, run_packed, through_padding
+from .common import LayerResult, contradicts_itself, exporting, layer_by_layer, run_packed, through_padding
 from .kept import Keeping, forget
 
 if TYPE_CHECKING:
@@ -125,9 +125,10 @@ class Twin(Keeping):
     def engine(self) -> str:
         """The engine of the next call: "lnrnn", the C kernels, or "torch", torch's operations.
 
-        It is "lnrnn" if all parameters are float32 and on the CPU, except for batch norm in evaluation with
-        gradients (use torch.no_grad). The property may be set. "torch" uses torch's operations for all calls.
-        "lnrnn" raises ValueError for calls that the kernels cannot serve. None restores the default.
+        It is "lnrnn" if all parameters are float32 and on the CPU. It is "torch" in torch.onnx.export, and
+        for batch norm in evaluation with gradients (use torch.no_grad). The property may be set. "torch" uses
+        torch's operations for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve.
+        None restores the default.
         """
         if self._engine is not None:
             return self._engine
@@ -163,6 +164,8 @@ class Twin(Keeping):
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
+        if (reason := exporting()) is not None:
+            return reason
         if not self.sides or self.training or not torch.is_grad_enabled():
             return None
         if inputs_learn or any(p.requires_grad for p in parameters):

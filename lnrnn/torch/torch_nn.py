@@ -138,8 +138,9 @@ class AcceleratedLayer(Accelerated):
             return wrong
         axes: tuple[int, ...] = (self.num_layers * (2 if self.bidirectional else 1),)
         if packed or data.dim() == 3:
-            batch = x.batch_sizes[0] if packed else data.shape[0 if self.batch_first else 1]
-            axes = *axes, int(batch)
+            # A symbolic size stays one: torch.export would take the number of int(...) for the only one.
+            batch = int(x.batch_sizes[0]) if packed else data.shape[0 if self.batch_first else 1]
+            axes = *axes, batch
         widths = (self.proj_size or self.hidden_size, self.hidden_size)[: 1 + (self.mode == "LSTM")]
         return self._unsupported_states(hx, [(*axes, width) for width in widths])
 
@@ -188,7 +189,7 @@ def accelerate_module(module: torch.nn.Module) -> None:
     own = CLASSES[base_class(module)]
     networks = own._networks_of(module)
     derived.set_class(module, own)
-    vars(module).update(_networks=networks, _small=(*own._small_calls(module), own._replaces))
+    vars(module).update(_networks=networks, _small=own._small_calls(module))
     forget(module)  # an earlier call of this function may have left packed weights
 
 

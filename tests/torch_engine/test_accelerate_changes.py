@@ -10,10 +10,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
+from torch.utils._pytree import tree_map  # noqa: E402
 
 import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
-from mixed_models import SINGLE, B, H, I, T, assert_same, flat  # noqa: E402
+from mixed_models import SINGLE, B, H, I, T, assert_same, flat, state  # noqa: E402
 from torch_cells import Layer, LayerNormLSTMCell, shaken  # noqa: E402
 
 torch.set_num_threads(1)  # small operations take longer on several threads
@@ -306,6 +307,8 @@ def test_compiled_models(what):
 
 
 EXPORTED = MODULES | {
+    "batch_first": lambda: nn.GRU(I, H, batch_first=True),
+    "bidirectional": lambda: nn.RNN(I, H, 2, bidirectional=True),
     "GRUCell": lambda: nn.GRUCell(I, H),
     "custom": lambda: shaken(Layer(LayerNormLSTMCell(I, H), False)),
     "custom cell": lambda: shaken(nn.ModuleDict({"part": LayerNormLSTMCell(I, H)})["part"]),
@@ -320,12 +323,22 @@ def test_exported_modules(what, context):
     plain = EXPORTED[what]()
     plain.load_state_dict(module.state_dict())
     assert accelerate(module).replaced
-    steps = () if "ell" in what else (T,)
+    steps, axis = () if "ell" in what else (T,), int(what not in ("GRUCell", "batch_first"))
     given = (torch.randn(*steps, B, I),) + (torch.randn(B, H),) * (2 if what == "custom cell" else 0)
-    other = tuple(2 * t for t in given)
-    with context():
-        for strict in (False, True) if what in ("LSTM", "derived") else (False,):
-            exported = torch.export.export(module, given, strict=strict).module()
+    if isinstance(module, nn.RNNBase) and context is torch.enable_grad:
+        given += (state(module, given[0].shape[axis]),)
+
+    def axis_of(t):
+        return axis if t is given[0] else t.dim() - 2
+
+    for strict in (False, True) if what in ("LSTM", "derived") else (False,):
+        sizes, other = None, tree_map(lambda t: 2 * t, given)
+        if not (strict or "custom" in what):  # for any batch
+            size = torch.export.Dim("B", min=2, max=64)
+            sizes = tree_map(lambda t: {axis_of(t): size}, given)  # noqa: B023
+            other = tree_map(lambda t: torch.cat([t, -t], axis_of(t)), given)
+        with context():
+            exported = torch.export.export(module, given, dynamic_shapes=sizes, strict=strict).module()
             assert_same(exported(*other), plain(*other))
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 
 import pytest
+
+import lnrnn
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize, prune  # noqa: E402
 
+import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import B, H, I, T, assert_same  # noqa: E402
 
@@ -146,6 +150,35 @@ def test_computed_weights_are_used_and_trained(what):
     report.restore()
     assert_same(module.eval()(x), plain.eval()(x))
     assert not any("Accelerated" in cls.__name__ for m in module.modules() for cls in type(m).__mro__)
+
+
+MODES = [
+    (True, torch.enable_grad),
+    *((False, f) for f in (torch.enable_grad, torch.no_grad, torch.inference_mode)),
+]
+
+
+@pytest.mark.parametrize("what", [*COMPUTED, "a module of lnrnn.torch"])
+def test_calls_in_any_order_of_modes_use_the_present_weights(what):
+    if what in COMPUTED:
+        module, plain, _ = two(what)
+    else:
+        module = COMPUTED["weight_norm"](lnrnn.torch.LSTM(I, H))
+        plain = copy.deepcopy(module)
+        plain.engine = "torch"
+    x, factors = torch.randn(T, B, I), itertools.cycle([0.8, 1, 1.25, 1, -1, 1])
+    for both in itertools.product(MODES, repeat=2):
+        for training, context in (mode for mode in both for _ in range(2)):
+            with context():
+                got = []
+                for each in (module.train(training), plain.train(training)):
+                    torch.manual_seed(0)
+                    got.append(each(x))
+                assert_same(*got)
+                with torch.no_grad():
+                    factor = next(factors)
+                    for p in (p for each in (module, plain) for p in each.parameters() if p.requires_grad):
+                        p.mul_(factor)
 
 
 def test_weights_that_forward_has_not_set_yet():

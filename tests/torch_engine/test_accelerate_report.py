@@ -17,9 +17,9 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import rnn as packing  # noqa: E402
 
 import lnrnn.torch  # noqa: E402
-from lnrnn.torch import accelerate, operator  # noqa: E402
+from lnrnn.torch import accelerate, model_checks, operator  # noqa: E402
 from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, pair  # noqa: E402
-from torch_cells import LiGRU, LiGRULayer  # noqa: E402
+from torch_cells import Layer, LayerNormLSTMCell, LiGRU, LiGRULayer, shaken  # noqa: E402
 
 # --- unchanged ----------------------------------------------------------------------------------------------
 
@@ -93,8 +93,11 @@ def test_restore_undoes_accelerate():
     twin = copy.deepcopy(model)
     report = accelerate(model)
     model.encoder["rnn"].engine = "torch"
+    names = [name for name, _ in report.replaced]
     report.restore()
     report.restore()
+    assert str(report).startswith("replaced 0, left 3\n  left encoder.rnn: restore() has restored it\n")
+    assert [name for name, _ in report.left] == names and not report.replaced
     words = torch.randint(0, 20, (B, T))
     kinds = [type(m) for m in model.modules()]
     assert kinds == [type(m) for m in twin.modules()]
@@ -377,6 +380,38 @@ def test_an_input_without_information_is_refused():
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    with pytest.raises(ValueError, match="could not be checked, and is restored: rounding alone"):
+    with pytest.raises(
+        ValueError, match="is restored: rounding alone .*; give an input like the model's own"
+    ):
         accelerate(model, check=torch.randn(T, B, I))
     assert type(model[0]) is nn.LSTM
+
+
+class Timed(nn.Module):
+    """Each call takes time of a clock that the test reads: with torch.nn's class three times as much."""
+
+    def __init__(self, seconds, most):
+        super().__init__()
+        self.rnn, self.cell = nn.LSTM(I, H), shaken(Layer(LayerNormLSTMCell(H, H), False))
+        self.seconds, self.most, self.calls = seconds, most, []
+
+    def forward(self, x):
+        plain = type(self.rnn) is nn.LSTM
+        assert plain != ("forward" in vars(self.cell)) and len(self.calls) < self.most
+        self.calls.append(self.seconds * (3 if plain else 1))
+        return self.cell(self.rnn(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "looks"), [(1e-3, 99, 105), (0.02, 99, 20), (1, 99, 10), (1, 3, 8)]
+)
+def test_the_report_says_how_much_faster_a_call_is(seconds, most, looks, monkeypatch):
+    model, x, seen = Timed(seconds, most), torch.randn(T, B, I), []
+    monkeypatch.setattr(model_checks, "perf_counter", lambda: seen.append(0) or sum(model.calls))
+    report = accelerate(model, check=x)
+    assert report.gain == (pytest.approx(3) if most > 3 else None)  # None: the model refuses the fourth call
+    assert ("\n  a call on check is 3.0 times as fast as before, without" in str(report)) == (most > 3)
+    assert type(model.rnn) is not nn.LSTM and "forward" in vars(model.cell) and len(seen) == looks
+    assert accelerate(model, check=x).gain is None  # nothing is replaced
+    report.restore()
+    assert report.gain is None and "fast" not in str(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import threading
 
@@ -199,8 +200,11 @@ def test_copies_and_functional_calls_use_their_own_weights(name):
     with torch.no_grad():
         module(x)
         others = {key: p * 0.5 for key, p in plain.named_parameters()}
-        got = torch.func.functional_call(module, others, (x,))
-        assert_same(got, torch.func.functional_call(plain, others, (x,)))
+        key = [*others][1]
+        for value in (others[key], torch._neg_view(others[key]), others[key]):  # in one memory
+            others[key] = value
+            got = torch.func.functional_call(module, others, (x,))
+            assert_same(got, torch.func.functional_call(plain, others, (x,)))
         assert_same(module(x), plain(x))
         for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
             in_place(twin)
@@ -255,6 +259,21 @@ def test_cells_leave_to_torch_what_they_cannot_compute():
                 plain(*wrong)
             with pytest.raises(want.type, match="."):
                 module(*wrong)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_states_with_an_axis_more_than_x_do_not_end_the_process(learns):
+    """Torch's own LSTMCell and GRUCell end it."""
+    more, x = torch.zeros(1, 1), torch.randn(I)
+    cells = [(nn.LSTMCell, hx) for hx in ((more, more), [more, more[0]], (more,) * 3, torch.zeros(2, 1, 1))]
+    for (cell, hx), engine in itertools.product([*cells, (nn.GRUCell, more)], (None, "torch")):
+        module = cell(I, 1)
+        accelerate(module)
+        with torch.set_grad_enabled(learns):
+            module(x), module(x)
+            module.engine = engine
+            with pytest.raises(ValueError, match="Cell: Expected hidden to be 1D, as the input, got 2D"):
+                module(x, hx)
 
 
 def test_threads_use_changed_weights():

@@ -13,7 +13,8 @@ import lnrnn
 torch = pytest.importorskip("torch")
 
 import lnrnn.torch  # noqa: E402
-from torch_twins import B, Batch, I, Layer, T, twin  # noqa: E402
+from mixed_models import assert_same, flat  # noqa: E402
+from torch_twins import B, Batch, H, I, Layer, T, twin  # noqa: E402
 
 # torch itself warns during tracing.
 pytestmark = [
@@ -197,6 +198,32 @@ def test_export_for_any_sizes():
     program = torch.export.export(module, (fresh(module).detach(),), dynamic_shapes=sizes)
     x = fresh(module, 11, 6).detach()
     assert torch.equal(program.module()(x)[0], module(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize(
+    ("cell", "options"), [*NETWORKS, ("LiGRU", {}), ("SLSTM", {"reverse": True})], ids=str
+)
+def test_onnx_files_of_torch_have_the_modules_results(cell, options, dynamo, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    module, file = twin(cell, steps=3, **options).eval(), tmp_path / "a.onnx"
+    x, arch = fresh(module, steps=3).detach(), module.architecture
+    h0 = tuple(torch.rand(len(arch.suffixes), B, width) for width in arch.state_widths)
+    state = h0 if len(h0) > 1 else h0[0]
+    with torch.no_grad():
+        module(x, state)  # packs the weights
+        # dynamo=True cannot read batch norm's statistics.
+        torch.onnx.export(module, (x, state), file, dynamo=dynamo and not module.sides, verbose=False)
+        want = flat(module(-x, state))
+        assert module.engine == "lnrnn"
+    session = onnxruntime.InferenceSession(file)
+    feeds = zip(session.get_inputs(), (-x, *h0), strict=True)
+    assert_same(map(torch.tensor, session.run(None, {to.name: t.numpy() for to, t in feeds})), want)
+    module.engine = "lnrnn"
+    with pytest.raises(ValueError, match="engine='lnrnn' cannot serve this call: it is exported to ONNX"):
+        torch.onnx.export(module, (x, state), file, dynamo=False)
 
 
 def test_compile_refuses_batch_norm_without_max_steps():
@@ -383,14 +410,23 @@ def test_second_derivatives_of_batch_norm_are_refused():
         gx.square().sum().backward()
 
 
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])
 @pytest.mark.parametrize("derived", [False, True])
-def test_lazily_negated_and_efficient_zero_tensors(derived):
-    module = twin("LSTM").requires_grad_(derived)
-    negative = torch.complex(torch.randn(T, B, I), torch.randn(T, B, I)).conj().imag
-    assert negative.is_neg()
-    for x in (negative, torch._efficientzerotensor((T, B, I))):
-        other = torch.zeros(T, B, I) + x
-        assert not other.is_neg() and torch.equal(module(x)[0], module(other)[0])
+def test_lazily_negated_and_efficient_zero_tensors(derived, context):
+    module, shapes = twin("LSTM").requires_grad_(derived), ((T, B, I), (1, B, H), (1, B, H))
+    for lazy in (
+        lambda shape: torch.complex(*torch.randn(2, *shape)).conj().imag,
+        lambda shape: torch._neg_view(torch.randn(shape)),
+        torch._efficientzerotensor,
+    ):
+        given = [lazy(shape) for shape in shapes]
+        plain = [torch.zeros(t.shape) + t for t in given]
+        assert not any(t.is_neg() for t in plain)
+        for k in range(3):
+            x, *state = (given[n] if n == k else plain[n] for n in range(3))
+            with context():
+                for _ in range(2):
+                    assert torch.equal(module(x, state)[0], module(plain[0], plain[1:])[0])
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
