@@ -83,6 +83,30 @@ def test_custom_cells_are_converted(name, D):
     assert type(model).__name__ == cell and (model.input_size, model.hidden_size) == (D, 8)
 
 
+@pytest.mark.parametrize("name", ["two Linears", "Elman", "scrambled gates", "stack"])
+def test_a_network_has_biases_if_the_module_has(name):
+    """Biases that are zeros before training do not change the shapes of the network."""
+    make, _ = TAKEN[name]
+    module = drawn(make(5, 8))
+    before = taken(module)
+    with torch.no_grad():
+        for parameter, p in module.named_parameters():
+            if p.dim() == 1 and "gain" not in parameter and parameter.endswith(("bias", "beta")):
+                p.zero_()
+    after = taken(module)
+    assert before.bias and after.bias and [*before.parameters()] == [*after.parameters()]
+
+
+@pytest.mark.parametrize("forget", [0.0, 1.0])
+def test_a_module_without_biases_has_none_unless_forward_adds_a_constant(forget):
+    def step(m, x, h, c):
+        c, o = lstm(m.a(x) + m.b(h), "ifgo", c, forget)
+        return o * c.tanh(), c
+
+    parts = {"a": nn.Linear(5, 32, bias=False), "b": nn.Linear(8, 32, bias=False)}
+    assert taken(Own("cell(x, h, c)", step, 8, **parts)).bias == (forget > 0)
+
+
 def test_columns_of_x_and_h_are_told_apart_if_there_are_as_many():
     """One matrix is for [h, x] in sheeprl and for [x, h] in DreamerV2: with equal sizes, other networks."""
 
