@@ -29,7 +29,9 @@ _STATE = re.compile(
 )
 _CONV = torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d  # streamed convolutions take states too
 _JOINS = {"cat", "concat", "concatenate", "hstack"}
-_ADVICE = "lnrnn.from_torch(module) may find its equation, which a module of lnrnn.torch can then compute"
+_ADVICE = (
+    "lnrnn.from_torch(module) may find its equation, and lnrnn.torch.from_network makes a module of the result"
+)
 
 
 def why_called(calls: int) -> str:
