@@ -230,73 +230,40 @@ def test_a_state_dict_loads_in_torch_and_in_lnrnn(cell, norm):
     compare(again(x), served(x), 1e-9)
 
 
-def test_arrays_load_as_tensors_do():
-    """In a larger model, with keys missing or unexpected, with assign, and from arrays of any layout."""
-    served = lnrnn.GRU(I, H, norm="batch", seed=5)
-    served.forward_train(np.ones((T, B, I)))
-    model = torch.nn.ModuleDict({"out": torch.nn.Linear(H, 2), "rnn": lnrnn.torch.GRU(I, H, norm="batch")})
-    arrays = {f"rnn.{name}": np.asfortranarray(value)[::-1][::-1].astype(value.dtype.newbyteorder(">"))
-              for name, value in served.state_dict().items()}  # fmt: skip
-    want = {name: torch.from_numpy(value) for name, value in served.state_dict().items()}
-    with pytest.raises(RuntimeError, match=r'Missing key.*"out.weight", "out.bias"'):
-        model.load_state_dict(arrays)
-    missing, unexpected = model.load_state_dict(arrays | {"rnn.extra": np.ones(1)}, strict=False)
-    assert missing == ["out.weight", "out.bias"] and unexpected == ["rnn.extra"]
-    rnn = model["rnn"]
-    assert rnn.known_steps == T and all(torch.equal(rnn.state_dict()[name], v) for name, v in want.items())
-    with pytest.raises(RuntimeError, match=r"size mismatch for weight_hh_l0: .* torch.Size\(\[2, 2\]\)"):
-        rnn.load_state_dict(served.state_dict() | {"weight_hh_l0": np.ones((2, 2))})
-    with pytest.raises(TypeError, match="bias_ih_l0 must be an array of real numbers"):
-        rnn.load_state_dict(served.state_dict() | {"bias_ih_l0": np.array(["a"])})
-    parameters = served.state_dict()
-    empty = lnrnn.torch.GRU(I, H, norm="batch", device="meta")
-    empty.load_state_dict(parameters, assign=True)
-    parameters["weight_ih_l0"][:] = 0  # the module has a copy
-    assert torch.equal(empty.weight_ih_l0, want["weight_ih_l0"]) and empty.weight_ih_l0.requires_grad
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"num_layers": 2, "bidirectional": True, "batch_first": True}, {"reverse": True, "bias": False}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"num_layers": 2, "bidirectional": True, "batch_first": True},
+                                     {"reverse": True, "bias": False}], ids=str)  # fmt: skip
 @pytest.mark.parametrize(
     ("cell", "norm"), [*NETWORKS, *((f"{c} heads", n) for c, n in HEADED), ("GRU before", "layer")], ids=str
 )
 def test_a_network_becomes_a_module(rng, cell, norm, options):
     name, _, more = cell.partition(" ")
     known = {"heads": {"num_heads": 3}, "before": {"reset_after": False}}
-    options = {**options, **(known[more] if more in known else class_of(cell)[1])}
+    options = {**options, **(known.get(more) or class_of(cell)[1])}
     network = getattr(lnrnn, name)(I, H, norm=norm, seed=4, **options)
-    x = rng.standard_normal((T, B, I), dtype=np.float32)
-    x = x.swapaxes(0, 1) if network.batch_first else x
+    x = rng.standard_normal((B, T, I) if network.batch_first else (T, B, I), dtype=np.float32)
     if norm == "batch":
         network.forward_train(x)
         network.overrun = "mean"
         rounded = {n: v.astype(np.float32) for n, v in network.state_dict().items() if "running" in n}
         network.load_state_dict(network.state_dict() | rounded)  # a module's statistics are float32
     network.dropout = 0.25
-    before = torch.random.get_rng_state()
+    before, state = torch.random.get_rng_state(), network.state_dict()
     module = lnrnn.torch.from_network(network)
-    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(before, torch.random.get_rng_state()) and [*module.state_dict()] == [*state]
     assert type(module) is getattr(lnrnn.torch, name) and module.training and module.dropout == 0.25
     assert module.lnrnn_arguments()[1].items() >= options.items() and module.norm == network.norm
-    state = network.state_dict()
-    assert [*module.state_dict()] == [*state]
-    module.eval()
     with torch.no_grad():
-        (y, end), (want, last) = module(torch.from_numpy(x)), network(x)
+        (y, end), (want, last) = module.eval()(torch.from_numpy(x)), network(x)
     for got, array in zip((y, *states_of(end)), (want, *states_of(last)), strict=True):
         np.testing.assert_array_equal(got.numpy(), array)
-    module.engine = "torch"
-    module.double()(torch.from_numpy(x).double())[0].sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
-    with torch.no_grad():
-        module.weight_hh_l0.zero_()
-    assert all(np.array_equal(value, state[name]) for name, value in network.state_dict().items())
+    module.double().train()(torch.from_numpy(x).double())[0].square().sum().backward()
+    for p in module.parameters():
+        assert p.grad.isfinite().all()
+        p.data.zero_()
+    assert all(np.array_equal(value, state[n]) for n, value in network.state_dict().items())
 
 
-def test_settings_without_a_module_are_refused():
+def test_what_no_module_has_is_refused():
     network = lnrnn.RNN(I, H, nonlinearity="relu")
     assert lnrnn.torch.from_network(network).nonlinearity == "relu"
     for dtype in ("bfloat16", "int8"):
@@ -305,9 +272,8 @@ def test_settings_without_a_module_are_refused():
     network.zoneout = 0.1
     with pytest.raises(ValueError, match="zoneout must be 0"):
         lnrnn.torch.from_network(network)
-    for other in (torch.nn.LSTM(I, H), {"weight_ih_l0": 1}):
-        with pytest.raises(TypeError, match=r"network must be .*got .*lnrnn\.from_torch"):
-            lnrnn.torch.from_network(other)
+    with pytest.raises(TypeError, match=r"network must be .*got .*lnrnn\.from_torch"):
+        lnrnn.torch.from_network(torch.nn.LSTM(I, H))
 
 
 def test_copies_dtypes_and_repr():
@@ -333,6 +299,30 @@ def test_modules_accept_a_device_and_load_as_parts_of_a_model():
     model["rnn"](torch.randn(T, B, I))
     other.load_state_dict(model.state_dict())
     assert other["rnn"].known_steps == T
+    state, changed = (
+        lnrnn.from_torch(model["rnn"]).state_dict(),
+        lambda v: v.astype(v.dtype.newbyteorder(">")),
+    )
+    arrays = {f"rnn.{name}": changed(value)[::-1].copy()[::-1] for name, value in state.items()}
+    other = torch.nn.ModuleDict({"rnn": lnrnn.torch.LSTM(I, H, norm="batch", device="meta")})
+    missing, unexpected = other.load_state_dict(arrays | {"out.bias": 1}, strict=False, assign=True)
+    assert not missing and unexpected == ["out.bias"]
+    arrays.pop("rnn.weight_ih_l0")[:] = 0  # modules have copies
+    for name, value in other["rnn"].state_dict().items():
+        assert torch.equal(value, torch.from_numpy(state[name])) and (value.dtype == torch.int64) == (
+            "count" in name
+        )
+    assert other["rnn"].weight_ih_l0.requires_grad
+    for state, problem in (
+        (arrays, r'Missing key\(s\) in state_dict: "rnn.weight_ih_l0"'),
+        ({**arrays, "rnn.weight_ih_l0": np.ones((2, 2))}, r"size mismatch for rnn.weight_ih_l0"),
+        (
+            {**arrays, "rnn.weight_ih_l0": np.array(["a"])},
+            "rnn.weight_ih_l0 must be an array of real numbers",
+        ),
+    ):
+        with pytest.raises((RuntimeError, TypeError), match=problem):
+            other.load_state_dict(state)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
