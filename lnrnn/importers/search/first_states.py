@@ -12,14 +12,14 @@ import numpy as np
 from ..running import tensors
 from .runs import BATCH, Limit, double_precision, in_doubles
 
-# With small parameters, the effect of a first state decays to less than SMALL of itself in 40 steps, and that
-# of weights and biases does not. A first state may be of either end, or of both.
+# With small parameters, the effect of a first state decays to less than SMALL of itself in 40 steps. The
+# effect of weights and biases does not decay. A first state may be of either end, or of both.
 STEPS, SMALL = (0, 40, 80), 1e-3
 SECONDS = 1.0
 
 
 def first_states(module: Any) -> str:
-    """Returns a text that names what the first step of a layer reads as its state; "" if nothing is found."""
+    """Returns a text with the parameters and buffers that a layer reads as its first state; "" for none."""
     torch: Any = sys.modules["torch"]
     limit, drawn = Limit(SECONDS), torch.Generator().manual_seed(0)
     with suppress(Exception), torch.inference_mode(False):  # a module may have no copy, or exceed the limit
