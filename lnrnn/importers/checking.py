@@ -23,6 +23,7 @@ from ..rnn.specs import PLACEMENTS, LayerNormSpec
 from .probes import DOUBLE, SINGLE, Probe, TestedModule, disagreement, like, one_thread, probes, resolution
 from .reference_network import ReferenceNetwork
 from .running import GIVEN, Answer, answers, rerun, time_first, unchanged
+from .search.first_states import first_states
 from .weights import Array, Converted
 
 # The permitted difference, in multiples of the rounding error that _Network estimates. For 3000 correct
@@ -209,6 +210,11 @@ def _agreement(module: Any, converted: Converted, convert: Convert, x: Array | N
             try:
                 if probed:
                     _probe(module, convert, network, answer, vague)
+                unlike = [d for d, _, own in differing if own.way < GIVEN <= answer.way
+                          and own.batch_first is answer.batch_first is not None]  # fmt: skip
+                if unlike:
+                    read = first_states(module) or "it does not start from zeros"
+                    warnings.warn(f"without a state, the module is {unlike[0]:.2g} off: {read}", stacklevel=4)
                 return answer
             except OtherStates as error:  # a call that passes states in another form may agree
                 other = other or error
@@ -303,6 +309,8 @@ def _one_by_one(modules: Any, convert: Convert, x: Array | None, probed: bool) -
 
 def _advice(module: Any, convert: Convert, converted: Converted, answers: list[Answer], eps: float) -> str:
     """Returns the end of an error message: a norm with which the module agrees, or other advice."""
+    if read := first_states(module):
+        return read[0].upper() + read[1:]
     own = converted.arguments["norm"]
     choice = isinstance(own, LayerNormSpec) and converted.system != "lnrnn"
     if choice:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import bad_type, choice, flag, number
+from ..errors import bad_type, choice, flag, message, number
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
 
@@ -242,10 +242,17 @@ def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weight
 
 
 def _from_cell(cell: Any, options: Options) -> Weights:
-    name, config = type(cell).__name__, cell.get_config()
+    name = type(cell).__name__
     kind = next((k for k in KINDS if name in (k, f"{k}Cell")), None)
     if kind is None:
-        raise ValueError(f"lnrnn knows no cell {name} of {type(cell).__module__}")
+        inner = [f"model.layers[{k}]" for k, each in enumerate(getattr(cell, "layers", ()))
+                 if hasattr(each, "cell") or hasattr(each, "forward_layer")]  # fmt: skip
+        hint = f"; give its recurrent layers: [{', '.join(inner)}]" if inner else ""
+        raise ValueError(f"lnrnn knows no cell {name} of {type(cell).__module__}{hint}")
+    config, weights = cell.get_config(), cell.get_weights()
+    if not weights:
+        do = "call it on an input, or layer.build((None, None, input_size))"
+        raise ValueError(message("a layer", "built", f"{name} without weights", do))
     own = {
         "kind": kind,
         "reset_after": config.get("reset_after"),
@@ -267,7 +274,7 @@ def _from_cell(cell: Any, options: Options) -> Weights:
     for option, value in own.items():
         if options[option] is not None and options[option] != value:
             raise ValueError(f"{option} must be the layer's {value!r}, got {options[option]!r}")
-    arrays = [array(f"weights[{i}]", w) for i, w in enumerate(cell.get_weights())]
+    arrays = [array(f"weights[{i}]", w) for i, w in enumerate(weights)]
     return _cell(_named(arrays, kind), own)
 
 

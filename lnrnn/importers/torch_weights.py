@@ -167,6 +167,11 @@ def _shown(names: Any) -> str:
     )
 
 
+def submodule(path: str) -> str:
+    """Returns an expression for the part of a model with a path such as cells.0."""
+    return "model" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in path.split("."))
+
+
 def _place(name: str) -> tuple[int, int, str]:
     """Returns layer, direction, and name within the cell, of a parameter's key."""
     match = _SUFFIXED.fullmatch(name)
@@ -209,10 +214,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
         return fitting[0]
     inner = _parts(names, systems)
     if prefix is None:
-        shown = [
-            "model" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in part[:-1].split("."))
-            for part in inner
-        ]
+        shown = [submodule(part[:-1]) for part in inner]
     else:
         shown = [f"prefix={prefix + part!r}" for part in inner]
     hint = f"; from_torch can convert a part of it: give {' or '.join(shown)}" if inner else ""

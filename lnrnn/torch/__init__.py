@@ -16,9 +16,9 @@ except ImportError:
     raise ImportError("lnrnn.torch needs PyTorch: pip install torch (https://pytorch.org)") from None
 
 from .accelerate import Report, accelerate
-from .modules import GRU, LSTM, RNN, SLSTM, LiGRU
+from .modules import GRU, LSTM, RNN, SLSTM, LiGRU, from_network
 
-__all__ = ["GRU", "LSTM", "LiGRU", "RNN", "Report", "SLSTM", "accelerate"]
+__all__ = ["GRU", "LSTM", "LiGRU", "RNN", "Report", "SLSTM", "accelerate", "from_network"]
 
 for _cls in (RNN, LSTM, GRU, LiGRU, SLSTM):
     _cls.__module__ = __name__  # pickles name the public module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 import torch
@@ -33,6 +33,13 @@ ENGINES = ("lnrnn", "torch", None)
 def _statistics_names(arch: Architecture) -> list[str]:
     names = named_shapes(arch.sides, 0) if arch.sides else ()
     return [name + end for end in arch.suffixes for name in names]
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    """Returns an array as a tensor with memory of its own. torch lacks foreign byte orders and strides."""
+    array = real(name, value)
+    kind = array.dtype.newbyteorder("=") if array.dtype.kind in "biuf" else np.dtype(np.float32)  # bfloat16
+    return torch.from_numpy(np.array(array, kind, order="C"))
 
 
 class Twin(Keeping):
@@ -410,7 +417,10 @@ class Twin(Keeping):
                     setattr(self, name, new)
         operator.update_statistics(self._network, [*self._statistics().values()], seen)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        own = {n: _tensor(n, v) for n, v in state_dict.items()
+               if isinstance(v, np.ndarray) and n.startswith(prefix)}  # fmt: skip
+        state_dict = {**state_dict, **own}
         if self.sides and self.norm.max_steps is None:
             # Without max_steps the buffers get as many steps as the state dict has.
             for name, old in self.named_buffers():
@@ -639,3 +649,61 @@ class SLSTM(Twin):
             num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
             reverse=reverse, num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
         )  # fmt: skip
+
+
+@overload
+def from_network(network: models.RNN) -> RNN: ...
+@overload
+def from_network(network: models.LSTM) -> LSTM: ...
+@overload
+def from_network(network: models.GRU) -> GRU: ...
+@overload
+def from_network(network: models.LiGRU) -> LiGRU: ...
+@overload
+def from_network(network: models.SLSTM) -> SLSTM: ...
+def from_network(network: models.Model) -> Twin:
+    """Return a module for training with the arguments, parameters and results of a network.
+
+    Parameters
+    ----------
+    network : lnrnn.RNN, LSTM, GRU, LiGRU or SLSTM
+        Its parameters are copied, and statistics of batch norm too, rounded to float32. `lnrnn.from_torch`
+        converts the module back.
+
+    Returns
+    -------
+    RNN, LSTM, GRU, LiGRU or SLSTM of lnrnn.torch
+        A module in float32 on the CPU, in training mode, as new modules are.
+
+    Raises
+    ------
+    ValueError
+        If the network has bfloat16 or int8 weights, whose results no module has, or zoneout.
+    TypeError
+        For any other object.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> import lnrnn.torch
+    >>> network = lnrnn.GRU(3, 4, norm=lnrnn.LayerNormSpec("joint"), seed=0)
+    >>> module = lnrnn.torch.from_network(network)
+    >>> module.norm == network.norm, [*module.state_dict()] == [*network.state_dict()]
+    (True, True)
+    """
+    cls = next((c for c in (RNN, LSTM, GRU, LiGRU, SLSTM) if isinstance(network, c._served)), None)
+    if cls is None:
+        do = "lnrnn.from_torch and from_keras convert other modules and state dicts to networks"
+        raise bad_type("network", "an RNN, LSTM, GRU, LiGRU or SLSTM of lnrnn", network, do)
+    if network.dtype != "float32":
+        do = "network.to_dtype('float32') has the weights before they were rounded"
+        raise bad_value("dtype", "'float32' for a module, which trains", network.dtype, do)
+    if any(np.ravel(network.zoneout)):
+        do = "set network.zoneout = 0 to train without it"
+        raise bad_value("zoneout", "0 for a module of lnrnn.torch, which has none", network.zoneout, do)
+    arguments: Any = {name: getattr(network, name) for name in architecture(network).arguments}
+    with torch.device("cpu"):
+        module = cls(**arguments, seed=0, dtype=torch.float32)
+    module.dropout = network.dropout
+    module.load_state_dict(network.state_dict())
+    return module

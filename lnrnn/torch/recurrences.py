@@ -29,7 +29,7 @@ _STATE = re.compile(
 )
 _CONV = torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d  # streamed convolutions take states too
 _JOINS = {"cat", "concat", "concatenate", "hstack"}
-_ADVICE = "lnrnn.from_torch(module) may find its equation, which a module of lnrnn.torch can then compute"
+_ADVICE = "lnrnn.from_torch(module) may find its equation, and lnrnn.torch.from_network then gives a module"
 
 
 def why_called(calls: int) -> str:

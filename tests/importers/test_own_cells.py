@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from itertools import permutations
 
@@ -28,6 +29,7 @@ from own_cells import (  # noqa: E402
     one_linear,
     ones,
     peephole,
+    sequence,
     two_linears,
     unrolled,
     zero_state,
@@ -81,6 +83,21 @@ def test_custom_cells_are_converted(name, D):
     make, cell = TAKEN[name]
     model = assert_taken(drawn(make(D, 8)), D)
     assert type(model).__name__ == cell and (model.input_size, model.hidden_size) == (D, 8)
+
+
+@pytest.mark.parametrize("name", ["two Linears", "Elman", "scrambled gates", "interleaved", "stack"])
+def test_a_network_has_biases_if_the_module_has(name):
+    """Biases that are zeros before training do not change the shapes of the network."""
+    module = drawn(TAKEN[name][0](5, 8))
+    before = taken(module)
+    for parameter, p in module.named_parameters():
+        p.data *= not parameter.endswith("bias")
+    after = taken(module)
+    assert before.bias and after.bias and [*before.parameters()] == [*after.parameters()]
+    if name in ("scrambled gates", "interleaved"):
+        for part in module.modules():
+            part.bias = None
+        assert taken(module).bias == (name == "interleaved")  # forward adds 1 to its forget gates
 
 
 def test_columns_of_x_and_h_are_told_apart_if_there_are_as_many():
@@ -160,13 +177,81 @@ def test_running_distinguishes_layers_and_directions():
         assert model.num_layers == 2 and model.bidirectional
 
 
-def test_a_convertible_submodule_is_named():
-    parts = {"rnn": elman(5, 8), "head": nn.Linear(8, 3)}
-    with pytest.raises(ValueError, match=r"from_torch can convert a part of it: give model\.rnn"):
+def test_convertible_submodules_are_named_at_any_depth():
+    parts, cells = {"rnn": elman(5, 8), "head": nn.Linear(8, 3)}, [two_linears(5, 8), two_linears(8, 8)]
+    with pytest.raises(ValueError, match=r"from_torch can convert a part of it: give model\.rnn$"):
         lnrnn.from_torch(nn.ModuleDict(parts))
+    for model, give in (
+        (nn.ModuleList(cells), "model[0] or model[1]"),
+        (
+            nn.ModuleDict({"head": nn.Linear(8, 3), "cells": nn.ModuleList(cells)}),
+            "model.cells[0] or model.cells[1]",
+        ),
+    ):
+        with pytest.raises(ValueError, match=rf"it: give {re.escape(give)}; if each") as e:
+            lnrnn.from_torch(model)
+        made = str(e.value).rpartition("together one for ")[2]
+        whole = eval(made, {"lnrnn": lnrnn, "LayerNormSpec": lnrnn.LayerNormSpec})
+        states = [{n.replace("_l0", f"_l{k}"): v for n, v in taken(cell).state_dict().items()}
+                  for k, cell in enumerate(cells)]  # fmt: skip
+        whole.load_state_dict(states[0] | states[1])
+        assert whole.num_layers == 2 and " off" not in str(e.value)
+    with pytest.raises(ValueError, match=r"give model\[1\]$"):
+        lnrnn.from_torch(nn.ModuleList([peephole(5, 8), cells[1]]))
     many = {str(k): nn.Conv2d(k + 1, k + 2, 3) for k in range(12)}
     with pytest.raises(ValueError, match="of no known cell"):
         lnrnn.from_torch(nn.ModuleDict(many | parts))
+
+
+class Started(nn.Module):
+    """A layer whose first states are parameters or buffers. given: whether a caller's state replaces them."""
+
+    def __init__(self, cell, shape, value, buffer=False, given=False):
+        super().__init__()
+        self.cell, self.given, self.names = cell, given, ["h0", "c0"][: cell.states]
+        for name in self.names:
+            first = torch.full(shape, value)
+            self.register_buffer(name, first) if buffer else setattr(self, name, nn.Parameter(first))
+
+    def forward(self, x, state=None):
+        if state is None or not self.given:
+            state = tuple(getattr(self, name).reshape(1, -1).repeat(x.shape[1], 1) for name in self.names)
+        return sequence(self.cell, x, state)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "value", "buffer"),
+    [(two_linears, (1, 8), 0.0, False), (two_linears, (8,), 0.5, True),
+     (TAKEN["swapped GRU"][0], (1, 1, 8), 0.0, False), (elman, (8,), 0.5, False)],
+)  # fmt: skip
+def test_a_learned_first_state_is_named(make, shape, value, buffer):
+    module = Started(make(5, 8), shape, value, buffer)
+    named = " and ".join(f"the {'buffer' if buffer else 'parameter'} {name}" for name in module.names)
+    with pytest.raises(ValueError, match=rf"its first step reads {named} as.*give model\.cell$") as e:
+        lnrnn.from_torch(module)
+    assert " off" not in str(e.value) and "peephole" not in str(e.value)
+
+
+def test_a_learned_first_state_of_a_known_cell_is_named():
+    class FromOnes(nn.LSTM):
+        def forward(self, x):
+            h0 = self.h0.repeat(1, x.shape[1], 1)
+            return super().forward(x, (h0, torch.zeros_like(h0)))
+
+    module = FromOnes(5, 8)
+    module.register_buffer("h0", torch.ones(1, 1, 8), persistent=False)
+    with pytest.raises(
+        ValueError, match=r"its forward is another: .*\. Its first step reads the buffer h0 as"
+    ):
+        lnrnn.from_torch(module)
+
+
+def test_a_first_state_that_a_call_may_replace_is_a_warning():
+    module = Started(two_linears(5, 8), (8,), 0.5, given=True)
+    with pytest.warns(UserWarning, match=r"without a state, .* is [\d.]+ off: .* parameter h0 and the"):
+        model = taken(module)
+    x, start = torch.randn(7, 3, 5), (np.full((1, 3, 8), 0.5),) * 2
+    assert absolute_error(model(x, start)[0], module(x)[0].detach().numpy()) < CLOSE
 
 
 def test_the_search_needs_gradients():

@@ -29,6 +29,7 @@ from torch_twins import (  # noqa: E402
     class_of,
     compare,
     inputs,
+    states_of,
     tensors,
     twin,
 )  # fmt: skip
@@ -217,7 +218,8 @@ def test_a_state_dict_loads_in_torch_and_in_lnrnn(cell, norm):
     served = getattr(lnrnn, name)(I, H, 2, norm=norm, bidirectional=True, **options)
     served.load_state_dict(module.state_dict())
     compare(served(x), other(x), 1e-5)
-    other.load_state_dict({name: torch.from_numpy(value) for name, value in served.state_dict().items()})
+    other = getattr(lnrnn.torch, name)(I, H, 2, norm=norm, bidirectional=True, seed=8, **options).eval()
+    assert other.load_state_dict(served.state_dict()) == ([], [])  # arrays
     assert torch.equal(module(x)[0], other(x)[0])
     if cell == "SLSTM" or "gate_activation" in options:
         return  # from_torch knows the module; a state dict does not have its heads, or its gates' activation
@@ -226,6 +228,52 @@ def test_a_state_dict_loads_in_torch_and_in_lnrnn(cell, norm):
         extra["nonlinearity"] = module.nonlinearity
     again = lnrnn.from_torch(module.state_dict(), **extra)
     compare(again(x), served(x), 1e-9)
+
+
+@pytest.mark.parametrize("options", [{"num_layers": 2, "bidirectional": True, "batch_first": True},
+                                     {"reverse": True, "bias": False}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("cell", "norm"), [*NETWORKS, *((f"{c} heads", n) for c, n in HEADED), ("GRU before", "layer")], ids=str
+)
+def test_a_network_becomes_a_module(rng, cell, norm, options):
+    name, _, more = cell.partition(" ")
+    known = {"heads": {"num_heads": 3}, "before": {"reset_after": False}}
+    options = {**options, **(known.get(more) or class_of(cell)[1])}
+    network = getattr(lnrnn, name)(I, H, norm=norm, seed=4, **options)
+    x = rng.standard_normal((B, T, I) if network.batch_first else (T, B, I), dtype=np.float32)
+    if norm == "batch":
+        network.forward_train(x)
+        network.overrun = "mean"
+        rounded = {n: v.astype(np.float32) for n, v in network.state_dict().items() if "running" in n}
+        network.load_state_dict(network.state_dict() | rounded)  # a module's statistics are float32
+    network.dropout = 0.25
+    before, state = torch.random.get_rng_state(), network.state_dict()
+    module = lnrnn.torch.from_network(network)
+    assert torch.equal(before, torch.random.get_rng_state()) and [*module.state_dict()] == [*state]
+    assert type(module) is getattr(lnrnn.torch, name) and module.training and module.dropout == 0.25
+    assert module.lnrnn_arguments()[1].items() >= options.items() and module.norm == network.norm
+    with torch.no_grad():
+        (y, end), (want, last) = module.eval()(torch.from_numpy(x)), network(x)
+    for got, array in zip((y, *states_of(end)), (want, *states_of(last)), strict=True):
+        np.testing.assert_array_equal(got.numpy(), array)
+    module.double().train()(torch.from_numpy(x).double())[0].square().sum().backward()
+    for p in module.parameters():
+        assert p.grad.isfinite().all()
+        p.data.zero_()
+    assert all(np.array_equal(value, state[n]) for n, value in network.state_dict().items())
+
+
+def test_what_no_module_has_is_refused():
+    network = lnrnn.RNN(I, H, nonlinearity="relu")
+    assert lnrnn.torch.from_network(network).nonlinearity == "relu"
+    for dtype in ("bfloat16", "int8"):
+        with pytest.raises(ValueError, match=rf"dtype .*'{dtype}'.*network.to_dtype\('float32'\)"):
+            lnrnn.torch.from_network(network.to_dtype(dtype))
+    network.zoneout = 0.1
+    with pytest.raises(ValueError, match="zoneout must be 0"):
+        lnrnn.torch.from_network(network)
+    with pytest.raises(TypeError, match=r"network must be .*got .*lnrnn\.from_torch"):
+        lnrnn.torch.from_network(torch.nn.LSTM(I, H))
 
 
 def test_copies_dtypes_and_repr():
@@ -251,6 +299,30 @@ def test_modules_accept_a_device_and_load_as_parts_of_a_model():
     model["rnn"](torch.randn(T, B, I))
     other.load_state_dict(model.state_dict())
     assert other["rnn"].known_steps == T
+    state, changed = (
+        lnrnn.from_torch(model["rnn"]).state_dict(),
+        lambda v: v.astype(v.dtype.newbyteorder(">")),
+    )
+    arrays = {f"rnn.{name}": changed(value)[::-1].copy()[::-1] for name, value in state.items()}
+    other = torch.nn.ModuleDict({"rnn": lnrnn.torch.LSTM(I, H, norm="batch", device="meta")})
+    missing, unexpected = other.load_state_dict(arrays | {"out.bias": 1}, strict=False, assign=True)
+    assert not missing and unexpected == ["out.bias"]
+    arrays.pop("rnn.weight_ih_l0")[:] = 0  # modules have copies
+    for name, value in other["rnn"].state_dict().items():
+        assert torch.equal(value, torch.from_numpy(state[name])) and (value.dtype == torch.int64) == (
+            "count" in name
+        )
+    assert other["rnn"].weight_ih_l0.requires_grad
+    for state, problem in (
+        (arrays, r'Missing key\(s\) in state_dict: "rnn.weight_ih_l0"'),
+        ({**arrays, "rnn.weight_ih_l0": np.ones((2, 2))}, r"size mismatch for rnn.weight_ih_l0"),
+        (
+            {**arrays, "rnn.weight_ih_l0": np.array(["a"])},
+            "rnn.weight_ih_l0 must be an array of real numbers",
+        ),
+    ):
+        with pytest.raises((RuntimeError, TypeError), match=problem):
+            other.load_state_dict(state)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

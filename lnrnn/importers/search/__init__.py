@@ -62,6 +62,7 @@ class Criteria:
     """The arguments of the user, and the nearest equation so far with its distance from the outputs.
 
     norm: the required norm, or None for any. some: whether the cell must have a norm. eps: values to try.
+    parts: conversions of submodules by their class, names and shapes, None for those without an equation.
     """
 
     norm: LayerNormSpec | None = None
@@ -71,6 +72,7 @@ class Criteria:
     nearest: Equation | None = None
     distance: float = np.inf
     limit: Limit = field(default_factory=lambda: Limit(SECONDS))
+    parts: dict[Any, Any] = field(default_factory=dict)
 
     def fits(self, cell: Cell, spec: LayerNormSpec | None) -> bool:
         if self.norm is not None:

@@ -87,7 +87,7 @@ class Equation:
                 blocks[1] = -blocks[1]
             result[name] = np.concatenate(blocks)
         result |= self.vectors(values, len(parts.x[0].rows))
-        bias = any(v.any() for name, v in result.items() if name.startswith("bias"))
+        bias = any(self.offsets) or any(name.startswith("bias") for name in self.roles)
         if not bias:
             result = {name: v for name, v in result.items() if not name.startswith("bias")}
         return Weights(self.cell.name, self.norm, bias, result, self.nonlinearity)

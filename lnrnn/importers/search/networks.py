@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +13,19 @@ from ...rnn.models import Model
 from ...rnn.specs import LayerNormSpec
 from ..checking import checked, known
 from ..probes import one_thread
-from ..torch_weights import convert_torch
+from ..torch_weights import convert_torch, submodule
 from ..weights import Converted, Weights, network
 from . import NEAR, Criteria, search
+from .first_states import first_states
 from .runs import OutOfTime, Unsuitable, batch_axis_first
 
 Convert = Callable[..., Converted]
 Part = Callable[[Any], Weights]  # converts a submodule of the module or of its copy
 NAME = "the cell of the search"
+
+
+class Hint(Unsuitable):
+    """The text is advice that replaces the nearest equation."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,12 @@ def from_search(
     tried = (*sorted(inner), 1e-5) if given is None else (given,)
     wanted = Criteria(spec, norm == "layer", tried, nonlinearity)
     reasons: list[str] = []
+    hints: list[str] = []
     # The search needs gradients, and measures the time of one thread.
     with sys.modules["torch"].inference_mode(False), one_thread():
         for network in _networks(module, wanted):
             if isinstance(network, Unsuitable):
-                reasons += [str(network)] * bool(str(network))
+                (hints if isinstance(network, Hint) else reasons).append(str(network))
                 continue
             network = network if batch_first is None else replace(network, batch_first=batch_first)
             how = check
@@ -102,7 +109,7 @@ def from_search(
             if spec is None:
                 _warn(module, model)
             return model
-    raise ValueError(f"{refusal}; {_failure(wanted, reasons)}") from None
+    raise ValueError(f"{refusal}; {_failure(wanted, reasons, hints)}") from None
 
 
 def _warn(module: Any, model: Model) -> None:
@@ -115,9 +122,13 @@ def _warn(module: Any, model: Model) -> None:
     )  # fmt: skip
 
 
-def _failure(wanted: Criteria, reasons: list[str]) -> str:
-    """Returns the text of an error: reasons, the nearest equation, and how to set parameters by hand."""
-    text = f"running it did not find its equation either: {'; '.join(dict.fromkeys(reasons[:2]))}"
+def _failure(wanted: Criteria, reasons: list[str], hints: list[str]) -> str:
+    """Returns the text of an error: reasons and hints, or the nearest equation and how to set parameters by
+    hand."""
+    text = "running it did not find its equation either: "
+    if hints:
+        return text + "; ".join(hints)
+    text += "; ".join(dict.fromkeys(reasons[:2]))
     e = wanted.nearest
     name, norm = e.cell.name if e else "LSTM", "..."
     if e is not None:
@@ -145,9 +156,11 @@ def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
         yield reason
     for paths in _levels(module):
         try:
-            parts = _parts({path: module.get_submodule(path) for path in paths}, wanted)
-        except Unsuitable as reason:
+            parts = tuple(filter(None, (_part(module.get_submodule(path), wanted) for path in paths)))
+        except OutOfTime as reason:
             yield reason
+            return
+        if len(parts) < len(paths):
             continue
         first = parts[0](module.get_submodule(paths[0]))
         for arranged in _arrangements(len(paths)):
@@ -155,28 +168,49 @@ def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
             order = batch_axis_first(module, first.input_size, width)
             if order is not None:
                 yield Network(tuple(paths), parts, arranged, order)
-        yield Unsuitable(f"it runs in none of the usual ways as a network of its parts, {', '.join(paths)}")
-        return
+        break
+    if text := first_states(module):
+        yield Hint(text)
+    yield from _hints(module, wanted)
 
 
-def _parts(modules: dict[str, Any], wanted: Criteria) -> tuple[Part, ...]:
-    """Returns the conversion of each part. Parts with equal class, names and shapes share one conversion. The
-    check of the outputs refuses a part with another equation."""
-    by_kind: dict[Any, Part] = {}
-    missing, taken = False, []
-    kinds = [(type(m), *((name, p.shape) for name, p in m.named_parameters())) for m in modules.values()]
-    for kind, (path, module) in zip(kinds, modules.items(), strict=True):
+def _part(module: Any, wanted: Criteria) -> Part | None:
+    """Returns the conversion of a part, None if it has no equation of lnrnn.
+
+    Parts with equal class, names and shapes share one conversion. The check of the outputs refuses a part
+    with another equation.
+    """
+    kind = type(module), *((name, p.shape) for name, p in module.named_parameters())
+    if kind not in wanted.parts:
         try:
-            if kind not in by_kind:
-                by_kind[kind] = _own if known(module) else search(module, wanted).weights
-            taken.append(f"model.{path}")
+            wanted.parts[kind] = _own if known(module) else search(module, wanted).weights
         except OutOfTime:
             raise
         except Unsuitable:
-            missing = True
-    if missing:
-        raise Unsuitable(f"from_torch can convert a part of it: give {' or '.join(taken)}" if taken else "")
-    return tuple(by_kind[kind] for kind in kinds)
+            wanted.parts[kind] = None
+    return wanted.parts[kind]  # type: ignore[no-any-return]
+
+
+def _hints(module: Any, wanted: Criteria) -> Iterator[Hint]:
+    """Yields how to convert the parts of a module, at any depth, that have equations of lnrnn."""
+    found: dict[str, Weights] = {}
+    with suppress(OutOfTime):
+        for path, inner in module.named_modules():
+            below = path.startswith(tuple(f"{parent}." for parent in found))
+            if path and not below and next(inner.parameters(), None) is not None:
+                part = _part(inner, wanted)
+                found |= {} if part is None else {path: part(inner)}
+    if not found:
+        return
+    yield Hint(f"from_torch can convert a part of it: give {' or '.join(map(submodule, found))}")
+    with suppress(ValueError):  # the parts differ, or do not take each other's outputs
+        c = network([[weights] for weights in found.values()], False)
+        if len(found) > 1:
+            arguments = ", ".join(f"{name}={value!r}" for name, value in c.arguments.items())
+            yield Hint(
+                "if each part takes the outputs of the part before, their state dicts, with _l0 renamed _l1 "
+                f"and so on, are together one for lnrnn.{c.cell}({arguments})"
+            )
 
 
 def _own(part: Any) -> Weights:
