@@ -20,6 +20,7 @@ DTYPES = {"float32": {}, "bfloat16": {}, "int8": {}, "int8 of 8 bits": {"activat
 KINDS = {
     "RNN": (dict(cell="RNN"), 1),
     "LSTM": (dict(cell="LSTM"), 1 / 4),
+    "LSTM heads": (dict(cell="LSTM", num_heads=2), 2),
     "GRU heads": (dict(cell="GRU", num_heads=2), 2),
     "GRU reset heads": (dict(cell="GRU", num_heads=2, reset_after=False), 4),
 }
