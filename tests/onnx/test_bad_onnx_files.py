@@ -60,6 +60,17 @@ def test_axes_that_no_value_has_are_refused(rng, op, count, name, value):
     refused(proto, f"'node of X' .{op}. must follow ONNX's rules, got {name}")
 
 
+@pytest.mark.parametrize("op, inputs, outputs, rule", [
+    ("Tanh", ["X", "X"], ["a"], "2 inputs"), ("Tanh", ["X"], ["a", "b"], "2 outputs"),
+    ("Gather", ["", "X"], ["a"], "no input 'data'"), ("Cast", ["X"], ["a"], "no attribute 'to'"),
+    ("LayerNormalization", ["X", "X"], ["a"], "an operator that opset 16 does not have"),
+])  # fmt: skip
+def test_a_node_that_breaks_a_rule_of_its_operator_is_refused(rng, op, inputs, outputs, rule):
+    proto = recurrent(rng, "LSTM", WIDTH, H, opset=16)
+    proto.graph.node.append(helper.make_node(op, inputs, outputs, "wrong"))
+    refused(proto, f"node 'wrong' .{op}. must follow ONNX's rules, got {rule}")
+
+
 @pytest.mark.parametrize("name", ["axis", "perm"])
 def test_an_attribute_that_the_operator_does_not_have_is_ignored(rng, name):
     proto = recurrent(rng, "LSTM", WIDTH, H)
