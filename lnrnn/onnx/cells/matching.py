@@ -82,7 +82,7 @@ class Step:
         if ("weight_hr", "h") in self.constants:
             matrix, scale = self.constants["weight_hr", "h"]
             result["weight_hr"] = matrix.array() * scale[:, None]
-        bias = any(v.any() for name, v in result.items() if name.startswith("bias"))
+        bias = any(name.startswith("bias") for name, _ in self.constants)
         result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
                   name.startswith("inner")}  # fmt: skip
         return Weights(
