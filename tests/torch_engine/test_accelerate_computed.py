@@ -175,10 +175,24 @@ def test_calls_in_any_order_of_modes_use_the_present_weights(what):
                     torch.manual_seed(0)
                     got.append(each(x))
                 assert_same(*got)
+                factor = next(factors)
                 with torch.no_grad():
-                    factor = next(factors)
-                    for p in (p for each in (module, plain) for p in each.parameters() if p.requires_grad):
-                        p.mul_(factor)
+                    for p in (*module.parameters(), *plain.parameters()):
+                        if p.requires_grad and factor != 1:  # else torch counts no write
+                            p.mul_(factor)
+
+
+def test_computed_weights_may_be_negative_views_of_the_same_memory():
+    module, x = nn.GRU(I, H), torch.randn(T, B, I)
+    accelerate(module)
+    weight = module.weight_hh_l0.detach().clone()
+    del module.weight_hh_l0
+    with torch.no_grad():
+        results = []
+        for value in (weight, torch._neg_view(weight), -weight):
+            module.weight_hh_l0 = value
+            results.append(module(x))
+        assert_same(*results[1:])
 
 
 def test_weights_that_forward_has_not_set_yet():

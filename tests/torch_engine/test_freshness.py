@@ -200,11 +200,8 @@ def test_copies_and_functional_calls_use_their_own_weights(name):
     with torch.no_grad():
         module(x)
         others = {key: p * 0.5 for key, p in plain.named_parameters()}
-        key = [*others][1]
-        for value in (others[key], torch._neg_view(others[key]), others[key]):  # in one memory
-            others[key] = value
-            got = torch.func.functional_call(module, others, (x,))
-            assert_same(got, torch.func.functional_call(plain, others, (x,)))
+        got = torch.func.functional_call(module, others, (x,))
+        assert_same(got, torch.func.functional_call(plain, others, (x,)))
         assert_same(module(x), plain(x))
         for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
             in_place(twin)
