@@ -191,7 +191,7 @@ def test_a_file_that_cannot_grow_is_named_and_the_next_run_continues(files, caps
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "File too large" in said and str(files[2]) in said, said
+    assert "file too large" in said and str(files[2]) in said, said
     assert not files[2].exists()
     assert cli.main(words(files, "--into", "all")) == 0 and files[2].read_bytes() == want
 

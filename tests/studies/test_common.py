@@ -248,7 +248,7 @@ def test_a_full_disk_loses_nothing_that_was_measured(counted, monkeypatch, capsy
     assert counted.run() == 2
     told, error = capsys.readouterr()
     assert "the shares are" in told and "confirmed" in told
-    assert error.count("\n") == 1 and "No space left on device" in error and "made_up.json" in error
+    assert error.count("\n") == 1 and "no space left on device" in error and "made_up.json" in error
     monkeypatch.setattr(common, "replacing", replacing)
     monkeypatch.setattr(lnrnn.demo, "replacing", Full)  # no space left for the figure
     pytest.importorskip("matplotlib")
@@ -363,7 +363,7 @@ def test_an_output_without_reader_or_space_loses_no_results(tmp_path, full):
         process = script(tmp_path, stdout=disk if full else pipe)
     _, error = process.communicate(timeout=60)
     if full:
-        assert process.returncode == 2 and error.count("\n") == 1 and "No space left" in error
+        assert process.returncode == 2 and error.count("\n") == 1 and "no space left" in error
     else:
         assert (process.returncode, error) == (141, "")
     assert kept(tmp_path / "scripted.json")["seeds"][0] == 5
