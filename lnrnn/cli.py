@@ -16,7 +16,7 @@ import numpy as np
 
 import lnrnn
 from lnrnn import demo, startup, studies
-from lnrnn.errors import bad_value, message
+from lnrnn.errors import bad_value, message, reason
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.network import architecture
@@ -66,7 +66,7 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
             print(end="", flush=True)
         except OSError:  # no space left
             discard_output()
-        print(f"{name}: error: {said(error)}", file=sys.stderr)
+        print(f"{name}: error: {reason(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         terminal = sys.stderr is not None and sys.stderr.isatty()  # a terminal prints ^C, so begin a new line
@@ -75,15 +75,6 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
             os._exit(130)
         return 130
     return code
-
-
-def said(error: Exception) -> str:
-    """Returns the message of an error, on one line and without the number of an error of the system."""
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        text = error.strerror[:1].lower() + error.strerror[1:]
-        text += "" if error.filename is None else f": {os.fsdecode(error.filename)!r}"
-    return " ".join(text.split()) or type(error).__name__
 
 
 def discard_output() -> None:
@@ -361,7 +352,7 @@ def score_files(arguments: argparse.Namespace) -> int:
     except USER_ERRORS as error:
         if arguments.log != "json":
             raise
-        report.say(json.dumps({"event": "error", "message": said(error)}))
+        report.say(json.dumps({"event": "error", "message": reason(error)}))
         return 2
     return 1 if left_out else 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -77,6 +78,15 @@ def bad_value(name: str, expected: str, value: Any, do: str = "") -> ValueError:
 
 def bad_type(name: str, expected: str, value: Any, do: str = "") -> TypeError:
     return TypeError(message(name, expected, described(value), do))
+
+
+def reason(error: Exception) -> str:
+    """Returns the message of an error, on one line and without the number of an error of the system."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror[:1].lower() + error.strerror[1:]
+        text += "" if error.filename is None else f": {os.fsdecode(error.filename)!r}"
+    return " ".join(text.split()) or type(error).__name__
 
 
 def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> TypeError:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from ..errors import reason
 from ..rnn.models import Model
 from . import arrow, columns, parquet
 from .inputs import Input, InputError
@@ -79,8 +80,8 @@ def compute(job: Job, index: int) -> Outcome:
     try:
         return _computed(job, index)
     except (OSError, ValueError, TypeError, ImportError, MemoryError) as error:
-        text = str(error) or type(error).__name__
-        return Outcome(job.input.name, index, error=text, of_input=isinstance(error, InputError))
+        of_input = isinstance(error, InputError)
+        return Outcome(job.input.name, index, error=reason(error), of_input=of_input)
 
 
 def bad_rows_schema(scorer: Scorer, source: Any) -> Any:

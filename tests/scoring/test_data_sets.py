@@ -332,7 +332,7 @@ def test_a_full_disk_ends_the_command_and_the_next_run_continues(folder, capsys,
     try:
         assert score(folder, folder / "in", "--bad", "skip", into="small/out") == 2
         said = capsys.readouterr().err
-        assert "No space left on device" in said and "small" in said, said
+        assert "no space left on device" in said and "small" in said, said
         assert not (small / "out" / "c.parquet").exists()
         subprocess.run(["mount", "-o", "remount,size=16m", small], check=True)
         assert score(folder, folder / "in", "--bad", "skip", into="small/out") == 0
