@@ -170,10 +170,10 @@ class Twin(Keeping):
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
-        if not self.sides or self.training or not torch.is_grad_enabled():
-            return exporting()
-        if inputs_learn or any(p.requires_grad for p in parameters):
-            return "it has no derivative of batch norm in evaluation: call it under torch.no_grad()"
+        evaluates = self.sides and not self.training and torch.is_grad_enabled()
+        if evaluates and (inputs_learn or any(p.requires_grad for p in parameters)):
+            why = "it has no derivative of batch norm in evaluation: call it under torch.no_grad()"
+            return exporting() or why
         return exporting()
 
     def lnrnn_arguments(self) -> tuple[str, dict[str, Any]]:

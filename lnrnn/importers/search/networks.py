@@ -137,9 +137,7 @@ def _failure(wanted: Criteria, reasons: list[Exception | str]) -> str:
 
 
 def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable | str]:
-    """Yields the module as one layer, then as networks of its parts. Then yields hints, as strings.
-
-    Yields an Unsuitable with the reason if the module is not one layer."""
+    """Yields the module as one layer, or why it is none, then as networks of its parts, then hints."""
     try:
         match = search(module, wanted)
         yield Network(("",), (match.weights,), ((0,),), bool(match.way.batch_first), match.way.usual)
@@ -180,7 +178,8 @@ def _parts(module: Any, wanted: Criteria) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     by_kind: dict[Any, Part | None] = {}
     for path, part in module.named_modules():
-        if path and not path.startswith(tuple(f"{outer}." for outer in parts)):
+        below = path.startswith(tuple(f"{outer}." for outer in parts))
+        if path and not below and next(part.parameters(), None) is not None:
             kind = type(part), *((name, p.shape) for name, p in part.named_parameters())
             if kind not in by_kind:
                 by_kind[kind] = None
