@@ -213,10 +213,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
     if len(fitting) == 1:
         return fitting[0]
     inner = _parts(names, systems)
-    if prefix is None:
-        shown = [submodule(part[:-1]) for part in inner]
-    else:
-        shown = [f"prefix={prefix + part!r}" for part in inner]
+    shown = [submodule(part[:-1]) if prefix is None else f"prefix={prefix + part!r}" for part in inner]
     hint = f"; from_torch can convert a part of it: give {' or '.join(shown)}" if inner else ""
     error: type[ValueError] = ValueError if inner else UnknownCell
     source, other = ("module" if prefix is None else "state dict"), ""
@@ -229,9 +226,8 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
     missing, unexpected = _differences(near, leaves)
     if not leaves & set(near.shapes):
         raise error(f"these keys are of no known cell: {_shown(leaves)}{hint}{other}")
-    parts = [f"missing {_shown(missing)}"] * bool(missing) + [f"unexpected {_shown(unexpected)}"] * bool(
-        unexpected
-    )
+    differences = {"missing": missing, "unexpected": unexpected}
+    parts = [f"{what} {_shown(names)}" for what, names in differences.items() if names]
     raise error(f"the {source} is nearest to {near.name}'s, but differs: {'; '.join(parts)}{hint}{other}")
 
 

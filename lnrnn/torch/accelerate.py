@@ -17,7 +17,7 @@ from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype
 from . import computed, custom_modules, derived, torch_nn
 from .accelerated import Accelerated
-from .model_checks import call, compare_outputs, compare_weights, forms, gain, outputs
+from .model_checks import call, compare_outputs, compare_weights, gain, outputs
 from .modules import Twin
 from .recurrences import Calls, why_called, why_unknown
 from .short_weights import Rounding, rounding, use
@@ -33,8 +33,6 @@ _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
 class Report:
     """The result of `accelerate`. Names are those of named_modules(); that of the whole model is "".
 
-    After `restore`, all modules are in `left`.
-
     Attributes
     ----------
     replaced : list of (str, str)
@@ -43,8 +41,7 @@ class Report:
         The name of each recurrent module that did not change, and the reason.
     gain : float or None
         With check: the time of a call on it before the change, divided by that after, in evaluation and
-        without gradients. The calls take turns, and the least time of several counts. None if no module was
-        replaced, or if the model refused a further call.
+        without gradients. It is the least of several. None if no module was replaced, or if a call failed.
     dtype : {"float32", "bfloat16", "int8"} or None
         The argument of `accelerate`.
     rounding : tuple of three floats (largest, rms, size), or None
@@ -69,7 +66,7 @@ class Report:
     _frozen: bool = False
 
     def restore(self) -> None:
-        """Restores all modules, with the present values of their parameters."""
+        """Restores all modules, with the present values of their parameters. `left` has them all then."""
         while self._undo:
             self._undo.pop()()
         self.left += [(name, "restore() has restored it") for name, _ in self.replaced]
@@ -197,7 +194,6 @@ def accelerate(
     run = None if once is None else partial(outputs, model, once)
     if run:
         compare_weights(model)
-    plain = forms(model)
     report = Report([], [], None if dtype is None else choice("dtype", dtype, DTYPES), _frozen=frozen)
     try:
         if report.dtype is not None:
@@ -209,15 +205,15 @@ def accelerate(
                 run()
         _replace(model, report)
         _add_called(model, calls, report)
+        names = [name for name, _ in report.replaced]
         if run:
-            names = [name for name, _ in report.replaced]
             compare_outputs(model, run, before, names, repr(report))
         if report.dtype is not None:
             _set_dtype(model, report.dtype, report)
             if run:
                 report.rounding = rounding(before, run(), report.dtype)
-        if run and report.replaced:
-            report.gain = gain(model, once, plain)
+        if run and names:
+            report.gain = gain(model, once, names)
     except BaseException:
         report.restore()
         raise

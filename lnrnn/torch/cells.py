@@ -66,8 +66,7 @@ class AcceleratedCell(Accelerated):
     def _by_torch(self, input: Any, hx: Any) -> Any:
         # Torch refuses such a state, or makes three axes of it and ends the process. An RNNCell computes.
         h = hx[0] if self._states == 2 and isinstance(hx, (tuple, list, Tensor)) and len(hx) else hx
-        tensors = isinstance(input, Tensor) and isinstance(h, Tensor)
-        if tensors and self._gates > 1 and (input.dim(), h.dim()) == (1, 2):
+        if self._gates > 1 and [getattr(t, "ndim", None) for t in (input, h)] == [1, 2]:
             raise ValueError(f"{self._cell}Cell: Expected hidden to be 1D, as the input, got 2D instead")
         return super()._by_torch(input, hx)
 

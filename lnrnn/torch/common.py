@@ -21,16 +21,15 @@ LayerResult = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, t
 
 def exporting() -> str | None:
     """Returns the reason if torch.onnx.export runs: ONNX has operators for torch's operations alone."""
-    if torch.compiler.is_dynamo_compiling() or not torch.onnx.is_in_onnx_export():
-        return None
-    return "it is exported to ONNX"
+    traced = torch.compiler.is_dynamo_compiling()
+    return "it is exported to ONNX" if not traced and torch.onnx.is_in_onnx_export() else None
 
 
 def other_system() -> str | None:
     """Returns the reason if an active transform of torch is not supported by lnrnn's operators, else None."""
     if torch.is_autocast_enabled("cpu"):
         return "it is under torch.autocast"
-    if (reason := exporting()) is not None:
+    if reason := exporting():
         return reason
     if not torch.compiler.is_compiling():
         if torch._C._are_functorch_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..errors import bad_type
 from ..importers.checking import Unchecked, compared
 from ..importers.running import numbers, tensors, unchanged
 from .custom_modules import stale
+from .derived import restore_class
 
 Tensor = torch.Tensor
 Arrays = list[np.ndarray]
@@ -22,19 +23,14 @@ Arrays = list[np.ndarray]
 
 def call(model: torch.nn.Module, check: Any) -> Callable[[], Any]:
     """Returns a function that calls the model with the input `check`."""
-    arguments: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}
     if isinstance(check, (Tensor, PackedSequence)):
-        arguments = (check,)
-    elif isinstance(check, tuple):
-        arguments = check
-    elif isinstance(check, dict):
-        named = check
-    else:
-        expected = "None, a tensor, a tuple of arguments or a dict of keyword arguments"
-        raise bad_type("check", expected, check)
-
-    return partial(model, *arguments, **named)
+        return partial(model, check)
+    if isinstance(check, tuple):
+        return partial(model, *check)
+    if isinstance(check, dict):
+        return partial(model, **check)
+    expected = "None, a tensor, a tuple of arguments or a dict of keyword arguments"
+    raise bad_type("check", expected, check)
 
 
 def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
@@ -46,43 +42,36 @@ def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
     return result
 
 
-def forms(model: torch.nn.Module) -> list[tuple[Any, Any, Any]]:
-    """Returns all modules of a model, each with its class and the forward that was set on the object."""
-    return [(module, type(module), vars(module).get("forward")) for module in model.modules()]
+def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str]) -> float | None:
+    """Returns the time of a call with the modules `replaced` as before, divided by that with them as now.
 
-
-def gain(model: torch.nn.Module, once: Callable[[], Any], plain: list[tuple[Any, Any, Any]]) -> float | None:
-    """Returns the time of a call with the modules as in `plain`, divided by that with them as they are.
-
-    plain: an earlier result of `forms`. After a first call of each, which packs weights, the two take turns.
-    They do so up to 20 times in 0.3 s, or less than three times if that takes 1 s. Returns None if a call
-    fails, as a model that keeps a state may do.
+    After a first call of each, which packs weights, the two take turns, up to 20 times in 0.5 s. Returns None
+    if a call fails, as a model that keeps a state may do.
     """
-    now, least, begin = forms(model), [np.inf, np.inf], perf_counter()
+    modules = [*map(model.get_submodule, replaced)]
+    now = [(module, type(module), vars(module).get("forward")) for module in modules]
+    for module in modules:
+        restore_class(module)
+    before = [(module, type(module), None) for module in modules]
+    times: tuple[list[float], list[float]] = [], []
     try:
         with unchanged(model, torch):
-            for n in range(21):
-                for k, state in enumerate((plain, now)):
+            while len(times[0]) < 2 or (len(times[0]) < 21 and sum(map(sum, times)) < 0.5):
+                for state, of_state in zip((before, now), times, strict=True):
                     _set(state)
-                    start = perf_counter()
-                    once()
-                    least[k] = min(least[k] if n > 1 else np.inf, perf_counter() - start)
-                if n and perf_counter() - begin > (1 if n < 3 else 0.3):
-                    break
+                    of_state.append(timeit(once, number=1))
     except Exception:
         return None
     finally:
         _set(now)
-    return least[0] / least[1]
+    return min(times[0][1:]) / min(times[1][1:])
 
 
-def _set(state: list[tuple[Any, Any, Any]]) -> None:
+def _set(state: Sequence[tuple[Any, type, Any]]) -> None:
     for module, cls, forward in state:
-        if type(module) is not cls:
-            module.__class__ = cls
-        if forward is not vars(module).get("forward"):
-            vars(module).pop("forward", None)
-            vars(module).update({} if forward is None else {"forward": forward})
+        module.__class__ = cls
+        vars(module).pop("forward", None)
+        vars(module).update({"forward": forward} if forward else {})
 
 
 def compare_outputs(

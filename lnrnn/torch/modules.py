@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -90,9 +90,8 @@ class Twin(Keeping):
         trained = model.parameters()
         for name, value in model.state_dict().items():
             if name in trained:
-                self.register_parameter(
-                    name, torch.nn.Parameter(torch.tensor(value, device=device, dtype=dtype))
-                )
+                own = torch.tensor(value, device=device, dtype=dtype)
+                self.register_parameter(name, torch.nn.Parameter(own))
             else:
                 kind = torch.int64 if name.startswith("count") else dtype or torch.get_default_dtype()
                 self.register_buffer(name, torch.tensor(value, device=device, dtype=kind))
@@ -171,13 +170,11 @@ class Twin(Keeping):
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
-        if (reason := exporting()) is not None:
-            return reason
-        if not self.sides or self.training or not torch.is_grad_enabled():
-            return None
-        if inputs_learn or any(p.requires_grad for p in parameters):
-            return "it has no derivative of batch norm in evaluation: call it under torch.no_grad()"
-        return None
+        evaluates = self.sides and not self.training and torch.is_grad_enabled()
+        if evaluates and (inputs_learn or any(p.requires_grad for p in parameters)):
+            why = "it has no derivative of batch norm in evaluation: call it under torch.no_grad()"
+            return exporting() or why
+        return exporting()
 
     def lnrnn_arguments(self) -> tuple[str, dict[str, Any]]:
         """Returns the name of lnrnn's class and the arguments of its constructor, for lnrnn.from_torch."""
@@ -418,9 +415,8 @@ class Twin(Keeping):
         operator.update_statistics(self._network, [*self._statistics().values()], seen)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        own = {n: _tensor(n, v) for n, v in state_dict.items()
-               if isinstance(v, np.ndarray) and n.startswith(prefix)}  # fmt: skip
-        state_dict = {**state_dict, **own}
+        own = {n: v for n, v in state_dict.items() if n.startswith(prefix) and isinstance(v, np.ndarray)}
+        state_dict = {**state_dict, **{n: _tensor(n, v) for n, v in own.items()}}
         if self.sides and self.norm.max_steps is None:
             # Without max_steps the buffers get as many steps as the state dict has.
             for name, old in self.named_buffers():
@@ -651,18 +647,8 @@ class SLSTM(Twin):
         )  # fmt: skip
 
 
-@overload
-def from_network(network: models.RNN) -> RNN: ...
-@overload
-def from_network(network: models.LSTM) -> LSTM: ...
-@overload
-def from_network(network: models.GRU) -> GRU: ...
-@overload
-def from_network(network: models.LiGRU) -> LiGRU: ...
-@overload
-def from_network(network: models.SLSTM) -> SLSTM: ...
 def from_network(network: models.Model) -> Twin:
-    """Return a module for training with the arguments, parameters and results of a network.
+    """Return a module of lnrnn.torch with the arguments, parameters and results of a network.
 
     Parameters
     ----------
@@ -677,14 +663,11 @@ def from_network(network: models.Model) -> Twin:
 
     Raises
     ------
-    ValueError
-        If the network has bfloat16 or int8 weights, whose results no module has, or zoneout.
-    TypeError
-        For any other object.
+    TypeError, ValueError
+        For other objects, and for networks with zoneout, or with weights of bfloat16 or int8.
 
     Examples
     --------
-    >>> import lnrnn
     >>> import lnrnn.torch
     >>> network = lnrnn.GRU(3, 4, norm=lnrnn.LayerNormSpec("joint"), seed=0)
     >>> module = lnrnn.torch.from_network(network)
@@ -696,14 +679,12 @@ def from_network(network: models.Model) -> Twin:
         do = "lnrnn.from_torch and from_keras convert other modules and state dicts to networks"
         raise bad_type("network", "an RNN, LSTM, GRU, LiGRU or SLSTM of lnrnn", network, do)
     if network.dtype != "float32":
-        do = "network.to_dtype('float32') has the weights before they were rounded"
-        raise bad_value("dtype", "'float32' for a module, which trains", network.dtype, do)
+        do = "network.to_dtype('float32') has the weights before rounding"
+        raise bad_value("dtype", "'float32' for training", network.dtype, do)
     if any(np.ravel(network.zoneout)):
-        do = "set network.zoneout = 0 to train without it"
-        raise bad_value("zoneout", "0 for a module of lnrnn.torch, which has none", network.zoneout, do)
+        raise bad_value("zoneout", "0, as in all modules", network.zoneout, "set network.zoneout = 0")
     arguments: Any = {name: getattr(network, name) for name in architecture(network).arguments}
-    with torch.device("cpu"):
-        module = cls(**arguments, seed=0, dtype=torch.float32)
+    module = cls(**arguments, seed=0, device="cpu", dtype=torch.float32)
     module.dropout = network.dropout
     module.load_state_dict(network.state_dict())
     return module

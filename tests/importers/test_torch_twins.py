@@ -230,42 +230,39 @@ def test_a_state_dict_loads_in_torch_and_in_lnrnn(cell, norm):
     compare(again(x), served(x), 1e-9)
 
 
-@pytest.mark.parametrize("options", [{"num_layers": 2, "bidirectional": True, "batch_first": True},
-                                     {"reverse": True, "bias": False}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
 @pytest.mark.parametrize(
-    ("cell", "norm"), [*NETWORKS, *((f"{c} heads", n) for c, n in HEADED), ("GRU before", "layer")], ids=str
-)
-def test_a_network_becomes_a_module(rng, cell, norm, options):
-    name, _, more = cell.partition(" ")
-    known = {"heads": {"num_heads": 3}, "before": {"reset_after": False}}
-    options = {**options, **(known.get(more) or class_of(cell)[1])}
-    network = getattr(lnrnn, name)(I, H, norm=norm, seed=4, **options)
-    x = rng.standard_normal((B, T, I) if network.batch_first else (T, B, I), dtype=np.float32)
+    ("cell", "options"),
+    [("RNN", {"nonlinearity": "relu", "bias": False}), ("LSTM", {"proj_size": 4}),
+     ("LSTM", {"num_heads": 3, "reverse": True}), ("GRU", {"reset_after": False, "bidirectional": True}),
+     ("LiGRU", {}), ("SLSTM", {"num_heads": 2})],
+    ids=str,
+)  # fmt: skip
+def test_a_network_becomes_a_module(rng, cell, options, norm):
+    if norm == "batch" and cell == "SLSTM":
+        pytest.skip("has no batch norm")
+    network = getattr(lnrnn, cell)(I, H, 2, batch_first=True, norm=norm, seed=4, **options)
+    x = rng.standard_normal((B, T, I), dtype=np.float32)
     if norm == "batch":
         network.forward_train(x)
         network.overrun = "mean"
         rounded = {n: v.astype(np.float32) for n, v in network.state_dict().items() if "running" in n}
         network.load_state_dict(network.state_dict() | rounded)  # a module's statistics are float32
     network.dropout = 0.25
-    before, state = torch.random.get_rng_state(), network.state_dict()
+    before, (want, last), weight = torch.random.get_rng_state(), network(x), network.weight_hh_l0.copy()
     module = lnrnn.torch.from_network(network)
-    assert torch.equal(before, torch.random.get_rng_state()) and [*module.state_dict()] == [*state]
-    assert type(module) is getattr(lnrnn.torch, name) and module.training and module.dropout == 0.25
+    assert torch.equal(before, torch.random.get_rng_state()) and module.training and module.dropout == 0.25
     assert module.lnrnn_arguments()[1].items() >= options.items() and module.norm == network.norm
     with torch.no_grad():
-        (y, end), (want, last) = module.eval()(torch.from_numpy(x)), network(x)
-    for got, array in zip((y, *states_of(end)), (want, *states_of(last)), strict=True):
-        np.testing.assert_array_equal(got.numpy(), array)
-    module.double().train()(torch.from_numpy(x).double())[0].square().sum().backward()
-    for p in module.parameters():
-        assert p.grad.isfinite().all()
-        p.data.zero_()
-    assert all(np.array_equal(value, state[n]) for n, value in network.state_dict().items())
+        y, end = module.eval()(torch.from_numpy(x))
+        for got, array in zip((y, *states_of(end)), (want, *states_of(last)), strict=True):
+            np.testing.assert_array_equal(got.numpy(), array)
+        module.weight_hh_l0.zero_()
+    assert np.array_equal(network.weight_hh_l0, weight)
 
 
 def test_what_no_module_has_is_refused():
-    network = lnrnn.RNN(I, H, nonlinearity="relu")
-    assert lnrnn.torch.from_network(network).nonlinearity == "relu"
+    network = lnrnn.RNN(I, H)
     for dtype in ("bfloat16", "int8"):
         with pytest.raises(ValueError, match=rf"dtype .*'{dtype}'.*network.to_dtype\('float32'\)"):
             lnrnn.torch.from_network(network.to_dtype(dtype))
@@ -299,31 +296,16 @@ def test_modules_accept_a_device_and_load_as_parts_of_a_model():
     model["rnn"](torch.randn(T, B, I))
     other.load_state_dict(model.state_dict())
     assert other["rnn"].known_steps == T
-    state, changed = (
-        lnrnn.from_torch(model["rnn"]).state_dict(),
-        lambda v: v.astype(v.dtype.newbyteorder(">")),
-    )
-    arrays = {f"rnn.{name}": changed(value)[::-1].copy()[::-1] for name, value in state.items()}
+    state = lnrnn.from_torch(model["rnn"]).state_dict()
+    arrays = {f"rnn.{n}": v[::-1].astype(v.dtype.newbyteorder(">"))[::-1] for n, v in state.items()}
     arrays["rnn.weight_ih_l0"] = state["weight_ih_l0"].copy()
     other = torch.nn.ModuleDict({"rnn": lnrnn.torch.LSTM(I, H, norm="batch", device="meta")})
-    missing, unexpected = other.load_state_dict(arrays | {"out.bias": 1}, strict=False, assign=True)
-    assert not missing and unexpected == ["out.bias"]
+    other.load_state_dict(arrays | {"out.bias": 1}, strict=False, assign=True)
     arrays.pop("rnn.weight_ih_l0")[:] = 0  # modules have copies
     for name, value in other["rnn"].state_dict().items():
-        assert torch.equal(value, torch.from_numpy(state[name])) and (value.dtype == torch.int64) == (
-            "count" in name
-        )
-    assert other["rnn"].weight_ih_l0.requires_grad
-    for state, problem in (
-        (arrays, r'Missing key\(s\) in state_dict: "rnn.weight_ih_l0"'),
-        ({**arrays, "rnn.weight_ih_l0": np.ones((2, 2))}, r"size mismatch for rnn.weight_ih_l0"),
-        (
-            {**arrays, "rnn.weight_ih_l0": np.array(["a"])},
-            "rnn.weight_ih_l0 must be an array of real numbers",
-        ),
-    ):
-        with pytest.raises((RuntimeError, TypeError), match=problem):
-            other.load_state_dict(state)
+        np.testing.assert_array_equal(value.numpy(), state[name], strict=not name.startswith("running"))
+    with pytest.raises(TypeError, match="rnn.weight_ih_l0 must be an array of real numbers"):
+        other.load_state_dict(arrays | {"rnn.weight_ih_l0": np.array(["a"])})
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

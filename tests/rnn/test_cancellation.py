@@ -37,9 +37,7 @@ GATES, CANDIDATES, STATES = (-200, -87, -20, 0, 20, 40), (10, -1e4, 1e8, 2e38, n
 
 @pytest.mark.parametrize("nonlinearity", ["relu", "identity"])
 def test_a_ligru_keeps_a_state_beside_a_large_candidate(family, nonlinearity):
-    """Each unit has its own gate, candidate and state. It may have two ULP of z, and a rounding of h.
-
-    Gradients must be finite where the reference's are."""
+    """Each unit has its own gate, candidate and state. It may have two ULP of z, and a rounding of h."""
     a, n, h = (v.ravel() for v in np.meshgrid(GATES, CANDIDATES, STATES))
     rnn = lnrnn.LiGRU(1, len(a), norm=None, nonlinearity=nonlinearity, seed=0)
     for name, value in rnn.parameters().items():
@@ -52,11 +50,10 @@ def test_a_ligru_keeps_a_state_beside_a_large_candidate(family, nonlinearity):
         slopes = reference_backward(rnn, tapes, gy)[2]["bias_ih_l0"]
         want = np.stack([want[0, 0], *np.split(slopes, 2)])
         z, n, _, _ = (v[0] for v in tapes["_l0"].steps[0].kept)
-        rounding = np.minimum(1 - z, 2 * np.spacing(z.astype(np.float32)))
-        allowed = rounding * np.stack([abs(n - h), abs(n - h), np.ones(len(a))]) + 2.0**-22 * abs(want)
-        finite = np.isfinite(want)
-        np.testing.assert_array_equal(np.isfinite(got), finite)
-        assert (abs(got - want) <= allowed)[finite].all()
+        of_z = np.minimum(1 - z, 2 * np.spacing(z.astype(np.float32)))
+        allowed = of_z * np.stack([abs(n - h), abs(n - h), np.ones(len(a))]) + 2.0**-22 * abs(want)
+        np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+        assert (abs(got - want) <= allowed)[np.isfinite(want)].all()
     np.testing.assert_array_equal(rnn(x, h0)[0], y)
 
 

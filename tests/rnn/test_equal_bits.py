@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
+from configurations import EDGES, TALL
 from helpers import (
     available_isas,
     layouts,
@@ -26,8 +27,8 @@ from helpers import (
     using_isa,
     using_partition,
     using_threads,
-)
-from networks import drawn_state, each_cell, equal, network, normal, same, spec, taken
+)  # fmt: skip
+from networks import drawn_state, each_cell, equal, network, normal, parts, same, spec, taken
 
 BATCHES = (*range(1, 14), 31, 32, 33, 64, 70)
 HIDDEN = (1, 15, 17, 33, 48, 65, 97, 193)
@@ -133,6 +134,49 @@ def test_rows_computed_together_have_the_bits_of_each_alone(family, rng, model):
             for place in range(batch):
                 of_one = (y[:, place : place + 1], taken(rnn, h, [place]))
                 equal(rnn, rnn(x[:, place : place + 1]), of_one, f"row {place} of {batch}, {hidden} units")
+
+
+# Networks, and their units for each number of EDGES. An LSTM of 4 units has 16 outputs. Heads have so many
+# units that a row too many reaches beyond the scratch memory.
+TILED = {
+    "RNN": (dict(cell="RNN"), 1),
+    "LSTM": (dict(cell="LSTM"), 1 / 4),
+    "LSTM heads": (dict(cell="LSTM", num_heads=2), 2),
+    "GRU heads": (dict(cell="GRU", num_heads=2), 2),
+    "GRU reset heads": (dict(cell="GRU", num_heads=2, reset_after=False), 4),
+}
+
+
+def of_training(rnn, x, h0):
+    """Returns y, the last states, and for float32 the gradients of x and h0. Rows are axis 1 of all."""
+    if rnn.dtype != "float32":
+        y, h = rnn(x, h0)
+        return [y, *parts(rnn, h)]
+    y, h, tape = rnn.forward_train(x, h0)
+    gx, gh0, _ = rnn.backward(tape, y, h)
+    return [y, *parts(rnn, h), gx, *parts(rnn, gh0)]
+
+
+@pytest.mark.parametrize("model", TILED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int8 of 8 bits"])
+@pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
+def test_rows_at_the_edges_of_tiles_have_the_bits_of_each_alone(rng, name, dtype, model):
+    """More rows than a tile meet outputs of one vector, and a whole group of rows meets several heads.
+
+    The campaign guard runs the same sizes between pages without access."""
+    options, factor = TILED[model]
+    bits = {"activation_bits": 8} if "of" in dtype else {}
+    with using_isa(name), using_threads(1):
+        for n in EDGES:
+            rnn = network(n, int(factor * n), norm=None, **options).to_dtype(dtype.split()[0], **bits)
+            x, h0 = normal(rng, 2, max(TALL), n), drawn_state(rng, rnn, max(TALL))
+            of_all = {rows: of_training(rnn, x[:, :rows], taken(rnn, h0, slice(rows))) for rows in TALL}
+            for row in (0, 14, 15, 16, 47, 48, 62, 63, 64):
+                at = slice(row, row + 1)
+                alone = of_training(rnn, x[:, at], taken(rnn, h0, at))
+                for rows in (rows for rows in TALL if rows > row):
+                    for got, want in zip(of_all[rows], alone, strict=True):
+                        same(got[:, at], want, err_msg=f"row {row} of {rows}, {n} inputs")
 
 
 @each_cell

@@ -102,14 +102,6 @@ def test_states_of_onnx_files_by_name():
         assert got.state[name].dtype == array.dtype
 
 
-def test_every_truncation_and_addition_is_refused():
-    for length in range(len(GOOD)):
-        with pytest.raises(ValueError, match=WRONG):
-            lnrnn.StreamState.from_bytes(GOOD[:length])
-    with pytest.raises(ValueError, match=WRONG):
-        lnrnn.StreamState.from_bytes(GOOD + b"\0")
-
-
 def changed(change):
     header, content = unpack(GOOD)
     result = change(header)
@@ -203,21 +195,16 @@ def test_a_bool_that_is_neither_0_nor_1_is_refused():
 
 
 def test_every_damage_is_refused(rng):
-    """Flips of bits, cuts, insertions and moves, at random places."""
-    for kind in ["flip", "cut", "insert", "move"] * 500:
+    """Flips of bits, truncations, additions, cuts, repetitions and moves, at random places."""
+    for _ in range(500):
         a, b, c = sorted(int(at) for at in rng.integers(0, len(GOOD), 3))
-        data = bytearray(GOOD)
-        if kind == "flip":
-            data[a] ^= 1 << b % 8
-        elif kind == "cut":
-            del data[a : a + 1 + b % 9]
-        elif kind == "insert":
-            data[a:a] = GOOD[b : b + 1 + c % 9]
-        else:
-            data[a:c] = data[b:c] + data[a:b]
-        if data != GOOD:
-            with pytest.raises(ValueError, match=WRONG):
-                lnrnn.StreamState.from_bytes(data)
+        flip = bytes([GOOD[a] ^ 1 << b % 8])
+        begin, end = GOOD[:a], GOOD[c:]
+        for damaged in (begin + flip + GOOD[a + 1 :], begin, GOOD + flip, begin + end, GOOD[:c] + GOOD[a:],
+                        begin + GOOD[b:c] + GOOD[a:b] + end):  # fmt: skip
+            if damaged != GOOD:
+                with pytest.raises(ValueError, match=WRONG):
+                    lnrnn.StreamState.from_bytes(damaged)
 
 
 def test_bytes_continue_in_a_process_without_other_packages(rng, tmp_path):

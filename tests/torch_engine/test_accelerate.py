@@ -207,7 +207,11 @@ def test_autocast_has_the_results_of_torch():
     module, plain = pair("LSTM")
     x = torch.randn(T, B, I)
     with torch.autocast("cpu", torch.bfloat16):
-        got, want = module(x)[0], plain(x)[0]
+        try:
+            want = plain(x)[0]
+        except RuntimeError as error:  # oneDNN has an LSTM of bfloat16 on some CPUs only
+            pytest.skip(f"torch itself refuses the call: {error}")
+        got = module(x)[0]
     assert got.dtype == want.dtype and torch.equal(got, want)
 
 

@@ -62,7 +62,6 @@ class Criteria:
     """The arguments of the user, and the nearest equation so far with its distance from the outputs.
 
     norm: the required norm, or None for any. some: whether the cell must have a norm. eps: values to try.
-    parts: conversions of submodules by their class, names and shapes, None for those without an equation.
     """
 
     norm: LayerNormSpec | None = None
@@ -72,7 +71,6 @@ class Criteria:
     nearest: Equation | None = None
     distance: float = np.inf
     limit: Limit = field(default_factory=lambda: Limit(SECONDS))
-    parts: dict[Any, Any] = field(default_factory=dict)
 
     def fits(self, cell: Cell, spec: LayerNormSpec | None) -> bool:
         if self.norm is not None:
@@ -263,10 +261,8 @@ def search(module: Any, wanted: Criteria) -> Match:
     finally:
         if wanted.nearest is None and every:  # no equation was fitted before the time limit
             nearest = min(every)
-            wanted.nearest, wanted.distance = (
-                nearest.equation,
-                distance(nearest.equation, nearest.samples[:1]),
-            )
+            wanted.nearest = nearest.equation
+            wanted.distance = distance(nearest.equation, nearest.samples[:1])
     if reasons[-1] == DISAGREES and wanted.distance > NEAR:
         reasons.append(f"{DISAGREES}; {OUTSIDE}" if wanted.norm is None else f"{DISAGREES} {GIVEN}")
     raise Unsuitable(reasons[-1])

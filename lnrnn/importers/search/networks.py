@@ -24,10 +24,6 @@ Part = Callable[[Any], Weights]  # converts a submodule of the module or of its 
 NAME = "the cell of the search"
 
 
-class Hint(Unsuitable):
-    """The text is advice that replaces the nearest equation."""
-
-
 @dataclass(frozen=True)
 class Network:
     """A module as a network of submodules, each one layer in one direction. paths: the submodules' names.
@@ -42,9 +38,8 @@ class Network:
     def converted(self, module: Any, **options: Any) -> Converted:
         if options:
             raise ValueError("norm must be None, because the search has decided it")
-        weights = [
-            part(module.get_submodule(path)) for path, part in zip(self.paths, self.parts, strict=True)
-        ]
+        own = zip(self.paths, self.parts, strict=True)
+        weights = [part(module.get_submodule(path)) for path, part in own]
         layers = [[weights[k] for k in layer] for layer in self.arranged]
         return network(layers, self.batch_first, NAME)
 
@@ -86,13 +81,12 @@ def from_search(
     given = spec.eps if spec else eps
     tried = (*sorted(inner), 1e-5) if given is None else (given,)
     wanted = Criteria(spec, norm == "layer", tried, nonlinearity)
-    reasons: list[str] = []
-    hints: list[str] = []
+    reasons: list[Exception | str] = []
     # The search needs gradients, and measures the time of one thread.
     with sys.modules["torch"].inference_mode(False), one_thread():
         for network in _networks(module, wanted):
-            if isinstance(network, Unsuitable):
-                (hints if isinstance(network, Hint) else reasons).append(str(network))
+            if not isinstance(network, Network):
+                reasons.append(network)
                 continue
             network = network if batch_first is None else replace(network, batch_first=batch_first)
             how = check
@@ -104,12 +98,12 @@ def from_search(
             try:
                 model = checked(tested, convert, how, batch_first)
             except ValueError as error:
-                reasons.append(str(error))
+                reasons.append(error)
                 continue
             if spec is None:
                 _warn(module, model)
             return model
-    raise ValueError(f"{refusal}; {_failure(wanted, reasons, hints)}") from None
+    raise ValueError(f"{refusal}; {_failure(wanted, reasons)}") from None
 
 
 def _warn(module: Any, model: Model) -> None:
@@ -122,13 +116,12 @@ def _warn(module: Any, model: Model) -> None:
     )  # fmt: skip
 
 
-def _failure(wanted: Criteria, reasons: list[str], hints: list[str]) -> str:
-    """Returns the text of an error: reasons and hints, or the nearest equation and how to set parameters by
-    hand."""
+def _failure(wanted: Criteria, reasons: list[Exception | str]) -> str:
+    """Returns the text of an error: the hints, which are strings, or reasons and the nearest equation."""
     text = "running it did not find its equation either: "
-    if hints:
+    if hints := [reason for reason in reasons if isinstance(reason, str)]:
         return text + "; ".join(hints)
-    text += "; ".join(dict.fromkeys(reasons[:2]))
+    text += "; ".join(dict.fromkeys(map(str, reasons[:2])))
     e = wanted.nearest
     name, norm = e.cell.name if e else "LSTM", "..."
     if e is not None:
@@ -143,74 +136,58 @@ def _failure(wanted: Criteria, reasons: list[str], hints: list[str]) -> str:
     )
 
 
-def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable]:
-    """Yields the module as one layer, then as networks of its submodules in each arrangement. Yields an
-    Unsuitable with the reason if there is none."""
+def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable | str]:
+    """Yields the module as one layer, or why it is none, then as networks of its parts, then hints."""
     try:
         match = search(module, wanted)
         yield Network(("",), (match.weights,), ((0,),), bool(match.way.batch_first), match.way.usual)
-    except OutOfTime as reason:
-        yield reason
-        return
     except Unsuitable as reason:
         yield reason
-    for paths in _levels(module):
-        try:
-            parts = tuple(filter(None, (_part(module.get_submodule(path), wanted) for path in paths)))
-        except OutOfTime as reason:
-            yield reason
+        if isinstance(reason, OutOfTime):
             return
-        if len(parts) < len(paths):
-            continue
-        first = parts[0](module.get_submodule(paths[0]))
-        for arranged in _arrangements(len(paths)):
-            width = len(arranged[0]) * first.hidden_size
-            order = batch_axis_first(module, first.input_size, width)
+    parts = _parts(module, wanted)
+    taken = {id(p) for path in parts for p in module.get_submodule(path).parameters()}
+    weights = [part(module.get_submodule(path)) for path, part in parts.items()]
+    if len(parts) > 1 and all(id(p) in taken for p in module.parameters()):
+        for arranged in _arrangements(len(parts)):
+            width = len(arranged[0]) * weights[0].hidden_size
+            order = batch_axis_first(module, weights[0].input_size, width)
             if order is not None:
-                yield Network(tuple(paths), parts, arranged, order)
-        break
+                yield Network((*parts,), (*parts.values(),), arranged, order)
     if text := first_states(module):
-        yield Hint(text)
-    yield from _hints(module, wanted)
-
-
-def _part(module: Any, wanted: Criteria) -> Part | None:
-    """Returns the conversion of a part, None if it has no equation of lnrnn.
-
-    Parts with equal class, names and shapes share one conversion. The check of the outputs refuses a part
-    with another equation.
-    """
-    kind = type(module), *((name, p.shape) for name, p in module.named_parameters())
-    if kind not in wanted.parts:
-        try:
-            wanted.parts[kind] = _own if known(module) else search(module, wanted).weights
-        except OutOfTime:
-            raise
-        except Unsuitable:
-            wanted.parts[kind] = None
-    return wanted.parts[kind]  # type: ignore[no-any-return]
-
-
-def _hints(module: Any, wanted: Criteria) -> Iterator[Hint]:
-    """Yields how to convert the parts of a module, at any depth, that have equations of lnrnn."""
-    found: dict[str, Weights] = {}
-    with suppress(OutOfTime):
-        for path, inner in module.named_modules():
-            below = path.startswith(tuple(f"{parent}." for parent in found))
-            if path and not below and next(inner.parameters(), None) is not None:
-                part = _part(inner, wanted)
-                found |= {} if part is None else {path: part(inner)}
-    if not found:
+        yield text
+    if not parts:
         return
-    yield Hint(f"from_torch can convert a part of it: give {' or '.join(map(submodule, found))}")
+    yield f"from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"
     with suppress(ValueError):  # the parts differ, or do not take each other's outputs
-        c = network([[weights] for weights in found.values()], False)
-        if len(found) > 1:
+        c = network([[each] for each in weights], False)
+        if len(parts) > 1:
             arguments = ", ".join(f"{name}={value!r}" for name, value in c.arguments.items())
-            yield Hint(
+            yield (
                 "if each part takes the outputs of the part before, their state dicts, with _l0 renamed _l1 "
                 f"and so on, are together one for lnrnn.{c.cell}({arguments})"
             )
+
+
+def _parts(module: Any, wanted: Criteria) -> dict[str, Part]:
+    """Returns the conversions of a module's outermost parts that have equations of lnrnn, by their paths.
+
+    Parts with equal class, names and shapes share one conversion. The check of the outputs refuses a part
+    with another equation. Parts that the search has no time for are not converted.
+    """
+    parts: dict[str, Part] = {}
+    by_kind: dict[Any, Part | None] = {}
+    for path, part in module.named_modules():
+        below = path.startswith(tuple(f"{outer}." for outer in parts))
+        if path and not below and next(part.parameters(), None) is not None:
+            kind = type(part), *((name, p.shape) for name, p in part.named_parameters())
+            if kind not in by_kind:
+                by_kind[kind] = None
+                with suppress(Unsuitable):
+                    by_kind[kind] = _own if known(part) else search(part, wanted).weights
+            if found := by_kind[kind]:
+                parts[path] = found
+    return parts
 
 
 def _own(part: Any) -> Weights:
@@ -218,23 +195,6 @@ def _own(part: Any) -> Weights:
     c = convert_torch(part)
     p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
     return Weights(c.cell, c.arguments["norm"], c.arguments["bias"], p, c.arguments.get("nonlinearity"))
-
-
-def _levels(module: Any) -> Iterator[list[str]]:
-    """Yields the paths of all children, then all grandchildren and so on, while these contain all
-    parameters."""
-    paths = [""]
-    while True:
-        below = []
-        for path in paths:
-            part = module.get_submodule(path)
-            children = [(n, c) for n, c in part.named_children() if next(c.parameters(), None) is not None]
-            if next(part.parameters(recurse=False), None) is not None or not children:
-                return
-            below += [f"{path}.{name}".lstrip(".") for name, _ in children]
-        paths = below
-        if len(paths) > 1:
-            yield paths
 
 
 def _arrangements(n: int) -> Iterator[tuple[tuple[int, ...], ...]]:

@@ -31,23 +31,21 @@ def compare(judge, kind, compute, got, rnn, states, label: str, factor=1.0, canc
 
     Each number is judged by its own size, or by 1 if it is smaller. If the network amplifies roundings,
     errors may exceed factor * WHOLE. The bound then grows by FACTOR times the largest change of the number
-    in the reference if arguments change by one ULP. It also grows by `cancels`, for the roundings of terms
-    that cancel.
-
-    Roundings within the steps reach every number, and the change of an argument need not. So gradients, with
-    `cancels`, have the largest change of a result, and several layers have its largest size too.
-    """
+    in the reference if arguments change by one ULP. It also grows by `cancels`, for terms that cancel. A
+    change need not reach every number, as roundings within the steps do. So gradients, with `cancels`, have
+    the largest change of a result, and several layers have its largest size too."""
     judge.counts[kind] += 1
     want, changes = compute(rnn, *states) if want is None else want, None
     one = rnn.num_layers == 1
+    own = one and not cancels
     for k, g in enumerate(got):
         w = np.asarray(want[k])
         size = np.abs(w) if one else np.abs(w).max(initial=0)
         allowed = factor * WHOLE * np.maximum(1, size)
         if not (np.abs(g - w) <= allowed).all():
             if changes is None:
-                changes = amplification(compute, want, rnn, states, one and not cancels)
-            allowed = allowed + FACTOR * (changes[k] if one and not cancels else changes[k].max()) + cancels
+                changes = amplification(compute, want, rnn, states, own)
+            allowed = allowed + FACTOR * (changes[k] if own else changes[k].max()) + cancels
         judge.within(g, w, allowed, f"{label}, result {k}", f"{kind}, amplified" if changes else kind)
 
 
