@@ -140,12 +140,10 @@ def _outermost(every: list[Part]) -> list[Part]:
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: Part) -> bool:
-        graph = part.nodes[0].graph if part.nodes else None
-        while graph is not None and (node := parent(graph)) is not None:
-            if id(node) in replaced:
-                return True
-            graph = node.graph
-        return False
+        node = parent(part.nodes[0].graph) if part.nodes else None
+        while node is not None and id(node) not in replaced:
+            node = parent(node.graph)
+        return node is not None
 
     return [part for part in every if not is_inside(part)]
 
