@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import bad_type, flag
 from ..packages import require
-from .part import Difference, Part
+from .part import Difference, OneStep, Part
 from .parts import parts_of
 
 
@@ -21,7 +21,7 @@ def from_onnx(
     are the layers of one network. Weights may be constants, or computed from constants by Slice, Concat and
     other operators that move numbers, Cast and DequantizeLinear. Other parts are steps of an RNN, LSTM, GRU
     or LiGRU in plain operators, also with layer norm. They may be alone, in a Loop or Scan, or unrolled.
-    Whole files of `to_onnx` are parts too. Biases in plain operators that are 0 come back as bias=False.
+    Whole files of `to_onnx` are parts too.
 
     Parameters
     ----------
@@ -100,7 +100,10 @@ def from_onnx(
         others = unknown_loops(model, every)
         raise ValueError(text + f". It does not know {'; '.join(others)}" * bool(others))
     chosen = every if name is None else [_named(every, name)]
-    reasons = {part.path: reason for part in chosen if (reason := _reason(part, name))}
+    reasons = {part.path: part.reason for part in chosen if part.network is None}
+    for part in every if name is None else ():
+        for text in (text for text in part.warnings if isinstance(text, OneStep)):
+            reasons[part.path] = f"{text}; name={part.path!r} converts it"
     with_network = [part for part in chosen if part.path not in reasons]
     if not with_network:
         count = "no part" if len(chosen) == 1 else f"none of the {len(chosen)} parts"
@@ -121,20 +124,6 @@ def from_onnx(
     if len(every) == 1 or name is not None:
         return with_network[0].network
     return {part.path: part.network for part in with_network}
-
-
-def _reason(part: Part, name: str | None) -> str:
-    """Returns why from_onnx gives no network for a part, or "". name: its argument."""
-    from .cells.loops import passes_states
-    from .graph.reading import loop_outside
-
-    loop = None if part.network is None else loop_outside(part.nodes[0].graph)
-    if name is not None or loop is None or passes_states(part):
-        return part.reason
-    return (
-        f"the {loop.op_type} around {part.path!r} does not carry its states unchanged to the next step, so "
-        f"the network would compute one step only; name={part.path!r} converts it"
-    )
 
 
 def _warn(text: str) -> None:

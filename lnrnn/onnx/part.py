@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 
 class Difference(str):
-    """A text of `Part.warnings` about values that a call of the network computes otherwise than the file.
+    """A text of `Part.warnings` that from_onnx gives too: the network computes other values than the file."""
 
-    from_onnx gives it as a UserWarning.
-    """
 
-    __slots__ = ()
+class OneStep(str):
+    """A text of `Part.warnings` about a network of one step of a loop, which from_onnx gives by name only."""
 
 
 @dataclass
@@ -54,8 +53,8 @@ class Part:
         The initial states, one for each layer. None stands for zeros.
     initial_states : array, pair of arrays or None
         h0 for a call of the network, if the file starts from constants other than 0; for an LSTM (h0, c0).
-        Each is (num_layers * directions, B, *). B is 1 if all sequences start alike. States that are inputs
-        of the file are 0 here. None without such constants.
+        Each is (num_layers * directions, B, *). B is 1 if nodes repeat the state. States that are inputs of
+        the file are 0 here. None without such constants.
     mask : onnx_ir.Value or None
         A mask that is true at the steps of a sequence and false at others, for a part without `lengths`. It
         gives lengths if each sequence has its steps first.

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import message
 from ..importers.weights import Converted
 from ..packages import require
 from .errors import naming
-from .part import Difference, Part
+from .part import Difference, OneStep, Part
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -64,22 +65,63 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part
 
 def _complete(part: Part) -> None:
     """Adds the initial states of a part, and warnings about differences between its calls and the file."""
-    from .graph.reading import loop_outside
-    from .initial_states import set_initial_states
+    from .cells.single_steps import passes_states
+    from .graph.reading import loop_around
 
-    loop = loop_outside(part.nodes[0].graph) if part.layers else None
-    if loop is not None:  # cells/finding.py says it for steps in plain operators, with the reason
+    loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
+    if loop is not None and part.layers:  # cells/finding.py says it for steps in plain operators
         part.warnings.append(Difference(f"the {loop.op_type} around it is not a part of it"))
     if part.converted is None:
         return
+    if loop is not None and not passes_states(part):
+        text = f"the {loop.op_type} around it does not carry its states unchanged to the next step"
+        part.warnings.append(OneStep(f"{text}, so the network computes one step only"))
     if part.flipped:
         index = ":, ::-1" if part.converted.arguments["batch_first"] else "::-1"
         text = f"its y has the steps in the reverse order of the network's: y[{index}]"
         part.warnings.append(Difference(text))
     try:
-        set_initial_states(part)
+        _set_initial_states(part)
     except ValueError as error:
         part.converted, part.reason = None, str(error)
+
+
+def _set_initial_states(part: Part) -> None:
+    """Sets `initial_states` and a warning, if the file starts the part from constants other than 0.
+
+    Raises ValueError for constants of other shapes than the states have.
+    """
+    from .graph.constants import constant, is_zero
+
+    assert part.converted is not None
+    states = {id(v): v for v in (*part.h0, *part.c0) if v is not None and not is_zero(v)}
+    rows = {key: constant(v, any_batch=True) for key, v in states.items()}
+    arrays = {key: np.array(a, np.float32, ndmin=3) for key, a in rows.items() if a is not None}
+    if not arrays:
+        return
+    given, axes = part.converted.arguments, part.axes["h"]
+    if axes == "BDH":
+        arrays = {key: a.swapaxes(0, 1) for key, a in arrays.items()}
+    own, H = 1 + given["bidirectional"] if "D" in axes else 1, given["hidden_size"]
+    B = max(a.shape[1] for a in arrays.values())
+    found = []
+    for values, width in ((part.h0, given.get("proj_size", H)), (part.c0, H)):
+        zeros = np.zeros((own, B, width), np.float32)
+        try:
+            each = [np.broadcast_to(arrays.get(id(v), zeros), zeros.shape) for v in values]
+        except ValueError:
+            got = ", ".join(f"{states[key].name!r} of shape {a.shape}" for key, a in arrays.items())
+            raise ValueError(message("constant initial states", f"of shape {zeros.shape}", got)) from None
+        found += [np.concatenate(each)] if each else []
+    part.initial_states = found[0] if len(found) == 1 else (found[0], found[1])
+    if any(constant(states[key]) is not None for key in arrays):
+        part.baked["B"] = B
+    names = ", ".join(dict.fromkeys(repr(states[key].name) for key in arrays))
+    batch = "Repeat them along axis 1 for several" if B == 1 else f"They are for a batch of {B}"
+    part.warnings.append(Difference(
+        f"the file starts from states that are constants other than 0, {names}, and network(x) from 0. "
+        f"Pass it h0=part.initial_states, of the parts that lnrnn.onnx.parts returns. {batch} sequences"
+    ))  # fmt: skip
 
 
 def _has_layers(part: Part, own: Part) -> bool:
@@ -98,12 +140,10 @@ def _outermost(every: list[Part]) -> list[Part]:
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: Part) -> bool:
-        graph = part.nodes[0].graph if part.nodes else None
-        while graph is not None and (node := parent(graph)) is not None:
-            if id(node) in replaced:
-                return True
-            graph = node.graph
-        return False
+        node = parent(part.nodes[0].graph) if part.nodes else None
+        while node is not None and id(node) not in replaced:
+            node = parent(node.graph)
+        return node is not None
 
     return [part for part in every if not is_inside(part)]
 

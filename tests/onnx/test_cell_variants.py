@@ -62,6 +62,14 @@ def test_a_step_in_any_form_has_its_weights(kind, product, how, bias, D, H, blen
         assert part.network.nonlinearity == f.lower()
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_biases_of_zeros_are_biases(rng, bias):
+    p, w = draw(rng, "LSTM", 3, 4, bias), Writer(rng)
+    p = {name: array * ("weight" in name) for name, array in p.items()}
+    part = only_part(step_model(w, step(w, "LSTM", p, "x", ("h0", "c0")), 3, 4))
+    assert part.network.bias is bias
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_a_matrix_for_each_gate(rng, kind):
     """Each gate has its own products, as in old code."""

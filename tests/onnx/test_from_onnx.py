@@ -182,21 +182,24 @@ def test_nodes_without_a_name_or_with_equal_names_have_different_paths(rng):
     assert len(lnrnn.from_onnx(proto)) == 2
 
 
-def in_functions(rng, opset=17, inner="GRU"):
-    """Returns a model whose GRU is in a function in a function. inner: the node of the inner one."""
-    proto = recurrent(rng, "GRU", WIDTH, H, bias=False)
-    nodes = [helper.make_node(inner, ["X", "W", "R"], ["Y"], "node", domain="own" * (inner != "GRU"))]
+def in_functions(rng, opset=17, inner="GRU", calls=1, depth=2):
+    """Returns a model whose GRU is in functions that call each other. inner: the first function's node."""
+    proto, names = recurrent(rng, "GRU", WIDTH, H, bias=False), ["X", "W", "R"]
+    nodes = [helper.make_node(inner, names, ["Y"], "node", domain="own" * (inner != "GRU"))]
     if inner == "GRU":
         nodes[0].attribute.append(onnx.AttributeProto(name="hidden_size", type=2, ref_attr_name="size"))
-    outer = [helper.make_node("cell", ["X", "W", "R"], ["Y"], "call", domain="own", size=H)]
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
-    for name, own, given in (("cell", nodes, ["size"]), ("layer", outer, [])):
+    for k in range(depth):
+        given = ["size"] if k == 0 else []
         proto.functions.append(
-            helper.make_function("own", name, ["X", "W", "R"], ["Y"], own, opsets, attributes=given)
+            helper.make_function("own", f"f{k}", names, ["Y"], nodes, opsets, attributes=given)
         )
-    proto.graph.node[0].CopyFrom(helper.make_node("layer", ["X", "W", "R"], ["Y"], "call", domain="own"))
+        size = {} if k else {"size": H}
+        outputs = ["Y", *(f"Z{i}" for i in range(1, calls))]
+        nodes = [helper.make_node(f"f{k}", names, [y], "call", domain="own", **size) for y in outputs]
+    proto.graph.node[0].CopyFrom(nodes[0])
     del proto.graph.output[1:]
-    proto.opset_import.append(helper.make_opsetid("own", 1))
+    proto.opset_import.append(opsets[1])
     return proto
 
 
@@ -206,25 +209,15 @@ def test_a_node_in_a_function_is_a_part(rng, opset):
     before = proto.SerializeToString()
     x = rng.standard_normal((5, 2, WIDTH), dtype=np.float32)
     for source in (proto, before, onnx_ir.from_proto(proto)):
-        assert [part.path for part in lnrnn.onnx.parts(source)] == ["cell/node__2"]
+        assert [part.path for part in lnrnn.onnx.parts(source)] == ["f0/node__2"]
         agree({"Y": outputs(lnrnn.from_onnx(source), x)["Y"]}, run(proto, {"X": x}))
     assert proto.SerializeToString() == before
 
 
-def test_functions_that_call_themselves_or_too_much_are_refused(rng):
-    with pytest.raises(OnnxFileError, match="functions must call each other at most 40 deep, got more"):
-        lnrnn.from_onnx(in_functions(rng, inner="layer"))
-    proto = in_functions(rng)
-    for k in range(30):  # each calls the one before twice: 2^30 nodes
-        before = "layer" if k == 0 else f"f{k - 1}"
-        nodes = [helper.make_node(before, ["X", "W", "R"], [y], domain="own") for y in ("Z", "Y")]
-        opsets = proto.functions[0].opset_import
-        proto.functions.append(helper.make_function("own", f"f{k}", ["X", "W", "R"], ["Y"], nodes, opsets))
-    proto.graph.node[0].op_type = "f29"
-    with pytest.raises(
-        OnnxFileError, match="functions must make the file at most 16 times as large, got more"
-    ):
-        lnrnn.from_onnx(proto)
+@pytest.mark.parametrize("options", [dict(inner="f1"), dict(calls=2, depth=30)])  # a cycle, and 2^30 nodes
+def test_functions_that_call_themselves_or_too_much_are_refused(rng, options):
+    with pytest.raises(OnnxFileError, match="must not call themselves, and make the file at most 16 times"):
+        lnrnn.from_onnx(in_functions(rng, **options))
 
 
 def test_constants_of_a_function_are_folded(rng):

@@ -19,7 +19,7 @@ from lnrnn.onnx import plugin_trial, report  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
 from onnx_files import recurrent  # noqa: E402
-from plugin_runs import claimed, data_of, onnxruntime, version  # noqa: E402
+from plugin_runs import claimed, data_of, version  # noqa: E402
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ pytest.importorskip("onnx_ir")
 
 from onnx import helper  # noqa: E402
 
-import lnrnn  # noqa: E402
 from lnrnn.onnx import report  # noqa: E402
 from onnx_cells import Writer, draw, exported, step  # noqa: E402
 from onnx_files import FLOAT  # noqa: E402
-from plugin_runs import agree, alone, data_of, onnxruntime, options, plugged  # noqa: E402
+from plugin_runs import agree, alone, data_of, plugged  # noqa: E402
 from unrolled_steps import KINDS, WIDTHS, D, H, T, chain, check, finished, unrolled, xs_of  # noqa: E402
 
 # --- the forms of inputs and outputs ------------------------------------------------------------------------
@@ -183,22 +182,19 @@ def test_a_python_loop_that_torch_exports(rng, tmp_path, kind, dynamo):
 
 # --- heads --------------------------------------------------------------------------------------------------
 
-MODULES = "Linear(4, 2)", "ReLU()", "Tanh()", "Sigmoid()", "Hardsigmoid()", "SiLU()"
-HEADS = *(f"nn.{name}" for name in MODULES), "lambda h: h - h.mean(-1, keepdim=True)"
-
 
 @pytest.mark.parametrize("from_zeros", [False, True])
-@pytest.mark.parametrize("head, dynamo", [*((name, False) for name in HEADS), (HEADS[0], True)])
+@pytest.mark.parametrize("head, dynamo", [("Linear(4, 2)", False), ("ReLU()", False), ("SiLU()", True)])
 def test_a_head_may_read_each_state(rng, tmp_path, head, dynamo, from_zeros):
     """The steps are GRUs with one product for x and h, and a norm over it, as in Dreamer."""
-    nn = pytest.importorskip("torch.nn")
-    import torch
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
 
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
             self.product, self.norm = nn.Linear(D + H, 3 * H, bias=False), nn.LayerNorm(3 * H)
-            self.head = eval(head, {"nn": nn})
+            self.head = eval(f"nn.{head}", {"nn": nn})
 
         def forward(self, x, *state):
             h, ys = state[0] if state else torch.zeros(2, H), []
@@ -209,15 +205,10 @@ def test_a_head_may_read_each_state(rng, tmp_path, head, dynamo, from_zeros):
                 ys.append(self.head(h))
             return torch.stack(ys), h
 
-    torch.manual_seed(0)
     args = torch.zeros(T, 2, D), *([] if from_zeros else [torch.zeros(2, H)])
     proto = exported(Model(), args, dynamo)
-    theirs, chosen = alone(proto), options()
+    theirs, path = alone(proto), tmp_path / "m.onnx"
     given = {i.name: rng.standard_normal(i.shape, dtype=np.float32) for i in theirs.get_inputs()}
-    wanted = theirs.run(None, given)
-    for level in onnxruntime.GraphOptimizationLevel.__members__.values():
-        chosen.graph_optimization_level = level
-        agree(plugged(proto, sess_options=chosen).run(None, given), wanted)
-    (tmp_path / "m.onnx").write_bytes(data_of(proto))
-    assert lnrnn.onnx.Model(tmp_path / "m.onnx")
-    assert all(part["plugin"]["taken"] for part in report.describe(tmp_path / "m.onnx")["parts"])
+    agree(plugged(proto).run(None, given), theirs.run(None, given))
+    path.write_bytes(data_of(proto))
+    assert all(part["plugin"]["taken"] for part in report.describe(path)["parts"])

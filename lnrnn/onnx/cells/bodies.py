@@ -96,8 +96,6 @@ def _scan(node: onnx_ir.Node, graph: onnx_ir.Graph, width: Width) -> Body:
     same = len(node.inputs) == len(graph.inputs) and len(node.outputs) == len(graph.outputs)
     if not same or min(states, m, n) < 0:
         raise Unfit("it has another number of inputs or outputs than its body")
-    if len({id(v) for v in graph.outputs}) < len(graph.outputs):
-        raise Unfit("two outputs of its body are one value, for which ONNX Runtime gives wrong numbers")
     lists = {name: attribute(node, f"scan_{name}", None) or [0] * (n if "input" in name else m)
              for name in ("input_axes", "input_directions", "output_axes", "output_directions")}  # fmt: skip
     if any(len(given) != (n if "input" in name else m) for name, given in lists.items()):

@@ -10,10 +10,9 @@ import onnx_ir
 
 from ..graph.constants import is_zero
 from ..graph.counting import Width, size
-from ..graph.folding import DOMAINS, MOVES, restarts
-from ..graph.reading import loop_outside
-from ..graph.values import attribute, first_and_next, outside_of_loops, producer, rank
-from ..part import Difference, Part
+from ..graph.folding import DOMAINS, restarts
+from ..graph.values import attribute, outside_of_loops, rank
+from ..part import Difference
 from .bodies import Body, Carried, Joined, Unfit, body_of, check_steps, insertion
 from .masks import Choice, choice, in_order_of_x, lengths_of, reversed_of
 from .matching import Step
@@ -188,33 +187,6 @@ def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
 
 def _is_h(x: onnx_ir.Value, of: CarriedStep) -> bool:
     return outside_of_loops(x) is of.step.new[0]
-
-
-def passes_states(part: Part) -> bool:
-    """Returns whether the states after a part in a body are, as they are, those before it in the next step.
-
-    A part that runs a whole sequence in each step may start from values outside of the loop.
-    """
-    for old, new in zip((*part.h0, *part.c0), (*part.h, *part.c), strict=True):
-        found = None if old is None else first_and_next(_moved(old))
-        if found is None:
-            if old is not None and (part.baked.get("T") == 1 or loop_outside(_moved(old).graph) is not None):
-                return False
-            continue
-        joined = producer(_moved(found[1]), "Concat")  # the states of several layers
-        ends = [_moved(v) for v in (found[1:] if joined is None else joined.inputs) if v is not None]
-        ends += [_moved(c.new) for c in map(choice, ends) if c is not None]  # a mask keeps the old state
-        if not any(v is not None and _moved(v) in ends for v in (new, part.y)):
-            return False
-    return True
-
-
-def _moved(value: onnx_ir.Value) -> onnx_ir.Value:
-    """Returns the value whose numbers this one has, in another shape or place."""
-    value = outside_of_loops(value)
-    while (node := producer(value, *MOVES)) is not None and node.inputs[0] is not None:
-        value = outside_of_loops(node.inputs[0])
-    return value
 
 
 def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, list[str]]:

@@ -20,7 +20,7 @@ from ...rnn.cells import CELLS
 from ...rnn.specs import LayerNormSpec
 from ..graph.constants import constant
 from ..graph.folding import DOMAINS
-from ..graph.values import Array, in_order, outside_of_loops, producer
+from ..graph.values import Array, constant_input, in_order, outside_of_loops, producer
 from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
 from .terms import Atom, Sum, Terms, single
 
@@ -82,7 +82,7 @@ class Step:
         if ("weight_hr", "h") in self.constants:
             matrix, scale = self.constants["weight_hr", "h"]
             result["weight_hr"] = matrix.array() * scale[:, None]
-        bias = any(name.startswith("bias") for name, _ in self.constants)
+        bias = any(name.startswith("bias") for name, _ in self.constants) or self._adds_zeros()
         result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
                   name.startswith("inner")}  # fmt: skip
         return Weights(
@@ -91,6 +91,12 @@ class Step:
             reset_after=pattern.options.get("reset_after", True),
             gate_activation=self.functions.get("sigma", "sigmoid"),
         )  # fmt: skip
+
+    def _adds_zeros(self) -> bool:
+        """Returns whether biases of 0 are added, which have no terms."""
+        sums = [node for node in self.nodes if node.op_type in ("Add", "Gemm")]
+        added = [constant_input(node, at) for node in sums for at in range(len(node.inputs))]
+        return any(a is not None and a.ndim == 1 and a.size >= self.units and not a.any() for a in added)
 
     def _blocks(self, name: str) -> Array:
         """Returns a parameter, from its part for each gate. Gains that are left out are 1, biases 0."""

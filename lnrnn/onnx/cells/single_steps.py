@@ -8,7 +8,7 @@ import onnx_ir
 
 from ..graph.constants import constant
 from ..graph.folding import MOVES
-from ..graph.reading import node_path
+from ..graph.reading import loop_around, node_path
 from ..graph.values import MOST_DEPTH, first_and_next, outside_of_loops, producer, rank
 from ..part import Difference, Part
 from .matching import Step
@@ -110,13 +110,37 @@ def is_input(value: onnx_ir.Value) -> bool:
     return value.is_graph_input() and not value.is_initializer()
 
 
-def reaches_output(value: onnx_ir.Value) -> bool:
-    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
+def passes_states(part: Part) -> bool:
+    """Returns whether the next step of the loop around a part starts from the states after it, as they are.
+
+    A part that runs a whole sequence in each step may start from values outside of the loop.
+    """
+    for old, new in zip((*part.h0, *part.c0), (*part.h, *part.c), strict=True):
+        while (node := producer(old, *MOVES)) is not None:
+            old = node.inputs[0]
+        if old is None:
+            continue
+        old = outside_of_loops(old)
+        found = first_and_next(old)
+        if found is not None:
+            passed = any(v is not None and reaches_output(v, found[1]) for v in (new, part.y))
+        else:
+            passed = part.baked.get("T") != 1 and loop_around(old.graph, within_if=True) is None
+        if not passed:
+            return False
+    return True
+
+
+def reaches_output(value: onnx_ir.Value, output: onnx_ir.Value | None = None) -> bool:
+    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers.
+
+    output: one of the outputs. By default, any will do.
+    """
     stack: list[onnx_ir.Value] = [value]
     seen: set[int] = set()
     while stack and len(seen) < 1000:
         top = stack.pop()
-        if top.is_graph_output():
+        if top is output or (output is None and top.is_graph_output()):
             return True
         seen.add(id(top))
         for user in top.consumers():

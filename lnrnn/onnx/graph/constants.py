@@ -5,7 +5,6 @@ The sum of all arrays that are made for one model is bounded by the size of its 
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from .folding import DOMAINS, FOLDED, MOVES, Unfolded, named, size_of
 Array = np.ndarray
 _VALUE, _MEMORY = "lnrnn.constant", "lnrnn.memory"
 _ROW = "lnrnn.row"  # a result of `constant` with any_batch
-_ROWS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Tanh": np.tanh}
+_REPEATS = ("ConstantOfShape", "Expand", "Reshape", "Tile")  # the last input may have the number of sequences
 _LEAST = 2**26  # bytes that arrays of any file may have
 _TIMES = 16  # further bytes, for each byte of the file
 
@@ -77,7 +76,7 @@ def constant(value: onnx_ir.Value | None, any_batch: bool = False) -> Array | No
         if top.const_value is not None and (node is None or top.is_initializer()):
             top.meta[key] = _loaded(top.const_value, top)
             continue
-        known = (*FOLDED, *_ROWS, "Tile") if any_batch else FOLDED
+        known = (*FOLDED, *_REPEATS) if any_batch else FOLDED
         if node is None or node.domain not in DOMAINS or node.op_type not in known:
             top.meta[key] = None
             continue
@@ -86,33 +85,13 @@ def constant(value: onnx_ir.Value | None, any_batch: bool = False) -> Array | No
         if missing:
             stack.append(missing[0])
             continue
-        results: list[Array | None] = [None] * len(node.outputs)
-        if any_batch and (node.op_type in _ROWS or (inputs and inputs[-1].meta[key] is None)):
-            results = [_row(node, [v.meta[key] for v in inputs])]
-        elif all(v.meta[key] is not None for v in inputs) and node.op_type in FOLDED:
-            results = _computed(node, key)
+        fixed = all(v.meta[key] is not None for v in inputs) or (any_batch and node.op_type in _REPEATS)
+        results = _computed(node, key) if fixed else [None] * len(node.outputs)
         for output, result in zip(node.outputs, results, strict=False):
             output.meta[key] = result
         top.meta.setdefault(key, None)
     array: Array | None = value.meta[key]
     return array
-
-
-def _row(node: onnx_ir.Node, inputs: list[Array | None]) -> Array | None:
-    """Returns the output of arithmetic, or of a node whose last input, a shape, is unknown."""
-    if node.op_type == "ConstantOfShape":
-        fill = node.attributes.get("value")
-        return None if fill is None or fill.is_ref() else _loaded(fill.value, node).reshape(-1)[:1]
-    if node.op_type in ("Expand", "Reshape", "Tile"):
-        return inputs[0]
-    given = [a for a in inputs if a is not None]
-    if node.op_type not in _ROWS or len(given) < len(inputs):
-        return None
-    try:
-        memory(node.graph).take(8 * math.prod(np.broadcast_shapes(*(a.shape for a in given))), node)
-        return np.asarray(_ROWS[node.op_type](*given))
-    except (TypeError, ValueError):  # other numbers of inputs, or other shapes
-        return None
 
 
 def is_zero(value: onnx_ir.Value | None) -> bool:
@@ -207,6 +186,10 @@ def _computed(node: onnx_ir.Node, key: str) -> list[Array | None]:
     """Returns the outputs of a node whose inputs are constants. key: of their arrays in `meta`."""
     left = memory(node.graph)
     inputs = [None if v is None else v.meta[key] for v in node.inputs]
+    if key == _ROW and node.op_type in _REPEATS and (node.op_type == "Tile" or None in inputs[-1:]):
+        if node.op_type != "ConstantOfShape":
+            return inputs[:1]
+        inputs = [np.ones(1, np.int64)]
     try:
         if node.op_type == "Constant":
             tensor = node.attributes.get("value")

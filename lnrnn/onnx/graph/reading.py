@@ -5,6 +5,7 @@ A file may be damaged or hostile, so `read` checks it before anything is compute
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from .folding import DOMAINS, named
 _PARENT = "lnrnn.parent"
 MOST_BYTES = 2**31 - 1  # of a protobuf
 MOST_TIMES, LEAST = 16, 2**22  # the bytes of a model without functions, for each byte with them, and more
-DEEPEST = 40  # calls of functions inside each other
 PATH = "lnrnn.path"  # of a model's file, "" without one
 
 
@@ -110,9 +110,8 @@ def _inlined(model: onnx_ir.Model) -> onnx.ModelProto:
     proto = onnx_ir.to_proto(model)
     bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
     if _size(proto.graph.node, bodies, {}) > MOST_TIMES * proto.ByteSize() + LEAST:
-        raise OnnxFileError(
-            f"functions must make the file at most {MOST_TIMES} times as large, got more calls"
-        )
+        rule = f"not call themselves, and make the file at most {MOST_TIMES} times as large"
+        raise OnnxFileError(f"functions must {rule}, got more calls")
     for function in proto.functions:
         for node in function.node:
             node.name = f"{function.name}/{node.name or node.op_type}"
@@ -122,17 +121,16 @@ def _inlined(model: onnx_ir.Model) -> onnx.ModelProto:
         return onnx.inliner.inline_local_functions(proto)
 
 
-def _size(nodes: Any, bodies: dict[Any, Any], known: dict[Any, int], depth: int = 0) -> int:
-    """Returns the bytes of nodes and of the functions that they call. known: those of functions, by name."""
-    if depth > DEEPEST:  # a function may also call itself
-        raise OnnxFileError(f"functions must call each other at most {DEEPEST} deep, got more")
-    total = 0
+def _size(nodes: Any, bodies: dict[Any, Any], sizes: dict[Any, float]) -> float:
+    """Returns the bytes of nodes and of the functions that they call. sizes: those of functions, by name."""
+    total = 0.0
     for node in nodes:
         key = node.domain, node.op_type, node.overload
-        if key in bodies and key not in known:
-            known[key] = _size(bodies[key], bodies, known, depth + 1)
+        if key in bodies and key not in sizes:
+            sizes[key] = math.inf  # for a function that calls itself
+            sizes[key] = _size(bodies[key], bodies, sizes)
         inner = [n for a in node.attribute for g in (a.g, *a.graphs) for n in g.node]
-        total += known.get(key, 0) + node.ByteSize() + _size(inner, bodies, known, depth)
+        total += sizes.get(key, 0) + node.ByteSize() + _size(inner, bodies, sizes)
     return total
 
 
@@ -274,25 +272,19 @@ def node_path(graph: str, node: onnx_ir.Node) -> str:
     return f"{graph}/{name}" if graph else name
 
 
-def parent(graph: onnx_ir.Graph) -> onnx_ir.Node | None:
+def parent(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
     """Returns the node that has the graph as an attribute, or None. The model must come from `read`."""
-    result: onnx_ir.Node | None = graph.meta.get(_PARENT)
+    result: onnx_ir.Node | None = None if graph is None else graph.meta.get(_PARENT)
     return result
 
 
-def loop_around(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
-    """Returns the Loop or Scan whose body is the graph, or None."""
-    node = None if graph is None else parent(graph)
+def loop_around(graph: onnx_ir.Graph | None, within_if: bool = False) -> onnx_ir.Node | None:
+    """Returns the Loop or Scan whose body is the graph, or None. within_if: also around nodes If."""
+    node = parent(graph)
+    while within_if and node is not None and node.op_type == "If":
+        node = parent(node.graph)
     is_loop = node is not None and node.op_type in ("Loop", "Scan") and node.domain in DOMAINS
     return node if is_loop else None
-
-
-def loop_outside(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
-    """Returns the innermost Loop or Scan around a graph, also around a node If with this graph, or None."""
-    while graph is not None and loop_around(graph) is None:
-        node = parent(graph)
-        graph = None if node is None else node.graph
-    return loop_around(graph)
 
 
 def opset_of(model: onnx_ir.Model) -> int | None:
