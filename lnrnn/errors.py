@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -83,9 +82,10 @@ def bad_type(name: str, expected: str, value: Any, do: str = "") -> TypeError:
 def reason(error: Exception) -> str:
     """Returns the message of an error, on one line and without the number of an error of the system."""
     text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        text = error.strerror[:1].lower() + error.strerror[1:]
-        text += "" if error.filename is None else f": {os.fsdecode(error.filename)!r}"
+    if isinstance(error, OSError) and isinstance(error.strerror, str) and error.strerror:
+        names = " -> ".join(repr(name) for name in (error.filename, error.filename2) if name is not None)
+        text = error.strerror
+        text = (text[0].lower() if text[1:2].islower() else text[0]) + text[1:] + (names and f": {names}")
     return " ".join(text.split()) or type(error).__name__
 
 
@@ -155,7 +155,7 @@ def _is_tensor(value: Any) -> bool:
 def is_masked(value: Any) -> bool:
     """Returns True for a masked array of NumPy, and a list with one. Their conversion ignores the mask."""
     if isinstance(value, (list, tuple)):  # a list that begins with a number has no arrays
-        return not isinstance(next(iter(value), 0), (int, float)) and any(map(is_masked, value))
+        return not isinstance(next(iter(value), 0), (int, float, np.generic)) and any(map(is_masked, value))
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 

@@ -38,26 +38,32 @@ class Objects:
         other headers change."""
         by = hashlib.sha256(json.dumps([*self.compiler, *flags, source]).encode()).hexdigest()[:16]
         target, rule = (self.folder / f"{name}-{by}.{end}" for end in ("o", "d"))
-        made_by = [*self.version, versions]
-        with target.with_suffix(".json").open("a+") as record:
-            fcntl.flock(record, fcntl.LOCK_EX)  # another build may be compiling the same object
-            record.seek(0)
+        path, made_by = target.with_suffix(".json"), [*self.version, versions]
+
+        def is_current() -> bool:
             try:
-                old = json.load(record)
-                if (
+                old = json.loads(path.read_text())
+                files: dict[str, str] = old["files"]
+                return (
                     target.exists()
                     and old["made_by"] == made_by
-                    and all(_hash(f) == h for f, h in old["files"].items())
-                ):
-                    return str(target)
+                    and all(_hash(f) == h for f, h in files.items())
+                )
             except (OSError, ValueError):
-                pass
+                return False
+
+        if is_current():  # also in a folder that this user cannot write
+            return str(target)
+        with path.open("a+") as record:
+            fcntl.flock(record, fcntl.LOCK_EX)  # another build may be compiling the same object
+            if is_current():
+                return str(target)
             record.truncate(0)  # an interrupted run must leave no record of a partial object
-            command = [*self.command, *flags, *(f"-I{path}" for path in include)]
+            command = [*self.command, *flags, *(f"-I{folder}" for folder in include)]
             subprocess.run([*command, "-MMD", "-MF", str(rule), "-c", source, "-o", str(target)], check=True)
             read = prerequisites(os.fsdecode(rule.read_bytes()))
-            files = {path: _hash(path) for path in read if not os.path.isabs(path)}
-            json.dump({"made_by": made_by, "files": files}, record)
+            hashes = {name: _hash(name) for name in read if not os.path.isabs(name)}
+            json.dump({"made_by": made_by, "files": hashes}, record)
         return str(target)
 
 

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ..errors import bad_type, bad_value, choice, integer
+from ..errors import bad_type, bad_value, choice, integer, message
 
 __all__ = ["ep_name", "library_path", "register", "session"]
 
@@ -117,23 +117,36 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     for name in session_arguments:
         if name not in _SESSION_ARGUMENTS:  # the runtime ignores arguments that it does not know
             raise TypeError(f"session() got an unexpected keyword argument {name!r}")
-    if session_arguments.pop("provider_options", None) is not None:
-        raise bad_value("provider_options", "left out", "some", "write (name, options) in providers")
+    if (given := session_arguments.pop("provider_options", None)) is not None:
+        raise bad_value("provider_options", "left out", given, "write (name, options) in providers")
     runtime = _register()
     options = session_arguments.pop("sess_options", None)
     if options is None:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
     elif options.has_providers():  # the runtime would ignore them
-        raise bad_value("sess_options", "options without providers", "some", "give the others as providers")
+        got = "options with providers"
+        raise ValueError(message("sess_options", "options without providers", got, "name them in providers"))
+    others = session_arguments.pop("providers", None)
+    if isinstance(others, (str, bytes)):
+        raise bad_type("providers", "a list of names", others)
     # The runtime changes its own copy of the options. It warns of nodes on a provider that is not named.
-    others = session_arguments.pop("providers", None) or ["CPUExecutionProvider"]
+    if others is None:
+        others = [] if _refuses_cpu(options) else ["CPUExecutionProvider"]
     log = str(options.log_severity_level)
     own = {"dtype": weights, "threads": str(threads), "log_severity_level": log}
     providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
     return runtime.InferenceSession(file, options, providers, **session_arguments)
+
+
+def _refuses_cpu(options: Any) -> bool:
+    """Returns whether options forbid the runtime's own kernels for the CPU."""
+    try:
+        return bool(options.get_session_config_entry("session.disable_cpu_ep_fallback") == "1")
+    except RuntimeError:  # the options have no such entry
+        return False
 
 
 def _register() -> Any:

@@ -176,9 +176,14 @@ def test_arguments_of_session(rng):
     chosen.add_provider_for_devices(onnxruntime.get_ep_devices()[:1], {})
     with pytest.raises(ValueError, match="sess_options must be options without providers"):
         lnrnn.onnxruntime.session(proto, sess_options=chosen)
+    with pytest.raises(TypeError, match="providers must be a list of names, got 'CPUExecutionProvider'"):
+        lnrnn.onnxruntime.session(proto, providers="CPUExecutionProvider")
     names = [lnrnn.onnxruntime.ep_name(), "CPUExecutionProvider"]
     session = lnrnn.onnxruntime.session(proto, providers=names[1:])
     assert session.get_providers() == names and names[0] == "LnrnnExecutionProvider"
+    chosen = options()
+    chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    lnrnn.onnxruntime.session(proto, sess_options=chosen)  # all nodes are the plug-in's
     assert isinstance(session, onnxruntime.InferenceSession)
 
 
