@@ -14,6 +14,7 @@ import pytest
 
 import lnrnn
 from lnrnn import cli, demo, studies
+from lnrnn.errors import reason
 
 
 def run(capsys, *arguments) -> tuple[int, str, str]:
@@ -212,6 +213,15 @@ def test_run_and_info_support_every_cell(tmp_path, capsys, cell, norm):
     assert facts["norm"] == str(model.norm) and facts.get("known_steps") == (None if norm != "batch" else "7")
     assert facts["parameters"] == str(sum(v.size for v in model.parameters().values()))
     assert facts["packed_bytes"] == str(model.packed_bytes) != "0"
+
+
+@pytest.mark.parametrize("error, text", [
+    (FileNotFoundError(2, "No such file", "a", None, "b"), "no such file: 'a' -> 'b'"),
+    (OSError(5, "I/O error", 3), "I/O error: 3"), (OSError(5, b"abc"), "[Errno 5] b'abc'"),
+    (ValueError("a\n  b"), "a b"), (MemoryError(), "MemoryError"),
+], ids=str)  # fmt: skip
+def test_reasons_of_errors(error, text):
+    assert reason(error) == text
 
 
 @pytest.mark.parametrize("words", [
