@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -117,10 +118,10 @@ def from_onnx(
             doubt = prove(part, model, reset_after)
             if doubt:
                 _warn(f"part {part.path!r} could not be checked: {doubt}; check=False skips the check")
-        for each in (part, *part.same):
-            for text in each.warnings:
-                if isinstance(text, Difference):
-                    _warn(f"part {each.path!r}: {text}")
+        every_text = [(text, each.path) for each in (part, *part.same) for text in each.warnings]
+        for text, path in dict(every_text[::-1]).items():  # the first part with a text stands for the others
+            if isinstance(text, Difference):
+                _warn(f"part {path!r}: {text}")
     if len(every) == 1 or name is not None:
         return with_network[0].network
     return {part.path: part.network for part in with_network}
@@ -135,7 +136,10 @@ def _named(every: list[Part], name: str) -> Part:
     for part in every:
         if name in part.paths:
             return part
-    by_node = [part for part in every if any(p.nodes and p.nodes[0].name == name for p in (part, *part.same))]
+    own = re.compile(rf"{re.escape(name)}|.+/{re.escape(name)}(__\d+)+")  # a node of a function has numbers
+    by_node = [part for part in every if any(
+        p.nodes and own.fullmatch(p.nodes[0].name or "") for p in (part, *part.same)
+    )]  # fmt: skip
     if len(by_node) == 1:
         return by_node[0]
     paths = ", ".join(repr(path) for part in every[:20] for path in part.paths[:20])

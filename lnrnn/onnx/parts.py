@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import message
 from ..importers.weights import Converted
 from ..packages import require
 from .errors import naming
@@ -65,7 +64,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part
 
 def _complete(part: Part) -> None:
     """Adds the initial states of a part, and warnings about differences between its calls and the file."""
-    from .cells.single_steps import passes_states
+    from .cells.single_steps import changes_states
     from .graph.reading import loop_around
 
     loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
@@ -73,50 +72,48 @@ def _complete(part: Part) -> None:
         part.warnings.append(Difference(f"the {loop.op_type} around it is not a part of it"))
     if part.converted is None:
         return
-    if loop is not None and not passes_states(part):
+    if loop is not None and changes_states(part, loop):
         text = f"the {loop.op_type} around it does not carry its states unchanged to the next step"
         part.warnings.append(OneStep(f"{text}, so the network computes one step only"))
     if part.flipped:
         index = ":, ::-1" if part.converted.arguments["batch_first"] else "::-1"
         text = f"its y has the steps in the reverse order of the network's: y[{index}]"
         part.warnings.append(Difference(text))
-    try:
-        _set_initial_states(part)
-    except ValueError as error:
-        part.converted, part.reason = None, str(error)
+    _set_initial_states(part)
 
 
 def _set_initial_states(part: Part) -> None:
-    """Sets `initial_states` and a warning, if the file starts the part from constants other than 0.
-
-    Raises ValueError for constants of other shapes than the states have.
-    """
+    """Sets `initial_states`, or only a warning, if the file starts the part from constants other than 0."""
     from .graph.constants import constant, is_zero
+    from .graph.values import from_constants
 
     assert part.converted is not None
-    states = {id(v): v for v in (*part.h0, *part.c0) if v is not None and not is_zero(v)}
-    rows = {key: constant(v, any_batch=True) for key, v in states.items()}
-    arrays = {key: np.array(a, np.float32, ndmin=3) for key, a in rows.items() if a is not None}
-    if not arrays:
-        return
     given, axes = part.converted.arguments, part.axes["h"]
-    if axes == "BDH":
-        arrays = {key: a.swapaxes(0, 1) for key, a in arrays.items()}
     own, H = 1 + given["bidirectional"] if "D" in axes else 1, given["hidden_size"]
-    B = max(a.shape[1] for a in arrays.values())
-    found = []
-    for values, width in ((part.h0, given.get("proj_size", H)), (part.c0, H)):
+    every = ((part.h0, given.get("proj_size", H)), (part.c0, H))
+    arrays, unknown, found, B = dict[Any, np.ndarray](), list[Any](), list[np.ndarray](), 1
+    for v, width in ((v, width) for values, width in every for v in values if v and not is_zero(v)):
+        row = constant(v, any_batch=True)
+        if row is None or row.dtype.kind in "OSU":
+            unknown += [v] * from_constants(v)
+        elif row.size == 0 or row.any():
+            a = np.array(row, np.float32, ndmin=3)
+            arrays[v] = a = a.swapaxes(0, 1) if axes == "BDH" else a
+            B = a.shape[1] if B == 1 else B
+            fits = a.ndim == 3 and all(n in (1, m) for n, m in zip(a.shape, (own, B, width), strict=True))
+            unknown += [v] * (not fits or a.size == 0)
+    names = ", ".join(dict.fromkeys(repr(v.name) for v in unknown or arrays))
+    if unknown:
+        text = f"the file computes its initial states from constants, {names}, and network(x) starts from 0"
+        part.warnings.append(Difference(f"{text}: pass it h0="))
+    if not arrays or unknown:
+        return
+    for values, width in every:
         zeros = np.zeros((own, B, width), np.float32)
-        try:
-            each = [np.broadcast_to(arrays.get(id(v), zeros), zeros.shape) for v in values]
-        except ValueError:
-            got = ", ".join(f"{states[key].name!r} of shape {a.shape}" for key, a in arrays.items())
-            raise ValueError(message("constant initial states", f"of shape {zeros.shape}", got)) from None
-        found += [np.concatenate(each)] if each else []
+        found += [np.concatenate([zeros + arrays.get(v, 0) for v in values])] if values else []
     part.initial_states = found[0] if len(found) == 1 else (found[0], found[1])
-    if any(constant(states[key]) is not None for key in arrays):
+    if any(constant(v) is not None for v in arrays):
         part.baked["B"] = B
-    names = ", ".join(dict.fromkeys(repr(states[key].name) for key in arrays))
     batch = "Repeat them along axis 1 for several" if B == 1 else f"They are for a batch of {B}"
     part.warnings.append(Difference(
         f"the file starts from states that are constants other than 0, {names}, and network(x) from 0. "

@@ -16,7 +16,6 @@ import onnx_ir  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx import OnnxFileError  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.nodes import plain  # noqa: E402
@@ -215,9 +214,24 @@ def test_a_node_in_a_function_is_a_part(rng, opset):
 
 
 @pytest.mark.parametrize("options", [dict(inner="f1"), dict(calls=2, depth=30)])  # a cycle, and 2^30 nodes
-def test_functions_that_call_themselves_or_too_much_are_refused(rng, options):
-    with pytest.raises(OnnxFileError, match="must not call themselves, and make the file at most 16 times"):
-        lnrnn.from_onnx(in_functions(rng, **options))
+@pytest.mark.parametrize("called", [True, False])
+def test_functions_that_call_themselves_or_too_much_stay(rng, options, called):
+    proto = in_functions(rng, **options)
+    own = weights(rng, "GRU", WIDTH, H, prefix="a")
+    proto.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in own.items())
+    proto.graph.node.append(node("GRU", "a", "other", y="other"))
+    proto.graph.output[0].name = "other"
+    if not called:
+        del proto.graph.node[0]
+    assert lnrnn.from_onnx(proto, "other").hidden_size == H
+
+
+def test_functions_of_a_model_with_external_data(rng, tmp_path):
+    path, options = tmp_path / "model.onnx", dict(save_as_external_data=True, size_threshold=0)
+    onnx.save(in_functions(rng), path, location="data", **options)
+    for source in (path, onnx_ir.load(path)):
+        for name in (None, "f0/node__2", "node"):
+            assert lnrnn.from_onnx(source, name).hidden_size == H
 
 
 def test_constants_of_a_function_are_folded(rng):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
@@ -135,12 +137,39 @@ def test_the_proof_starts_from_the_constants(rng, monkeypatch):
         lnrnn.from_onnx(proto)
 
 
-def test_constants_of_another_shape_are_refused(rng):
+@pytest.mark.parametrize("fill, op, others, warned", [
+    (0, "Tanh", [], False), (0, "Mul", ["half"], False), (0, "Sub", ["zero"], False), (1, "Clip", [], True),
+    (1, "Sigmoid", [], True), (0, "Add", ["half"], True), (1, "Slice", ["2", "4"], True), (1, "", [], True),
+    (None, "Slice", ["0", "2"], False),
+])  # fmt: skip
+def test_states_computed_from_constants_are_warned_about_unless_0(rng, fill, op, others, warned):
     proto = recurrent(rng, "GRU", D=2, states=True)
     proto.graph.input.pop()
-    proto.graph.initializer.append(numpy_helper.from_array(np.ones((3, B, H), np.float32), "h0"))
-    with pytest.raises(ValueError, match=r"initial states must be of shape \(2, 2, 4\), got 'h0' of shape"):
-        lnrnn.from_onnx(proto)
+    first = {"": 3, "Slice": 4}.get(op, 2)
+    arrays = dict(first=[first], H=[H], half=np.float32(0.5), zero=np.float32(0)) | {
+        "0": [0],
+        "2": [2],
+        "4": [4],
+    }
+    arrays["rows"] = np.float32([0, 0, 1, 1])[:, None, None]
+    nodes = [
+        *(constant(name, np.array(value)) for name, value in arrays.items()),
+        helper.make_node("Shape", ["X"], ["n"], start=1, end=2),
+        helper.make_node("Concat", ["first", "n", "H"], ["shape"], axis=0),
+        helper.make_node("Expand", ["rows", "shape"], ["fill"]) if fill is None else helper.make_node(
+            "ConstantOfShape", ["shape"], ["fill"], value=numpy_helper.from_array(np.float32([fill]))),
+        helper.make_node(op, ["fill", *others], ["h0"]),
+    ]  # fmt: skip
+    if not op:  # not the shape of a state
+        nodes = [constant("h0", np.ones((3, B, H), np.float32))]
+    for node in nodes[::-1]:
+        proto.graph.node.insert(0, node)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert lnrnn.from_onnx(proto).hidden_size == H
+    text = "part 'node': the file computes its initial states from constants, 'h0', and network(x) starts"
+    assert [str(each.message)[: len(text)] for each in told] == [text] * warned
+    assert parts(proto)[0].initial_states is None
 
 
 # --- the order of y -----------------------------------------------------------------------------------------
@@ -202,3 +231,42 @@ def test_a_step_in_a_loop_that_does_more_is_warned_about_or_needs_its_name(rng, 
             lnrnn.from_onnx(proto)
     with pytest.warns(UserWarning, match=f"part {part.path!r}: the (Scan|Loop) around it is not a part"):
         assert lnrnn.from_onnx(proto, name).hidden_size == H
+
+
+@pytest.mark.parametrize("what", ["Where", "If", "mask", "reset", "Slice", "Clip", "decay", "x"])
+def test_a_step_in_a_loop_needs_its_name_only_if_arithmetic_changes_its_state(rng, what):
+    proto = loop(rng, "GRU", rnn_node=True, join="scan output")
+    (body,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "body")
+    output, x = body.output[1].name, next(n.output[0] for n in body.node if n.op_type == "Gather")
+    made = helper.make_node
+    value = helper.make_tensor_value_info("value", FLOAT, None)
+    branch = helper.make_graph([made("Identity", [output], ["value"])], "branch", [], [value])
+    mask = [constant("0", np.float32(0)), constant("1", np.float32(1)), constant("0i", np.array([0])),
+            constant("4i", np.array([H])), made("ReduceMax", [x], ["m"], axes=[1]),
+            made("Greater", ["m", "0"], ["is"]), made("Cast", ["is"], ["mask"], to=FLOAT)]  # fmt: skip
+    more = {
+        "Where": [made("Where", ["is", output, "h_in"], ["new"])],
+        "If": [made("If", ["go"], ["new"], then_branch=branch, else_branch=branch)],
+        "mask": [made("Sub", ["1", "mask"], ["not"]), made("Mul", ["mask", output], ["a"]),
+                 made("Mul", ["h_in", "not"], ["b"]), made("Add", ["a", "b"], ["new"])],
+        "reset": [made("Mul", [output, "mask"], ["new"])],
+        "Slice": [made("Concat", [output, output], ["two"], axis=1),
+                  made("Slice", ["two", "0i", "4i", "0i"], ["new"])],
+        "Clip": [made("Clip", [output, "0"], ["new"])],
+        "decay": [constant("half", np.float32(0.5)), made("Mul", ["half", output], ["new"])],
+        "x": [made("Add", [output, "m"], ["new"])],
+    }  # fmt: skip
+    body.node.extend([*mask, *more[what]])
+    body.output[1].name = "new"
+    if what in ("Clip", "decay", "x"):
+        with pytest.raises(ValueError, match="the Loop around it does not carry its states unchanged"):
+            lnrnn.from_onnx(proto)
+    else:
+        with pytest.warns(UserWarning, match="the Loop around it is not a part of it"):
+            assert lnrnn.from_onnx(proto).hidden_size == H
+
+
+def test_steps_in_a_row_that_are_no_part_are_warned_about_once(rng):
+    with pytest.warns(UserWarning) as told:
+        lnrnn.from_onnx(unrolled(rng, "GRU", T, range(1, T + 1)))
+    assert sum("steps in a row that are no part" in str(each.message) for each in told) == 1

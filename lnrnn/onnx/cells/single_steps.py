@@ -8,13 +8,14 @@ import onnx_ir
 
 from ..graph.constants import constant
 from ..graph.folding import MOVES
-from ..graph.reading import loop_around, node_path
-from ..graph.values import MOST_DEPTH, first_and_next, outside_of_loops, producer, rank
+from ..graph.reading import node_path, subgraphs
+from ..graph.values import ELEMENTWISE, MOST_DEPTH, first_and_next, outside_of_loops, producer, rank
 from ..part import Difference, Part
 from .matching import Step
 from .recurrences import Layer, Recurrence, if_used, recurrence
 
 PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
+CHANGES = {*ELEMENTWISE, "Clip", "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
 
 
 def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
@@ -110,37 +111,44 @@ def is_input(value: onnx_ir.Value) -> bool:
     return value.is_graph_input() and not value.is_initializer()
 
 
-def passes_states(part: Part) -> bool:
-    """Returns whether the next step of the loop around a part starts from the states after it, as they are.
+def changes_states(part: Part, loop: onnx_ir.Node) -> bool:
+    """Returns whether arithmetic in the loop around a part surely changes its states between two steps.
 
-    A part that runs a whole sequence in each step may start from values outside of the loop.
+    Arithmetic that mixes the old states with the new may be a mask, and masks may keep the states.
     """
-    for old, new in zip((*part.h0, *part.c0), (*part.h, *part.c), strict=True):
-        while (node := producer(old, *MOVES)) is not None:
-            old = node.inputs[0]
-        if old is None:
-            continue
-        old = outside_of_loops(old)
-        found = first_and_next(old)
-        if found is not None:
-            passed = any(v is not None and reaches_output(v, found[1]) for v in (new, part.y))
-        else:
-            passed = part.baked.get("T") != 1 and loop_around(old.graph, within_if=True) is None
-        if not passed:
-            return False
-    return True
+    new = [v for node in part.nodes for v in node.outputs]
+    inputs = (v for _, body in subgraphs(loop) for v in body.inputs)
+    for state, after in ((v, both[1]) for v in inputs if (both := first_and_next(v))):
+        into = [_changed(v, {state: False}) for v in (*part.h0, *part.c0) if v is not None]
+        mixed = False in into and _changed(after, {**dict.fromkeys(new), state: False}) is not None
+        if True in into or (False in into and not mixed and _changed(after, dict.fromkeys(new, False))):
+            return True
+    return False
 
 
-def reaches_output(value: onnx_ir.Value, output: onnx_ir.Value | None = None) -> bool:
-    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers.
+def _changed(value: onnx_ir.Value, known: dict[onnx_ir.Value, bool | None], depth: int = 0) -> bool | None:
+    """Returns whether arithmetic computes a value from those that are False in `known`, None if nothing does.
 
-    output: one of the outputs. By default, any will do.
+    known: receives the results, since a node may read a value twice.
     """
+    node = value.producer()
+    if value not in known and node is not None and node.op_type not in ("If", "Shape") and depth < MOST_DEPTH:
+        known[value] = None
+        found = {v: _changed(v, known, depth + 1) for v in node.inputs if v is not None}
+        others = [v for v, changed in found.items() if changed is None]
+        if len(others) < len(found):
+            mask = node.op_type == "Mul" and any(constant(outside_of_loops(v)) is None for v in others)
+            known[value] = True in found.values() or (node.op_type in CHANGES and not mask)
+    return known.get(value)
+
+
+def reaches_output(value: onnx_ir.Value) -> bool:
+    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
     stack: list[onnx_ir.Value] = [value]
     seen: set[int] = set()
     while stack and len(seen) < 1000:
         top = stack.pop()
-        if top is output or (output is None and top.is_graph_output()):
+        if top.is_graph_output():
             return True
         seen.add(id(top))
         for user in top.consumers():

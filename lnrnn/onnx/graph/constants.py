@@ -112,9 +112,9 @@ def is_zero(value: onnx_ir.Value | None) -> bool:
             fill = node.attributes.get("value")
             if fill is not None and (fill.is_ref() or _loaded(fill.value, node).astype(bool).any()):
                 return False
-        elif node.op_type == "Concat":
+        elif node.op_type in ("Add", "Concat", "Sub"):
             stack.extend(node.inputs)
-        elif node.op_type in (*MOVES, "Tile") and node.inputs:
+        elif node.op_type in (*MOVES, "Mul", "Neg", "Relu", "Tanh", "Tile") and node.inputs:
             stack.append(node.inputs[0])
         else:
             return False
@@ -186,7 +186,8 @@ def _computed(node: onnx_ir.Node, key: str) -> list[Array | None]:
     """Returns the outputs of a node whose inputs are constants. key: of their arrays in `meta`."""
     left = memory(node.graph)
     inputs = [None if v is None else v.meta[key] for v in node.inputs]
-    if key == _ROW and node.op_type in _REPEATS and (node.op_type == "Tile" or None in inputs[-1:]):
+    sized = node.op_type != "Tile" and any(a is not None for a in inputs[-1:])
+    if key == _ROW and node.op_type in _REPEATS and not sized:
         if node.op_type != "ConstantOfShape":
             return inputs[:1]
         inputs = [np.ones(1, np.int64)]

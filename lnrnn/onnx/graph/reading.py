@@ -57,7 +57,7 @@ def _read(path_or_model: Any) -> onnx_ir.Model:
         if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
             raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
     if model.functions:
-        model = _converted(model)
+        model = _inlined(model)
     every = []
     for _, graph, around in _walk(model):
         graph.meta[_PARENT] = around
@@ -68,9 +68,8 @@ def _read(path_or_model: Any) -> onnx_ir.Model:
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
         _check_order(graph)
     if folder is not None:
-        for tensor in tensors(model):
-            if isinstance(tensor, onnx_ir.ExternalTensor):
-                tensor.base_dir = folder
+        for tensor in external_tensors(model):
+            tensor.base_dir = folder
     return model
 
 
@@ -102,23 +101,26 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
     return proto, folder
 
 
-def _inlined(model: onnx_ir.Model) -> onnx.ModelProto:
+def _inlined(model: onnx_ir.Model) -> onnx_ir.Model:
     """Returns a model without its functions. The names of their nodes are "function/node" and a number.
 
-    A function stays if its opset is another than the model's, and onnx cannot convert it.
+    They stay if onnx cannot convert one to the model's opset, call themselves, or make the model too large.
     """
-    proto = onnx_ir.to_proto(model)
-    bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
-    if _size(proto.graph.node, bodies, {}) > MOST_TIMES * proto.ByteSize() + LEAST:
-        rule = f"not call themselves, and make the file at most {MOST_TIMES} times as large"
-        raise OnnxFileError(f"functions must {rule}, got more calls")
-    for function in proto.functions:
-        for node in function.node:
-            node.name = f"{function.name}/{node.name or node.op_type}"
+    folders = {tensor.location: tensor.base_dir for tensor in external_tensors(model)}
     try:
-        return onnx.inliner.inline_local_functions(proto, True)
+        proto = onnx_ir.to_proto(model)
+        bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
+        if _size(proto.graph.node, bodies, {}) > MOST_TIMES * proto.ByteSize() + LEAST:
+            return model
+        for function in proto.functions:
+            for node in function.node:
+                node.name = f"{function.name}/{node.name or node.op_type}"
+        result = _converted(onnx.inliner.inline_local_functions(proto, True))
     except Exception:  # of many types
-        return onnx.inliner.inline_local_functions(proto)
+        return model
+    for tensor in external_tensors(result):
+        tensor.base_dir = folders[tensor.location]
+    return result
 
 
 def _size(nodes: Any, bodies: dict[Any, Any], sizes: dict[Any, float]) -> float:
@@ -134,12 +136,11 @@ def _size(nodes: Any, bodies: dict[Any, Any], sizes: dict[Any, float]) -> float:
     return total
 
 
-def _converted(source: onnx.ModelProto | onnx_ir.Model) -> onnx_ir.Model:
-    """Returns a proto as a model, or a model with the nodes of its functions instead of their calls."""
+def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
     try:
         with quiet():
-            return onnx_ir.from_proto(_inlined(source) if isinstance(source, onnx_ir.Model) else source)
-    except (OnnxFileError, MemoryError):
+            return onnx_ir.from_proto(proto)
+    except MemoryError:  # pragma: no cover - an error of the machine
         raise
     except Exception as error:  # onnx_ir wraps errors of all types
         cause: BaseException = error
@@ -220,14 +221,13 @@ def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:
     known.difference_update(own)
 
 
-def tensors(model: onnx_ir.Model) -> Iterator[Any]:
-    """Yields the tensors of all initializers and attributes."""
+def external_tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.ExternalTensor]:
+    """Yields the tensors of initializers and attributes whose data is in other files."""
     for _, graph, _ in _walk(model):
-        yield from (value.const_value for value in graph.initializers.values())
-        for node in graph:
-            for attribute in node.attributes.values():
-                if attribute.type == onnx_ir.AttributeType.TENSOR:
-                    yield attribute.value
+        every = [value.const_value for value in graph.initializers.values()]
+        for attribute in (attribute for node in graph for attribute in node.attributes.values()):
+            every += [attribute.value] * (attribute.type == onnx_ir.AttributeType.TENSOR)
+        yield from (tensor for tensor in every if isinstance(tensor, onnx_ir.ExternalTensor))
 
 
 # --- walking ------------------------------------------------------------------------------------------------

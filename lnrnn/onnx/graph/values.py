@@ -10,7 +10,7 @@ import onnx_ir
 
 from .constants import constant
 from .folding import DOMAINS
-from .reading import loop_around
+from .reading import loop_around, subgraphs
 
 Array = np.ndarray
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
@@ -105,6 +105,19 @@ def moved_axes(node: onnx_ir.Node) -> list[int] | None:
 def is_last_axis(axis: int, data: onnx_ir.Value) -> bool:
     """Returns whether this axis of a value is its last. A value of unknown rank counts as (B, H)."""
     return axis == -1 or axis == (rank(data) or 2) - 1
+
+
+def from_constants(value: onnx_ir.Value) -> bool:
+    """Returns whether a value depends on constants alone, and on inputs by their shapes at most."""
+    values = [value]
+    for each in values:
+        node = each.producer()
+        if not each.is_initializer() and (node is None or len(values) > 1000):
+            return False
+        if node is not None and node.op_type != "Shape":
+            nodes = (node, *(other for _, graph in subgraphs(node) for other in graph))
+            values += {v for other in nodes for v in other.inputs if v is not None}.difference(values)
+    return True
 
 
 def is_argument(value: onnx_ir.Value, depth: int = 0) -> bool:

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnx_ir
 
 from ...errors import bad_type, bad_value, integer, message, real
 from ...onnxruntime import register
 from ...onnxruntime import session as plugin_session
 from ..errors import text_of
 from ..graph.constants import external_file
-from ..graph.reading import read, tensors
+from ..graph.reading import external_tensors, read
 from .flow import Flow
 from .states import Dims, State, Tensor, find_states, inputs, outputs, shown
 
@@ -92,7 +91,7 @@ class FileSession:
         flow = Flow(graph)
         self.restarting = [str(node.name or node.op_type) for node in flow.restarting(not self.states)]
         self._has_nodes = flow.has_recurrent_nodes()
-        external = {external_file(t) for t in tensors(model) if isinstance(t, onnx_ir.ExternalTensor)}
+        external = {external_file(t) for t in external_tensors(model)}
         self._files = [path, *sorted(external)]
         self.session = _session(path, threads, plugin)
         self._names = [*self.outputs, *(state.output for state in self.states.values())]
