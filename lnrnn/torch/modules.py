@@ -415,8 +415,9 @@ class Twin(Keeping):
         operator.update_statistics(self._network, [*self._statistics().values()], seen)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        own = {n: v for n, v in state_dict.items() if n.startswith(prefix) and isinstance(v, np.ndarray)}
-        state_dict = {**state_dict, **{n: _tensor(n, v) for n, v in own.items()}}
+        names = [n for own in (*self._parameters, *self._buffers) if (n := prefix + own) in state_dict]
+        own = {n: _tensor(n, v) for n in names if isinstance(v := state_dict[n], np.ndarray)}
+        state_dict = {**state_dict, **own}
         if self.sides and self.norm.max_steps is None:
             # Without max_steps the buffers get as many steps as the state dict has.
             for name, old in self.named_buffers():

@@ -53,19 +53,23 @@ def run(
     _, ends, _ = checked_batch(without, lengths, 0, arch.batch_first)
     x = time_first(x, False, arch.batch_first)
     T, B, _ = x.shape
-    ends = np.full(B, T) if ends is None else ends
     learning = training and arch.batch_norm is not None
     if arch.batch_norm is not None:
-        table = padded(ends, T, B).table
+        full = np.full(B, T) if ends is None else ends
+        table = padded(full, T, B).table
         if learning:
             refuse_beyond(arch.batch_norm.max_steps, table)
         else:
             step_statistics(arch, "_l0", statistics).refuse_overrun(table, overrun)
-    own_lengths = torch.from_numpy(ends).to(x.device)
-    times = torch.arange(T, device=x.device)[:, None]
-    alive = times < own_lengths  # (T, B)
-    backwards = torch.where(alive, own_lengths - 1 - times, times)[..., None]
-    x = torch.where(alive[..., None], x, 0)  # padding may contain NaN
+        ends = full if learning or overrun == "batch" else ends
+    alive, steps = None, len(x)  # without lengths no mask, so that an exported graph takes any batch
+    times = torch.arange(steps, device=x.device)[:, None, None]
+    backwards = times.flip(0)
+    if ends is not None:
+        own_lengths, steps = torch.from_numpy(ends[:, None]).to(x.device), int(ends.max(initial=0))
+        alive = times < own_lengths  # (T, B, 1)
+        backwards = torch.where(alive, own_lengths - 1 - times, times)
+        x = torch.where(alive, x, 0)  # padding may contain NaN
     all_ends, norms = [], []
     for k, suffix in enumerate(arch.suffixes):
         reverse = arch.reversed[k]
@@ -73,7 +77,7 @@ def run(
             inputs, outputs = x, []
         norms.append(Norms(arch, suffix, parameters, statistics, overrun, alive, learning))
         own = inputs.gather(0, backwards.expand_as(inputs)) if reverse else inputs
-        y, end = _layer(arch, own, [s[k] for s in start], norms[-1], int(ends.max(initial=0)))
+        y, end = _layer(arch, own, [s[k] for s in start], norms[-1], steps)
         outputs.append(y.gather(0, backwards.expand_as(y)) if reverse else y)
         all_ends.append(end)
         x = torch.cat(outputs, -1)
@@ -162,7 +166,7 @@ class Norms:
         parameters: Mapping[str, Tensor],
         statistics: Mapping[str, Tensor],
         overrun: Overrun | None,
-        alive: Tensor,
+        alive: Tensor | None,
         learning: bool,
     ) -> None:
         cut = len(suffix)
@@ -172,11 +176,11 @@ class Norms:
         self.overrun, self.known = overrun, 0
         if arch.sides and not learning:
             self.known = int((self.buffers["count"] > 0).sum())
-        self.alive, self.counts = alive[..., None], alive.sum(1)  # alive: (T, B)
-        self.learning, self.step = learning, 0
-        self.seen = blank(arch.sides, len(alive)) if learning else {}
-        if learning:
-            self.seen["count"][:] = self.counts.cpu().numpy()
+        self.alive = alive  # (T, B, 1), or None
+        self.learning, self.step, self.seen = learning, 0, {}
+        if alive is not None and learning:
+            self.seen = blank(arch.sides, len(alive))
+            self.seen["count"][:] = alive.sum((1, 2)).cpu().numpy()
 
     def arrays(self) -> list[np.ndarray]:
         """Returns the statistics of the batch, in the order of statistics.named_shapes."""
@@ -188,10 +192,10 @@ class Norms:
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(names, a, self.spec.eps, rows)
         elif isinstance(self.spec, LayerNormSpec) and side == "y":
-            heads = a.reshape(*a.shape[:-1], self.arch.num_heads, -1)
-            a = F.layer_norm(heads, heads.shape[-1:], eps=self.spec.eps).flatten(-2)
+            size = self.arch.h_width // self.arch.num_heads
+            a = F.layer_norm(a.reshape(-1, self.arch.num_heads, size), (size,), eps=self.spec.eps).flatten(-2)
         elif isinstance(self.spec, LayerNormSpec) and self.spec.placement != "output":
-            spans: tuple[int, ...] = (a.shape[-1] // H,)
+            spans: tuple[int, ...] = (int(a.shape[-1]) // H,)
             if self.spec.placement == "gate":
                 spans = (1,) * spans[0]
             elif (
@@ -199,8 +203,8 @@ class Norms:
             ):
                 spans = self.arch.cell.spans
             sizes = [gates * H for gates in spans]
-            parts = torch.split(a, sizes, -1)
-            a = torch.cat([F.layer_norm(part, part.shape[-1:], eps=self.spec.eps) for part in parts], -1)
+            parts = zip(torch.split(a, sizes, -1), sizes, strict=True)
+            a = torch.cat([F.layer_norm(part, (size,), eps=self.spec.eps) for part, size in parts], -1)
         if "gain" in names:
             a = a * self.parameters[names["gain"]][rows]
         if "bias" in names:
@@ -209,8 +213,8 @@ class Norms:
 
     def _over_batch(self, names: Mapping[str, str], a: Tensor, eps: float, rows: slice) -> Tensor:
         t, own = self.step, (names["mean"], names["variance"])
-        if self.learning or (t >= self.known and self.overrun == "batch"):
-            alive, n = self.alive[t], self.counts[t]
+        if self.alive is not None and (self.learning or (t >= self.known and self.overrun == "batch")):
+            alive, n = self.alive[t], self.alive[t].sum()
             mean = torch.where(alive, a, 0).sum(0) / n
             var = torch.where(alive, a - mean, 0).square().sum(0) / n
             if self.learning:
@@ -233,20 +237,21 @@ def _layer(
     """Runs one layer in one direction on x (T, B, D), in the order of steps. Returns y and last states."""
     p, step = norms.parameters, _STEPS[arch.cell.name]
     x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
-    outputs = []
+    outputs, alive = [], norms.alive
     for t in range(steps):
-        norms.step, alive = t, norms.alive[t]
+        norms.step = t
         if arch.reset_after:
             new = step(arch, x_[t], _hidden_product(arch, p, state[0]), state, norms)
         else:
             new = _gru_reset(arch, x_[t], state, norms)
         if "weight_hr" in p:
             new[0] = F.linear(new[0], p["weight_hr"])
-        state = [torch.where(alive, n, old) for n, old in zip(new, state, strict=True)]
-        y = norms("y", new[0]) if "y" in norms.sites else new[0]
-        outputs.append(torch.where(alive, y, 0))
+        if alive is not None:
+            new = [torch.where(alive[t], n, old) for n, old in zip(new, state, strict=True)]
+        state, y = new, norms("y", new[0]) if "y" in norms.sites else new[0]
+        outputs.append((y if alive is None else torch.where(alive[t], y, 0))[None])
     blank_steps = x.new_zeros(len(x) - steps, x.shape[1], arch.h_width)
-    return torch.cat([torch.stack(outputs), blank_steps]) if outputs else blank_steps, state
+    return torch.cat([*outputs, blank_steps]), state
 
 
 def _hidden_product(

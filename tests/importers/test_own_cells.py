@@ -211,13 +211,16 @@ class Started(nn.Module):
         return sequence(self.cell, x, state)
 
 
-@pytest.mark.parametrize(("name", "shape", "buffer"), [
-    ("two Linears", (1, 8), False), ("Elman", (8,), True), ("swapped GRU", (1, 1, 8), False),
+@pytest.mark.parametrize(("name", "shape", "buffer", "seconds"), [
+    ("two Linears", (1, 8), False, 7), ("Elman", (8,), True, 7), ("swapped GRU", (1, 1, 8), False, 7),
+    ("two Linears", (1, 8), False, 0), ("Elman", (8,), True, 0),
 ])  # fmt: skip
-def test_a_learned_first_state_is_named(name, shape, buffer):
+def test_a_learned_first_state_is_named(name, shape, buffer, seconds, monkeypatch):
+    monkeypatch.setattr("lnrnn.importers.search.SECONDS", seconds)
     module = Started(TAKEN[name][0](5, 8), shape, buffer)
     named = " and ".join(f"the {'buffer' if buffer else 'parameter'} {name}" for name in module.names)
-    with pytest.raises(ValueError, match=rf"either: its first step reads {named} as.*give model\.cell$"):
+    end = r"give model\.cell" if seconds else r"model\(x, h0\)"
+    with pytest.raises(ValueError, match=rf"either: its first step reads {named} as.*{end}$"):
         lnrnn.from_torch(module)
 
 
@@ -301,7 +304,7 @@ def test_the_search_stops_at_its_time_limit(looks, monkeypatch):
 
     def clock():
         passed.append(torch.get_num_threads())
-        return 0.0 if len(passed) <= looks else 1e9
+        return 0.0 if len(passed) <= looks else 10.0 ** len(passed[looks:])
 
     monkeypatch.setattr("lnrnn.importers.search.runs.thread_time", clock)
     torch.set_num_threads(2)
@@ -311,7 +314,7 @@ def test_the_search_stops_at_its_time_limit(looks, monkeypatch):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
-    assert max(runs, default=0) <= looks and len(passed) == looks + 1
+    assert max(runs, default=0) <= looks and len(passed) == looks + 3  # and two of first_states
     assert ("the nearest is lnrnn.LSTM" in str(e.value)) == (looks >= 30)
     assert set(passed[1:]) == {1}  # one thread, because thread_time counts no others
 

@@ -306,6 +306,10 @@ def test_modules_accept_a_device_and_load_as_parts_of_a_model():
         np.testing.assert_array_equal(value.numpy(), state[name], strict=not name.startswith("running"))
     with pytest.raises(TypeError, match="rnn.weight_ih_l0 must be an array of real numbers"):
         other.load_state_dict(arrays | {"rnn.weight_ih_l0": np.array(["a"])})
+    unknown = arrays | {"rnn.meta": np.array(["a"])}
+    assert other.load_state_dict(unknown, strict=False)[1] == ["rnn.meta"]
+    with pytest.raises(RuntimeError, match=r'Unexpected key\(s\) in state_dict: "rnn.meta"'):
+        other.load_state_dict(unknown)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -390,7 +390,9 @@ class First(nn.LSTM):
         return super().forward(x)[0]
 
 
-@pytest.mark.parametrize(("seconds", "most", "calls"), [(1e-3, 99, 42), (0.02, 99, 14), (1, 3, 3)])
+@pytest.mark.parametrize(
+    ("seconds", "most", "calls"), [(1e-3, 99, 12), (0.02, 99, 6), (0.125, 99, 4), (1, 99, 2), (1, 1, 1)]
+)
 def test_the_report_says_how_much_faster_a_call_is(seconds, most, calls, monkeypatch):
     """Calls with torch.nn's class take three times as long. The model refuses a call after `most`."""
     rnn, cell = model = nn.Sequential(First(I, H), shaken(Layer(LayerNormLSTMCell(H, H), False)))
@@ -405,8 +407,8 @@ def test_the_report_says_how_much_faster_a_call_is(seconds, most, calls, monkeyp
 
     monkeypatch.setattr(model_checks, "timeit", timeit)
     report = accelerate(model, check=x)
-    assert len(seen) == calls and report.gain == (3 if most > 3 else None)
-    assert ("\n  a call on check is 3.0 times as fast as before, without" in str(report)) == (most > 3)
+    assert len(seen) == calls and report.gain == (3 if most > 1 else None)
+    assert ("\n  a call on check is 3.0 times as fast as before, without" in str(report)) == (most > 1)
     assert type(rnn) is not First and "forward" in vars(cell)
     assert accelerate(model, check=x).gain is None  # nothing is replaced
     report.restore()

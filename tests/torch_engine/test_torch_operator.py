@@ -204,7 +204,7 @@ def test_export_for_any_sizes():
 EXPORTS = [
     ("LSTM", {"bidirectional": True}, False), ("RNN", {"norm": None, "num_layers": 2}, False),
     ("GRU", {"batch_first": True}, False), ("GRU", {"norm": Batch(9)}, False), ("LiGRU", {}, False),
-    ("SLSTM", {"reverse": True}, False), ("LSTM", {"norm": None}, True), ("GRU", {}, True),
+    ("SLSTM", {"reverse": True, "num_heads": 2}, False), ("LSTM", {"norm": None}, True), ("GRU", {}, True),
 ]  # fmt: skip
 
 
@@ -228,6 +228,22 @@ def test_onnx_files_of_torch_have_the_modules_results(cell, options, dynamo, tmp
     module.engine = "lnrnn"
     with pytest.raises(ValueError, match="engine='lnrnn' cannot serve this call: it is exported to ONNX"):
         torch.onnx.export(module, (x, state), file, dynamo=False)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"norm": None}, {"norm": Batch(9)}], ids=str)
+@pytest.mark.parametrize("cell", ["SLSTM", "RNN", "LSTM", "GRU", "LiGRU"])
+def test_onnx_files_with_a_free_batch_take_any(cell, options, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = {"num_heads": 2} if cell == "SLSTM" and "norm" in options and options["norm"] else options
+    module, file = twin(cell, steps=2, **options).eval(), tmp_path / "a.onnx"
+    named = {"input_names": ["x"], "dynamic_axes": {"x": {1: "B"}}}
+    with torch.no_grad():
+        torch.onnx.export(module, fresh(module, 2, 2).detach(), file, dynamo=False, **named)
+        session = onnxruntime.InferenceSession(file)
+        for batch in (2, 4, 1):
+            x = fresh(module, batch, 2).detach()
+            assert_same(map(torch.tensor, session.run(None, {"x": x.numpy()})), flat(module(x)))
 
 
 def test_compile_refuses_batch_norm_without_max_steps():

@@ -142,9 +142,10 @@ def _networks(module: Any, wanted: Criteria) -> Iterator[Network | Unsuitable | 
         match = search(module, wanted)
         yield Network(("",), (match.weights,), ((0,),), bool(match.way.batch_first), match.way.usual)
     except Unsuitable as reason:
-        yield reason
         if isinstance(reason, OutOfTime):
+            yield first_states(module) or reason
             return
+        yield reason
     parts = _parts(module, wanted)
     taken = {id(p) for path in parts for p in module.get_submodule(path).parameters()}
     weights = [part(module.get_submodule(path)) for path, part in parts.items()]
