@@ -4,7 +4,7 @@
 # make lib          build liblnrnn for C programs, and the plug-in for ONNX Runtime, in build/lib
 # make install      install these libraries, the header and lnrnn.pc into PREFIX (/usr/local)
 # make bench        compare lnrnn's speed with installed libraries; K=pattern selects benchmarks
-# make lint         check types, style, spelling and sentences
+# make lint         check types, style, spelling, sentences and the numbers of lines
 # make docs         build the documentation, build/docs/index.html
 # make studies      run the studies of examples/studies: an hour on two cores
 # make wheels       build wheels for this and other machines, in dist/
@@ -25,14 +25,14 @@ PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
-.PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences format warnings peers
+.PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences sizes format warnings peers
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
 	@echo
 	@echo "For all targets, ARGS= has more arguments for the program, and VENV= names another folder than .venv."
-	@echo "make types, style, spelling, sentences   run a part of lint; make format formats all sources"
+	@echo "make types, style, spelling, sentences, sizes   run a part of lint; make format formats all sources"
 	@echo "make warnings                 compile every C file with warnings, with all installed compilers"
 	@echo "make studies TUNE=1           choose the settings of the studies first"
 	@echo "make peers                    install the libraries with which benchmarks compare lnrnn"
@@ -52,7 +52,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0) \
 	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
-lint: types style spelling sentences
+lint: types style spelling sentences sizes
 
 types: $(VENV)/.lint $(VENV)/.user
 	$(BIN)/python -m mypy
@@ -68,6 +68,9 @@ spelling: $(VENV)/.lint
 
 sentences:
 	$(PYTHON) tests/lint/sentences.py
+
+sizes:
+	$(PYTHON) tests/lint/sizes.py
 
 format: $(VENV)/.lint
 	$(BIN)/python -m ruff check --fix --select I $(PYTHONS)
