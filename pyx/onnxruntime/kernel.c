@@ -104,7 +104,13 @@ void *kernel_new(const provider *p, size_t bytes, lnrnn_network *network, kernel
     const OrtNodeComputeInfo info = {ORT_VERSION, create_state, compute, release_state, {NULL}};
     kernel_base *const k = calloc(1, bytes);
     if (k)
-        *k = (kernel_base){info, release, p->ort, network, p->networks, p->pool, p->threads};
+        *k = (kernel_base){.info = info,
+                           .release = release,
+                           .ort = p->ort,
+                           .network = network,
+                           .list = p->networks,
+                           .pool = p->pool,
+                           .threads = p->threads};
     else
         lnrnn_network_release(network);
     return k;
