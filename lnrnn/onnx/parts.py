@@ -88,7 +88,7 @@ def _set_initial_states(part: Part) -> None:
     from .graph.values import from_constants
 
     assert part.converted is not None
-    given, axes = part.converted.arguments, part.axes["h"]
+    given, axes = part.converted.arguments, part.axes.get("h", "")
     own, H = 1 + given["bidirectional"] if "D" in axes else 1, given["hidden_size"]
     every = ((part.h0, given.get("proj_size", H)), (part.c0, H))
     arrays, unknown, found, B = dict[Any, np.ndarray](), list[Any](), list[np.ndarray](), 1
