@@ -24,6 +24,7 @@ from ray_serving import serve_with_ray
 from server_kills import kill_server
 
 import lnrnn
+from lnrnn.rnn.state_bytes import decode, encode
 from outcome import Missing, Wrong, needs
 from session_shards import EVERY, Cluster, example
 
@@ -176,7 +177,10 @@ def control(options) -> str:
                 client.park(id)
             database = redis.Redis(unix_socket_path=str(cluster.socket))
             first, second = sorted(database.keys())
-            database.hset(first, "state", database.hget(second, "state"))
+            # The value of another session is refused, so its state gets the notes of this session.
+            *state, _ = decode(database.hget(second, "state"))
+            *_, notes = decode(database.hget(first, "state"))
+            database.hset(first, "state", encode(*state, notes))
             try:
                 for id in sessions.frames:
                     sessions.join(id, "restored")
