@@ -114,9 +114,9 @@ def is_zero(value: onnx_ir.Value | None) -> bool:
                 return False
         elif node.op_type in ("Add", "Concat", "Sub"):
             stack.extend(node.inputs)
-        elif node.op_type in (*MOVES, "Neg", "Relu", "Tanh", "Tile") and node.inputs:
-            stack.append(node.inputs[0])
-        elif node.op_type == "Mul" and constant(node.inputs[1]) is not None:  # 0 * x may be NaN
+        elif node.op_type == "Mul" and constant(node.inputs[1]) is None:  # 0 * x may be NaN
+            return False
+        elif node.op_type in (*MOVES, "Mul", "Neg", "Relu", "Tanh", "Tile") and node.inputs:
             stack.append(node.inputs[0])
         else:
             return False
