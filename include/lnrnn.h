@@ -5,10 +5,11 @@
  * functions expect valid arguments, cannot fail, and write into memory of the caller. Functions named
  * lnrnn_..._work return the size of working memory. No function checks a pointer or the size of an array.
  *
- * "x (n) -> y (n)" means that a function reads the array x of shape (n) and writes the array y of shape (n). Sizes and strides
- * count elements, and strides may be negative. An output may not overlap an input or another output, unless its comment says "may
- * be". Arrays need the alignment of their type; working memory is faster if aligned to 64 bytes. `threads` is the largest number
- * of threads that a call may use. With 1, the call runs in the calling thread, without a lock or a system call.
+ * "x (n) -> y (n)" means that a function reads the array x of shape (n) and writes the array y of shape (n).
+ * Sizes and strides count elements, and strides may be negative. An output may not overlap an input or
+ * another output, unless its comment says "may be". Arrays need the alignment of their type; working memory
+ * is faster if aligned to 64 bytes. `threads` is the largest number of threads that a call may use. With 1,
+ * the call runs in the calling thread, without a lock or a system call.
  *
  * All functions compute in the default floating-point state: round to nearest even, keep denormals, no
  * traps. They restore the state of the calling thread. */
@@ -18,8 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A 32-bit build is refused for two reasons: size_t must hold products of shapes, and 32-bit x86 code does not
- * round each result to float. */
+/* A 32-bit build is refused for two reasons: size_t must hold products of shapes, and 32-bit x86 code does
+ * not round each result to float. */
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
@@ -46,21 +47,23 @@ const char *lnrnn_version(void);
 
 /* The largest number of names in a list of instruction sets. */
 enum { LNRNN_ISAS = 16 };
-/* Writes the names of the instruction sets that this build has and this machine can run, best first. Returns their number. */
+/* Writes the names of the instruction sets that this build has and this machine can run, best first. Returns
+ * their number. */
 size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
-/* Writes the names of the instruction sets that this machine lacks and this build emulates slowly in plain C. Returns their number. */
+/* Writes the names of the instruction sets that this machine lacks and this build emulates slowly in plain C.
+ * Returns their number. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
-/* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this model of
- * CPU runs the next one faster. */
+/* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this
+ * model of CPU runs the next one faster. */
 const char *lnrnn_isa_name(void);
 /* Selects an instruction set. Returns 0, or -1 if neither lnrnn_isa_list nor lnrnn_isa_emulated lists `name`.
  * No other thread may compute meanwhile. */
 int lnrnn_isa_use(const char *name);
-/* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for example
- * "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
+/* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for
+ * example "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
 const char *lnrnn_isa_unit(int weights);
-/* The state of AMX: "usable, tested in an emulator only", "not on this CPU", "not enabled by the operating system" or
- * "refused by the kernel". */
+/* The state of AMX: "usable, tested in an emulator only", "not on this CPU", "not enabled by the operating
+ * system" or "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
@@ -72,18 +75,19 @@ size_t lnrnn_team_list(const char *names[2]);
 const char *lnrnn_team_name(void);
 /* Selects a thread pool for later calls. Returns 0, or -1 if this build has no pool of this name. */
 int lnrnn_team_use(const char *name);
-/* Returns the number of cores that this process may use, at least 1: the smaller of its affinity mask and its control
- * group's quota. With OMP_PROC_BIND, OpenMP's places replace the mask. */
+/* Returns the number of cores that this process may use, at least 1: the smaller of its affinity mask and its
+ * control group's quota. With OMP_PROC_BIND, OpenMP's places replace the mask. */
 int lnrnn_cores(void);
 /* Returns the largest number of threads of a call that sets none itself. The default is OMP_NUM_THREADS, else
- * lnrnn_cores() at the first call. omp_set_num_threads in the calling thread, and threadpoolctl, can lower this
- * number. No other thread may change the environment meanwhile. */
+ * lnrnn_cores() at the first call. omp_set_num_threads in the calling thread, and threadpoolctl, can lower
+ * this number. No other thread may change the environment meanwhile. */
 int lnrnn_get_num_threads(void);
 /* Sets the largest number of threads for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
 void lnrnn_set_num_threads(int n);
-/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of the same thread use fewer
- * too, until lnrnn_try_threads_again. `report`, if not NULL, is called in the calling thread at the end of each call with too few
- * threads. If another process takes the last threads while a call starts its own, OpenMP ends this process. */
+/* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of
+ * the same thread use fewer too, until lnrnn_try_threads_again. `report`, if not NULL, is called in the
+ * calling thread at the end of each call with too few threads. If another process takes the last threads
+ * while a call starts its own, OpenMP ends this process. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 void lnrnn_try_threads_again(void);
 
@@ -111,10 +115,10 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                                double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
-/* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1; gain, bias (C) or NULL.
- * mean, biased var (C): in training lnrnn_batch_norm writes the statistics of the batch here, otherwise it reads them. work has
- * lnrnn_batch_work(b, sums) doubles, a number that depends on dtype, N, C and L. The argument sums is 1 in training and for the
- * gradient, else 0. */
+/* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1;
+ * gain, bias (C) or NULL. mean, biased var (C): in training lnrnn_batch_norm writes the statistics of the
+ * batch here, otherwise it reads them. work has lnrnn_batch_work(b, sums) doubles, a number that depends on
+ * dtype, N, C and L. The argument sums is 1 in training and for the gradient, else 0. */
 typedef struct {
     int dtype;
     size_t N, C, L;
@@ -157,21 +161,26 @@ enum { LNRNN_MESSAGE = 256 };
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_SLSTM, LNRNN_CELLS };
 /* The activation of an RNN, and of a LiGRU's candidate n. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
-/* The activation of the gates i, f, o of an LSTM, and r, z of a GRU. The hard sigmoid is min(max(x / 6 + 1/2, 0), 1). */
+/* The activation of the gates i, f, o of an LSTM, and r, z of a GRU. The hard sigmoid is min(max(x / 6 + 1/2,
+ * 0), 1). */
 enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
-/* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the sum.
+/* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the
+ * sum.
  * INPUT: W x alone (LiGRU). OUTPUT: each head of h, for y only (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
-/* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over all gates. */
+/* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over
+ * all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
-/* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets LN(c). */
+/* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets
+ * LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
-/* Batch norm at a step without statistics. RAISE: an error. LAST: the statistics of the last known step. MEAN: the
- * mean over time. BATCH: the statistics of the batch itself. */
+/* Batch norm at a step without statistics. RAISE: an error. LAST: the statistics of the last known step.
+ * MEAN: the mean over time. BATCH: the statistics of the batch itself. */
 enum { LNRNN_OVERRUN_RAISE, LNRNN_OVERRUN_LAST, LNRNN_OVERRUN_MEAN, LNRNN_OVERRUN_BATCH, LNRNN_OVERRUNS };
-/* The form of packed weights: float, bfloat16, or int8 with a scale for each output. Norms and activations are computed in float.
- * Products with int8 weights round x and h to 14 bits relative to the largest element of the row, or to 8 bits (LNRNN_WEIGHT_I8A8). */
+/* The form of packed weights: float, bfloat16, or int8 with a scale for each output. Norms and activations
+ * are computed in float. Products with int8 weights round x and h to 14 bits relative to the largest element
+ * of the row, or to 8 bits (LNRNN_WEIGHT_I8A8). */
 enum { LNRNN_WEIGHT_F32, LNRNN_WEIGHT_BF16, LNRNN_WEIGHT_I8, LNRNN_WEIGHT_I8A8 };
 
 /* The configuration of a network: the arguments of Python's constructors. */
@@ -184,13 +193,15 @@ typedef struct {
     /* Only for layer norm. The placement LNRNN_PLACEMENTS means the cell's default. */
     int placement, span, cell_norm, inner_bias;
     double eps;
-    /* Only for batch norm. max_steps: the number of steps with statistics; 0: as many as in training. steps: the number of rows
-     * in the arrays of statistics, such as count_l0. momentum -1: batches are averaged, weighted by their counts. */
+    /* Only for batch norm. max_steps: the number of steps with statistics; 0: as many as in training. steps:
+     * the number of rows in the arrays of statistics, such as count_l0. momentum -1: batches are averaged,
+     * weighted by their counts. */
     size_t max_steps, steps;
     int overrun;
     double momentum;
     double zoneout[2], dropout; /* zoneout of h and of c; dropout between layers */
-    /* LSTM, GRU, SLSTM: W_hh is block-diagonal: the H / num_heads units of a head read h of that head alone. */
+    /* LSTM, GRU, SLSTM: W_hh is block-diagonal: the H / num_heads units of a head read h of that head
+     * alone. */
     size_t num_heads;
     size_t proj_size;                /* LSTM: P, the number of values of h, below hidden_size; 0: P is H */
     int gate_activation;             /* LNRNN_GATES_HARD_SIGMOID only without a norm */
@@ -199,7 +210,8 @@ typedef struct {
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
-/* Replaces values that mean a default, such as LNRNN_PLACEMENTS, by those of the cell. Fails if a value is invalid. */
+/* Replaces values that mean a default, such as LNRNN_PLACEMENTS, by those of the cell. Fails if a value is
+ * invalid. */
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
 
 enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */
@@ -213,8 +225,8 @@ typedef struct {
     const void *data; /* in C order, aligned for its type */
 } lnrnn_array;
 
-/* Return the number of arrays of a network with this resolved description, and the k-th array without its data. The
- * second function writes the name of the array to the buffer `name`. */
+/* Return the number of arrays of a network with this resolved description, and the k-th array without its
+ * data. The second function writes the name of the array to the buffer `name`. */
 size_t lnrnn_description_arrays(const lnrnn_description *d);
 lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char name[LNRNN_ARRAY_NAME]);
 
@@ -222,14 +234,14 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
  * number of threads, calls and streams may share it. */
 typedef struct lnrnn_network lnrnn_network;
 
-/* arrays (count): exactly the arrays of lnrnn_description_array, in any order. They are copied. Sets *network to
- * the network, with one reference, or to NULL after an error. */
+/* arrays (count): exactly the arrays of lnrnn_description_array, in any order. They are copied. Sets *network
+ * to the network, with one reference, or to NULL after an error. */
 lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* Sets *network as lnrnn_network_create does, from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference of its
- * own. n may be NULL. */
+/* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference
+ * of its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
 /* Return D; H; the number of layers; 1 or 2 directions; the number of states: 1 (h) or 2 (h and c).
@@ -239,8 +251,8 @@ size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 size_t lnrnn_network_states(const lnrnn_network *n);
-/* Returns the number of values of h for one sequence: P with proj_size, else H. With cell = 1 returns the number of
- * values of c, or 0 without c. */
+/* Returns the number of values of h for one sequence: P with proj_size, else H. With cell = 1 returns the
+ * number of values of c, or 0 without c. */
 size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
 /* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
@@ -261,8 +273,8 @@ typedef struct {
 /* Runs all layers and directions. The results equal the results of a stream, bit for bit. */
 lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE]);
 
-/* Working memory of such calls. It grows in calls that need more. On one thread, a call that needs no more than
- * earlier calls does not allocate. One call at a time may use it, of any network. */
+/* Working memory of such calls. It grows in calls that need more. On one thread, a call that needs no more
+ * than earlier calls does not allocate. One call at a time may use it, of any network. */
 typedef struct lnrnn_workspace lnrnn_workspace;
 /* Returns an empty workspace, or NULL without memory. */
 lnrnn_workspace *lnrnn_workspace_create(void);
@@ -274,48 +286,50 @@ lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences 
 
 /* --- streams ---
  *
- * A stream has lanes. Each lane holds the states of one sequence between calls. A handle is the working memory of one
- * thread that computes steps of some lanes. Several threads may use one stream at the same time without a lock, each
- * with its own handle. No lane may be in two calls at a time.
+ * A stream has lanes. Each lane holds the states of one sequence between calls. A handle is the working
+ * memory of one thread that computes steps of some lanes. Several threads may use one stream at the same time
+ * without a lock, each with its own handle. No lane may be in two calls at a time.
  */
 
 typedef struct lnrnn_stream lnrnn_stream;
 typedef struct lnrnn_handle lnrnn_handle;
 
-/* Sets *stream to a stream whose lanes have zero states, at step 0, or to NULL after an error. The network must
- * have one direction, and not be reversed. */
+/* Sets *stream to a stream whose lanes have zero states, at step 0, or to NULL after an error. The network
+ * must have one direction, and not be reversed. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
 /* Frees the stream when its last handle is freed, or now if it has none. s may be NULL. */
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
-/* Returns the array of states h (lanes, P) of a layer. With cell = 1 returns its c (lanes, H), or the c, n and m
- * of an SLSTM, (lanes, 3 H). NULL: the network lacks this layer or has no c. The states of a lane may be read
- * and written while no call steps the lane. */
+/* Returns the array of states h (lanes, P) of a layer. With cell = 1 returns its c (lanes, H), or the c, n
+ * and m of an SLSTM, (lanes, 3 H). NULL: the network lacks this layer or has no c. The states of a lane may
+ * be read and written while no call steps the lane. */
 float *lnrnn_stream_state(const lnrnn_stream *s, size_t layer, int cell);
-/* Returns an array (lanes): the number of steps of each lane since its reset, which selects batch norm's statistics.
- * It may be written while no call steps its lanes. */
+/* Returns an array (lanes): the number of steps of each lane since its reset, which selects batch norm's
+ * statistics. It may be written while no call steps its lanes. */
 int64_t *lnrnn_stream_steps(const lnrnn_stream *s);
 
-/* Sets *handle to a handle that steps `rows` lanes per call on at most `threads` threads (1 .. LNRNN_MOST_THREADS),
- * or to NULL after an error. With overrun "batch", rows must be the number of lanes. */
+/* Sets *handle to a handle that steps `rows` lanes per call on at most `threads` threads (1 ..
+ * LNRNN_MOST_THREADS), or to NULL after an error. With overrun "batch", rows must be the number of lanes. */
 lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrnn_handle **handle,
                                  char message[LNRNN_MESSAGE]);
 /* Frees h, which no thread may be using. h may be NULL. */
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice; NULL: lanes 0 .. rows - 1.
- * y may overlap x. With overrun "batch", lanes must be NULL. On one thread there is no allocation, lock or system call. */
+/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
+ * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there
+ * is no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
-/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, P) of each handle. Computes one step
- * of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error no lane has
- * changed. Then *refused, unless `refused` is NULL, is the number of the handle that caused the error. */
+/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, P) of each handle. Computes
+ * one step of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error
+ * no lane has changed. Then *refused, unless `refused` is NULL, is the number of the handle that caused the
+ * error. */
 lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
                             size_t *refused);
-/* lanes (n): the numbers of the lanes that get zero states and step 0, none twice; NULL: lanes 0 .. n - 1. With
- * overrun "batch", n must be the number of lanes. */
+/* lanes (n): the numbers of the lanes that get zero states and step 0, none twice; NULL: lanes 0 .. n - 1.
+ * With overrun "batch", n must be the number of lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);
 
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
-/* lnrnn.h for extension modules of Python, and for programs that embed Python, in C and C++. In Cython, `cimport
- * lnrnn` is the same. lnrnn.get_include() returns the folder of this header. Link with nothing.
+/* lnrnn.h for extension modules of Python, and for programs that embed Python, in C and C++. In Cython,
+ * `cimport lnrnn` is the same. lnrnn.get_include() returns the folder of this header. Link with nothing.
  *
  *     #include <lnrnn_api.h>                // includes Python.h and lnrnn.h
  *     if (lnrnn_import())                   // once in a module or program, as in its PyInit_
@@ -9,15 +9,16 @@
  *     lnrnn_handle_step(h, lanes, x, y);    // needs no interpreter's lock
  *     lnrnn_handle_free(h);
  *
- * All functions of lnrnn.h can be called by their names, but only after lnrnn_import has returned 0. Each name is a
- * macro for a pointer in a table. The module lnrnn._core exports the table as the capsule LNRNN_API_CAPSULE.
+ * All functions of lnrnn.h can be called by their names, but only after lnrnn_import has returned 0. Each
+ * name is a macro for a pointer in a table. The module lnrnn._core exports the table as the capsule
+ * LNRNN_API_CAPSULE.
  *
- * Hold the interpreter's lock (the GIL) to call lnrnn_import and lnrnn_handle_open. All other functions can be
- * called without it. lnrnn_handle_free takes the lock itself, for a handle of lnrnn_handle_open.
+ * Hold the interpreter's lock (the GIL) to call lnrnn_import and lnrnn_handle_open. All other functions can
+ * be called without it. lnrnn_handle_free takes the lock itself, for a handle of lnrnn_handle_open.
  *
- * Versions: a module compiled with major m and minor n needs an lnrnn with major m and minor n or more. Otherwise
- * lnrnn_import raises ImportError, whose message has both versions. Within a major version functions are only added
- * at the end of the table, and no function, struct or constant changes.
+ * Versions: a module compiled with major m and minor n needs an lnrnn with major m and minor n or more.
+ * Otherwise lnrnn_import raises ImportError, whose message has both versions. Within a major version
+ * functions are only added at the end of the table, and no function, struct or constant changes.
  *
  * Compilers: gcc and clang, for C99 or C++11 and later. The header needs __typeof__ and __attribute__. */
 #ifndef LNRNN_API_H
@@ -34,10 +35,11 @@
 extern "C" {
 #endif
 
-/* stream: an object of Python, the result of rnn.stream(lanes). Returns a new handle, as lnrnn_handle_create does, or NULL with a
- * TypeError, ValueError or MemoryError. The handle steps the lanes of the Python object, and keeps the lanes and the weights alive.
- * lnrnn_handle_stream(handle) and its network belong to Python: do not release them, nor use them after lnrnn_handle_free. If
- * lnrnn_handle_create returned more handles for this lnrnn_stream, free those first. */
+/* stream: an object of Python, the result of rnn.stream(lanes). Returns a new handle, as lnrnn_handle_create
+ * does, or NULL with a TypeError, ValueError or MemoryError. The handle steps the lanes of the Python object,
+ * and keeps the lanes and the weights alive. lnrnn_handle_stream(handle) and its network belong to Python: do
+ * not release them, nor use them after lnrnn_handle_free. If lnrnn_handle_create returned more handles for
+ * this lnrnn_stream, free those first. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
 /* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new function comes
@@ -119,12 +121,13 @@ typedef struct {
 
 #ifndef LNRNN_CORE /* lnrnn._core defines the functions itself */
 
-/* All translation units of a module or program share this pointer, because the linker merges weak definitions. So one
- * call of lnrnn_import suffices. The pointer is hidden, so other modules have their own. */
+/* All translation units of a module or program share this pointer, because the linker merges weak
+ * definitions. So one call of lnrnn_import suffices. The pointer is hidden, so other modules have their
+ * own. */
 __attribute__((weak, visibility("hidden"))) const lnrnn_api *lnrnn_api_table;
 
-/* Imports lnrnn and its table. Returns 0, or -1 with a Python exception. Call lnrnn_import before any other function
- * of this header, with the interpreter's lock. Further calls do no harm. */
+/* Imports lnrnn and its table. Returns 0, or -1 with a Python exception. Call lnrnn_import before any other
+ * function of this header, with the interpreter's lock. Further calls do no harm. */
 static inline int lnrnn_import(void)
 {
     const lnrnn_api *const found = (const lnrnn_api *)PyCapsule_Import(LNRNN_API_CAPSULE, 0);

@@ -1,9 +1,10 @@
 # cython: language_level=3, auto_pickle=False
 """Calls C with pointers to the memory of arrays. Python checks the arguments; C computes and cannot fail.
 
-Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments they return None, and
-Python converts the arguments or raises an error. All functions assert that Python has checked the arrays ("broken promise").
-Objects that threads share change in critical sections, for Pythons without the interpreter's lock."""
+Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments
+they return None, and Python converts the arguments or raises an error. All functions assert that Python has
+checked the arrays ("broken promise"). Objects that threads share change in critical sections, for Pythons
+without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
 from cpython.dict cimport PyDict_GetItemWithError
@@ -38,7 +39,8 @@ if strcmp(lnrnn_version(), LNRNN_VERSION):
 cnp.import_array()
 
 
-# --- the machine ---------------------------------------------------------------------------------------------
+# --- the machine
+# ---------------------------------------------------------------------------------------------
 
 cdef list decoded(const char **names, size_t n):
     return [names[k].decode() for k in range(n)]
@@ -93,8 +95,10 @@ def cpu_info():
     }
 
 
-# --- threads -------------------------------------------------------------------------------------------------
-# runtime/thread_policy.h decides how many threads a call uses. Only Python knows the number that lnrnn.num_threads sets.
+# --- threads
+# -------------------------------------------------------------------------------------------------
+# runtime/thread_policy.h decides how many threads a call uses. Only Python knows the number that
+# lnrnn.num_threads sets.
 
 own_num_threads = ContextVar("lnrnn.num_threads", default=0)  # lnrnn.num_threads sets it
 
@@ -105,7 +109,8 @@ cdef int allowed_threads() except -1:
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """Returns `threads`, or if that is 0, the largest number of threads for a call of recurrent layers: 1 for little work."""
+    """Returns `threads`, or if that is 0, the largest number of threads for a call of recurrent layers: 1 for
+    little work."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 
@@ -141,7 +146,8 @@ cdef int warn_once(void *_) except -1:
 
 
 cdef void note_shortage(int wanted, int given) noexcept nogil:
-    """Notes a shortage. Python warns as soon as it runs again. C calls this function without the interpreter's lock."""
+    """Notes a shortage. Python warns as soon as it runs again. C calls this function without the
+    interpreter's lock."""
     global threads_wanted, threads_given
     if not warned:
         threads_wanted, threads_given = wanted, given
@@ -151,7 +157,8 @@ cdef void note_shortage(int wanted, int given) noexcept nogil:
 lnrnn_on_shortage(note_shortage)
 
 
-# --- pointers ------------------------------------------------------------------------------------------------
+# --- pointers
+# ------------------------------------------------------------------------------------------------
 
 cdef void *pointer(object array, int kind, size_t size, bint writable) except? NULL:
     """Returns a pointer to the data of a C-contiguous array of `size` elements, or NULL for None."""
@@ -186,8 +193,8 @@ cdef Py_ssize_t axis(object array, int k) except -1:
 
 cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint writable, float **data,
                  ptrdiff_t *s0, ptrdiff_t *s1) except -1:
-    """array: float32 (n0, n1, n2), the last axis contiguous. Sets *data to its data, and *s0 and *s1 to its first two strides,
-    in elements. NumPy lets an axis of length 1 have any stride, which is not used."""
+    """array: float32 (n0, n1, n2), the last axis contiguous. Sets *data to its data, and *s0 and *s1 to its
+    first two strides, in elements. NumPy lets an axis of length 1 have any stride, which is not used."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(a)
     cdef cnp.npy_intp *step = cnp.PyArray_STRIDES(a)

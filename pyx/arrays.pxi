@@ -25,7 +25,8 @@ cdef inline bint disjoint(object a, object b) noexcept:
 
 
 cdef inline bint writable(object out, object x) noexcept:
-    """Returns True if `out` is writeable, has the type and shape of x, and is x itself or shares no byte with x."""
+    """Returns True if `out` is writeable, has the type and shape of x, and is x itself or shares no byte with
+    x."""
     return (like(out, x) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)
             and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or disjoint(out, x)))
 
@@ -39,7 +40,8 @@ cdef inline object read_only(object array):
     return array
 
 
-# Between release_gil and acquire_gil other Python threads can run, if `release` is set. Do not touch Python objects there.
+# Between release_gil and acquire_gil other Python threads can run, if `release` is set. Do not touch Python
+# objects there.
 
 cdef inline PyThreadState *release_gil(bint release) noexcept:
     return PyEval_SaveThread() if release else NULL
@@ -51,7 +53,8 @@ cdef inline void acquire_gil(PyThreadState *state) noexcept:
 
 
 def same_bytes(a, b):
-    """Returns True if two C-contiguous arrays of equal size have the same bytes. NaN equals itself; 0 is not -0."""
+    """Returns True if two C-contiguous arrays of equal size have the same bytes. NaN equals itself; 0 is not
+    -0."""
     cdef const char *p = cnp.PyArray_BYTES(<cnp.ndarray?>a)
     cdef const char *q = cnp.PyArray_BYTES(<cnp.ndarray?>b)
     cdef size_t n = cnp.PyArray_NBYTES(<cnp.ndarray>a)

@@ -19,11 +19,11 @@ cdef class FileMemory:
 
 
 def read_model(path):
-    """Returns (configuration, numbers, arrays) of the network in a file. Raises FileNotFoundError, MemoryError or ValueError,
-    with the path.
+    """Returns (configuration, numbers, arrays) of the network in a file. Raises FileNotFoundError,
+    MemoryError or ValueError, with the path.
 
-    configuration: JSON, which C has checked. numbers: eps, momentum, two rates of zoneout, and dropout, as C has read them.
-    arrays: a dict by name, of read-only views of one block of memory."""
+    configuration: JSON, which C has checked. numbers: eps, momentum, two rates of zoneout, and dropout, as C
+    has read them. arrays: a dict by name, of read-only views of one block of memory."""
     cdef FileMemory memory = FileMemory()
     cdef int status = LNRNN_NO_FILE
     cdef char message[LNRNN_MESSAGE]

@@ -1,4 +1,5 @@
-# Calls of torch modules that lnrnn computes. These functions decide in one call from Python how a call is computed.
+# Calls of torch modules that lnrnn computes. These functions decide in one call from Python how a call is
+# computed.
 
 # The arguments of a step after x.
 cdef enum:
@@ -27,7 +28,8 @@ cdef bint is_small(x, tuple small, dict parameters) except *:
 
 
 def quick_call(module, x, state):
-    """Returns the result of a call of an accelerated module if torch computes it because it is small, or if the kept weights serve it.
+    """Returns the result of a call of an accelerated module if torch computes it because it is small, or if
+    the kept weights serve it.
 
     Returns None for other calls. `_small` of the module: that of `is_small`."""
     cdef dict own = PyObject_GenericGetDict(module, NULL)
@@ -44,7 +46,8 @@ def quick_call(module, x, state):
 
 
 def quick_step(forward, tuple arguments):
-    """Returns the result of a step of a custom cell by its own forward if it needs gradients, else by the kept weights.
+    """Returns the result of a step of a custom cell by its own forward if it needs gradients, else by the
+    kept weights.
 
     Returns None for other calls. forward: the Forward that replaces the cell's."""
     cdef dict own = PyObject_GenericGetDict(forward, NULL)
@@ -78,7 +81,8 @@ def quick_step(forward, tuple arguments):
 
 
 def same_objects(list attributes, list names, list sizes, list items, list tensors):
-    """Returns whether all values in lists of lnrnn.torch's Settings are the same objects, and tensors have the same versions.
+    """Returns whether all values in lists of lnrnn.torch's Settings are the same objects, and tensors have
+    the same versions.
 
     If not, values may still be equal."""
     cdef tuple entry

@@ -18,7 +18,8 @@ cdef int check(int status, const char *message) except -1:
 
 
 cdef inline bint fits(object array, int kind, int ndim, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2) noexcept:
-    """Returns True for an ordinary array of this type whose axes have these lengths; -1 permits any length."""
+    """Returns True for an ordinary array of this type whose axes have these lengths; -1 permits any
+    length."""
     cdef cnp.npy_intp *n
     if not plain(array, kind) or cnp.PyArray_NDIM(<cnp.ndarray>array) != ndim:
         return False
@@ -42,8 +43,8 @@ cdef class Description:
         check(lnrnn_description_read(text, len(text), &self.d, message), message)
 
     def arrays(self):
-        """Returns (name, shape, use, site) of each array, in the order of C. use: one of USES; site: the number of the array's
-        site, or -1."""
+        """Returns (name, shape, use, site) of each array, in the order of C. use: one of USES; site: the
+        number of the array's site, or -1."""
         cdef int roles[LNRNN_ROLES]
         cdef char name[LNRNN_ARRAY_NAME]
         cdef lnrnn_array array
@@ -59,7 +60,8 @@ cdef class Description:
 
     @property
     def tape_width(self):
-        """Returns the number of floats in the tape for one step of one sequence, in one layer and direction."""
+        """Returns the number of floats in the tape for one step of one sequence, in one layer and
+        direction."""
         return lnrnn_description_tape_width(&self.d)
 
 
@@ -122,7 +124,8 @@ cdef class Call:
 
 @cython.final
 cdef class Network:
-    """A network with its arrays. state: parameters and statistics by name, which are kept and must not change."""
+    """A network with its arrays. state: parameters and statistics by name, which are kept and must not
+    change."""
 
     cdef lnrnn_description d
     cdef lnrnn_array *arrays
@@ -212,20 +215,23 @@ cdef class Network:
     # --- plain arrays ---
 
     cpdef object call(self, x, h0, lengths, int threads):
-        """x (T, B, D), or (B, T, D) with batch_first. Returns y, and h or (h, c), as Network.__call__. threads 0: the default.
+        """x (T, B, D), or (B, T, D) with batch_first. Returns y, and h or (h, c), as Network.__call__.
+        threads 0: the default.
 
-        Returns None for more than MANY sequences, or FEW with lengths. Also for arguments that are not ordinary arrays of the right types and shapes, and
-        for invalid lengths. The caller then converts the arguments, or raises the error."""
+        Returns None for more than MANY sequences, or FEW with lengths. Also for arguments that are not
+        ordinary arrays of the right types and shapes, and for invalid lengths. The caller then converts the
+        arguments, or raises the error."""
         cdef Call call = self.take()
         found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None
         self.give(call)
         return found
 
     def train(self, x, h0, lengths):
-        """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts of the tape; or None.
+        """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts
+        of the tape; or None.
 
-        The parts are new read-only arrays: initial states (lines, B, H); x; the table of rows (B, 6); outputs of layers; tapes of
-        lines."""
+        The parts are new read-only arrays: initial states (lines, B, H); x; the table of rows (B, 6); outputs
+        of layers; tapes of lines."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
         cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions
@@ -262,7 +268,8 @@ cdef class Network:
         return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
-        """Sets the arrays of the call. Returns False if an array is not ordinary, or for too many sequences."""
+        """Sets the arrays of the call. Returns False if an array is not ordinary, or for too many
+        sequences."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef Py_ssize_t lines = n.layers * n.directions, T, B
@@ -285,8 +292,8 @@ cdef class Network:
         return self.starts(call, T, B, <float *>data(x), <float *>data(h), <float *>data(cell), lengths)
 
     cdef bint starts(self, Call call, Py_ssize_t T, Py_ssize_t B, const float *x, const float *h, const float *cell, lengths) except *:
-        """Sets the memory of the call's x, of h0 and c0, which may be NULL, and ordinary lengths (B,) or None. Returns False for
-        too many sequences or steps, and for invalid lengths."""
+        """Sets the memory of the call's x, of h0 and c0, which may be NULL, and ordinary lengths (B,) or
+        None. Returns False for too many sequences or steps, and for invalid lengths."""
         cdef lnrnn_network_call *c = &call.c
         if T < 1 or B < 1 or B > (FEW if lengths is not None else MANY) or T > c.network.refused_from:
             return False
@@ -325,12 +332,12 @@ cdef class Network:
     # --- arrays that Python has checked ---
 
     def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0, Py_ssize_t line=-1):
-        """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as h0 and c0.
-        A line is a layer in one direction; only an LSTM and an SLSTM have c0 and cn.
+        """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as
+        h0 and c0. A line is a layer in one direction; only an LSTM and an SLSTM have c0 and cn.
 
-        rows (R, 6): an lnrnn_row each, longest first; no other thread can change them. training: None, or the arrays that
-        lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set for all calls. line: the only
-        line to compute; -1: all."""
+        rows (R, 6): an lnrnn_row each, longest first; no other thread can change them. training: None, or the
+        arrays that lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set
+        for all calls. line: the only line to compute; -1: all."""
         cdef Call call = self.take(line)
         self.fill(call, x, y, h0, hn, c0, cn, rows, training, True)
         call.run(threads or allowed_threads())
@@ -369,9 +376,9 @@ cdef class Network:
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
                  list grads, bint add=False, int threads=0, Py_ssize_t line=-1):
-        """Writes gx (unless None), gh0, gc0 and grads, the gradients of a call of `forward`, whose arguments it reads. grads:
-        arrays for the gradients of each line's parameters, in the order of Description.arrays. With `add` the gradients are added
-        to grads."""
+        """Writes gx (unless None), gh0, gc0 and grads, the gradients of a call of `forward`, whose arguments
+        it reads. grads: arrays for the gradients of each line's parameters, in the order of
+        Description.arrays. With `add` the gradients are added to grads."""
         cdef Call call = self.take(line)
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
@@ -410,8 +417,8 @@ cdef class Network:
 
 
 def call_network(self, *arguments, **named):
-    """The `__call__` of networks, whose __wrapped__ is a function of Python. That takes a third of the time of a small call, so it only
-    gets arguments that Network.call refuses, and keywords."""
+    """The `__call__` of networks, whose __wrapped__ is a function of Python. That takes a third of the time
+    of a small call, so it only gets arguments that Network.call refuses, and keywords."""
     compiled = self._snapshot._compiled
     if (not named and 1 <= len(arguments) <= 2 and type(compiled) is Network
             and (<Network>compiled).d.cell != LNRNN_SLSTM):

@@ -1,5 +1,5 @@
-# The norms and the elementwise functions. A function accepts only ordinary arrays. For other arguments it returns None:
-# lnrnn/norm/functional.py then converts them or raises an error.
+# The norms and the elementwise functions. A function accepts only ordinary arrays. For other arguments it
+# returns None: lnrnn/norm/functional.py then converts them or raises an error.
 
 Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
 
@@ -27,8 +27,8 @@ cdef inline int computed_type(cnp.ndarray x) noexcept:
 
 
 cdef inline object widened(object parameter, object x):
-    """Converts a parameter of x's 16-bit type to float32. Call it before checks, because other threads may change arrays
-    during the conversion."""
+    """Converts a parameter of x's 16-bit type to float32. Call it before checks, because other threads may
+    change arrays during the conversion."""
     if (parameter is None or not ordinary(x) or cnp.PyArray_ITEMSIZE(<cnp.ndarray>x) != 2
             or not plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x))):
         return parameter
@@ -36,7 +36,8 @@ cdef inline object widened(object parameter, object x):
 
 
 cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
-    """Returns True for None, and for an ordinary array of type `kind` with the shape of `axes` axes of x from `first` on."""
+    """Returns True for None, and for an ordinary array of type `kind` with the shape of `axes` axes of x from
+    `first` on."""
     cdef int k
     if parameter is None:
         return True
@@ -58,13 +59,15 @@ cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
 
 
 cdef inline int threads_of(size_t elements) except -1:
-    """Returns the largest number of threads, or 0 for few elements. 0 means one thread, which keeps the interpreter's lock."""
+    """Returns the largest number of threads, or 0 for few elements. 0 means one thread, which keeps the
+    interpreter's lock."""
     return allowed_threads() if elements >= LNRNN_RELEASE_LOCK_ELEMENTS else 0
 
 
 cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
-    """Returns False unless all arrays are ordinary, x is not empty, gy has x's type and shape, and `out` is None or writable for x.
-    Else sets b, without statistics and memory. x is (N, C, L), where C is `axes` axes of x from `first` on; gain, bias (C)."""
+    """Returns False unless all arrays are ordinary, x is not empty, gy has x's type and shape, and `out` is
+    None or writable for x. Else sets b, without statistics and memory. x is (N, C, L), where C is `axes` axes
+    of x from `first` on; gain, bias (C)."""
     cdef int kind = computed_type(x)
     if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
             or not (gy is x or like(gy, x))):
@@ -79,8 +82,8 @@ cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain,
 
 
 cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
-    """Checks the arguments of layer norm and sets b, as `takes` does. shape: an int or a tuple of ints, the sizes of the last
-    axes of x."""
+    """Checks the arguments of layer norm and sets b, as `takes` does. shape: an int or a tuple of ints, the
+    sizes of the last axes of x."""
     cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
     cdef int overflow
     if not ordinary(x) or not 0 < axes <= cnp.PyArray_NDIM(<cnp.ndarray>x):
@@ -98,8 +101,8 @@ cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
 
 
 cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
-    """Checks the arguments of batch norm and sets b, as `takes` does. Inference needs mean and var; training needs several
-    values per channel."""
+    """Checks the arguments of batch norm and sets b, as `takes` does. Inference needs mean and var; training
+    needs several values per channel."""
     if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
             or not is_statistic(mean, x) or not is_statistic(var, x) or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
         return False
@@ -117,8 +120,8 @@ cdef enum:
 
 
 cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:
-    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns memory for (2, C)
-    sums."""
+    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns memory
+    for (2, C) sums."""
     cdef size_t n = 4 * b.C + work
     b.mean = few if n <= FEW_DOUBLES else <double *>malloc(n * sizeof(double))
     if b.mean == NULL:
@@ -133,8 +136,8 @@ cdef inline void release(lnrnn_batch *b, double *few) noexcept:
 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
-    """Returns y, or None for arguments that it does not accept. Not centred: RMS norm, whose eps may be None: the machine
-    epsilon."""
+    """Returns y, or None for arguments that it does not accept. Not centred: RMS norm, whose eps may be None:
+    the machine epsilon."""
     cdef lnrnn_batch b
     gain, bias = widened(gain, x), widened(bias, x)
     if eps is None and not centred and ordinary(x):
@@ -150,7 +153,8 @@ def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
 
 
 def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
-    """Returns y, or None for arguments that it does not accept. Training updates mean and var, unless they are None."""
+    """Returns y, or None for arguments that it does not accept. Training updates mean and var, unless they
+    are None."""
     cdef lnrnn_batch b
     cdef lnrnn_running r
     if type(momentum) is not float or not 0 <= momentum <= 1:
@@ -177,7 +181,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
 
 
 cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
-    """Computes the gradients of layer norm if r is NULL, else of batch norm. Returns gx, and the arguments ggain, gbias."""
+    """Computes the gradients of layer norm if r is NULL, else of batch norm. Returns gx, and the arguments
+    ggain, gbias."""
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)
@@ -207,7 +212,8 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
 
 
 def batch_norm_backward(gy, x, mean, var, gain, training, eps):
-    """Returns (gx, ggain or None, gbias), or None for arguments that it does not accept. Reads mean and var unless training."""
+    """Returns (gx, ggain or None, gbias), or None for arguments that it does not accept. Reads mean and var
+    unless training."""
     cdef lnrnn_batch b
     cdef lnrnn_running r
     gain = widened(gain, x)
@@ -220,7 +226,8 @@ def batch_norm_backward(gy, x, mean, var, gain, training, eps):
 
 
 def map_f32(int function, x, out):
-    """Returns y, or None for arguments that it does not accept. function: a member of Function, or its value."""
+    """Returns y, or None for arguments that it does not accept. function: a member of Function, or its
+    value."""
     if not plain(x, cnp.NPY_FLOAT32) or not (out is None or writable(out, x)):
         return None
     y = empty_like(x) if out is None else out

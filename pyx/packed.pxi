@@ -1,11 +1,12 @@
-# Sequences in the order of torch's PackedSequence: the rows of all sequences at step 0, then at step 1, and so on, long sequences first.
+# Sequences in the order of torch's PackedSequence: the rows of all sequences at step 0, then at step 1, and
+# so on, long sequences first.
 
 def packed_rows(sizes, order, back, Py_ssize_t rows):
-    """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of the state of each sequence, and back
-    (B,) int64, its inverse; both None: its own.
+    """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of the state of
+    each sequence, and back (B,) int64, its inverse; both None: its own.
 
-    Returns the table of lnrnn/rnn/rows.py, for sequences one after another as in `ragged`. Returns None if sizes rise, or have
-    another sum than `rows`, or if order is no permutation with this inverse."""
+    Returns the table of lnrnn/rnn/rows.py, for sequences one after another as in `ragged`. Returns None if
+    sizes rise, or have another sum than `rows`, or if order is no permutation with this inverse."""
     cdef Py_ssize_t T, B, t, i, first = 0
     cdef const int64_t *n
     cdef const int64_t *state = NULL
@@ -43,7 +44,8 @@ def packed_rows(sizes, order, back, Py_ssize_t rows):
 
 
 def by_sequence(array, table):
-    """array (N, width) float32 in the order of steps. Returns a new array in the order of sequences. table: of `packed_rows`."""
+    """array (N, width) float32 in the order of steps. Returns a new array in the order of sequences. table:
+    of `packed_rows`."""
     return reordered(array, table, True)
 
 

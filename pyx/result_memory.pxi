@@ -1,5 +1,5 @@
-# Allocates results. A memory handler (NEP 49) allocates large arrays in blocks of result_memory.h. Each array remembers its
-# handler, so NumPy frees its memory correctly.
+# Allocates results. A memory handler (NEP 49) allocates large arrays in blocks of result_memory.h. Each array
+# remembers its handler, so NumPy frees its memory correctly.
 
 from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
 
@@ -7,7 +7,8 @@ cdef extern from *:
     """
     #include "runtime/result_memory.h"
     static PyDataMem_Handler lnrnn_result_handler = {
-        "lnrnn", 1, {NULL, lnrnn_result_malloc, lnrnn_result_calloc, lnrnn_result_realloc, lnrnn_result_free}};
+        "lnrnn", 1, {NULL, lnrnn_result_malloc, lnrnn_result_calloc, lnrnn_result_realloc,
+        lnrnn_result_free}};
     """
     enum: LNRNN_RESULT_FROM
     ctypedef struct PyDataMem_Handler:
@@ -26,7 +27,8 @@ cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
     """Returns an uninitialised C-contiguous array of these axes and this type, of `bytes` bytes."""
     if bytes < LNRNN_RESULT_FROM:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
-    # A context sets the handler, because leaving it needs no memory, unlike a reset. Copy it, because only one thread can enter it.
+    # A context sets the handler, because leaving it needs no memory, unlike a reset. Copy it, because only
+    # one thread can enter it.
     context = PyContext_Copy(handler_context)
     PyContext_Enter(context)
     try:
@@ -42,7 +44,8 @@ cpdef empty_like(x):
 
 
 cpdef copied(x):
-    """Returns a copy of x in C order. Large copies use memory of earlier results, whose pages need no clearing."""
+    """Returns a copy of x in C order. Large copies use memory of earlier results, whose pages need no
+    clearing."""
     found = empty_like(x)
     cnp.PyArray_CopyInto(<cnp.ndarray>found, <cnp.ndarray>x)
     return found

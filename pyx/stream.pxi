@@ -4,8 +4,8 @@ LAST_STEP = LNRNN_LAST_STEP
 
 
 cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t n1) noexcept:
-    """Returns True for a float32 NumPy array of no subclass, in the machine's byte order, with shape (n0, n1), or (n1,) if n0 is
-    1."""
+    """Returns True for a float32 NumPy array of no subclass, in the machine's byte order, with shape (n0,
+    n1), or (n1,) if n0 is 1."""
     return (cnp.PyArray_CheckExact(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == cnp.NPY_FLOAT32
             and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) and cnp.PyArray_NDIM(<cnp.ndarray>array) == ndim
             and cnp.PyArray_DIMS(<cnp.ndarray>array)[0] == (n0 if ndim == 2 else n1)
@@ -16,8 +16,8 @@ cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t
 cdef class Lanes:
     """Holds the states and step counts of a stream's lanes, and computes steps of some lanes.
 
-    states: arrays float32, h (layers, lanes, P) and, if there is one, c (layers, lanes, C); steps (lanes,) int64. Threads
-    that step different lanes write no common memory."""
+    states: arrays float32, h (layers, lanes, P) and, if there is one, c (layers, lanes, C); steps (lanes,)
+    int64. Threads that step different lanes write no common memory."""
 
     cdef readonly list states
     cdef readonly object steps
@@ -26,12 +26,14 @@ cdef class Lanes:
     cdef lnrnn_handle_fields *idle  # the list of unused handles, linked by `next`
 
     def __init__(self, Network network, Py_ssize_t lanes, Py_ssize_t rows, zeros=np.zeros):
-        """rows: the number of lanes of the first call, for which memory is prepared. zeros(shape, dtype): allocates the arrays."""
+        """rows: the number of lanes of the first call, for which memory is prepared. zeros(shape, dtype):
+        allocates the arrays."""
         cdef lnrnn_network_fields *packed = network.pack()
         self.network = network
         lnrnn_stream_of(&self.stream, packed, lanes)
         self.stream.references = 1 << 30  # lnrnn_stream_release must never free it
-        # No comprehension: if there is no memory for its list, Cython 3.3 drops the reference to a new element twice.
+        # No comprehension: if there is no memory for its list, Cython 3.3 drops the reference to a new
+        # element twice.
         self.states = []
         for width in (packed.h_width, packed.c_width)[:packed.states]:
             one = zeros((packed.layers, lanes, width), np.float32)
@@ -56,8 +58,8 @@ cdef class Lanes:
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
         cdef int status
-        # Use a critical section, because another thread may replace the network too, and release the network that this call
-        # reads.
+        # Use a critical section, because another thread may replace the network too, and release the network
+        # that this call reads.
         with cython.critical_section(self):
             network, self.stream.network = self.stream.network, network
             status = lnrnn_handle_create(<lnrnn_stream *>&self.stream, rows, threads, &found, message)
@@ -66,7 +68,8 @@ cdef class Lanes:
         return <lnrnn_handle_fields *>found
 
     cdef lnrnn_handle_fields *take(self, size_t rows, int threads) except NULL:
-        """Returns a handle that no other call uses. Memory for more rows is kept, because the next call may have more."""
+        """Returns a handle that no other call uses. Memory for more rows is kept, because the next call may
+        have more."""
         cdef lnrnn_handle_fields *h
         cdef size_t more = min(<size_t>self.stream.lanes, rows + rows // 4)
         with cython.critical_section(self):
@@ -91,12 +94,13 @@ cdef class Lanes:
         return 0
 
     cpdef object step(self, x, rows, out, resets, int threads):
-        """Computes one step. x (R, D), or (D,) for one lane. rows (R,) int64: the lanes, or None for all; resets (R,) or None.
-        Returns y (R, P), or (P,): out, which may be x, or a new array. threads 0: the number set for all calls.
+        """Computes one step. x (R, D), or (D,) for one lane. rows (R,) int64: the lanes, or None for all;
+        resets (R,) or None. Returns y (R, P), or (P,): out, which may be x, or a new array. threads 0: the
+        number set for all calls.
 
-        Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a step without
-        statistics. The caller then raises the error. No lane has changed then, nor after a MemoryError. No signal is handled
-        during the step."""
+        Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a
+        step without statistics. The caller then raises the error. No lane has changed then, nor after a
+        MemoryError. No signal is handled during the step."""
         cdef Py_ssize_t R = self.stream.lanes, D = self.stream.inputs, P = self.stream.h_width
         cdef double multiply_adds
         cdef PyThreadState *state
@@ -137,8 +141,9 @@ cdef class Lanes:
         return out
 
     def put(self, rows, list states, steps):
-        """Sets lanes `rows`, (R,) int64. states: arrays (layers, R, *) float32, or None for zeros; an empty list leaves the
-        states. steps: (R,) int64; None leaves the steps. After an error no lane has changed. No signal is handled meanwhile."""
+        """Sets lanes `rows`, (R,) int64. states: arrays (layers, R, *) float32, or None for zeros; an empty
+        list leaves the states. steps: (R,) int64; None leaves the steps. After an error no lane has changed.
+        No signal is handled meanwhile."""
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]
         if states and len(states) != len(self.states):
@@ -151,7 +156,8 @@ cdef class Lanes:
 
 
 cdef class StreamBase:
-    """The base of Stream. It has `__call__`, which as a function of Python would take a quarter of the time of a small step."""
+    """The base of Stream. It has `__call__`, which as a function of Python would take a quarter of the time
+    of a small step."""
 
     cdef public Lanes _lanes
 
@@ -165,11 +171,12 @@ cdef class StreamBase:
 
 
 def step_all(list steps, int threads):
-    """Computes one step of several streams. steps: (stream, x) for all lanes of a stream, or (lanes, x, rows) for some of a Lanes.
-    x (R, D), or (D,) for one lane. Returns [y, ...], new arrays (R, P) or (P,). threads: as in Lanes.step.
+    """Computes one step of several streams. steps: (stream, x) for all lanes of a stream, or (lanes, x, rows)
+    for some of a Lanes. x (R, D), or (D,) for one lane. Returns [y, ...], new arrays (R, P) or (P,). threads:
+    as in Lanes.step.
 
-    Returns None if Lanes.step would return None for an element, and if a stream is in two. No lane has changed then, nor after
-    a MemoryError. No signal is handled meanwhile.
+    Returns None if Lanes.step would return None for an element, and if a stream is in two. No lane has
+    changed then, nor after a MemoryError. No signal is handled meanwhile.
     """
     cdef Py_ssize_t n = len(steps), k, R, D, H
     cdef double multiply_adds = 0
@@ -223,11 +230,12 @@ def step_all(list steps, int threads):
         free(handles)
 
 
-# --- session pools -------------------------------------------------------------------------------------------
+# --- session pools
+# -------------------------------------------------------------------------------------------
 
 def lanes_of(list tables, ids):
-    """Returns the lanes of `ids`, a list or tuple, as (R,) int64, or None if an id has no lane. tables: 2**n dicts {id: lane}; the
-    hash decides which of them has an id."""
+    """Returns the lanes of `ids`, a list or tuple, as (R,) int64, or None if an id has no lane. tables: 2**n
+    dicts {id: lane}; the hash decides which of them has an id."""
     cdef Py_ssize_t k, last = len(tables) - 1
     cdef cnp.npy_intp dims[1]
     cdef PyObject *found

@@ -1,4 +1,5 @@
-# Calls with tensors of torch. The functions of torch come from Python, so the compiled module does not need torch.
+# Calls with tensors of torch. The functions of torch come from Python, so the compiled module does not need
+# torch.
 
 cdef extern from *:
     """
@@ -52,10 +53,12 @@ cdef lnrnn_dl_functions *exchange = NULL  # if NULL, `look` reads attributes of 
 
 
 def use_torch(tensor, dtype, to_tensor, threads, tuple active, callback, dict forward_ad, exchange_api):
-    """Sets torch's Tensor, float32, from_numpy and get_num_threads, and functions that return a true value if a mode is active.
+    """Sets torch's Tensor, float32, from_numpy and get_num_threads, and functions that return a true value if
+    a mode is active.
 
-    The first of these is is_grad_enabled. callback: returns torch.compile's callback, or None if it is not active. forward_ad: the names
-    of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's functions, or another object."""
+    The first of these is is_grad_enabled. callback: returns torch.compile's callback, or None if it is not
+    active. forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's
+    functions, or another object."""
     global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange, compile_callback
     torch_tensor, float32, from_numpy, torch_threads, modes, compile_callback = tensor, dtype, to_tensor, threads, active, callback
     derivatives, exchange = forward_ad, NULL
@@ -102,7 +105,8 @@ cdef int look(Sight *s, t) except -1:
 def array_of(t):
     """Returns a tensor without gradients as an array that shares its memory, and has a reference to `t`.
 
-    t.numpy() does the same, but then the storage cannot be resized, as FSDP does between calls. Raises the errors of t.numpy()."""
+    t.numpy() does the same, but then the storage cannot be resized, as FSDP does between calls. Raises the
+    errors of t.numpy()."""
     cdef lnrnn_dl_tensor seen
     cdef cnp.npy_intp[AXES] dims, strides
     cdef int k, kind = -1
@@ -136,11 +140,11 @@ def same_memory(list arrays, list others):
 
 
 cdef class Seen:
-    """A record of tensors, or None with same_objects. arrays: the memory of each, of items of 4 or 8 bytes, to which the record has references; None if
-    changes do not matter.
+    """A record of tensors, or None with same_objects. arrays: the memory of each, of items of 4 or 8 bytes,
+    to which the record has references; None if changes do not matter.
 
-    same_objects: whether other tensor objects count as changed. The record then has references to the tensors. Raises RuntimeError
-    for a tensor without a version."""
+    same_objects: whether other tensor objects count as changed. The record then has references to the
+    tensors. Raises RuntimeError for a tensor without a version."""
 
     cdef tuple tensors
     cdef list arrays
@@ -192,7 +196,8 @@ cdef class Seen:
         free(self.values)
 
     def holds(self, list tensors):
-        """Returns whether tensors are those of the record and have not changed, as far as versions and samples show."""
+        """Returns whether tensors are those of the record and have not changed, as far as versions and
+        samples show."""
         cdef Py_ssize_t k
         cdef Sight now
         cdef Sight *then
@@ -227,10 +232,10 @@ cdef class Seen:
 cdef class Kept:
     """A network that a module of torch keeps between its calls. Copies and pickles of this object are None.
 
-    network: the text of functional.described. record: of the tensors with the weights, or None. served: the object that has the
-    packed weights. packed: its network, or None if `call` must not be used. pair: whether a state is (h, c). cell: 0 if calls have
-    sequences. If it is 1, a call is one step, with x (B, D) or (D,), and states (B, H) or (H,). If it is 2, x is (B, D) or (1, B, D),
-    and states are (B, H) or (1, B, H)."""
+    network: the text of functional.described. record: of the tensors with the weights, or None. served: the
+    object that has the packed weights. packed: its network, or None if `call` must not be used. pair: whether
+    a state is (h, c). cell: 0 if calls have sequences. If it is 1, a call is one step, with x (B, D) or (D,),
+    and states (B, H) or (H,). If it is 2, x is (B, D) or (1, B, D), and states are (B, H) or (1, B, H)."""
 
     cdef readonly str network
     cdef readonly object overrun, record, served
@@ -248,12 +253,14 @@ cdef class Kept:
     def call(self, str network, dict parameters, x, state):
         """Runs the network on tensors. Returns (y, h) or (y, (h, c)), of a cell h or (h, c).
 
-        Returns None if a mode of torch is active or the weights may have changed. It also does so for an argument that is no
-        contiguous float32 tensor on the CPU, of the right shape. The values of `parameters` are the tensors of `record`."""
+        Returns None if a mode of torch is active or the weights may have changed. It also does so for an
+        argument that is no contiguous float32 tensor on the CPU, of the right shape. The values of
+        `parameters` are the tensors of `record`."""
         return self.run(network, list(parameters.values()), x, state, -1)
 
     cdef object run(self, str network, list tensors, x, state, int axes):
-        """Does the work of `call`. tensors: the values of `parameters`. axes: bit n is set if x may have n axes."""
+        """Does the work of `call`. tensors: the values of `parameters`. axes: bit n is set if x may have n
+        axes."""
         cdef Network n = self.packed
         cdef Call call
         cdef Sight at, h, cell
@@ -287,7 +294,8 @@ cdef class Kept:
             n.give(call)
 
     cdef object computed(self, Call call, Sight *x, Sight *h, Sight *cell, int threads):
-        """Returns the result of `call` for memory of tensors. h: NULL for zeros; cell: the second state, if there are two."""
+        """Returns the result of `call` for memory of tensors. h: NULL for zeros; cell: the second state, if
+        there are two."""
         cdef Network n = self.packed
         cdef lnrnn_network_call *c = &call.c
         cdef cnp.npy_intp T = 1, B = 1
@@ -324,7 +332,8 @@ cdef class Kept:
 
 
 cdef object seen_input(Sight *s, t):
-    """Looks at a contiguous float32 tensor on the CPU, or at a copy. Returns that tensor, or None for others."""
+    """Looks at a contiguous float32 tensor on the CPU, or at a copy. Returns that tensor, or None for
+    others."""
     if type(t) is not torch_tensor:
         return None
     try:

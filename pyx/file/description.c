@@ -135,8 +135,8 @@ enum {
     OUTPUT = 8192
 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* The shapes, in this order: (G*H, D), (G*H, K), (P, H), (G*H), (H), (steps), (steps, G*H), (steps, H). There are D
- * inputs and G gates of H units. h has P values, K = P / num_heads for each head. */
+/* The shapes, in this order: (G*H, D), (G*H, K), (P, H), (G*H), (H), (steps), (steps, G*H), (steps, H). There
+ * are D inputs and G gates of H units. h has P values, K = P / num_heads for each head. */
 enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* The role of an array at a site (description.h). */

@@ -29,9 +29,9 @@ size_t lnrnn_description_parameters(const lnrnn_description *d);
 
 #pragma GCC visibility pop
 
-/* arrays (count), in any order. Sets *used, which the caller frees, to an array of pointers to the arrays, in the
- * description's order. Sets d->steps to the number of steps of the statistics. Fails if an array is missing, unknown
- * or given twice, or has another dtype or shape. Reads no data. */
+/* arrays (count), in any order. Sets *used, which the caller frees, to an array of pointers to the arrays, in
+ * the description's order. Sets d->steps to the number of steps of the statistics. Fails if an array is
+ * missing, unknown or given twice, or has another dtype or shape. Reads no data. */
 lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                 const lnrnn_array ***used, char *message);
 /* Fails for statistics that training cannot give: counts that increase over time or differ from those of

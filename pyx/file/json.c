@@ -38,7 +38,8 @@ static long hexadecimal(lnrnn_json *json)
     return strtol(digits, NULL, 16);
 }
 
-/* Reads an escape after its backslash. Returns the code point, or -1 for an error. A pair of surrogates is one code point. */
+/* Reads an escape after its backslash. Returns the code point, or -1 for an error. A pair of surrogates is
+ * one code point. */
 static long escape(lnrnn_json *json)
 {
     static const char letters[] = "\"\\/bfnrt", characters[] = "\"\\/\b\f\n\r\t";
@@ -58,7 +59,8 @@ static long escape(lnrnn_json *json)
     return low >= 0xDC00 && low <= 0xDFFF ? 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00) : -1;
 }
 
-/* Reads a character of UTF-8. Returns its code point, or -1 for a control character and for bytes that UTF-8 forbids. */
+/* Reads a character of UTF-8. Returns its code point, or -1 for a control character and for bytes that UTF-8
+ * forbids. */
 static long character(lnrnn_json *json)
 {
     static const long least[] = {0x20, 0x80, 0x800, 0x10000};
@@ -83,8 +85,8 @@ static char *put(char *out, long c)
     return out;
 }
 
-/* Reads a string after its opening quote. Returns the text, or NULL for an error. The text is decoded in place,
- * because no character is longer than its escape. */
+/* Reads a string after its opening quote. Returns the text, or NULL for an error. The text is decoded in
+ * place, because no character is longer than its escape. */
 static const char *string(lnrnn_json *json)
 {
     char *const text = json->at, *out = text;
@@ -119,8 +121,9 @@ static int digits(const char **at)
     return (int)n;
 }
 
-/* Reads a number. The locale decides the decimal point of strtod, so strtod gets the number without its point: 125e1 for
- * 1.25e3. strtod runs in the default floating-point state, because the thread's own state may round differently or trap. */
+/* Reads a number. The locale decides the decimal point of strtod, so strtod gets the number without its
+ * point: 125e1 for 1.25e3. strtod runs in the default floating-point state, because the thread's own state
+ * may round differently or trap. */
 static lnrnn_json_value number(lnrnn_json *json)
 {
     enum { MOST = 376 };

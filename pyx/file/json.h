@@ -1,7 +1,8 @@
 /* Reads JSON (RFC 8259) value by value, without allocation or recursion.
  *
- * The text must end with a NUL. Strings are decoded in place, so the text changes, and must live as long as its
- * strings are used. Strings are UTF-8 and end with a NUL; U+0000 within a string becomes the bytes C0 80. */
+ * The text must end with a NUL. Strings are decoded in place, so the text changes, and must live as long as
+ * its strings are used. Strings are UTF-8 and end with a NUL; U+0000 within a string becomes the bytes C0
+ * 80. */
 #ifndef LNRNN_FILE_JSON_H
 #define LNRNN_FILE_JSON_H
 
@@ -15,8 +16,8 @@ typedef struct {
     char *at, *end;    /* the next byte; the NUL at the end */
     const char *wrong; /* NULL, or the position of the first error */
     int open;          /* the number of lists and objects that have not ended */
-    /* The path of the last value, from depth 1 on. An entry of an object has its name. An item of a list has its
-     * number, "0" to "8", or "9" for all later items. "" ends the path. */
+    /* The path of the last value, from depth 1 on. An entry of an object has its name. An item of a list has
+     * its number, "0" to "8", or "9" for all later items. "" ends the path. */
     const char *name[LNRNN_JSON_DEPTH + 2];
     size_t index[LNRNN_JSON_DEPTH + 2]; /* the path as numbers of entries or items, counted from 1 */
     char close[LNRNN_JSON_DEPTH + 2];
@@ -32,7 +33,8 @@ typedef struct {
     const char *text; /* kind ": the decoded string; other kinds: the first byte of the value in the JSON */
 } lnrnn_json_value;
 
-/* Returns the next value. A list or object comes before its items. At the end, and after an error, the kind is 0. */
+/* Returns the next value. A list or object comes before its items. At the end, and after an error, the kind
+ * is 0. */
 lnrnn_json_value lnrnn_json_next(lnrnn_json *json);
 
 #endif

@@ -4,11 +4,13 @@
 
 #include "lnrnn.h"
 
-/* Writes the formatted text to the buffer `message`, unless that is NULL: as printable ASCII, truncated to fit. Returns status. */
+/* Writes the formatted text to the buffer `message`, unless that is NULL: as printable ASCII, truncated to
+ * fit. Returns status. */
 lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Unless `right`, writes to `message`, and returns LNRNN_INVALID from the function that contains the macro. */
+/* Unless `right`, writes to `message`, and returns LNRNN_INVALID from the function that contains the
+ * macro. */
 #define LNRNN_CHECK(right, ...)                                     \
     do {                                                            \
         if (!(right))                                               \

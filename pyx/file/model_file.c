@@ -19,7 +19,8 @@ typedef struct {
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits of an entry of ENTRIES. OPTIONAL: it may be missing. NULLABLE: it may be null. Other bits: the networks that may have it. */
+/* Bits of an entry of ENTRIES. OPTIONAL: it may be missing. NULLABLE: it may be null. Other bits: the
+ * networks that may have it. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -36,7 +37,8 @@ enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | 
 
 #define AT(member) offsetof(configuration, member)
 
-/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value for JSON's null. */
+/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value for
+ * JSON's null. */
 static const struct {
     const char *name;
     int type, of;
@@ -258,7 +260,8 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
-/* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why the tensor is invalid. */
+/* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why
+ * the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
@@ -277,7 +280,8 @@ static const char *check_tensor(tensor *t, size_t *end)
     return NULL;
 }
 
-/* Reads the header, sorts the tensors by place, and checks that the data fill the `bytes` bytes after the header. */
+/* Reads the header, sorts the tensors by place, and checks that the data fill the `bytes` bytes after the
+ * header. */
 static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char *message)
 {
     const char *const start = json->at, *wrong = NULL, *name = NULL;
@@ -336,7 +340,8 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
 static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Checks names, dtypes and shapes before it allocates, because a few bytes of a bad file can ask for any amount of memory. */
+/* Checks names, dtypes and shapes before it allocates, because a few bytes of a bad file can ask for any
+ * amount of memory. */
 static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *message)
 {
     size_t bytes = 64; /* so that arrays without elements have an address too */

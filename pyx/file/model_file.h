@@ -1,8 +1,8 @@
-/* Reads files that Python's lnrnn.save writes. Their format is safetensors: the length of the header in 8 bytes,
- * little-endian; the header, in JSON; the data of named arrays, little-endian.
+/* Reads files that Python's lnrnn.save writes. Their format is safetensors: the length of the header in 8
+ * bytes, little-endian; the header, in JSON; the data of named arrays, little-endian.
  *
- * The header is read and checked first. This takes at most 10 MB and three times the size of the file as memory.
- * The data are read only if names, dtypes and shapes are those of the network. */
+ * The header is read and checked first. This takes at most 10 MB and three times the size of the file as
+ * memory. The data are read only if names, dtypes and shapes are those of the network. */
 #ifndef LNRNN_FILE_MODEL_FILE_H
 #define LNRNN_FILE_MODEL_FILE_H
 
@@ -22,7 +22,8 @@ typedef struct {
     void *data;
 } lnrnn_model_file;
 
-/* text (length): a configuration, which is the JSON in the metadata of a file. Sets *d to the resolved description. */
+/* text (length): a configuration, which is the JSON in the metadata of a file. Sets *d to the resolved
+ * description. */
 lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message);
 /* Reads a whole file. After LNRNN_OK, call lnrnn_model_file_close when the arrays are no longer needed. */
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message);

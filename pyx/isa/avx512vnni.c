@@ -1,4 +1,5 @@
-/* The int8 product of the instruction set avx512vnni, compiled with -mavx512{f,bw,dq,vl,vnni}. Its other kernels are those of avx512. */
+/* The int8 product of the instruction set avx512vnni, compiled with -mavx512{f,bw,dq,vl,vnni}. Its other
+ * kernels are those of avx512. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512VNNI
 #define LNRNN_ISA_SUFFIX avx512vnni

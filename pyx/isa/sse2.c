@@ -1,5 +1,5 @@
-/* The kernels of the instruction set sse2, which every x86-64 CPU has. Few machines have no better set, so only its products, which
- * take most of the time, are compiled for speed. */
+/* The kernels of the instruction set sse2, which every x86-64 CPU has. Few machines have no better set, so
+ * only its products, which take most of the time, are compiled for speed. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_SSE2
 #define LNRNN_ISA_SUFFIX sse2

@@ -33,7 +33,8 @@ typedef struct {
     int reversed; /* begin with the values read last, which may be in the caches */
 } batch_job;
 
-/* Returns the number of samples per block. Each block has its own sums. To keep the sums few, there are at most 16 blocks, all large. */
+/* Returns the number of samples per block. Each block has its own sums. To keep the sums few, there are at
+ * most 16 blocks, all large. */
 static size_t samples_to_block(const lnrnn_batch *b)
 {
     size_t samples = lnrnn_ceil_div(b->N, 16);
@@ -124,7 +125,8 @@ static void batch_sums(batch_job *j, double *mean, double *var)
     const double count = (double)b->N * (double)b->L;
     j->samples = samples_to_block(b);
     j->blocks = lnrnn_ceil_div(b->N, j->samples);
-    /* If L is 1, strips are wide, so that reads are contiguous. Otherwise a strip and a block have at most LNRNN_TASK values. */
+    /* If L is 1, strips are wide, so that reads are contiguous. Otherwise a strip and a block have at most
+     * LNRNN_TASK values. */
     j->channels = b->L == 1 ? 2048 : LNRNN_TASK / (j->samples * b->L);
     const size_t least = lnrnn_ceil_div(1024, b->L);
     j->channels = j->channels < least ? least : j->channels;
@@ -181,9 +183,9 @@ static void batch_rows(batch_job *j)
 }
 
 /* Computes mean and var of the batch. Usually returns NULL. If squares of a channel exceed the range of the
- * arithmetic (norm.h), multiplies these channels by powers of two. Then writes the products to j->out, sets b->x to
- * j->out, and returns the powers (C). In this case mean and var are the statistics of j->out. This does not happen
- * with float16, whose squares are within the range of float. */
+ * arithmetic (norm.h), multiplies these channels by powers of two. Then writes the products to j->out, sets
+ * b->x to j->out, and returns the powers (C). In this case mean and var are the statistics of j->out. This
+ * does not happen with float16, whose squares are within the range of float. */
 static double *training_sums(batch_job *j, lnrnn_batch *b)
 {
     double *scales = work_row(b, SCALES);

@@ -24,7 +24,8 @@ static void forward_task(void *ctx, size_t index, int worker)
     j->kernels->layer_norm(&rows);
 }
 
-/* Returns the number of rows per task: a multiple of four, because the kernel computes four at a time, unless rows are very wide. */
+/* Returns the number of rows per task: a multiple of four, because the kernel computes four at a time, unless
+ * rows are very wide. */
 static size_t forward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n);
@@ -68,8 +69,8 @@ typedef struct {
     double *work; /* (tasks, 4, n): ggain and gbias of a task, and partial sums of the kernel */
 } backward_job;
 
-/* Returns the number of rows per task. Each task has its own sums. To keep the sums few, a task has at least 32 rows,
- * and there are at most about 64 tasks. */
+/* Returns the number of rows per task. Each task has its own sums. To keep the sums few, a task has at least
+ * 32 rows, and there are at most about 64 tasks. */
 static size_t backward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n), for_number = lnrnn_ceil_div(rows, 64);

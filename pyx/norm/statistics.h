@@ -9,8 +9,8 @@
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
-/* values (n) -> array (n), of floats, or doubles with is_double. If array is NULL, does nothing. add: rounds the
- * values to the array's type and adds them to the array. */
+/* values (n) -> array (n), of floats, or doubles with is_double. If array is NULL, does nothing. add: rounds
+ * the values to the array's type and adds them to the array. */
 void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_double, int add);
 
 /* Running statistics (C): arrays of floats or doubles, NULL only in training. */

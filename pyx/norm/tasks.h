@@ -1,4 +1,5 @@
-/* Divides norms and elementwise functions into tasks, which depend only on the shape, not on the number of threads. */
+/* Divides norms and elementwise functions into tasks, which depend only on the shape, not on the number of
+ * threads. */
 #ifndef LNRNN_TASKS_H
 #define LNRNN_TASKS_H
 
@@ -8,11 +9,12 @@
 #include "runtime/thread_policy.h"
 #include "runtime/threads.h"
 
-/* The number of elements per task. It is not in tuning.h, because the order of sums in the backward passes depends on
- * it. */
+/* The number of elements per task. It is not in tuning.h, because the order of sums in the backward passes
+ * depends on it. */
 enum { LNRNN_TASK = 1 << 14 };
 
-/* Returns 1 if y, of `bytes` bytes, should be written by non-temporal stores. Returns 0 if y is x, because x is in the caches. */
+/* Returns 1 if y, of `bytes` bytes, should be written by non-temporal stores. Returns 0 if y is x, because x
+ * is in the caches. */
 static inline int lnrnn_nontemporal(const void *x, const void *y, size_t bytes)
 {
     return x != y && bytes >= lnrnn_nontemporal_from(lnrnn_get_caches());

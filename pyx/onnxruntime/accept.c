@@ -39,8 +39,8 @@ int step_is_read_outside(const graph *g, const step *s)
     return 0;
 }
 
-/* Returns 1 if nodes of the step read all its inputs. They do not if the search went through an input that is computed from
- * another one: h0 may be a product with x. */
+/* Returns 1 if nodes of the step read all its inputs. They do not if the search went through an input that is
+ * computed from another one: h0 may be a product with x. */
 static int reads_inputs(const graph *g, const step *s)
 {
     for (int k = 0; k < VALUES; k++) {

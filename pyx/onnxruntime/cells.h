@@ -96,7 +96,8 @@ int constants_equal(const value *a, const value *b);
 /* Returns 1 if an axis is known to be the last one of a value. */
 int is_last_axis(int64_t axis, const value *v);
 
-/* --- sums.c: values as sums of products, as in lnrnn/onnx/cells/terms.py --------------------------------- */
+/* --- sums.c: values as sums of products, as in lnrnn/onnx/cells/terms.py
+ * --------------------------------- */
 
 enum { ATOM_VALUE, ATOM_PRODUCT, ATOM_NORM, ATOM_ONE, ATOM_SIGMOID, ATOM_TANH, ATOM_RELU, ATOM_HARD_SIGMOID };
 enum { MOST_TERMS = 16, MOST_FACTORS = 4, MOST_NESTED = 16, MOST_DEPTH = 40, MOST_NUMBERS = 65536 };
@@ -114,8 +115,8 @@ typedef struct {
     size_t row, rows, column, columns;
 } matrix;
 
-/* Equal atoms are one object. ATOM_ONE is the number 1 as a factor of a bias that a Gemm or LayerNormalization of
- * `value` adds. */
+/* Equal atoms are one object. ATOM_ONE is the number 1 as a factor of a bias that a Gemm or
+ * LayerNormalization of `value` adds. */
 struct atom {
     int kind;
     size_t number;       /* the order of atoms in products */
@@ -176,8 +177,8 @@ typedef struct {
     const term *terms;
 } equation;
 
-/* name: 0 .. 2 for the values x, h0, c0; FUNCTION_..; the matrix, CONSTANT_..; or the number of a norm. of: the equation
- * of the argument, or -1. gates: the number of gates that a norm spans, 0 for one. */
+/* name: 0 .. 2 for the values x, h0, c0; FUNCTION_..; the matrix, CONSTANT_..; or the number of a norm. of:
+ * the equation of the argument, or -1. gates: the number of gates that a norm spans, 0 for one. */
 enum { FACTOR_VALUE, FACTOR_FUNCTION, FACTOR_PRODUCT, FACTOR_NORM };
 enum { VALUE_X, VALUE_H0, VALUE_C0, VALUES };
 struct factor {
@@ -206,7 +207,8 @@ typedef struct pattern {
 
 /* --- match.c: one step of a cell ------------------------------------------------------------------------ */
 
-/* The part of a constant that belongs to a gate: a matrix with a factor for each row, or a list of vectors. */
+/* The part of a constant that belongs to a gate: a matrix with a factor for each row, or a list of
+ * vectors. */
 typedef struct part {
     matrix matrix;
     vector vector;
@@ -226,29 +228,33 @@ typedef struct step {
     size_t count;
 } step;
 
-/* Returns the step whose new h is this value, or NULL. No node outside of it reads other values of the step than `out`. */
+/* Returns the step whose new h is this value, or NULL. No node outside of it reads other values of the step
+ * than `out`. */
 step *step_match(graph *g, value *v, int with_rnn);
 const char *constant_name(int k);
 
-/* --- accept.c: the nodes of steps ------------------------------------------------------------------------- */
+/* --- accept.c: the nodes of steps
+ * ------------------------------------------------------------------------- */
 
 enum { MOST_STEP_NODES = 400 };
-/* Adds the nodes that compute v from the inputs of the step and constants, since the last change of g->searches. Returns 0 if
- * they read another value. */
+/* Adds the nodes that compute v from the inputs of the step and constants, since the last change of
+ * g->searches. Returns 0 if they read another value. */
 int step_collect(graph *g, step *s, value *v);
-/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. Also returns 1 if
- * the step computes its own x, h0 or c0. */
+/* Returns 1 if nodes outside of the step, or the graph, read values of the step other than its results. Also
+ * returns 1 if the step computes its own x, h0 or c0. */
 int step_is_read_outside(const graph *g, const step *s);
 
-/* --- loops.c: a Loop or Scan whose body is one step ------------------------------------------------------ */
+/* --- loops.c: a Loop or Scan whose body is one step
+ * ------------------------------------------------------ */
 
 enum { LOOP_KEPT = VALUES, LOOP_MASK, LOOP_STEPS, LOOP_GO, LOOP_INPUTS };
 
-/* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those of the outer
- * graph, or NULL. Step t reads x[step t + steps T + size X + constant] of the X steps of x, by the members of `index`. Where the
- * mask is false, the states stay, and y is LOOP_KEPT, or, if `repeats`, the y before, and first LOOP_KEPT. The number of
- * steps T is LOOP_STEPS, or `steps` if it is constant, or that of x. With LOOP_GO, it is 0 if that is false, else at
- * least 1. x (T, B, D) or, with x_axis 1, (B, T, D); y the same; the states (B, ..). */
+/* The nodes: the Loop or Scan, and those of a Loop that collect its outputs in a sequence. Values are those
+ * of the outer graph, or NULL. Step t reads x[step t + steps T + size X + constant] of the X steps of x, by
+ * the members of `index`. Where the mask is false, the states stay, and y is LOOP_KEPT, or, if `repeats`, the
+ * y before, and first LOOP_KEPT. The number of steps T is LOOP_STEPS, or `steps` if it is constant, or that
+ * of x. With LOOP_GO, it is 0 if that is false, else at least 1. x (T, B, D) or, with x_axis 1, (B, T, D); y
+ * the same; the states (B, ..). */
 typedef struct {
     const step *step;
     const char *left; /* why a node with a step is no loop */
@@ -262,22 +268,26 @@ typedef struct {
     const OrtValueInfo *in[LOOP_INPUTS], *y, *out[2];
 } loop;
 
-/* Reads a node of `g`. body: an empty graph, for the node's body. Returns 1, or 0 if no network replaces the node. */
+/* Reads a node of `g`. body: an empty graph, for the node's body. Returns 1, or 0 if no network replaces the
+ * node. */
 int loop_match(graph *g, node *n, graph *body, loop *l);
 /* Empty graphs. The result is NULL without memory. */
 graph *graph_create(void);
 void graph_free(graph *g);
 
-/* Exchanges x and h0 of an RNN or LSTM whose D is P: its equation does not tell them apart. Returns 0 for another step. */
+/* Exchanges x and h0 of an RNN or LSTM whose D is P: its equation does not tell them apart. Returns 0 for
+ * another step. */
 int step_exchange(step *s);
 
-/* --- first_step.c, chains.c: unrolled loops ---------------------------------------------------------------------------- */
+/* --- first_step.c, chains.c: unrolled loops
+ * ---------------------------------------------------------------------------- */
 
-/* Returns the step before s, which has states of 0, or NULL. Its inputs h0 and c0 are NULL. *rows: the number of sequences, or 1 if
- * it depends on x alone. Takes the step's nodes. */
+/* Returns the step before s, which has states of 0, or NULL. Its inputs h0 and c0 are NULL. *rows: the number
+ * of sequences, or 1 if it depends on x alone. Takes the step's nodes. */
 step *step_from_zeros(graph *g, const step *s, size_t *rows);
 
-/* Step t reads x[first + t * direction] of x (.., B, D), or, if x is NULL, a value of its own. y (T, B, P) or NULL.
+/* Step t reads x[first + t * direction] of x (.., B, D), or, if x is NULL, a value of its own. y (T, B, P) or
+ * NULL.
  * rows: B must be this number, if it is not 1. */
 typedef struct {
     step **steps; /* (count); the states of the first one are 0 if its h0 is NULL */
@@ -290,14 +300,16 @@ typedef struct {
 /* Sets chains, which has room for `count`, and marks their nodes. Returns their number. */
 size_t chains_find(graph *g, step *const *steps, size_t count, chain *chains);
 
-/* --- step_network.c: the networks of steps --------------------------------------------------------------------- */
+/* --- step_network.c: the networks of steps
+ * --------------------------------------------------------------------- */
 
 /* Sets the description of a step's network. Returns 0 if no network computes the step. */
 int step_describe(const step *s, int weights, lnrnn_description *d);
 lnrnn_status step_network(const step *s, const lnrnn_description *d, network_list *list,
                           lnrnn_network **network, char message[LNRNN_MESSAGE]);
 
-/* --- step_run.c, loop_run.c, chain_run.c ------------------------------------------------------------------------------- */
+/* --- step_run.c, loop_run.c, chain_run.c
+ * ------------------------------------------------------------------------------- */
 
 /* Do the same as node_kernel, for a step, a chain, and all steps of a loop. */
 kernel_base *step_kernel(const provider *p, const step *s, lnrnn_network *network);

@@ -1,5 +1,5 @@
-/* Finds chains: steps of a cell with equal weights, where a step reads the states of the one before. Exporters unroll loops so.
- * A chain is claimed as one node. */
+/* Finds chains: steps of a cell with equal weights, where a step reads the states of the one before.
+ * Exporters unroll loops so. A chain is claimed as one node. */
 #include <string.h>
 
 #include "onnxruntime/cells.h"
@@ -76,7 +76,8 @@ static const part *part_of(const step *s, int name)
     return found;
 }
 
-/* Gives b the pattern of a if they differ only in c, and no step follows b: its normed c is that of either pattern. */
+/* Gives b the pattern of a if they differ only in c, and no step follows b: its normed c is that of either
+ * pattern. */
 static void adopt_pattern(const step *a, step *b)
 {
     static const int names[] = {CONSTANT_GAIN_C, CONSTANT_BIAS_C};
@@ -114,7 +115,8 @@ static int joins(step *a, int a_is_first, step *b)
 
 /* --- the input and the output of all steps -------------------------------------------------------------- */
 
-/* Sets x and `first` if each input is a step of x (T, B, D), in the order of steps or in the reverse order. */
+/* Sets x and `first` if each input is a step of x (T, B, D), in the order of steps or in the reverse
+ * order. */
 static void join_inputs(graph *g, chain *c)
 {
     value *x = NULL;
@@ -176,7 +178,8 @@ static void join_outputs(graph *g, chain *c, node **nodes)
 
 /* --- chains --------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if no path leads from the chain through other nodes back to it. Each other chain counts as one node. */
+/* Returns 1 if no path leads from the chain through other nodes back to it. Each other chain counts as one
+ * node. */
 static int is_closed(graph *g, int chain)
 {
     char *const after = allocate(&g->memory, g->count), *const whole =

@@ -30,7 +30,8 @@ static const value *matrix_of(const step *s, int name)
     return s->constants[name][s->pattern->gates[0]]->matrix.of;
 }
 
-/* Returns 1 if h0 and h of an RNN's step are a state. Two products in a tanh are also an attention, or a gate. */
+/* Returns 1 if h0 and h of an RNN's step are a state. Two products in a tanh are also an attention, or a
+ * gate. */
 static int has_state(const step *s)
 {
     const value *const matrices[2] = {matrix_of(s, CONSTANT_WEIGHT_IH), matrix_of(s, CONSTANT_WEIGHT_HH)};
@@ -66,7 +67,8 @@ static int writes_all(graph *g, node *const *nodes, size_t count, const kernel_b
     return 1;
 }
 
-/* Claims nodes as one: a chain, a loop, or, if both are NULL, a step. Leaves them to the runtime if they have no kernel. */
+/* Claims nodes as one: a chain, a loop, or, if both are NULL, a step. Leaves them to the runtime if they have
+ * no kernel. */
 static OrtStatus *claim(provider *p, graph *g, node *const *nodes, size_t count, const step *s,
                         const chain *c, const loop *l, OrtEpGraphSupportInfo *claims)
 {
@@ -149,8 +151,8 @@ static int read_loop(provider *p, graph *g, node *n, graph *body, loop *l)
     return right;
 }
 
-/* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a body before those in
- * its outer graph. Meanwhile it shows only this node of the outer graph. */
+/* Returns 1 if the Loop or Scan around a graph will be claimed as a whole. The runtime asks for claims in a
+ * body before those in its outer graph. Meanwhile it shows only this node of the outer graph. */
 static int is_in_claim(provider *p, const OrtNode *within)
 {
     graph *const g = graph_create(), *const body = graph_create();

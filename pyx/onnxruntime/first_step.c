@@ -1,5 +1,5 @@
-/* Finds the first step of a chain whose states are 0. The runtime computes its products with constant states when it loads a
- * file, so that its nodes are no step. They are one if a known step
+/* Finds the first step of a chain whose states are 0. The runtime computes its products with constant states
+ * when it loads a file, so that its nodes are no step. They are one if a known step
  * computes the same from x and states of 0. */
 #include "onnxruntime/cells.h"
 
@@ -78,8 +78,8 @@ static int same_result(graph *g, const step *s, value *x, value *old, value *new
     return a && b && a->count && sums_equal(a, b);
 }
 
-/* Sets *rows to the number of rows of constants that a step adds or multiplies, or to 1. Returns 0 if they differ, or
- * if another node reads a constant with rows. */
+/* Sets *rows to the number of rows of constants that a step adds or multiplies, or to 1. Returns 0 if they
+ * differ, or if another node reads a constant with rows. */
 static int constant_rows(const step *s, size_t *rows)
 {
     static const char *const elementwise[] = {"Add", "Sub", "Mul", "Div", "Sum"};

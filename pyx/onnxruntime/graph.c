@@ -107,7 +107,8 @@ static void add_use(graph *g, value *v, node *user, int at)
 
 /* --- nodes ---------------------------------------------------------------------------------------------- */
 
-/* Sets *n to the number of values that a node or graph lists, and *values (n) to them. `status` stays if it is an error. */
+/* Sets *n to the number of values that a node or graph lists, and *values (n) to them. `status` stays if it
+ * is an error. */
 #define READ_VALUES(status, g, of, count, get, values, n)                                      \
     do {                                                                                       \
         if (!(status))                                                                         \

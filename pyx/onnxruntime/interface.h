@@ -1,9 +1,10 @@
 /* The part of ONNX Runtime's C interface that the plug-in uses, in declarations of our own.
  *
- * A runtime gives its functions as tables of pointers. The position of a function in its table never changes, and new
- * functions are added at the end. FUNCTIONS and PROVIDER_FUNCTIONS list each function used here with its position.
- * tests/ort/test_interface.py checks positions against the installed runtime. Structures that the runtime reads from
- * the plug-in have unused members at their end, all NULL, because a newer runtime may read further. */
+ * A runtime gives its functions as tables of pointers. The position of a function in its table never changes,
+ * and new functions are added at the end. FUNCTIONS and PROVIDER_FUNCTIONS list each function used here with
+ * its position. tests/ort/test_interface.py checks positions against the installed runtime. Structures that
+ * the runtime reads from the plug-in have unused members at their end, all NULL, because a newer runtime may
+ * read further. */
 #ifndef LNRNN_ONNXRUNTIME_INTERFACE_H
 #define LNRNN_ONNXRUNTIME_INTERFACE_H
 
@@ -13,7 +14,8 @@
 
 /* The version of the interface that the plug-in asks for, that of ONNX Runtime 1.24. */
 enum { ORT_VERSION = 24 };
-/* Earlier runtimes give two compiled nodes in different subgraphs the same name, and then refuse the model. */
+/* Earlier runtimes give two compiled nodes in different subgraphs the same name, and then refuse the
+ * model. */
 enum { ORT_VERSION_SUBGRAPHS = 25 };
 /* Runtimes 1.24 and 1.25 do not pass the outer values that a claimed Loop reads. 1.32 does. */
 enum { ORT_VERSION_LOOPS = 32 };
@@ -56,8 +58,8 @@ enum {
 enum { ORT_CPU = 0 }; /* kinds of devices */
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
 
-/* F(name, position, type of the result, parameters) for each function. Those that return OrtStatus * write their
- * result through the last pointer. */
+/* F(name, position, type of the result, parameters) for each function. Those that return OrtStatus * write
+ * their result through the last pointer. */
 #define FUNCTIONS(F)                                                                                         \
     F(create_status, 0, OrtStatus *, (int code, const char *message))                                        \
     F(get_tensor_mutable_data, 51, OrtStatus *, (OrtValue *, void **))                                       \
@@ -126,7 +128,8 @@ typedef struct {
 #undef MEMBER
 } ort_functions;
 
-/* The runtime passes it to the plug-in. `table` returns NULL and prints a line for a version that it lacks. */
+/* The runtime passes it to the plug-in. `table` returns NULL and prints a line for a version that it
+ * lacks. */
 typedef struct {
     const void *(*table)(uint32_t version);
     const char *(*version)(void); /* "1.32.0" */

@@ -1,5 +1,5 @@
-/* The parts of all kernels: working memory, inputs, outputs, and errors. A run allocates only if it needs more memory than earlier
- * runs. */
+/* The parts of all kernels: working memory, inputs, outputs, and errors. A run allocates only if it needs
+ * more memory than earlier runs. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 /* --- working memory ------------------------------------------------------------------------------------- */
 
-/* A run takes the memory of an earlier one and puts it back, so each of n runs at the same time has its own. */
+/* A run takes the memory of an earlier one and puts it back, so each of n runs at the same time has its
+ * own. */
 enum { SPARES = 64 };
 struct memory_pool {
     run_memory *spare[SPARES];

@@ -65,7 +65,8 @@ int loop_is_next_number(const reader *r, const value *v)
     return 0;
 }
 
-/* Adds factor times v to an index. Returns 0 for a value that is no sum of the step's number, sizes and constants. */
+/* Adds factor times v to an index. Returns 0 for a value that is no sum of the step's number, sizes and
+ * constants. */
 static int add_index(const reader *r, value *v, int64_t factor, const value *x, loop *l, int depth)
 {
     int64_t number;

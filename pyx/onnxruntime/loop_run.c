@@ -1,7 +1,7 @@
 /* x (T, B, D) or (B, T, D), h0 (B, P), c0 (B, H) -> y (T, B, P) or (B, T, P). The mask is (T, B, 1).
- * It also writes the last states h (B, P) and c (B, H). Runs all steps of a Loop or Scan through a network. An input with one
- * sequence serves all sequences. Where the mask is false, the states stay, so that the network gets the other steps without
- * gaps. */
+ * It also writes the last states h (B, P) and c (B, H). Runs all steps of a Loop or Scan through a network.
+ * An input with one sequence serves all sequences. Where the mask is false, the states stay, so that the
+ * network gets the other steps without gaps. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Reads a Loop or Scan whose body is one step of a cell, perhaps with a mask as in files of Keras. All outputs of the body are
- * known, so that its other nodes do not matter. */
+/* Reads a Loop or Scan whose body is one step of a cell, perhaps with a mask as in files of Keras. All
+ * outputs of the body are known, so that its other nodes do not matter. */
 #include "onnxruntime/loops.h"
 
 /* Reads an attribute of one integer in a list. Returns -1 for more of them. */
@@ -58,7 +58,8 @@ static int is_masked(reader *r, const value *v, const value *new, const value **
     return 1;
 }
 
-/* --- Loop ------------------------------------------------------------------------------------------------- */
+/* --- Loop
+ * ------------------------------------------------------------------------------------------------- */
 
 /* Returns 1 if a value is a constant that is true. */
 static int is_true(const value *v)
@@ -95,7 +96,8 @@ static int read_steps(reader *r)
     return 0;
 }
 
-/* Sets y: output `at` of the body is a sequence to which each step adds h, and which a ConcatFromSequence joins. */
+/* Sets y: output `at` of the body is a sequence to which each step adds h, and which a ConcatFromSequence
+ * joins. */
 static int read_sequence(reader *r, size_t at)
 {
     node *const n = r->n;
@@ -124,7 +126,8 @@ static int read_sequence(reader *r, size_t at)
     return 1;
 }
 
-/* Sets state k, which is input `in` of the node and of the body. new: its next value, and after: its last one. */
+/* Sets state k, which is input `in` of the node and of the body. new: its next value, and after: its last
+ * one. */
 static int read_state(reader *r, int k, size_t in, const value *new, const value *after)
 {
     loop *const l = r->l;
@@ -158,7 +161,8 @@ static int read_carried(reader *r, size_t k)
     return new == inner || loop_is_step_number(r, inner) || (r->y && new == r->y);
 }
 
-/* Sets y, output `at` of the body. Where a mask is false, it is the y before, or a value of the outer graph. */
+/* Sets y, output `at` of the body. Where a mask is false, it is the y before, or a value of the outer
+ * graph. */
 static int read_y(reader *r, size_t at)
 {
     loop *const l = r->l;
@@ -227,7 +231,8 @@ static int match_loop(reader *r)
     return 1;
 }
 
-/* --- Scan ------------------------------------------------------------------------------------------------- */
+/* --- Scan
+ * ------------------------------------------------------------------------------------------------- */
 
 /* Body: states and x_t -> states and y_t. */
 static int match_scan(reader *r)

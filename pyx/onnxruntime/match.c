@@ -1,6 +1,6 @@
-/* Matches one step of a cell: compares the equations of patterns with sums, and binds all constants, values and nodes.
- * The search keeps a list of goals. It binds one goal after the other, and goes back when a goal cannot be met.
- * lnrnn/onnx/cells/matching.py does the same for the importer. */
+/* Matches one step of a cell: compares the equations of patterns with sums, and binds all constants, values
+ * and nodes. The search keeps a list of goals. It binds one goal after the other, and goes back when a goal
+ * cannot be met. lnrnn/onnx/cells/matching.py does the same for the importer. */
 #include <string.h>
 
 #include "onnxruntime/match.h"
@@ -12,8 +12,8 @@ enum { MOST_GOALS = 20000, PATTERN_COUNT = sizeof PATTERNS / sizeof *PATTERNS };
 
 const char *constant_name(int k) { return CONSTANT_NAMES[k]; }
 
-/* A goal: SUM compares an equation with a sum. SUMMANDS and BIASES compare those of its terms and summands whose bits are
- * set. FACTORS compares factors with atoms, one by one. */
+/* A goal: SUM compares an equation with a sum. SUMMANDS and BIASES compare those of its terms and summands
+ * whose bits are set. FACTORS compares factors with atoms, one by one. */
 enum { SUM, SUMMANDS, BIASES, FACTORS };
 typedef struct goal {
     int kind, at; /* at: the equation that the goal belongs to */

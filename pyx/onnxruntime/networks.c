@@ -78,8 +78,8 @@ lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const 
 
 /* --- the network of a node ------------------------------------------------------------------------------ */
 
-/* Of each cell: at each place of lnrnn's order of gates, the gate of ONNX. The gates of an LSTM are i, o, f, c in ONNX, and i, f,
- * g, o in lnrnn. Those of a GRU are z, r, h in ONNX, and r, z, n in lnrnn. */
+/* Of each cell: at each place of lnrnn's order of gates, the gate of ONNX. The gates of an LSTM are i, o, f,
+ * c in ONNX, and i, f, g, o in lnrnn. Those of a GRU are z, r, h in ONNX, and r, z, n in lnrnn. */
 static const struct {
     size_t gates, onnx_gate[4];
 } ORDERS[] = {[LNRNN_RNN] = {1, {0}}, [LNRNN_LSTM] = {4, {0, 2, 3, 1}}, [LNRNN_GRU] = {3, {1, 0, 2}}};
@@ -95,8 +95,8 @@ int quantized_integer(const quantized_weight *q, const size_t shape[3], size_t d
     return ((const int8_t *)q->data)[at] - ((const int8_t *)q->zero)[zero];
 }
 
-/* Writes W (k = 0), R (1), or the biases of W (2) and R (3) of direction d to target (G * H, n), with lnrnn's order of
- * gates. */
+/* Writes W (k = 0), R (1), or the biases of W (2) and R (3) of direction d to target (G * H, n), with lnrnn's
+ * order of gates. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
 {
     const size_t G = ORDERS[read->description.cell].gates, H = read->description.hidden_size,

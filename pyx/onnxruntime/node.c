@@ -57,8 +57,8 @@ static int row_of(const ort_functions *ort, const OrtNode *node)
 
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node) { return row_of(ort, node) >= 0; }
 
-/* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a reason if
- * it has another type or more bytes. *used, if not NULL, is the number of bytes. */
+/* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a
+ * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
 static int attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
                      size_t bytes, size_t *used, char reason[REASON])
 {
@@ -104,8 +104,8 @@ static int has_beta(const char *name)
     return !strcasecmp(name, "affine") || !strcasecmp(name, "hardsigmoid") || !strcasecmp(name, "scaledtanh");
 }
 
-/* Sets alpha (which = 0) or beta (1) of n functions. The attribute has a number for each function that uses one. Some
- * exporters write a number for each function. */
+/* Sets alpha (which = 0) or beta (1) of n functions. The attribute has a number for each function that uses
+ * one. Some exporters write a number for each function. */
 static int parameters(const ort_functions *ort, const OrtNode *node, function *f, size_t n, int which,
                       char reason[REASON])
 {

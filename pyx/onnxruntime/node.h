@@ -12,7 +12,8 @@ int node_refuse(char reason[REASON], const char *text, ...) __attribute__((forma
 /* Reads an integer, which has a default. Returns 0 with a reason if it has another type. */
 int node_integer(const ort_functions *ort, const OrtNode *node, const char *name, int64_t *value,
                  char reason[REASON]);
-/* Reads the weights, and checks the types of the other inputs. all (MOST_INPUTS): the inputs. G: the gates. */
+/* Reads the weights, and checks the types of the other inputs. all (MOST_INPUTS): the inputs. G: the
+ * gates. */
 int node_inputs(const ort_functions *ort, const OrtNode *node, const OrtValueInfo *const *all, size_t G,
                 int is_quantized, recurrent_node *read, char reason[REASON]);
 

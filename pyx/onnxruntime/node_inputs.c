@@ -14,8 +14,8 @@ static int element_type(const ort_functions *ort, const OrtValueInfo *value)
     return element;
 }
 
-/* Sets *found to the numbers of a constant of this type. shape (rank): expected; 0 is any size of at least 1, which is
- * written. */
+/* Sets *found to the numbers of a constant of this type. shape (rank): expected; 0 is any size of at least 1,
+ * which is written. */
 static int constant(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info,
                     const char *name, int type, size_t *shape, size_t rank, const void **found,
                     char reason[REASON])

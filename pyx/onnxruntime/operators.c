@@ -73,7 +73,8 @@ static const sum *activation(graph *g, node *n, value *v, int depth)
     return of ? single(g, function_atom(g, kind, a, of)) : NULL;
 }
 
-/* --- products with constant matrices ---------------------------------------------------------------------- */
+/* --- products with constant matrices
+ * ---------------------------------------------------------------------- */
 
 /* Returns a times the constant b. is_transposed: the rows of b are not the results. */
 static const sum *product(graph *g, value *a, value *b, int is_transposed)
@@ -160,7 +161,8 @@ static const sum *split(graph *g, node *n, value *v, int depth)
     return cut(g, a, (size_t)start, (size_t)(start + sizes[at]));
 }
 
-/* Returns 1 and sets *found to the only integer of a value: a constant, or one computed from the size of a last axis. */
+/* Returns 1 and sets *found to the only integer of a value: a constant, or one computed from the size of a
+ * last axis. */
 static int integer_of(graph *g, const node *n, size_t at, int64_t *found, int depth)
 {
     value *const v = input(n, at), *data;
@@ -228,7 +230,8 @@ static const sum *slice(graph *g, node *n, value *v, int depth)
     return width && b[0] < b[1] ? cut(g, a, (size_t)b[0], (size_t)b[1]) : NULL;
 }
 
-/* --- layer norm ------------------------------------------------------------------------------------------- */
+/* --- layer norm
+ * ------------------------------------------------------------------------------------------- */
 
 /* Returns the norm of a over the last axis, which has `width` numbers, or as many as the sum has. */
 static const sum *norm(graph *g, value *a, double eps, size_t width, int depth)

@@ -12,7 +12,8 @@ enum { REASON = 512 }; /* bytes of a text */
 enum { X, W, R, B, LENGTHS, H0, C0, PEEPHOLES, INPUTS };
 enum { Y, Y_H, Y_C, OUTPUTS };
 
-/* W or R of a DynamicQuantizeLSTM: (D, n, 4 * H). A weight is an integer minus its zero point, times its scale. */
+/* W or R of a DynamicQuantizeLSTM: (D, n, 4 * H). A weight is an integer minus its zero point, times its
+ * scale. */
 typedef struct {
     int type; /* ORT_INT8 or ORT_UINT8, of data and zero */
     const void *data, *zero;
@@ -20,7 +21,8 @@ typedef struct {
     size_t scale_columns, zero_columns; /* 4 * H: each column has its own; 1: a direction has one */
 } quantized_weight;
 
-/* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the runtime. */
+/* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the
+ * runtime. */
 typedef struct {
     const char *name, *kind;
     const OrtValueInfo *input[INPUTS], *output[OUTPUTS]; /* NULL: left out */
@@ -37,8 +39,8 @@ typedef struct {
 /* node.c, node_inputs.c */
 /* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
-/* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1; or 0 with the reason why no network
- * can replace the node; or -1 with the reason why the node is contradictory. */
+/* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1; or 0 with the reason why
+ * no network can replace the node; or -1 with the reason why the node is contradictory. */
 int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurrent_node *read,
               char reason[REASON]);
 /* Returns a status that is not NULL as 1, and releases it. */
@@ -51,8 +53,9 @@ const char *name_of(const ort_functions *ort, const OrtValueInfo *value);
 typedef struct network_list network_list;
 network_list *networks_create(void);
 void networks_free(network_list *list);
-/* Does the same as lnrnn_network_create, but returns a network of the list if one has an equal description and equal weights.
- * weights (floats): memory with all arrays in the order of lnrnn_description_array, which this function takes over. */
+/* Does the same as lnrnn_network_create, but returns a network of the list if one has an equal description
+ * and equal weights. weights (floats): memory with all arrays in the order of lnrnn_description_array, which
+ * this function takes over. */
 lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
                           size_t count, float *weights, size_t floats, lnrnn_network **network,
                           char message[LNRNN_MESSAGE]);
@@ -82,11 +85,12 @@ typedef struct {
     char *block; /* (bytes) */
     size_t bytes;
 } run_memory;
-/* Returns the memory of a run, or NULL without memory. Sets pieces (count) of its block, each with room for so many floats. */
+/* Returns the memory of a run, or NULL without memory. Sets pieces (count) of its block, each with room for
+ * so many floats. */
 run_memory *memory_take(memory_pool *pool, const size_t *floats, void **pieces, int count);
 void memory_put_back(memory_pool *pool, run_memory *m);
-/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. text: for errors, such as
- * "x ('audio')". */
+/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere.
+ * text: for errors, such as "x ('audio')". */
 typedef struct {
     char text[96];
     int place;
@@ -113,7 +117,8 @@ typedef struct kernel_base {
     int threads;
     char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
     named *names;
-    /* Of a claim: the least id of its nodes, memory for a list of its nodes or values (most), and the next claim. */
+    /* Of a claim: the least id of its nodes, memory for a list of its nodes or values (most), and the next
+     * claim. */
     size_t id, most;
     const void **listed;
     struct kernel_base *next;
@@ -130,18 +135,21 @@ typedef struct {
     uint64_t *said;      /* (said_count) hashes of logged texts */
     size_t said_count;
 } provider;
-/* Returns a kernel of so many bytes, or NULL without memory. Takes over the network. create_state closes the list. */
+/* Returns a kernel of so many bytes, or NULL without memory. Takes over the network. create_state closes the
+ * list. */
 void *kernel_new(const provider *p, size_t bytes, lnrnn_network *network, kernel_compute *compute,
                  kernel_release *release);
-/* Sets *s to the source of a value, or to none for NULL. Copies a constant. Returns 0 without memory, or for a constant that
- * cannot be read. */
+/* Sets *s to the source of a value, or to none for NULL. Copies a constant. Returns 0 without memory, or for
+ * a constant that cannot be read. */
 int source_of(kernel_base *k, const char *role, const OrtValueInfo *info, source *s);
-/* Sets *place to that of an output when the runtime compiles the kernel, or to -1 for NULL. Returns 0 without memory. */
+/* Sets *place to that of an output when the runtime compiles the kernel, or to -1 for NULL. Returns 0 without
+ * memory. */
 int output_of(kernel_base *k, const OrtValueInfo *info, int *place);
 /* Claims nodes for a kernel, which this function takes over. */
 OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *const *nodes, size_t count,
                         OrtEpGraphSupportInfo *claims);
-/* Returns the kernel of a claim, which has places in `fused` now; or NULL with or without a status. Allocates nothing. */
+/* Returns the kernel of a claim, which has places in `fused` now; or NULL with or without a status. Allocates
+ * nothing. */
 OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtGraph *graph, const OrtNode *fused,
                                    OrtStatus **status);
 void claims_free(provider *p);
@@ -168,7 +176,8 @@ kernel_base *node_kernel(const provider *p, const recurrent_node *read, lnrnn_ne
 void leave(provider *p, const OrtNode *node, const char *reason);
 
 /* claims.c */
-/* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or NULL. */
+/* Claims all steps of cells in a graph, and Loops and Scans of steps. within: the node with this graph, or
+ * NULL. */
 OrtStatus *steps_claim(provider *p, const OrtGraph *graph, const OrtNode *within,
                        OrtEpGraphSupportInfo *claims);
 

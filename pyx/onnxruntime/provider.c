@@ -75,7 +75,8 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                  ORT_VERSION_SUBGRAPHS);
         right = 0;
     }
-    /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their weights. */
+    /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their
+     * weights. */
     if (right < 0)
         return p->ort->claim(claims, &node, 1, &options);
     if (right && !node_network(p->networks, &read, &network, message))
@@ -142,7 +143,8 @@ static void release_kernels(OrtEp *ep, OrtNodeComputeInfo **kernels, size_t coun
         kernel_free(kernels[i]);
 }
 
-/* All that can fail has been done for the claims, because a session without these kernels cannot be opened. */
+/* All that can fail has been done for the claims, because a session without these kernels cannot be
+ * opened. */
 static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fused, size_t count,
                           OrtNodeComputeInfo **kernels, OrtNode **saved)
 {
@@ -312,7 +314,8 @@ static bool is_stream_aware(const OrtEpFactory *self)
     return false;
 }
 
-/* text: the version of the runtime, such as "1.32.0". Returns 32; INT_MAX for a later major version, -1 for an earlier one. */
+/* text: the version of the runtime, such as "1.32.0". Returns 32; INT_MAX for a later major version, -1 for
+ * an earlier one. */
 static int minor_of(const char *text)
 {
     char *end = NULL;

@@ -1,5 +1,5 @@
-/* Runs a step of a cell through its network: x (.., D), h0 (.., P), c0 (.., H) -> h (.., P), c (.., H). The leading axes of the
- * inputs are broadcast as NumPy does. */
+/* Runs a step of a cell through its network: x (.., D), h0 (.., P), c0 (.., H) -> h (.., P), c (.., H). The
+ * leading axes of the inputs are broadcast as NumPy does. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,10 @@
 /* Back-propagation through time for one recurrent layer, from the tape of the forward call.
  *
- * The pass goes through chunks of time steps, the last chunk first. First backward_steps.c computes the gradients of W x
- * and W h for all rows and steps of a chunk. Then weight_gradients.c multiplies these gradients: by the inputs, for the
- * gradients of the weights, and by W_ih, for the gradient of x. So a product has many rows, which are still in the caches.
- * The number of threads does not change the order of a sum, because chunks depend only on the lengths of the rows. */
+ * The pass goes through chunks of time steps, the last chunk first. First backward_steps.c computes the
+ * gradients of W x and W h for all rows and steps of a chunk. Then weight_gradients.c multiplies these
+ * gradients: by the inputs, for the gradients of the weights, and by W_ih, for the gradient of x. So a
+ * product has many rows, which are still in the caches. The number of threads does not change the order of a
+ * sum, because chunks depend only on the lengths of the rows. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -12,16 +13,17 @@
 #include "runtime/floats.h"
 #include "runtime/resumable.h"
 
-/* CHUNK_ROWS: the number of active rows of a chunk, unless a single step has more. So products are efficient, and the gradients of W x
- * and W h stay in the caches (benchmark lstm training). PRODUCT_ROWS: the largest number of rows of one product. */
+/* CHUNK_ROWS: the number of active rows of a chunk, unless a single step has more. So products are efficient,
+ * and the gradients of W x and W h stay in the caches (benchmark lstm training). PRODUCT_ROWS: the largest
+ * number of rows of one product. */
 enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
 
 /* The number of floats in a cache line. Rows of gradients are an odd number of cache lines apart, because
  * weight_gradients.c reads columns. Rows a power of two apart would share few sets of L1. */
 enum { LINE = 16 };
 
-/* Returns the job, with its arrays in `work`, and sets *floats to the size of `work`. If work is NULL, only *floats
- * is valid. */
+/* Returns the job, with its arrays in `work`, and sets *floats to the size of `work`. If work is NULL, only
+ * *floats is valid. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
 {
@@ -75,7 +77,8 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r)
     return floats;
 }
 
-/* Sets the chunk whose last step is t1 - 1: as many steps as have CHUNK_ROWS active rows together, at least one. */
+/* Sets the chunk whose last step is t1 - 1: as many steps as have CHUNK_ROWS active rows together, at least
+ * one. */
 static void begin_chunk(const backward_job *j, size_t t1, int first)
 {
     const lnrnn_rnn_call *r = j->r;

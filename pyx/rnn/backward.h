@@ -38,7 +38,8 @@ typedef struct {
      * sum. packed_x, packed_h, packed_reset: x, h_prev and (reset_before) r h, packed block by block for the
      * gradients of the weights. gx_rows (rows): pointers into the caller's array for the gradient of x. */
     float *gx, *ga, *packed_x, *packed_h, *packed_reset;
-    /* With a projection, gh_rows (rows, gh_stride): gradients of h; packed_output: the cell's outputs, packed. */
+    /* With a projection, gh_rows (rows, gh_stride): gradients of h; packed_output: the cell's outputs,
+     * packed. */
     float *gh_rows, *packed_output;
     size_t gh_stride;
     float **gx_rows;
@@ -60,7 +61,8 @@ struct backward_step {
     lnrnn_gate_gradients b;  /* the arguments of the cell's kernels */
     const float *c;          /* (active, C), row stride cs: f c_prev + i g of an LSTM */
     ptrdiff_t cs;
-    /* Scratch of the worker. u, gu: (group, narrow). skip_h, masked: (group, h_stride). skip_c: (group, c_stride). */
+    /* Scratch of the worker. u, gu: (group, narrow). skip_h, masked: (group, h_stride). skip_c: (group,
+     * c_stride). */
     float *u, *gu;          /* arrays for b.u and b.gu. gu with reset_before: r h, then the gradient of r h */
     float *sum;             /* (group, wide or narrow): the input of a norm, if the tape lacks it */
     float *skip_h, *skip_c; /* the gradient that zoneout passes to the old state */
@@ -76,7 +78,8 @@ struct backward_step {
 
 /* Returns the number of sums per block: gain and bias of each site, then the inner biases of W x and W h. */
 size_t lnrnn_sums(const lnrnn_rnn_config *c);
-/* Returns the offset of the sums of a site. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the inner biases. */
+/* Returns the offset of the sums of a site. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the
+ * inner biases. */
 size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* For a site (a norm, layer.h) at one step: its input, and the gradients of its output and input. */
@@ -87,40 +90,45 @@ typedef struct {
     ptrdiff_t as, gs;
 } site_rows;
 
-/* Writes rows->ga from rows->g, for values from .. end - 1 of each row, which must be whole spans (backward_sites.c).
- * Adds the gradients of gain and bias to the sums of the blocks. Without a norm rows->ga must be rows->g. */
+/* Writes rows->ga from rows->g, for values from .. end - 1 of each row, which must be whole spans
+ * (backward_sites.c). Adds the gradients of gain and bias to the sums of the blocks. Without a norm rows->ga
+ * must be rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* Call it after each step t of rows first .. first + rows - 1. After some steps it adds the partial sums of their blocks to the sums. */
+/* Call it after each step t of rows first .. first + rows - 1. After some steps it adds the partial sums of
+ * their blocks to the sums. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site and g->inner. */
 void lnrnn_total_sums(const backward_job *j);
-/* a (active, G*H or H), row stride as: the input of a site. Sets s->b.u to the last H values of the site's output,
- * and s->b.us to their row stride. */
+/* a (active, G*H or H), row stride as: the input of a site. Sets s->b.u to the last H values of the site's
+ * output, and s->b.us to their row stride. */
 void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 
 /* --- backward_steps.c ----------------------------------------------------------------------------------- */
 
 /* Sets j->phases, the functions that compute a step. */
 void lnrnn_resolve_backward(backward_job *j);
-/* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of s into this scratch. */
+/* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of
+ * s into this scratch. */
 size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s);
-/* A task of lnrnn_limited_tasks, where ctx is the job: back-propagates one group through the steps of the chunk. */
+/* A task of lnrnn_limited_tasks, where ctx is the job: back-propagates one group through the steps of the
+ * chunk. */
 void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);
 
 /* --- weight_gradients.c --------------------------------------------------------------------------------- */
 
-/* rows: m pointers to (k), w: packed (n, k) -> c (m, n), row stride cs: the product. add: adds to the values of c. */
+/* rows: m pointers to (k), w: packed (n, k) -> c (m, n), row stride cs: the product. add: adds to the values
+ * of c. */
 void lnrnn_gradient_product(const backward_job *j, size_t m, size_t n, size_t k, const float *const *rows,
                             const uint32_t *w, int add, float *c, size_t cs);
-/* v: `rows` pointers to (heads, n), the inputs x or h of the products whose gradients are gx or ga from row `row` on.
- * Packs them into `packed`. In each block of rows the heads are one after another. */
+/* v: `rows` pointers to (heads, n), the inputs x or h of the products whose gradients are gx or ga from row
+ * `row` on. Packs them into `packed`. In each block of rows the heads are one after another. */
 void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t row, size_t rows,
                        const float *const *v, float *packed);
-/* The products over a chunk are tasks. most_gradient_tasks returns the largest number of tasks for a chunk of `rows`
- * rows. gradient_tasks returns the number of tasks of this chunk, and gradient_work the number of floats of scratch
- * per task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
+/* The products over a chunk are tasks. most_gradient_tasks returns the largest number of tasks for a chunk of
+ * `rows` rows. gradient_tasks returns the number of tasks of this chunk, and gradient_work the number of
+ * floats of scratch per task. lnrnn_gradient_task is a task of lnrnn_limited_tasks, where ctx is the job. */
 size_t lnrnn_most_gradient_tasks(const backward_job *j, size_t rows);
 size_t lnrnn_gradient_tasks(const backward_job *j);
 size_t lnrnn_gradient_work(const backward_job *j);

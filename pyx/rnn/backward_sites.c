@@ -33,8 +33,8 @@ static size_t span_end(const lnrnn_gate_norm *norm, size_t from, size_t width)
     return from + norm->H;
 }
 
-/* Back-propagates through batch norm of the values from .. end - 1, with the statistics of step t from the forward
- * call. All rows are in one group, and use the sums of the first block. */
+/* Back-propagates through batch norm of the values from .. end - 1, with the statistics of step t from the
+ * forward call. All rows are in one group, and use the sums of the first block. */
 static void batch_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows)
 {
     const backward_job *j = s->j;
@@ -140,8 +140,8 @@ static void flush(size_t n, float *partial, double *sums)
     }
 }
 
-/* Adds `partial` of a block to its `sums`. In `partial` the sums of each span are adjacent, gain before bias. In
- * `sums` all gains of a site precede its biases. */
+/* Adds `partial` of a block to its `sums`. In `partial` the sums of each span are adjacent, gain before bias.
+ * In `sums` all gains of a site precede its biases. */
 static void flush_block(const backward_job *j, size_t block)
 {
     const lnrnn_rnn_config *c = j->c;

@@ -1,5 +1,6 @@
-/* One step back through time. From the gradient of the state it computes the gradients of W x and W h, which are kept
- * for the whole chunk. The gradient of W h times W_hh is the gradient of the state before the step. */
+/* One step back through time. From the gradient of the state it computes the gradients of W x and W h, which
+ * are kept for the whole chunk. The gradient of W h times W_hh is the gradient of the state before the
+ * step. */
 #include <string.h>
 
 #include "rnn/backward.h"
@@ -120,9 +121,9 @@ static void product(const backward_step *s, const float *g, size_t gs, size_t k,
 
 /* --- zoneout -------------------------------------------------------------------------------------------- */
 
-/* g, skip (active, width), row stride `stride`; masks: r->masks.h or r->masks.c. Zoneout has mixed the cell's states
- * with the old states. Divides g, the gradient of the mixed states: g becomes the gradient of the cell's states, and
- * skip the gradient of the old states. */
+/* g, skip (active, width), row stride `stride`; masks: r->masks.h or r->masks.c. Zoneout has mixed the cell's
+ * states with the old states. Divides g, the gradient of the mixed states: g becomes the gradient of the
+ * cell's states, and skip the gradient of the old states. */
 static void split_gradient(const backward_step *s, const unsigned char *masks, size_t width, size_t stride,
                            float *g, float *skip)
 {
@@ -158,7 +159,8 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_strid
 
 /* --- the projection ------------------------------------------------------------------------------------- */
 
-/* Computes the gradient of the cell's output from the gradient of h, and keeps the gradient of h for the gradient of W_hr. */
+/* Computes the gradient of the cell's output from the gradient of h, and keeps the gradient of h for the
+ * gradient of W_hr. */
 static void unproject(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -175,8 +177,9 @@ static void unproject(backward_step *s)
 
 /* --- cells ---------------------------------------------------------------------------------------------- */
 
-/* In each cell's function below, b.gh and b.gc are the gradient of the state. The function replaces them by the gradient of the previous
- * state, without the path through W h. It writes the gradients of the norms' outputs to b.gx and b.ga. */
+/* In each cell's function below, b.gh and b.gc are the gradient of the state. The function replaces them by
+ * the gradient of the previous state, without the path through W h. It writes the gradients of the norms'
+ * outputs to b.gx and b.ga. */
 
 static void rnn_cell(backward_step *s)
 {
@@ -242,7 +245,8 @@ static void joint_gru_cell(backward_step *s)
     gru_cell(s);
 }
 
-/* For a GRU with a norm for each gate. The input of n's norm depends on r, so back-propagate n before r and z. */
+/* For a GRU with a norm for each gate. The input of n's norm depends on r, so back-propagate n before r and
+ * z. */
 static void gru_gate_cell(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -281,8 +285,10 @@ static void hidden_side(backward_step *s)
 static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
-/* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through the gates first .. end -
- * 1. It computes each of several heads in scratch memory, because a product writes whole vectors, which would overwrite other heads. */
+/* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through
+ * the gates first .. end -
+ * 1. It computes each of several heads in scratch memory, because a product writes whole vectors, which would
+ * overwrite other heads. */
 static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
                          int add, float *to)
 {
@@ -310,8 +316,8 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
     }
 }
 
-/* Writes to `to` (active, h_stride) the gradient of W h times the gates first .. end - 1 of W_hh. add: adds to the
- * values of `to`. */
+/* Writes to `to` (active, h_stride) the gradient of W h times the gates first .. end - 1 of W_hh. add: adds
+ * to the values of `to`. */
 static void gates_product(const backward_step *s, size_t first, size_t end, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -336,8 +342,8 @@ static void back_product(const backward_step *s, float *to)
 
 static void hidden_product(backward_step *s) { back_product(s, s->gh); }
 
-/* The cell has written its own gradient of h_prev to gh. Adds that of the product, which is summed by itself: sums that
- * start from gh, which is larger, would be rounded more. */
+/* The cell has written its own gradient of h_prev to gh. Adds that of the product, which is summed by itself:
+ * sums that start from gh, which is larger, would be rounded more. */
 static void direct_product(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -359,7 +365,8 @@ static void masked_product(backward_step *s)
     }
 }
 
-/* --- a GRU whose reset gate comes before the product ----------------------------------------------------- */
+/* --- a GRU whose reset gate comes before the product
+ * ----------------------------------------------------- */
 
 /* The gradient of r needs the gradient of r h, so back-propagate through the product of the gate n first. */
 static void gru_reset_cell(backward_step *s)
@@ -380,7 +387,8 @@ static void gru_reset_cell(backward_step *s)
     lnrnn_site_backward(s, LNRNN_SITE_HIDDEN, 0, n, &rows);
 }
 
-/* gu: the gradient of h through r h. Adds to gu the gradient through the product for r and z. Adds gu, times the dropout of h, to gh. */
+/* gu: the gradient of h through r h. Adds to gu the gradient through the product for r and z. Adds gu, times
+ * the dropout of h, to gh. */
 static void reset_product(backward_step *s)
 {
     const size_t H = s->j->c->H, narrow = s->j->narrow;
@@ -448,8 +456,8 @@ void lnrnn_resolve_backward(backward_job *j)
     *phase = NULL;
 }
 
-/* Back-propagates through step t. record: the index in the tape of the group's first row at step t; before: the
- * number of active rows at step t - 1. */
+/* Back-propagates through step t. record: the index in the tape of the group's first row at step t; before:
+ * the number of active rows at step t - 1. */
 static void take_step(backward_step *s, size_t record, size_t before)
 {
     const backward_job *j = s->j;

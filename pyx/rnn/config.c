@@ -1,5 +1,5 @@
-/* Resolves the properties of a recurrent layer once: products, norms, the kernel of a step. Each cell is a row of the
- * table CELLS, and each placement of its norms a row of FORMS. */
+/* Resolves the properties of a recurrent layer once: products, norms, the kernel of a step. Each cell is a
+ * row of the table CELLS, and each placement of its norms a row of FORMS. */
 #include <string.h>
 
 #include "rnn/layer.h"
@@ -23,8 +23,8 @@ _Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for
 /* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
 enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
-/* spans: the spans with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the only norm is after the
- * cell. scratch_gates: the number of gates for whose values the kernel needs scratch. */
+/* spans: the spans with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the only norm is after
+ * the cell. scratch_gates: the number of gates for whose values the kernel needs scratch. */
 static const struct {
     int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden, output_norm;
     size_t scratch_gates;
@@ -49,7 +49,8 @@ static const struct {
                              .spans = LNRNN_SPANS_ALL},
             [LNRNN_GATE] = {.step_kernel = LNRNN_STEP_LSTM, .spans = LNRNN_SPANS_EACH},
         },
-    /* A GRU multiplies only W h by r, so W x and W h are separate products. With a norm of the sum, W x and W h are one product. */
+    /* A GRU multiplies only W h by r, so W x and W h are separate products. With a norm of the sum, W x and W
+     * h are one product. */
     [LNRNN_GRU] =
         {
             [BARE] = {.step_kernel = LNRNN_STEP_GRU,
@@ -102,8 +103,8 @@ static const struct {
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
-/* Returns the norm of a site for the kernel. bare: the site has only a bias. step.c sets scale and shift of batch
- * norm, which depend on the step. */
+/* Returns the norm of a site for the kernel. bare: the site has only a bias. step.c sets scale and shift of
+ * batch norm, which depend on the step. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans, int bare)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};

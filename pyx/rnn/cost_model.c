@@ -3,11 +3,14 @@
  *
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
- *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights. The first
- *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2. Of weights beyond
+ *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights.
+ * The first
+ *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2. Of weights
+ * beyond
  *                 L3, a step reads the part from L3 that the step before read last.
  *     projection  All of W_hr multiplies the rows whose cell outputs the thread computes.
- *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows. Narrow weights
+ *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
+ * Narrow weights
  *                 need conversions.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
  *     exchange    Moving values from the thread of the team that computes them to the threads that read them.
@@ -62,14 +65,16 @@ static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dt
     return rates;
 }
 
-/* Returns the ns of a product of `rows` rows and `bytes` bytes of weights, with `each` multiply-adds per row. */
+/* Returns the ns of a product of `rows` rows and `bytes` bytes of weights, with `each` multiply-adds per
+ * row. */
 static double product_time(size_t rows, double each, double bytes, const thread_rates *rates)
 {
     double time = 0;
     for (size_t r = 0; r < rows; r += TILE) {
         const size_t n = rows - r < TILE ? rows - r : TILE, tiles = ceil_div(n, LNRNN_TALLEST_TILE);
         const double tile = (double)n / (double)tiles * each / rates->multiply_adds;
-        /* The first tile reads the weights from L2, L3 or memory. Further tiles read the weights from L2 without waiting. */
+        /* The first tile reads the weights from L2, L3 or memory. Further tiles read the weights from L2
+         * without waiting. */
         time += overlapped(tile, bytes / rates->of_weights) + (double)(tiles - 1) * tile;
     }
     return time;
@@ -81,7 +86,8 @@ static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition 
     const size_t team = (size_t)p.team, own = p.divide_rows ? ceil_div(rows, team) : rows;
     const double
         panels = (double)ceil_div(w->panels, team) / (double)w->panels,
-        /* With several rows, two threads can divide the rows of a panel (product.c), so all shares are equal. */
+        /* With several rows, two threads can divide the rows of a panel (product.c), so all shares are
+         * equal. */
         share = w->dtype == LNRNN_WEIGHT_F32 && rows > 1 ? 1 / (double)team : panels,
         outputs = (double)lnrnn_product_of(lnrnn_active(), w->dtype)->width(w->outputs);
     const double size = bytes_of_weight(w->dtype), hidden = size * outputs * (double)w->units,

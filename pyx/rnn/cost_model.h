@@ -1,4 +1,5 @@
-/* Predicts the time of a step of a recurrent layer, and of a call, for a division among threads (cost_model.c). */
+/* Predicts the time of a step of a recurrent layer, and of a call, for a division among threads
+ * (cost_model.c). */
 #ifndef LNRNN_COST_MODEL_H
 #define LNRNN_COST_MODEL_H
 
@@ -28,10 +29,12 @@ struct lnrnn_step_work {
 size_t lnrnn_panels_of(int dtype, size_t outputs);
 /* Returns the work of a step of a layer in one direction, with `rows` rows. */
 lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *config, lnrnn_caches caches, size_t rows);
-/* Returns the ns of a step if threads divide it in this way. The function has the type lnrnn_partition_time. */
+/* Returns the ns of a step if threads divide it in this way. The function has the type
+ * lnrnn_partition_time. */
 double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_partition partition);
 
-/* The next three functions predict a call with its plan, while at_once such calls (layers, directions) run at the same time.
+/* The next three functions predict a call with its plan, while at_once such calls (layers, directions) run at
+ * the same time.
  *
  * Returns the ns of one step of one group of sequences. */
 double lnrnn_group_step_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);

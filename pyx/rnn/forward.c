@@ -1,11 +1,11 @@
 /* The time loop of one recurrent layer.
  *
- * The plan (plan.c) divides the rows into groups. One thread computes all steps of a group; rows.h says how rows are
- * sorted. Steps past the length of a row are not computed. If that is faster, several threads divide the hidden units
- * of a group (split.c).
+ * The plan (plan.c) divides the rows into groups. One thread computes all steps of a group; rows.h says how
+ * rows are sorted. Steps past the length of a row are not computed. If that is faster, several threads divide
+ * the hidden units of a group (split.c).
  *
- * A group computes its steps in chunks. W_ih x does not depend on the states, so one product computes it for all
- * steps of a chunk. Then each step runs through its phases (step.c). */
+ * A group computes its steps in chunks. W_ih x does not depend on the states, so one product computes it for
+ * all steps of a chunk. Then each step runs through its phases (step.c). */
 #include "rnn/forward.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* A recurrent layer in one direction: config.c, plan.c, forward.c, split.c, backward.c.
  *
- * lnrnn_rnn_config describes a layer, and is set once. lnrnn_rnn_plan is made once for all calls of one shape.
- * lnrnn_rnn_call has the arrays of one call. The rules of lnrnn.h for memory and strides hold here too. */
+ * lnrnn_rnn_config describes a layer, and is set once. lnrnn_rnn_plan is made once for all calls of one
+ * shape. lnrnn_rnn_call has the arrays of one call. The rules of lnrnn.h for memory and strides hold here
+ * too. */
 #ifndef LNRNN_LAYER_H
 #define LNRNN_LAYER_H
 
@@ -15,9 +16,9 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
-/* A site is a place in the cell for a norm and the bias that is added after it. INPUT: W x, if it has a norm of its
- * own. HIDDEN: W h, or W x + W h. CELL: an LSTM's c, or an SLSTM's h on its way to y. Without norms, all biases are at
- * HIDDEN, but a GRU has bias_ih at INPUT. */
+/* A site is a place in the cell for a norm and the bias that is added after it. INPUT: W x, if it has a norm
+ * of its own. HIDDEN: W h, or W x + W h. CELL: an LSTM's c, or an SLSTM's h on its way to y. Without norms,
+ * all biases are at HIDDEN, but a GRU has bias_ih at INPUT. */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
 /* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
@@ -26,8 +27,8 @@ size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
 typedef struct lnrnn_rnn_config lnrnn_rnn_config;
-/* w (gates * H, head_units), the rows of `gates` gates of W_hh -> packed, lnrnn_packed_heads_size words: head after
- * head, (gates * H / num_heads, head_units) each. work: lnrnn_pack_heads_work floats. */
+/* w (gates * H, head_units), the rows of `gates` gates of W_hh -> packed, lnrnn_packed_heads_size words: head
+ * after head, (gates * H / num_heads, head_units) each. work: lnrnn_pack_heads_work floats. */
 size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates);
 size_t lnrnn_pack_heads_work(const lnrnn_rnn_config *c);
 void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, float *work, uint32_t *packed);
@@ -35,15 +36,16 @@ void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, f
 /* The norm and bias at a site. */
 typedef struct {
     const float *gain, *bias; /* (width); without a norm, gain is NULL */
-    /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if it has no row of its own. */
+    /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if it has no row of its
+     * own. */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
     size_t width;         /* the number of values per row: G*H, or H for c; 0: the layer lacks this site */
     lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step adds scale and shift */
 } lnrnn_site;
 
-/* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n), SLSTM 4 (i, f,
- * z, o). lnrnn/reference/ has the equations. */
+/* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n), SLSTM 4
+ * (i, f, z, o). lnrnn/reference/ has the equations. */
 struct lnrnn_rnn_config {
     /* Set by the caller. */
     size_t D, H, P;   /* the numbers of inputs, of units, of values of h */
@@ -61,8 +63,8 @@ struct lnrnn_rnn_config {
     float zoneout_h, zoneout_c; /* in [0, 1): the part of the old h and c that a step keeps if a call has no
                                  * masks; zoneout_c only in an LSTM */
     lnrnn_site site[LNRNN_SITES];
-    /* Batch norm at inference: scale and shift have rows for `known` steps. Later steps use row overrun_row, or the
-     * statistics of the batch if overrun_row is -1. */
+    /* Batch norm at inference: scale and shift have rows for `known` steps. Later steps use row overrun_row,
+     * or the statistics of the batch if overrun_row is -1. */
     size_t known;
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
@@ -81,14 +83,14 @@ struct lnrnn_rnn_config {
     int output_norm;     /* y is the norm of each head of h (site CELL), so h is stored apart from y */
 };
 
-/* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a change.
- * Only gain, bias, scale, shift, known, overrun_row, inner_ih and inner_hh may change. */
+/* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a
+ * change. Only gain, bias, scale, shift, known, overrun_row, inner_ih and inner_hh may change. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Returns the number of floats of a record of the tape (one step of one row). */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
-/* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads share.
- * The memory of each worker begins at groups * shared. The positions are last. */
+/* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads
+ * share. The memory of each worker begins at groups * shared. The positions are last. */
 typedef struct {
     size_t shared, worker; /* numbers of floats: of a group, 0 without divide_units; of a worker */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
@@ -118,14 +120,15 @@ typedef struct {
     size_t wide, narrow;       /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
-    /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call count too. */
+    /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call
+     * count too. */
     size_t batch_from;
     lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* phases of a step, then NULL; [1]: from step batch_from on */
     lnrnn_caches caches;
     int synchronous; /* the call has steps from batch_from on, so one group has all sequences */
     struct {
-        /* Offsets in a record of the tape: W h (or W x + W h), the gates, c and, with a projection, the cell's
-         * output. W x is at 0. state: the offset of h, if y is the norm of h. */
+        /* Offsets in a record of the tape: W h (or W x + W h), the gates, c and, with a projection, the
+         * cell's output. W x is at 0. state: the offset of h, if y is the norm of h. */
         size_t h, gates, c, output, state, width;
     } tape;
     lnrnn_rnn_scratch scratch;
@@ -135,8 +138,8 @@ typedef struct {
     double *mean, *var; /* (T, width), over the active rows, written */
 } lnrnn_site_statistics;
 
-/* A row is the steps first .. first + length - 1 of sequence `sequence` of x and y. A reset of the state divides a
- * sequence into several rows. The row begins with state number `state` of h0 and c0. */
+/* A row is the steps first .. first + length - 1 of sequence `sequence` of x and y. A reset of the state
+ * divides a sequence into several rows. The row begins with state number `state` of h0 and c0. */
 typedef struct {
     int64_t sequence, first, length;
     int64_t end;   /* y is set to 0 after the row's last step, up to step `end` */
@@ -147,8 +150,8 @@ typedef struct {
 /* Masks of dropout in training; NULL: no dropout. */
 typedef struct {
     const float *state; /* (sequences, P): factors of h in W_hh h */
-    /* (steps, sequences, P or C): 1 where zoneout keeps the old value of h, of c, else 0. A call with a tape has the
-     * mask of h if zoneout_h is not 0, and the mask of c if zoneout_c is not 0. */
+    /* (steps, sequences, P or C): 1 where zoneout keeps the old value of h, of c, else 0. A call with a tape
+     * has the mask of h if zoneout_h is not 0, and the mask of c if zoneout_c is not 0. */
     const unsigned char *h, *c;
     size_t sequences;
 } lnrnn_rnn_masks;
@@ -157,7 +160,8 @@ typedef struct {
     const lnrnn_rnn_config *config;
     const lnrnn_rnn_plan *plan;
     size_t T, B; /* the largest number of steps of a row; the number of rows */
-    /* Packed for the plan's instruction set: w_ih (G*H, D), w_hh by lnrnn_pack_heads, with a projection w_hr (P, H). */
+    /* Packed for the plan's instruction set: w_ih (G*H, D), w_hh by lnrnn_pack_heads, with a projection w_hr
+     * (P, H). */
     const uint32_t *w_ih, *w_hh, *w_hr;
     const float *x;   /* (steps, sequences, D), the last axis contiguous */
     ptrdiff_t xt, xb; /* the strides of x */
@@ -165,29 +169,30 @@ typedef struct {
     ptrdiff_t yt, yb;
     const float *h0, *c0; /* (states, P), (states, C); c0, cn: NULL if the cell has no c */
     float *hn, *cn;       /* (shapes of h0, c0): the state at each row's own end; may be h0, c0 */
-    /* (B), longest first; no two rows write the same state or the same steps of y. With statistics of the batch
-     * all rows have the same start. */
+    /* (B), longest first; no two rows write the same state or the same steps of y. With statistics of the
+     * batch all rows have the same start. */
     const lnrnn_row *rows;
     size_t last_step_end; /* the largest start + length in all calls with this plan; SIZE_MAX: unknown */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
     int64_t *count; /* (T): the number of active rows, written; NULL: no batch norm in training */
-    /* NULL, or memory for the tape that lnrnn_rnn_backward reads: lnrnn_tape_width floats for every step of every row. */
+    /* NULL, or memory for the tape that lnrnn_rnn_backward reads: lnrnn_tape_width floats for every step of
+     * every row. */
     float *tape;
     lnrnn_rnn_masks masks;
-    /* A call returns with unfinished work when each thread has done about `part` multiply-adds; 0: the call finishes.
-     * A step of a group is always finished. */
+    /* A call returns with unfinished work when each thread has done about `part` multiply-adds; 0: the call
+     * finishes. A step of a group is always finished. */
     double part;
     int resumed;    /* 1: this call continues one that has returned 0 */
     float *scratch; /* plan->scratch.floats floats, aligned for doubles; kept until a call returns 1 */
 } lnrnn_rnn_call;
 
-/* Makes the plan for r, whose fields are set except plan and scratch. The plan may be used for calls that differ in
- * part, resumed, and fields of `rows` other than length. Pointers may differ too, if the same ones are NULL. threads:
- * the largest number of threads; the plan uses fewer for little work. */
+/* Makes the plan for r, whose fields are set except plan and scratch. The plan may be used for calls that
+ * differ in part, resumed, and fields of `rows` other than length. Pointers may differ too, if the same ones
+ * are NULL. threads: the largest number of threads; the plan uses fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
-/* Returns 1 when all work is finished, or 0 after r->part multiply-adds. After 0, call it again with resumed = 1, any
- * part, and all other fields unchanged. Parts change no bit of the result. hn, and the zeros past the end of a row,
- * are complete only after a return of 1. */
+/* Returns 1 when all work is finished, or 0 after r->part multiply-adds. After 0, call it again with resumed
+ * = 1, any part, and all other fields unchanged. Parts change no bit of the result. hn, and the zeros past
+ * the end of a row, are complete only after a return of 1. */
 int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 
 /* --- backward.c: back through time ---------------------------------------------------------------------- */
@@ -200,8 +205,9 @@ typedef struct {
     const float *gy; /* (shape of y), not read past the end of a row */
     ptrdiff_t gyt, gyb;
     const float *ghn, *gcn; /* (shapes of hn, cn): the gradients of hn and cn; NULL: zeros */
-    /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). Without gx, w_ih_t is not read. With several
-     * heads, and with reset_before, w_hh_t has the transpose of each gate of each head, (head_units, head_units). */
+    /* The transposed weights in float, packed (D, G*H), (P, G*H), (H, P). Without gx, w_ih_t is not read.
+     * With several heads, and with reset_before, w_hh_t has the transpose of each gate of each head,
+     * (head_units, head_units). */
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
     float *gx; /* (shape of x), not written past the end of a row; NULL: not computed */
     ptrdiff_t gxt, gxb;
@@ -214,8 +220,8 @@ typedef struct {
 } lnrnn_rnn_gradients;
 
 size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r);
-/* Back-propagates through r, the forward call with a new plan. Reads y, tape, count and statistics of r. Returns 1
- * if all work is finished, else 0, as lnrnn_rnn_forward. g must not change between parts. */
+/* Back-propagates through r, the forward call with a new plan. Reads y, tape, count and statistics of r.
+ * Returns 1 if all work is finished, else 0, as lnrnn_rnn_forward. g must not change between parts. */
 int lnrnn_rnn_backward(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g);
 
 #pragma GCC visibility pop

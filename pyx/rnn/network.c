@@ -1,5 +1,6 @@
-/* Computes the layers and directions of a network. A line is one layer in one direction. The lines run at the same time, as a wavefront, if
- * that is faster, else one after the other. A step of a stream is a call with one step, whose plan is kept for the next step. */
+/* Computes the layers and directions of a network. A line is one layer in one direction. The lines run at the
+ * same time, as a wavefront, if that is faster, else one after the other. A step of a stream is a call with
+ * one step, whose plan is kept for the next step. */
 #include "rnn/network.h"
 
 #include <string.h>
@@ -133,8 +134,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     }
     if (n->side_by_side)
         floats = n->wave.floats;
-    /* In a wavefront, the outputs of all layers are in use until the end. Otherwise two buffers suffice, for the
-     * input and the output of a layer. */
+    /* In a wavefront, the outputs of all layers are in use until the end. Otherwise two buffers suffice, for
+     * the input and the output of a layer. */
     const size_t between = net->layers - 1, most = n->side_by_side ? between : 2,
                  widest = net->h_width > net->c_width ? net->h_width : net->c_width;
     n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
@@ -146,9 +147,9 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
 
 /* --- a call --------------------------------------------------------------------------------------------- */
 
-/* Distributes the rows, longest first, over groups of `group` rows, and returns them in the order of the groups. Each
- * group gets one row; then, in the opposite order of the groups, each gets another, and so on. So groups cost about
- * the same, and each begins with its longest row. */
+/* Distributes the rows, longest first, over groups of `group` rows, and returns them in the order of the
+ * groups. Each group gets one row; then, in the opposite order of the groups, each gets another, and so on.
+ * So groups cost about the same, and each begins with its longest row. */
 static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
 {
     if (!n->deal || group >= n->B)
@@ -256,7 +257,8 @@ static void drop(const lnrnn_network_call *n, size_t layer, const float *x, floa
         }
 }
 
-/* left: the multiply-adds left in this part of the call. Returns how many are left after a line with `products` products per step. */
+/* left: the multiply-adds left in this part of the call. Returns how many are left after a line with
+ * `products` products per step. */
 static double after_line(const lnrnn_rnn_call *r, size_t products, double left)
 {
     LNRNN_DEFAULT_FLOATS;

@@ -64,7 +64,8 @@ typedef struct {
     double eps;
 } step_norm;
 
-/* Writes scale, shift (known or known + 1, width), so that scale * a + shift is batch norm with gain and bias. */
+/* Writes scale, shift (known or known + 1, width), so that scale * a + shift is batch norm with gain and
+ * bias. */
 static void fold(const step_norm *f, float *scale, float *shift)
 {
     for (size_t t = 0; t < f->known + (f->averages != 0); t++)

@@ -9,11 +9,12 @@
 
 static size_t line_count(const lnrnn_network *n) { return n->layers * n->directions; }
 
-/* Returns the number of weights of a line, which come first: weight_ih, weight_hh and, with a projection, weight_hr. */
+/* Returns the number of weights of a line, which come first: weight_ih, weight_hh and, with a projection,
+ * weight_hr. */
 static size_t weight_count(const lnrnn_network *n) { return n->config->projection ? 3 : 2; }
 
-/* w (parts, n, k). Packs the transpose of each part at memory + *bytes, and adds the size to *bytes. Returns the
- * address. If memory is NULL, only counts the bytes. */
+/* w (parts, n, k). Packs the transpose of each part at memory + *bytes, and adds the size to *bytes. Returns
+ * the address. If memory is NULL, only counts the bytes. */
 static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t k, char *memory,
                                   size_t *bytes)
 {
@@ -72,8 +73,8 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
 
 /* --- gradients ------------------------------------------------------------------------------------------ */
 
-/* Returns the array for the sums of the gradient of a gain or a bias with this role, and sets *width to its length.
- * Two biases that are added to the same sum share one array. */
+/* Returns the array for the sums of the gradient of a gain or a bias with this role, and sets *width to its
+ * length. Two biases that are added to the same sum share one array. */
 static double **sum_of(lnrnn_rnn_gradients *g, const lnrnn_rnn_config *c, int role, size_t *width)
 {
     *width = c->outputs;

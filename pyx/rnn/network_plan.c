@@ -1,12 +1,12 @@
-/* Decides whether the lines of a network run one after another or several at the same time. A line is a layer in one
- * direction. The predicted time (cost_model.c) decides.
+/* Decides whether the lines of a network run one after another or several at the same time. A line is a layer
+ * in one direction. The predicted time (cost_model.c) decides.
  *
  * One after another: all threads compute one line at a time. They divide its sequences or its hidden units.
  *
- * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a layer then
- * need the time of one. Layers in one direction form a wavefront: a layer begins when the layer before it has
- * computed its first chunk of steps. With n threads the time is an n-th of the sum of all times, plus one chunk for
- * each thread after the first. Each chunk reads W_ih again. */
+ * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a
+ * layer then need the time of one. Layers in one direction form a wavefront: a layer begins when the layer
+ * before it has computed its first chunk of steps. With n threads the time is an n-th of the sum of all
+ * times, plus one chunk for each thread after the first. Each chunk reads W_ih again. */
 #include <math.h>
 
 #include "lnrnn/tuning.h"
@@ -31,7 +31,8 @@ static double time_in_turn(lnrnn_wavefront *n, int threads)
     return time;
 }
 
-/* Call it for one direction and n->threads > 1. Sets n->chunk. Returns the ns of all layers as a wavefront. */
+/* Call it for one direction and n->threads > 1. Sets n->chunk. Returns the ns of all layers as a
+ * wavefront. */
 static double time_of_wavefront(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
@@ -64,7 +65,8 @@ static double time_of_pairs(lnrnn_wavefront *n)
     return time;
 }
 
-/* Makes the lines' plans, each for `share` threads. Returns 1 if the lines can run at the same time with these plans. */
+/* Makes the lines' plans, each for `share` threads. Returns 1 if the lines can run at the same time with
+ * these plans. */
 static int plan_lines(lnrnn_wavefront *n, int share)
 {
     n->worker = n->floats = 0;

@@ -25,8 +25,8 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape holds W x (only with separate products), W h or the sum of both, and the gates. c and the
- * output that is projected follow, and h if y is its norm. */
+/* A record of the tape holds W x (only with separate products), W h or the sum of both, and the gates. c and
+ * the output that is projected follow, and h if y is its norm. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
@@ -105,7 +105,8 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
-/* Returns plan->rows_ahead. With more than two panels, the first is whole (pack.h). The buffer of the chunk has the rows of the first chunk, and of the next. */
+/* Returns plan->rows_ahead. With more than two panels, the first is whole (pack.h). The buffer of the chunk
+ * has the rows of the first chunk, and of the next. */
 static size_t rows_ahead(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
 {
     const size_t rows = p->product->rows_ahead, team = p->divide_units ? (size_t)p->divide_units : 1,

@@ -35,7 +35,8 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
     return (lnrnn_share){cut_of(r, index, team), cut_of(r, index + 1, team)};
 }
 
-/* Panels p0 .. p1 - 1 are panels of N outputs, more than two. Returns the first that is narrow, or p1. Only the last panels are narrow. */
+/* Panels p0 .. p1 - 1 are panels of N outputs, more than two. Returns the first that is narrow, or p1. Only
+ * the last panels are narrow. */
 static size_t end_of_whole(const lnrnn_step *s, size_t N, size_t p0, size_t p1)
 {
     const lnrnn_product *k = s->r->plan->product;
@@ -88,7 +89,8 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     k->matmul(&m, n, rows, a, as);
 }
 
-/* Computes this thread's share of panels_product: all rows of its whole panels, and some rows of a panel that two threads share. */
+/* Computes this thread's share of panels_product: all rows of its whole panels, and some rows of a panel that
+ * two threads share. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
 {
@@ -108,8 +110,8 @@ static void product(const lnrnn_step *s, const weights *u, size_t n, const float
     }
 }
 
-/* With float32, all products have equally many rows, because a product of a few remaining rows would also read all of
- * W_ih. */
+/* With float32, all products have equally many rows, because a product of a few remaining rows would also
+ * read all of W_ih. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end, int rest)
 {
     const lnrnn_rnn_config *c = s->r->config;
@@ -142,8 +144,8 @@ void lnrnn_ahead_begin(lnrnn_step *s)
     s->ahead = (lnrnn_ahead){.w = r->w_ih, .rows = s->x, .c = c, .cs = (ptrdiff_t)wide};
 }
 
-/* Threads divide the outputs of all heads, N each, at whole panels. Returns the panel of head `head` at which the
- * part of thread `index` begins, and the part of the thread before it ends. */
+/* Threads divide the outputs of all heads, N each, at whole panels. Returns the panel of head `head` at which
+ * the part of thread `index` begins, and the part of the thread before it ends. */
 static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t index)
 {
     const lnrnn_product *k = s->r->plan->product;
@@ -154,7 +156,8 @@ static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t
     return near_panel(cut_at(s->r, N, at < before ? 0 : at - before < wide ? at - before : wide));
 }
 
-/* Copies outputs from .. to - 1 of gates of `units` units from `places`, where gates are H apart, to `block`. */
+/* Copies outputs from .. to - 1 of gates of `units` units from `places`, where gates are H apart, to
+ * `block`. */
 static void copy_gates(size_t units, size_t H, size_t from, size_t to, const float *places, float *block)
 {
     for (size_t o = from, n; o < to; o += n) {
@@ -171,8 +174,8 @@ static void place_gates(size_t units, size_t H, size_t from, size_t to, const fl
     }
 }
 
-/* A product writes whole vectors, which would overwrite outputs of other heads, so it writes to a block. A single
- * head needs no block, because only padding and gates of later products follow its outputs. */
+/* A product writes whole vectors, which would overwrite outputs of other heads, so it writes to a block. A
+ * single head needs no block, because only padding and gates of later products follow its outputs. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add)
 {
@@ -234,8 +237,9 @@ void lnrnn_hidden_product(lnrnn_step *s, int add)
                 s->a + (ptrdiff_t)i * s->cell.as, s->cell.as);
 }
 
-/* Each thread of a group projects the rows whose states it computes. The function does not call panels_product,
- * because with a second caller compilers would no longer inline panels_product, and small networks would be slower. */
+/* Each thread of a group projects the rows whose states it computes. The function does not call
+ * panels_product, because with a second caller compilers would no longer inline panels_product, and small
+ * networks would be slower. */
 void lnrnn_projection(const lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;

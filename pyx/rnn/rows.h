@@ -1,7 +1,8 @@
 /* Finds the data of a row at some step in each array. A row is an lnrnn_row of layer.h.
  *
- * Rows are sorted by length, longest first, so at every step the active rows (which have not ended) come first. The
- * tape holds the active rows of step 0, then the active rows of step 1, and so on, whatever the groups are. */
+ * Rows are sorted by length, longest first, so at every step the active rows (which have not ended) come
+ * first. The tape holds the active rows of step 0, then the active rows of step 1, and so on, whatever the
+ * groups are. */
 #ifndef LNRNN_ROWS_H
 #define LNRNN_ROWS_H
 
@@ -14,8 +15,9 @@ enum { TILE = 64 };
 _Static_assert(sizeof(lnrnn_row) == 6 * sizeof(int64_t), "lnrnn/rnn/rows.py makes tables of these columns");
 _Static_assert((int)TILE <= (int)LNRNN_MOST_INPUT_ROWS, "rows of x are gathered in an array of so many");
 
-/* Returns the number of rows of a block. Each block has its own sums in the backward pass. The order of sums depends
- * on this number, so it must depend only on the number of rows. A group with a tape consists of whole blocks. */
+/* Returns the number of rows of a block. Each block has its own sums in the backward pass. The order of sums
+ * depends on this number, so it must depend only on the number of rows. A group with a tape consists of whole
+ * blocks. */
 static inline size_t sum_rows(size_t rows)
 {
     size_t n = 4;
@@ -104,7 +106,8 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
     return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
 }
 
-/* Returns the number of multiply-adds of a call: each active row of each step is multiplied by all weights. */
+/* Returns the number of multiply-adds of a call: each active row of each step is multiplied by all
+ * weights. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -112,9 +115,9 @@ static inline double call_multiply_adds(const lnrnn_rnn_call *r)
            * ((double)c->outputs * (double)(c->D + c->head_units) + (double)c->projection);
 }
 
-/* Returns the cost of a step of `rows` rows in multiply-adds: G*H outputs with k inputs each, and the projection.
- * Norms and activations count as 32 more inputs, and a step without rows costs something. Calls are divided into
- * parts by this cost (runtime/resumable.h). */
+/* Returns the cost of a step of `rows` rows in multiply-adds: G*H outputs with k inputs each, and the
+ * projection. Norms and activations count as 32 more inputs, and a step without rows costs something. Calls
+ * are divided into parts by this cost (runtime/resumable.h). */
 static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
 {
     return 1024 + rows * (double)r->config->outputs * (double)(k + 32) + rows * (double)r->config->projection;

@@ -86,7 +86,8 @@ static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row 
     return n;
 }
 
-/* Sorts rows (n) longest first; rows of equal length keep their order. Shell's sort, because qsort may allocate. */
+/* Sorts rows (n) longest first; rows of equal length keep their order. Shell's sort, because qsort may
+ * allocate. */
 static void sort_longest_first(lnrnn_row *rows, size_t n)
 {
     size_t gap = 1;
@@ -144,9 +145,10 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
     return LNRNN_OK;
 }
 
-/* in = 1: copies states of sequences (lines, B, width) to states of rows; in = 0: copies back. In a forward line, the
- * first part of a sequence gets its initial state, and the last part has its final state. In a reverse line, the last
- * part gets the initial state, and the first has the final state. Other parts begin with zeros. */
+/* in = 1: copies states of sequences (lines, B, width) to states of rows; in = 0: copies back. In a forward
+ * line, the first part of a sequence gets its initial state, and the last part has its final state. In a
+ * reverse line, the last part gets the initial state, and the first has the final state. Other parts begin
+ * with zeros. */
 static void copy_states(const call_memory *m, size_t width, float *of_rows, float *of_sequences, int in)
 {
     const size_t lines = m->n->layers * m->n->directions, B = m->s->sequences;
@@ -163,7 +165,8 @@ static void copy_states(const call_memory *m, size_t width, float *of_rows, floa
         }
 }
 
-/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide sequences. */
+/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide
+ * sequences. */
 static int take_states(call_memory *m)
 {
     const lnrnn_sequences *const s = m->s;

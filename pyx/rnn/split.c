@@ -1,21 +1,23 @@
 /* The time loop if several threads divide the hidden units of a group of sequences.
  *
- * A step of few sequences takes as long as reading the weights. So each thread of a group computes the columns of some panels of W_ih and
- * W_hh, which may stay in its own L2 cache. If panels cannot be divided evenly, two threads share a panel, and each computes some of its
- * rows.
+ * A step of few sequences takes as long as reading the weights. So each thread of a group computes the
+ * columns of some panels of W_ih and W_hh, which may stay in its own L2 cache. If panels cannot be divided
+ * evenly, two threads share a panel, and each computes some of its rows.
  *
- * The threads meet at a barrier at the beginning of each part of a call, and after W_hh h of each step. They also meet before W_hh h if it
- * is added to W_ih x. cost_model.c decides if the threads also divide the rows of the states (plan->divide_rows). Then a second barrier is
- * before the next product, which reads the states of all rows. If rows are few, this barrier would take longer than computing the states of
- * all rows in each thread. So each thread computes all states: thread 0 writes h to y and c to cn, and the others write to their own
- * memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite rows that other threads read.
+ * The threads meet at a barrier at the beginning of each part of a call, and after W_hh h of each step. They
+ * also meet before W_hh h if it is added to W_ih x. cost_model.c decides if the threads also divide the rows
+ * of the states (plan->divide_rows). Then a second barrier is before the next product, which reads the states
+ * of all rows. If rows are few, this barrier would take longer than computing the states of all rows in each
+ * thread. So each thread computes all states: thread 0 writes h to y and c to cn, and the others write to
+ * their own memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite
+ * rows that other threads read.
  *
- * If another process takes the core of a thread, all others wait at each barrier. So at the first long wait the team ends, and thread 0
- * computes all columns of its groups (lnrnn_step_meet).
+ * If another process takes the core of a thread, all others wait at each barrier. So at the first long wait
+ * the team ends, and thread 0 computes all columns of its groups (lnrnn_step_meet).
  *
- * Groups do not wait for each other. If fewer threads start than planned, they are divided among the groups again; one thread may
- * compute several groups. If a call runs in parts, all threads of a group stop at the same step, because each counts the cost of all
- * columns. */
+ * Groups do not wait for each other. If fewer threads start than planned, they are divided among the groups
+ * again; one thread may compute several groups. If a call runs in parts, all threads of a group stop at the
+ * same step, because each counts the cost of all columns. */
 #include <string.h>
 
 #include "lnrnn/tuning.h"
@@ -119,8 +121,8 @@ int lnrnn_forward_split(const lnrnn_rnn_call *r)
     return 1;
 }
 
-/* Computes the two directions of a layer, each with half of the threads. A single thread computes one direction after
- * the other. */
+/* Computes the two directions of a layer, each with half of the threads. A single thread computes one
+ * direction after the other. */
 static void split_both(void *ctx, int worker, int team)
 {
     split_job *const job = ctx;

@@ -1,7 +1,7 @@
 /* The phases of a step, from W_ih x to the states, and the view (lnrnn_step) that moves from step to step.
  *
- * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm has a
- * scale and a shift for each step. Layer norm uses the statistics of each row. */
+ * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm
+ * has a scale and a shift for each step. Layer norm uses the statistics of each row. */
 #include <string.h>
 
 #include "rnn/rows.h"
@@ -56,8 +56,8 @@ static void separate_product(lnrnn_step *s)
     lnrnn_hidden_product(s, 0);
 }
 
-/* Every other step computes the two products in the opposite order, each from its end. So it begins with the weights that the step
- * before read last, which are still in L1. */
+/* Every other step computes the two products in the opposite order, each from its end. So it begins with the
+ * weights that the step before read last, which are still in L1. */
 static void both_products(lnrnn_step *s)
 {
     const int back = (int)((size_t)s->r->rows[0].start % 2);
@@ -68,7 +68,8 @@ static void both_products(lnrnn_step *s)
         lnrnn_input_product(s, s->active, 1, 0);
 }
 
-/* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and W_hh (r h) for the gate n. */
+/* For a reset gate before the product: computes W_hh h of the gates r and z. Later phases compute r h and
+ * W_hh (r h) for the gate n. */
 static void first_product(lnrnn_step *s)
 {
     s->cell.x = s->a;
@@ -91,11 +92,13 @@ static void take_rows(lnrnn_step *s)
     s->row += from;
 }
 
-/* Returns the number of floats that hold two doubles and three floats per value of a site, rounded up to whole doubles. */
+/* Returns the number of floats that hold two doubles and three floats per value of a site, rounded up to
+ * whole doubles. */
 static size_t statistics_floats(const lnrnn_rnn_config *c) { return 7 * c->outputs + c->outputs % 2; }
 
-/* a (active, width), row stride cell.as: the input of a site. Computes the batch's statistics of the values from ..
- * to - 1, sets their scale and shift, and writes the statistics to the call's arrays, if it has any. */
+/* a (active, width), row stride cell.as: the input of a site. Computes the batch's statistics of the values
+ * from .. to - 1, sets their scale and shift, and writes the statistics to the call's arrays, if it has
+ * any. */
 static void site_statistics(lnrnn_step *s, int site, size_t from, size_t to, const float *a)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -132,7 +135,8 @@ static void input_statistics(lnrnn_step *s)
     site_statistics(s, LNRNN_SITE_INPUT, 0, s->r->config->outputs, s->cell.x);
 }
 
-/* Computes the statistics of all gates. With the reset gate before the product, it runs twice: for r and z, and later for n. */
+/* Computes the statistics of all gates. With the reset gate before the product, it runs twice: for r and z,
+ * and later for n. */
 static void hidden_statistics(lnrnn_step *s)
 {
     site_statistics(s, LNRNN_SITE_HIDDEN, 0, s->r->config->first_gates * s->r->config->H, s->a);
@@ -175,7 +179,8 @@ static void project(lnrnn_step *s)
 
 static void cell(lnrnn_step *s) { s->kernel(&s->config, &s->cell); }
 
-/* r multiplies the h that W_hh would read, which is masked if there are masks. Threads do not divide rows that have masks. */
+/* r multiplies the h that W_hh would read, which is masked if there are masks. Threads do not divide rows
+ * that have masks. */
 static void reset_gates(lnrnn_step *s)
 {
     const float *const *const h_prev = s->cell.h_prev;
@@ -185,14 +190,16 @@ static void reset_gates(lnrnn_step *s)
     s->cell.h_prev = h_prev;
 }
 
-/* For batch norm at inference: returns the index of the row of scale and shift that row i of s->cell reads. */
+/* For batch norm at inference: returns the index of the row of scale and shift that row i of s->cell
+ * reads. */
 static size_t table_row(const lnrnn_step *s, size_t i)
 {
     const size_t step = (size_t)s->r->rows[s->row + i].start + s->t;
     return step < s->r->config->known ? step : (size_t)s->r->config->overrun_row;
 }
 
-/* Calls the kernel once for adjacent rows at the same step, because the lanes of a stream may be at different steps. */
+/* Calls the kernel once for adjacent rows at the same step, because the lanes of a stream may be at different
+ * steps. */
 static void from_tables(lnrnn_step *s, lnrnn_phase *kernel)
 {
     const lnrnn_step_rows all = s->cell;
@@ -215,7 +222,8 @@ static void from_tables(lnrnn_step *s, lnrnn_phase *kernel)
 static void cell_from_tables(lnrnn_step *s) { from_tables(s, cell); }
 static void reset_gates_from_tables(lnrnn_step *s) { from_tables(s, reset_gates); }
 
-/* Batch norm of c needs c of all rows first: the kernel writes the output gate to h, and `output` completes h. */
+/* Batch norm of c needs c of all rows first: the kernel writes the output gate to h, and `output` completes
+ * h. */
 static void cell_without_output(lnrnn_step *s)
 {
     s->config.deferred_output = 1;
@@ -252,8 +260,8 @@ static void output(lnrnn_step *s)
     s->r->plan->kernels->cells->lstm_output(&s->config, &s->cell);
 }
 
-/* Mixes old (n, width), row stride `stride`, into states, n pointers to (width). masks: r->masks.h or r->masks.c.
- * If masks is NULL, every unit keeps the fraction `rate` of its old state. */
+/* Mixes old (n, width), row stride `stride`, into states, n pointers to (width). masks: r->masks.h or
+ * r->masks.c. If masks is NULL, every unit keeps the fraction `rate` of its old state. */
 static void zoneout(const lnrnn_step *s, size_t width, float rate, const unsigned char *masks,
                     const float *old, size_t stride, float *const *states)
 {
@@ -286,7 +294,8 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the diagram ---------------------------------------------------------------------------------------- */
 
-/* Sets p->phases. The tape gets c only after zoneout, because the backward pass computes c before zoneout itself. */
+/* Sets p->phases. The tape gets c only after zoneout, because the backward pass computes c before zoneout
+ * itself. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -367,8 +376,8 @@ void lnrnn_step_meet(lnrnn_step *s)
 
 /* --- the view ------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. So the steps of these
- * cells make one test, not four (benchmark small). */
+/* Returns 1 if a step needs memory that a step of the most frequent cells does not need. So the steps of
+ * these cells make one test, not four (benchmark small). */
 static int needs_more(const lnrnn_rnn_config *c)
 {
     return c->reset_before || c->projection || c->output_norm || c->num_heads > 1;
@@ -481,8 +490,8 @@ void lnrnn_step_load(const lnrnn_step *s)
         memmove(c_row(r, i), r->c0 + c_at(r, i), r->config->C * sizeof(float));
 }
 
-/* Returns the end of the steps that this thread may compute now. A thread with expensive steps must not use up the
- * budget of other threads, nor let them wait for its last chunk. (Benchmark rnn B32-H2048.) */
+/* Returns the end of the steps that this thread may compute now. A thread with expensive steps must not use
+ * up the budget of other threads, nor let them wait for its last chunk. (Benchmark rnn B32-H2048.) */
 static size_t affordable(const lnrnn_step *s, size_t stop, size_t chunk, int64_t *left)
 {
     const lnrnn_rnn_call *r = s->r;

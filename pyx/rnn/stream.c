@@ -20,7 +20,8 @@ static void sort_by_start(lnrnn_row *rows, size_t n)
         }
 }
 
-/* Returns 0, or an error code if the stream has no lane of this number, or if this call (h->stamp) has named the lane before. */
+/* Returns 0, or an error code if the stream has no lane of this number, or if this call (h->stamp) has named
+ * the lane before. */
 static int named_once(lnrnn_handle *h, int64_t lane)
 {
     if (lane < 0 || (uint64_t)lane >= h->stream->lanes)

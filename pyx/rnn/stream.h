@@ -37,15 +37,16 @@ struct lnrnn_handle {
 
 /* Sets the network and lanes of s, and the fields that follow from them. */
 void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
-/* lanes (n). Sets their states and steps. states: NULL, which leaves all states, or h and, if the cell has one, c, (layers, n, P or C),
- * each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1, or 0 without a change if a lane or step is invalid. */
+/* lanes (n). Sets their states and steps. states: NULL, which leaves all states, or h and, if the cell has
+ * one, c, (layers, n, P or C), each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1,
+ * or 0 without a change if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
-/* Changes the number of rows and threads of the next calls, without new memory. Returns 1, or 0 if the memory is too
- * small; then only lnrnn_handle_fit and lnrnn_handle_free may be called. */
+/* Changes the number of rows and threads of the next calls, without new memory. Returns 1, or 0 if the memory
+ * is too small; then only lnrnn_handle_fit and lnrnn_handle_free may be called. */
 int lnrnn_handle_fit(lnrnn_handle *h, size_t rows, int threads);
-/* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets != 0 to
- * zeros. Returns 0, or an error code of lnrnn_status; after an error nothing has changed. */
+/* lanes, resets (rows), or NULL. Selects the lanes of the next step, and sets the states of lanes with resets
+ * != 0 to zeros. Returns 0, or an error code of lnrnn_status; after an error nothing has changed. */
 int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned char *resets);
 /* h->x (rows, D) -> y (rows, P). Computes the step of the selected lanes through all layers. */
 void lnrnn_handle_run(lnrnn_handle *h, float *y);

@@ -6,7 +6,8 @@
 #include "rnn/stream.h"
 #include "runtime/result_memory.h"
 
-/* Returns `bytes` bytes of 0, aligned to 64 bytes, or NULL without memory. All pages are touched, so that a step causes no page fault. */
+/* Returns `bytes` bytes of 0, aligned to 64 bytes, or NULL without memory. All pages are touched, so that a
+ * step causes no page fault. */
 static void *zeros(size_t bytes)
 {
     void *const memory = lnrnn_aligned_malloc(bytes);
@@ -80,7 +81,8 @@ static void carve_handle(lnrnn_handle *h, void *memory)
     h->call.line = (lnrnn_line *)next;
 }
 
-/* Plans the call of h for `rows` rows, at most h->capacity. Returns the number of floats of h->call.scratch. */
+/* Plans the call of h for `rows` rows, at most h->capacity. Returns the number of floats of
+ * h->call.scratch. */
 static size_t plan_handle(lnrnn_handle *h, size_t rows, int threads)
 {
     const lnrnn_network *const network = h->network;

@@ -1,16 +1,18 @@
 /* Computes layers and directions of a network at the same time.
  *
- * A run is a group of sequences in one line (a layer in one direction). It is computed one chunk of steps at a time. A chunk reads
- * outputs of the layer before. So in the layer before, the run of the same sequences must have passed the last step of the chunk. With
- * two directions, both runs of the layer before must have ended, because the reverse run computes the first step last.
+ * A run is a group of sequences in one line (a layer in one direction). It is computed one chunk of steps at
+ * a time. A chunk reads outputs of the layer before. So in the layer before, the run of the same sequences
+ * must have passed the last step of the chunk. With two directions, both runs of the layer before must have
+ * ended, because the reverse run computes the first step last.
  *
- * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives the run back. It prefers its
- * previous run, whose weights are in its caches, and then the lowest layer, on which the other layers wait. So n threads compute n
- * layers, each one chunk behind the layer before it. If the layers cannot be divided evenly among the threads, threads prefer the last
- * layers (`flexible`) to their previous run. Otherwise one thread would compute the last layers alone at the end.
+ * Each thread repeatedly takes a free run whose next chunk can be computed, computes that chunk and gives the
+ * run back. It prefers its previous run, whose weights are in its caches, and then the lowest layer, on which
+ * the other layers wait. So n threads compute n layers, each one chunk behind the layer before it. If the
+ * layers cannot be divided evenly among the threads, threads prefer the last layers (`flexible`) to their
+ * previous run. Otherwise one thread would compute the last layers alone at the end.
  *
- * A thread waits only for a chunk that another thread computes. No bit of a result depends on the threads: one thread at a time computes
- * a run, and chunks change no order of sums. */
+ * A thread waits only for a chunk that another thread computes. No bit of a result depends on the threads:
+ * one thread at a time computes a run, and chunks change no order of sums. */
 #include "rnn/wavefront.h"
 
 #include <string.h>
@@ -78,7 +80,8 @@ static int take(const wave_job *j, size_t run)
     return 0;
 }
 
-/* Takes a run and returns its number, or SIZE_MAX if no run can be taken now. own: the thread's previous run, or SIZE_MAX. */
+/* Takes a run and returns its number, or SIZE_MAX if no run can be taken now. own: the thread's previous run,
+ * or SIZE_MAX. */
 static size_t take_some(const wave_job *j, size_t own)
 {
     const size_t runs = run_count(j->n), flexible = j->n->flexible * j->n->groups;
@@ -114,8 +117,8 @@ static int all_done(const wave_job *j)
     return 1;
 }
 
-/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most twice
- * the time of its own chunk, because a thread that needs longer has lost its core. */
+/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most
+ * twice the time of its own chunk, because a thread that needs longer has lost its core. */
 static void work(void *ctx, size_t index, int worker)
 {
     wave_job *const j = ctx;

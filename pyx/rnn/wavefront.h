@@ -1,5 +1,5 @@
-/* Computes layers and directions of a network at the same time (wavefront.c). network_plan.c decides if that is
- * faster than one after the other. */
+/* Computes layers and directions of a network at the same time (wavefront.c). network_plan.c decides if that
+ * is faster than one after the other. */
 #ifndef LNRNN_WAVEFRONT_H
 #define LNRNN_WAVEFRONT_H
 
@@ -19,7 +19,8 @@ typedef struct {
 /* The arrays of a layer in training, contiguous, with axes in the order of the call's y. */
 typedef struct {
     float *y; /* (steps, sequences, directions * P): the outputs, written; unused in the last layer */
-    /* Dropout of the inputs, not in the first layer: dropped = x * kept * scale[0] * factors, in this order. */
+    /* Dropout of the inputs, not in the first layer: dropped = x * kept * scale[0] * factors, in this
+     * order. */
     float *dropped;            /* (shape of y), written; NULL: no dropout */
     const unsigned char *kept; /* (steps, sequences, directions * P), 0 or 1, or NULL */
     const float *scale;        /* (1); NULL if kept is NULL */
@@ -36,8 +37,8 @@ typedef struct {
 
 typedef struct {
     /* Set by the caller. */
-    /* (layers * directions), the directions of a layer adjacent. All lines have the same rows. x of a later layer is
-     * y of the layer before. Outputs are disjoint. */
+    /* (layers * directions), the directions of a layer adjacent. All lines have the same rows. x of a later
+     * layer is y of the layer before. Outputs are disjoint. */
     lnrnn_line *line;
     size_t layers, directions;
     float *scratch; /* `floats` floats; keep their values until a call returns 1 */
@@ -71,14 +72,16 @@ static inline network_run *runs_at(float *p)
     return (network_run *)(((uintptr_t)p + sizeof(network_run) - 1) & ~(sizeof(network_run) - 1));
 }
 
-/* The calls of the lines must have config, T, B, rows and last_step_end, but no tape, mask or count. Returns 1 if
- * lnrnn_wavefront_forward is possible on at most `threads` threads, and faster than lnrnn_rnn_forward for one line after the other. */
+/* The calls of the lines must have config, T, B, rows and last_step_end, but no tape, mask or count. Returns
+ * 1 if lnrnn_wavefront_forward is possible on at most `threads` threads, and faster than lnrnn_rnn_forward
+ * for one line after the other. */
 int lnrnn_wavefront_plan(lnrnn_wavefront *n, int threads);
-/* Computes all layers, with the same bits as one layer after the other. Returns 1 if all work is finished, else 0. */
+/* Computes all layers, with the same bits as one layer after the other. Returns 1 if all work is finished,
+ * else 0. */
 int lnrnn_wavefront_forward(lnrnn_wavefront *n);
 
-/* How layers run, for tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time if
- * possible, with all threads, even for little work. */
+/* How layers run, for tests. FASTEST: the default. IN_TURN: layer after layer. SIDE_BY_SIDE: at the same time
+ * if possible, with all threads, even for little work. */
 enum { LNRNN_NETWORK_FASTEST, LNRNN_NETWORK_IN_TURN, LNRNN_NETWORK_SIDE_BY_SIDE };
 /* Exported, because tests call it. */
 #pragma GCC visibility push(default)

@@ -1,13 +1,14 @@
-/* The products over all rows of a chunk: the gradient of x, and the chunk's part of the gradients of the weights. The
- * gradients of the weights are sums over the rows, in an order that does not depend on the number of threads. The
- * products are independent tasks. */
+/* The products over all rows of a chunk: the gradient of x, and the chunk's part of the gradients of the
+ * weights. The gradients of the weights are sums over the rows, in an order that does not depend on the
+ * number of threads. The products are independent tasks. */
 #include <string.h>
 
 #include "rnn/backward.h"
 #include "rnn/rows.h"
 #include "runtime/resumable.h"
 
-/* Returns the number of rows of a weight's gradient per task: few enough that every thread gets a task, within limits. */
+/* Returns the number of rows of a weight's gradient per task: few enough that every thread gets a task,
+ * within limits. */
 static size_t rows_of_task(const backward_job *j)
 {
     const size_t of_thread = j->c->outputs / (size_t)j->p->threads;
@@ -65,8 +66,8 @@ static ptrdiff_t distance(size_t n, float *const *rows)
     return one;
 }
 
-/* Reads the gradient of W x (n, G*H), n <= TILE rows from row index * TILE on. Writes the gradient of x (n, D) to the
- * caller's array. tile (TILE, D): scratch. */
+/* Reads the gradient of W x (n, G*H), n <= TILE rows from row index * TILE on. Writes the gradient of x (n,
+ * D) to the caller's array. tile (TILE, D): scratch. */
 static void input_gradient(const backward_job *j, size_t index, float *tile)
 {
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
@@ -83,8 +84,8 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
         memcpy(out[i], tile + i * wide, D * sizeof *tile);
 }
 
-/* A weight whose gradient is summed over the chunk's rows. With several heads, `inputs` is the number of inputs of a
- * head. */
+/* A weight whose gradient is summed over the chunk's rows. With several heads, `inputs` is the number of
+ * inputs of a head. */
 typedef struct {
     size_t outputs, inputs, heads;
     const float *g, *packed; /* the gradient of the product, row stride gs; the product's inputs, packed */
@@ -112,8 +113,9 @@ static size_t parts_of_weight(const backward_job *j, int k)
     return (outputs + rows - 1) / rows;
 }
 
-/* Computes rows o0 .. o0 + count - 1 of the gradient of a weight, all of one head. Over the rows of the chunk,
- * gw[o][i] += g[row][o] * v[row][i]. g is the gradient of the product, v its input. tile (count, inputs): scratch. */
+/* Computes rows o0 .. o0 + count - 1 of the gradient of a weight, all of one head. Over the rows of the
+ * chunk, gw[o][i] += g[row][o] * v[row][i]. g is the gradient of the product, v its input. tile (count,
+ * inputs): scratch. */
 static void weight_gradient(const backward_job *j, const weight *w, size_t o0, size_t count, float *tile)
 {
     const lnrnn_product *product = j->k->product;
@@ -140,8 +142,8 @@ static void weight_gradient(const backward_job *j, const weight *w, size_t o0, s
         memcpy(out + o * n, sum + o * wide, n * sizeof *sum);
 }
 
-/* Computes a part of the gradient of weight k, from row part * rows_of_task on, head by head. With reset_before, the
- * input of W_hh is h for r and z, and r h for n. */
+/* Computes a part of the gradient of weight k, from row part * rows_of_task on, head by head. With
+ * reset_before, the input of W_hh is h for r and z, and r h for n. */
 static void weight_gradients(const backward_job *j, size_t part, int k, float *tile)
 {
     const lnrnn_rnn_config *c = j->c;

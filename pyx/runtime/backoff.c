@@ -1,10 +1,11 @@
 /* Exponential back-off from oversubscribed cores.
  *
- * If other processes use the cores too, a thread can lose its core for a time slice of the scheduler, which is
- * milliseconds. A short call that waits for this thread takes a hundred times as long as on one thread. So a wait of 0.4 ms
- * at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a back-off of 2 ms, brief calls, and
- * calls whose threads would meet at barriers, run on one thread. If a second back-off follows soon, it is twice as long. A
- * back-off is at least eight times as long as the wait that started it, and at most 800 ms. */
+ * If other processes use the cores too, a thread can lose its core for a time slice of the scheduler, which
+ * is milliseconds. A short call that waits for this thread takes a hundred times as long as on one thread. So
+ * a wait of 0.4 ms at a barrier, or a call 0.4 ms longer than on one thread, starts a back-off. During a
+ * back-off of 2 ms, brief calls, and calls whose threads would meet at barriers, run on one thread. If a
+ * second back-off follows soon, it is twice as long. A back-off is at least eight times as long as the wait
+ * that started it, and at most 800 ms. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>

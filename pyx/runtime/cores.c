@@ -100,7 +100,8 @@ static double number_in(const char *dir, const char *name)
     return x;
 }
 
-/* Returns the number of cores that a control group's directory allows: quota / period, rounded up, at most cpus. */
+/* Returns the number of cores that a control group's directory allows: quota / period, rounded up, at most
+ * cpus. */
 static int quota_of(const char *dir, int cpus)
 {
     char path[FILENAME];

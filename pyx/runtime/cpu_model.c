@@ -58,7 +58,8 @@ static int model_of_machine(void)
 static int model_of_machine(void) { return OTHER; }
 #endif
 
-/* Returns 1 on a Zen 4, where a product of one row reads 98 bytes of weights per ns from L3, but 79 with software prefetches. */
+/* Returns 1 on a Zen 4, where a product of one row reads 98 bytes of weights per ns from L3, but 79 with
+ * software prefetches. */
 int lnrnn_model_reads_ahead(void) { return model_of_machine() == ZEN_4; }
 
 static lnrnn_cpu_model model;

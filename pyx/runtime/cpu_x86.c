@@ -8,7 +8,8 @@
 #include <unistd.h>
 #endif
 
-/* Bits of XCR0: registers that the operating system saves. XGETBV reads it, and faults unless OSXSAVE is set. */
+/* Bits of XCR0: registers that the operating system saves. XGETBV reads it, and faults unless OSXSAVE is
+ * set. */
 enum { SAVES_AVX = 0x6, SAVES_AVX512 = 0xe6, SAVES_TILES = 0x60000 };
 
 static unsigned saved_state(void)
@@ -78,12 +79,13 @@ unsigned lnrnn_cpu_family(const char *vendor)
     return base == 15 ? base + (a >> 20 & 255) : base;
 }
 
-/* Returns 1 for AMD's families from 25 on, because machine.py of tests/benchmarks measured fast dot products on Zen
- * 4 (25) and Zen 5 (26). On Intel's Cooper Lake, Sapphire Rapids and later, a bfloat16 dot product takes twice as
- * long, so float32 is as fast. */
+/* Returns 1 for AMD's families from 25 on, because machine.py of tests/benchmarks measured fast dot products
+ * on Zen 4 (25) and Zen 5 (26). On Intel's Cooper Lake, Sapphire Rapids and later, a bfloat16 dot product
+ * takes twice as long, so float32 is as fast. */
 int lnrnn_fast_bf16(void) { return lnrnn_cpu_family("AuthenticAMD") >= 25; }
 
-/* Asks Linux for AMX tiles. Linux refuses if their 8 KiB do not fit on an alternative signal stack of the process. */
+/* Asks Linux for AMX tiles. Linux refuses if their 8 KiB do not fit on an alternative signal stack of the
+ * process. */
 static int permitted(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)

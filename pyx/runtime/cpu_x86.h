@@ -12,8 +12,9 @@ int lnrnn_has_avx512bf16(void);
 /* Tests for AMX with tiles of bfloat16 and int8. The first call asks the kernel for permission. */
 int lnrnn_has_amx(void);
 
-/* Returns 1 if this model of CPU runs a bfloat16 dot product of two in the time of one float32 multiply-add. Then
- * products in bfloat16 are twice as fast. The answer must not come from a timing, because results depend on it. */
+/* Returns 1 if this model of CPU runs a bfloat16 dot product of two in the time of one float32 multiply-add.
+ * Then products in bfloat16 are twice as fast. The answer must not come from a timing, because results depend
+ * on it. */
 int lnrnn_fast_bf16(void);
 
 /* Returns the family of this CPU if it is of this vendor (12 letters, for example "GenuineIntel"), else 0. */

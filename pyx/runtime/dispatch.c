@@ -33,11 +33,13 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
 
 TABLES(scalar)
 
-/* A row of the table below: the name of a set, the set whose other kernels it uses, its bfloat16 and its int8 product. */
+/* A row of the table below: the name of a set, the set whose other kernels it uses, its bfloat16 and its int8
+ * product. */
 #define SET(name, isa, bf16, int8) \
     {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 
-/* The instruction sets, best first. runs(): can this machine run the set? chosen(): if so, is it the default? chosen
+/* The instruction sets, best first. runs(): can this machine run the set? chosen(): if so, is it the default?
+ * chosen
  * NULL: the set emulates another set in plain C, and is never the default. */
 static const struct {
     lnrnn_kernels kernels;

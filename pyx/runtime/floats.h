@@ -1,10 +1,10 @@
 /* The floating-point state in which this library computes.
  *
  * A thread can set its CPU to flush denormals to zero, to round differently, or to trap. A library built with
- * -ffast-math sets flushing in the thread that loads it, and new threads inherit the state of their creator. No
- * result may depend on this state, so all functions compute in the default state. LNRNN_DEFAULT_FLOATS stands first
- * in each function of lnrnn.h that computes, and team.c uses it in each thread of a team. At the end of the block the
- * thread gets its own state back, including the sticky flags.
+ * -ffast-math sets flushing in the thread that loads it, and new threads inherit the state of their creator.
+ * No result may depend on this state, so all functions compute in the default state. LNRNN_DEFAULT_FLOATS
+ * stands first in each function of lnrnn.h that computes, and team.c uses it in each thread of a team. At the
+ * end of the block the thread gets its own state back, including the sticky flags.
  *
  * This costs two instructions and no system call, because the state is only written if it differs. */
 #ifndef LNRNN_FLOATS_H
@@ -92,8 +92,8 @@ static inline void lnrnn_leave_floats(const lnrnn_floats *own) { fesetenv(&own->
 
 #endif
 
-/* Declares a variable that restores the state at the end of the block, however control leaves the block. Without
- * `unused` clang warns, because it does not count the cleanup as a use of the variable. */
+/* Declares a variable that restores the state at the end of the block, however control leaves the block.
+ * Without `unused` clang warns, because it does not count the cleanup as a use of the variable. */
 #define LNRNN_DEFAULT_FLOATS                                                                   \
     __attribute__((cleanup(lnrnn_leave_floats), unused)) const lnrnn_floats lnrnn_own_floats = \
         lnrnn_enter_floats()

@@ -1,12 +1,14 @@
-/* Runs work in a team of threads: lnrnn_parallel distributes tasks, lnrnn_team runs one function in each thread. */
+/* Runs work in a team of threads: lnrnn_parallel distributes tasks, lnrnn_team runs one function in each
+ * thread. */
 #include <stddef.h>
 #include <stdint.h>
 
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. Worker w begins with queue w, because its core's cache may still
- * hold the data of these tasks from an earlier call. Then the worker takes tasks from the other queues. */
+/* Queue q of Q holds the tasks q, q + Q, q + 2 Q, .. Worker w begins with queue w, because its core's cache
+ * may still hold the data of these tasks from an earlier call. Then the worker takes tasks from the other
+ * queues. */
 enum { QUEUES = 64 };
 typedef struct {
     size_t next;
@@ -46,8 +48,8 @@ static void take_tasks(void *ctx, int worker, int team)
     }
 }
 
-/* Estimates the ns that one thread would need for all tasks, from the tasks of worker 0. It ignores the longest task,
- * in which the thread may have lost its core. */
+/* Estimates the ns that one thread would need for all tasks, from the tasks of worker 0. It ignores the
+ * longest task, in which the thread may have lost its core. */
 static int64_t serial_time(const task_job *j)
 {
     if (j->tasks > 1)

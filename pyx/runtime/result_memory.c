@@ -1,4 +1,5 @@
-/* Memory of weights, and blocks for large results. A thread takes a block by exchanging the block's entry in `cached` for
+/* Memory of weights, and blocks for large results. A thread takes a block by exchanging the block's entry in
+ * `cached` for
  * 0. It uses no lock, because a fork could leave a lock locked. */
 #define _GNU_SOURCE
 #include <stdint.h>

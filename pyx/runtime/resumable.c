@@ -11,8 +11,8 @@ typedef struct {
     void *ctx;
 } parts_job;
 
-/* Finishes a task. Without a limit, lnrnn_parallel calls this function for each task, because it prefers threads
- * whose caches may have the data. */
+/* Finishes a task. Without a limit, lnrnn_parallel calls this function for each task, because it prefers
+ * threads whose caches may have the data. */
 static void finish_task(void *ctx, size_t index, int worker)
 {
     const parts_job *j = ctx;

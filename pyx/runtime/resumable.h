@@ -9,9 +9,10 @@
 /* The value of position[index] when task `index` is finished. */
 #define LNRNN_DONE SIZE_MAX
 
-/* Runs the unfinished tasks of n until each thread has done about `part` multiply-adds. With part = 0, or if all tasks
- * together cost no more, it finishes all tasks. A task starts at position[index], which it advances. The task subtracts its
- * cost from *left, which all threads share, and stops when *left is used up. Returns 1 if all tasks are finished. */
+/* Runs the unfinished tasks of n until each thread has done about `part` multiply-adds. With part = 0, or if
+ * all tasks together cost no more, it finishes all tasks. A task starts at position[index], which it
+ * advances. The task subtracts its cost from *left, which all threads share, and stops when *left is used up.
+ * Returns 1 if all tasks are finished. */
 int lnrnn_limited_tasks(size_t n, int threads, const size_t *position, double cost, double part,
                         void (*task)(void *ctx, size_t index, int worker, int64_t *left), void *ctx);
 
@@ -24,8 +25,8 @@ static inline void spend(int64_t *left, double cost)
     __atomic_sub_fetch(left, (int64_t)cost, __ATOMIC_RELAXED);
 }
 
-/* Returns the first address at or after p that is aligned for size_t. The caller must reserve one float more than the
- * array of positions needs. */
+/* Returns the first address at or after p that is aligned for size_t. The caller must reserve one float more
+ * than the array of positions needs. */
 static inline size_t *positions_at(float *p)
 {
     return (size_t *)(((uintptr_t)p + sizeof(size_t) - 1) & ~(sizeof(size_t) - 1));

@@ -1,4 +1,5 @@
-/* The two kinds of teams of threads (team_openmp.c, team_pthread.c), and functions that they share with team.c. */
+/* The two kinds of teams of threads (team_openmp.c, team_pthread.c), and functions that they share with
+ * team.c. */
 #ifndef LNRNN_TEAM_H
 #define LNRNN_TEAM_H
 
@@ -11,8 +12,9 @@ typedef struct {
     int (*available)(void);
     /* Calls body(ctx, worker, team) in each thread of a team of at most `threads` >= 2; the caller is worker
      * 0. arrival = 0: workers may join at any time, and late workers that have nothing to do are not counted.
-     * Otherwise all `team` threads run at the same time, and the call waits `arrival` ns for workers. OpenMP always waits
-     * for all threads. Sets *short_of to 1 if the system could not start all threads. Returns the size of the team. */
+     * Otherwise all `team` threads run at the same time, and the call waits `arrival` ns for workers. OpenMP
+     * always waits for all threads. Sets *short_of to 1 if the system could not start all threads. Returns
+     * the size of the team. */
     int (*run)(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of);
 } lnrnn_team_kind;
@@ -20,8 +22,8 @@ typedef struct {
 /* Each function returns NULL if this build lacks its kind of team. */
 const lnrnn_team_kind *lnrnn_openmp_team(void);
 const lnrnn_team_kind *lnrnn_pthread_team(void);
-/* Returns a counter that lnrnn_try_threads_again raises. When the counter has changed, a kind of team that failed to
- * start threads tries again. */
+/* Returns a counter that lnrnn_try_threads_again raises. When the counter has changed, a kind of team that
+ * failed to start threads tries again. */
 unsigned lnrnn_team_generation(void);
 #if defined(__linux__)
 #include <sched.h>

@@ -17,8 +17,9 @@
 #if defined(LNRNN_POSIX)
 static int forked;
 
-/* libgomp's threads do not survive a fork, and a child that uses them waits for ever. lnrnn cannot know whether
- * libgomp had threads in the parent, because other libraries use libgomp too. So a forked child has no teams. */
+/* libgomp's threads do not survive a fork, and a child that uses them waits for ever. lnrnn cannot know
+ * whether libgomp had threads in the parent, because other libraries use libgomp too. So a forked child has
+ * no teams. */
 /* No coverage is measured, because the child of a fork ends by _exit. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
@@ -29,7 +30,8 @@ enum { forked = 0 };
 
 static int available(void) { return !forked && !omp_in_parallel(); }
 
-/* libgomp keeps one pool of idle workers per calling thread. These fields describe the pool of this thread. */
+/* libgomp keeps one pool of idle workers per calling thread. These fields describe the pool of this
+ * thread. */
 static LNRNN_THREAD_LOCAL struct {
     int waiting;     /* idle workers */
     int proven;      /* the largest number of workers that a probe could start */
@@ -38,22 +40,24 @@ static LNRNN_THREAD_LOCAL struct {
 
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
- * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads, and ends them when all are
- * alive (thread_probe.c). If the probe cannot start all threads, the team is smaller.
+ * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads,
+ * and ends them when all are alive (thread_probe.c). If the probe cannot start all threads, the team is
+ * smaller.
  *
- * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes smaller, OpenMP ends threads,
- * and it may start new threads before the old ones are gone. Second, a process that has reached a limit cannot fork or allocate.
+ * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes
+ * smaller, OpenMP ends threads, and it may start new threads before the old ones are gone. Second, a process
+ * that has reached a limit cannot fork or allocate.
  *
- * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure in the process, it probes
- * whenever a team grows. */
+ * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
+ * in the process, it probes whenever a team grows. */
 
 #if defined(LNRNN_POSIX)
 /* A lock, held until a team has its threads, so that probes do not overlap. */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static int scarce; /* has any probe failed in this process? */
 
-/* Returns the size of the largest team that can start, at most `threads`. Takes the lock `starting`, which started()
- * releases. */
+/* Returns the size of the largest team that can start, at most `threads`. Takes the lock `starting`, which
+ * started() releases. */
 static int startable(int threads)
 {
     const int limit = omp_get_thread_limit();

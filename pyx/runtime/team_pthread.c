@@ -1,10 +1,11 @@
 /* Teams of threads: a pool of POSIX threads.
  *
- * Idle workers are in one list. A call takes the workers that it needs, starts new ones if the list has too few, and
- * puts all back at its end. So calls never wait for each other. An idle worker spins for LNRNN_POOL_SPIN ns, since
- * the next call often comes at once, and then sleeps. Waking a worker takes microseconds, and milliseconds on a
- * virtual machine whose host has given the core away. A call continues without workers that are late, which then spin
- * for the next call. A forked child has none of the threads, so it begins with an empty list. */
+ * Idle workers are in one list. A call takes the workers that it needs, starts new ones if the list has too
+ * few, and puts all back at its end. So calls never wait for each other. An idle worker spins for
+ * LNRNN_POOL_SPIN ns, since the next call often comes at once, and then sleeps. Waking a worker takes
+ * microseconds, and milliseconds on a virtual machine whose host has given the core away. A call continues
+ * without workers that are late, which then spin for the next call. A forked child has none of the threads,
+ * so it begins with an empty list. */
 #define _GNU_SOURCE
 #include "runtime/team.h"
 
@@ -17,9 +18,10 @@
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
 
-/* IDLE: spins until a job comes. ASLEEP: waits for `wake`. JOB: a caller has given the worker a job. BEGUN: the
- * worker runs the job. AWAITED: the worker runs the job, and the caller sleeps until `done`. The caller changes IDLE
- * and ASLEEP to JOB, JOB back to IDLE, and BEGUN to AWAITED; the worker makes all other changes. */
+/* IDLE: spins until a job comes. ASLEEP: waits for `wake`. JOB: a caller has given the worker a job. BEGUN:
+ * the worker runs the job. AWAITED: the worker runs the job, and the caller sleeps until `done`. The caller
+ * changes IDLE and ASLEEP to JOB, JOB back to IDLE, and BEGUN to AWAITED; the worker makes all other
+ * changes. */
 enum { IDLE, ASLEEP, JOB, BEGUN, AWAITED };
 
 typedef struct worker {
@@ -84,9 +86,9 @@ static int current_cpu(void)
 #endif
 }
 
-/* Moves the calling thread to a CPU other than `cpu`, if it may use another. On virtual machines Linux may wake a
- * worker on its caller's CPU, because it believes that the host uses the idle CPUs (vcpu_is_preempted). Caller and
- * worker would share one CPU from then on. */
+/* Moves the calling thread to a CPU other than `cpu`, if it may use another. On virtual machines Linux may
+ * wake a worker on its caller's CPU, because it believes that the host uses the idle CPUs
+ * (vcpu_is_preempted). Caller and worker would share one CPU from then on. */
 static void leave_cpu(int cpu)
 {
 #if defined(__linux__)
@@ -190,7 +192,8 @@ static worker *start(void)
     /* GCOVR_EXCL_STOP */
 }
 
-/* Takes at most n workers out of the list. Returns the first worker; `next` links the others. Sets *taken to their number. */
+/* Takes at most n workers out of the list. Returns the first worker; `next` links the others. Sets *taken to
+ * their number. */
 static worker *take(int n, int *taken)
 {
     worker *first = NULL;
@@ -217,8 +220,8 @@ static void give_back(worker *first)
     pthread_mutex_unlock(&lock);
 }
 
-/* Starts n new workers, or as many as possible, and links them in front of `first`. Returns the new first worker. It
- * does not hold the lock, because a start takes some 20 us. */
+/* Starts n new workers, or as many as possible, and links them in front of `first`. Returns the new first
+ * worker. It does not hold the lock, because a start takes some 20 us. */
 static worker *start_more(worker *first, int n, int *started, int *short_of)
 {
     const unsigned now = lnrnn_team_generation();
@@ -241,7 +244,8 @@ static worker *start_more(worker *first, int n, int *started, int *short_of)
 /* Returns 1 always: a thread of a team can have a team too, of other workers. */
 static int available(void) { return 1; }
 
-/* Numbers the workers that arrive within `arrival` ns, and withdraws the job from the others. Returns the size of the team. */
+/* Numbers the workers that arrive within `arrival` ns, and withdraws the job from the others. Returns the
+ * size of the team. */
 static int gather(worker *first, int64_t arrival)
 {
     int team = 1;

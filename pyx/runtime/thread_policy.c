@@ -26,7 +26,8 @@ static int number_of_environment(void)
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* OpenMP reads OMP_NUM_THREADS when it is loaded. This function reads the variable at each call, because it may change. */
+/* OpenMP reads OMP_NUM_THREADS when it is loaded. This function reads the variable at each call, because it
+ * may change. */
 static int default_threads(int cores)
 {
     const int environment = number_of_environment(), limit = __atomic_load_n(&limit_set, __ATOMIC_RELAXED);

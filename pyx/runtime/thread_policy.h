@@ -24,23 +24,24 @@
 
 /* --- 1. limit ------------------------------------------------------------------------------------------ */
 
-/* Returns `own`, the number that the call or its context sets. If own is 0, returns the number of lnrnn_set_num_threads, else
- * OMP_NUM_THREADS, else the number of cores at the first call of this function. The limits of lnrnn_set_thread_limit and
- * omp_set_num_threads (in the calling thread) hold for OMP_NUM_THREADS and the number of cores. */
+/* Returns `own`, the number that the call or its context sets. If own is 0, returns the number of
+ * lnrnn_set_num_threads, else OMP_NUM_THREADS, else the number of cores at the first call of this function.
+ * The limits of lnrnn_set_thread_limit and omp_set_num_threads (in the calling thread) hold for
+ * OMP_NUM_THREADS and the number of cores. */
 int lnrnn_allowed_threads(int own);
 
-/* threadpoolctl calls the next two functions by name (lnrnn/threadpools.py). The limit holds for calls that set no number,
- * until lnrnn_set_num_threads is called. A limit that is not below the default removes it. */
+/* threadpoolctl calls the next two functions by name (lnrnn/threadpools.py). The limit holds for calls that
+ * set no number, until lnrnn_set_num_threads is called. A limit that is not below the default removes it. */
 int lnrnn_get_thread_limit(void);
 void lnrnn_set_thread_limit(int threads);
 
 /* --- 2. worth it --------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the work repays a second thread. The function only compares, so the caller's floating-point flags stay
- * unchanged. */
+/* Returns 1 if the work repays a second thread. The function only compares, so the caller's floating-point
+ * flags stay unchanged. */
 int lnrnn_repays_threads(double multiply_adds);
-/* Returns a number of threads: one for each LNRNN_THREAD_WORK multiply-adds, and one more, but at most `threads` and
- * LNRNN_CORE_THREADS for each core.
+/* Returns a number of threads: one for each LNRNN_THREAD_WORK multiply-adds, and one more, but at most
+ * `threads` and LNRNN_CORE_THREADS for each core.
  * Call it in the default state of floats.h. */
 int lnrnn_useful_threads(double multiply_adds, int threads);
 /* Returns 1 if the work takes less time than a time slice of the scheduler, which a thread may lose. */
@@ -48,9 +49,9 @@ int lnrnn_is_brief(double multiply_adds);
 
 /* --- 3. partition -------------------------------------------------------------------------------------- */
 
-/* `groups` teams of `team` threads each; a team computes one group of sequences at a time. A team of two or more
- * threads divides the hidden units of a step. With divide_rows the threads also divide the rows of the new states,
- * which needs a second barrier. Otherwise every thread computes the states of all rows. */
+/* `groups` teams of `team` threads each; a team computes one group of sequences at a time. A team of two or
+ * more threads divides the hidden units of a step. With divide_rows the threads also divide the rows of the
+ * new states, which needs a second barrier. Otherwise every thread computes the states of all rows. */
 typedef struct {
     int groups, team, divide_rows;
 } lnrnn_partition;
@@ -59,11 +60,12 @@ typedef struct {
 typedef struct lnrnn_step_work lnrnn_step_work;
 typedef double (*lnrnn_partition_time)(const lnrnn_step_work *work, lnrnn_partition partition);
 
-/* Divides `rows` sequences and `panels` panels of weights among at most `threads` threads. Returns the partition with
- * the least time(work, partition), or the one with the smaller team among equals. */
+/* Divides `rows` sequences and `panels` panels of weights among at most `threads` threads. Returns the
+ * partition with the least time(work, partition), or the one with the smaller team among equals. */
 lnrnn_partition lnrnn_choose_partition(int threads, size_t rows, size_t panels, const lnrnn_step_work *work,
                                        lnrnn_partition_time time);
-/* For tests: lnrnn_choose_partition returns this partition if the arguments allow it; groups 0: the fastest again. */
+/* For tests: lnrnn_choose_partition returns this partition if the arguments allow it; groups 0: the fastest
+ * again. */
 void lnrnn_set_partition(lnrnn_partition partition);
 
 /* --- 4. free now --------------------------------------------------------------------------------------- */
@@ -71,7 +73,8 @@ void lnrnn_set_partition(lnrnn_partition partition);
 /* Returns `threads`, or 1 if the work is brief and other processes use the cores (backoff.c). */
 int lnrnn_free_threads(int threads, int brief);
 
-/* Returns the number of threads for a norm or an elementwise function of `elements` elements (questions 2 and 4 above). */
+/* Returns the number of threads for a norm or an elementwise function of `elements` elements (questions 2 and
+ * 4 above). */
 int lnrnn_threads_for_elements(size_t elements, int threads);
 
 #pragma GCC visibility pop

@@ -1,5 +1,6 @@
-/* Tests whether threads can be started, before OpenMP starts them, because libgomp ends the process if a start fails.
- * A start can fail by limits on processes (RLIMIT_NPROC, pids.max of a control group) or on memory (RLIMIT_AS). */
+/* Tests whether threads can be started, before OpenMP starts them, because libgomp ends the process if a
+ * start fails. A start can fail by limits on processes (RLIMIT_NPROC, pids.max of a control group) or on
+ * memory (RLIMIT_AS). */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdlib.h>
@@ -73,7 +74,8 @@ int lnrnn_stacks_that_fit(size_t bytes)
 
 int lnrnn_probe_threads(int n)
 {
-    /* The number of bytes that stay free, because OpenMP allocates some 100 bytes per thread in addition to its stack. */
+    /* The number of bytes that stay free, because OpenMP allocates some 100 bytes per thread in addition to
+     * its stack. */
     enum { RESERVE = 1 << 20 };
     candidate *c = calloc((size_t)n, sizeof *c);
     void *reserve = malloc(RESERVE);

@@ -1,7 +1,7 @@
-/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME> for simd.h, and LNRNN_ISA_SUFFIX. For
- * products on a special unit of the CPU it also defines LNRNN_UNIT. Then it includes this header, which defines the
- * tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and lnrnn_int8_<suffix>. A unit for
- * bfloat16 has the table lnrnn_bf16_<suffix>. dispatch.c collects the tables.
+/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME> for simd.h, and
+ * LNRNN_ISA_SUFFIX. For products on a special unit of the CPU it also defines LNRNN_UNIT. Then it includes
+ * this header, which defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and
+ * lnrnn_int8_<suffix>. A unit for bfloat16 has the table lnrnn_bf16_<suffix>. dispatch.c collects the tables.
  */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
@@ -11,8 +11,8 @@
 #include "lnrnn/simd/simd.h"
 #include "lnrnn/tuning.h"
 
-/* Each part of an instruction set is compiled separately (build_flags.py), so a change of a header recompiles only
- * some parts. If no part is defined, the set has the four parts of a complete set. */
+/* Each part of an instruction set is compiled separately (build_flags.py), so a change of a header recompiles
+ * only some parts. If no part is defined, the set has the four parts of a complete set. */
 #if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
     && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
 #define LNRNN_PART_NORM
@@ -47,7 +47,8 @@
 #define LNRNN_ELEM(op) v32_##op##_f16
 #include "lnrnn/kernels/norm.h"
 
-/* The kernels for type t. Those that read no array of this type are the same for all types with the arithmetic of r. */
+/* The kernels for type t. Those that read no array of this type are the same for all types with the
+ * arithmetic of r. */
 #define LNRNN_NORM_TABLE(t, r)                                 \
     {                                                          \
         .layer_norm = layer_norm_kernel_##t,                   \
@@ -158,7 +159,8 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_,
 #endif
 #endif
 
-/* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies bfloat16 weights. */
+/* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies
+ * bfloat16 weights. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
                                                                                    bf16_scratch, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Batch norm, forward and backward. all.h includes this file once for each type of the arrays, as norm.h explains.
+/* Batch norm, forward and backward. all.h includes this file once for each type of the arrays, as norm.h
+ * explains.
  *
  * x (N, C, L) is contiguous and read in the order of memory. If L is 1, a row is a sample, and each column is
  * a channel. Otherwise a row is a plane: the L values of one channel of one sample.
@@ -48,8 +49,8 @@ LNRNN_INLINE void T(add_real)(real *p, vreal v, size_t k, const int whole)
     T(put_real)(p, v + T(get_real)(p, k, whole), k, whole);
 }
 
-/* Adds columns i .. i+k-1 of `rows` rows to b->sums. It first adds these rows to each other, because adding each row
- * to a long sum would round more. */
+/* Adds columns i .. i+k-1 of `rows` rows to b->sums. It first adds these rows to each other, because adding
+ * each row to a long sum would round more. */
 LNRNN_INLINE void T(batch_columns_part)(size_t i, size_t k, const int whole, const int rows, const int has_gy,
                                         const lnrnn_batch_block *b)
 {
@@ -80,11 +81,13 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
     lnrnn_batch_block b = *a; /* the rows that are not added yet */
-    /* An L1 of 64 sets of 64 bytes, the usual one, cannot hold eight rows of two arrays if rows are a multiple of 4
-     * KiB apart. `group` assumes this L1 on every machine, because the order of sums depends on `group`. */
+    /* An L1 of 64 sets of 64 bytes, the usual one, cannot hold eight rows of two arrays if rows are a
+     * multiple of 4 KiB apart. `group` assumes this L1 on every machine, because the order of sums depends on
+     * `group`. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : T(to_whole_lines)(b.x, n);
     for (size_t r = 0; r < rows;) {
-        /* Take the same number of rows for all columns, so that the order of a sum does not depend on the address of x. */
+        /* Take the same number of rows for all columns, so that the order of a sum does not depend on the
+         * address of x. */
         const size_t taken = rows - r >= group ? group : 1;
         if (taken == 8)
             T(batch_columns_group)(head, 8, has_gy, &b);
@@ -181,13 +184,15 @@ static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
         T(batch_sums_any)(b, 0);
 }
 
-/* --- from sums to coefficients: the same for narrow types as for float ----------------------------------- */
+/* --- from sums to coefficients: the same for narrow types as for float
+ * ----------------------------------- */
 
 #ifndef LNRNN_NARROW
 
-/* sums (2, n): of d and d^2 over `count` values, d = x - pivot (n) -> mean, biased var (n) of double. Replaces each pivot that is
- * more than a standard deviation from its mean by the mean. Returns the number of replaced pivots. If that is not 0,
- * the caller must compute the sums again; channels with unchanged pivots then get the same moments. */
+/* sums (2, n): of d and d^2 over `count` values, d = x - pivot (n) -> mean, biased var (n) of double.
+ * Replaces each pivot that is more than a standard deviation from its mean by the mean. Returns the number of
+ * replaced pivots. If that is not 0, the caller must compute the sums again; channels with unchanged pivots
+ * then get the same moments. */
 static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums, void *pivot_, double *mean_,
                                       double *var_)
 {
@@ -210,9 +215,9 @@ static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums
     return (size_t)replaced;
 }
 
-/* Returns 1 if squares of a channel left the range of real, else 0. If so, writes scales (n), the powers of two by
- * which channels must be multiplied: 1 if the squares of the channel are in range. Then it also writes the
- * coefficients `out` with which batch_affine multiplies x by the scales. */
+/* Returns 1 if squares of a channel left the range of real, else 0. If so, writes scales (n), the powers of
+ * two by which channels must be multiplied: 1 if the squares of the channel are in range. Then it also writes
+ * the coefficients `out` with which batch_affine multiplies x by the scales. */
 static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const lnrnn_coefficients *out)
 {
     const size_t n = a->n;
@@ -233,9 +238,9 @@ static int T(batch_scales_kernel)(const lnrnn_channels *a, double *scales, const
     return lost != 0;
 }
 
-/* Writes the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. Rounding the mean to real has an error;
- * the shift is the bias minus scale times this error. If a channel was scaled down so far that eps becomes 0,
- * least_spread replaces eps, because a constant channel needs a finite scale. */
+/* Writes the coefficients of y = (x - mean) gain / sqrt(var + eps) + bias. Rounding the mean to real has an
+ * error; the shift is the bias minus scale times this error. If a channel was scaled down so far that eps
+ * becomes 0, least_spread replaces eps, because a constant channel needs a finite scale. */
 static void T(fold_kernel)(const lnrnn_channels *a, const lnrnn_coefficients *out)
 {
     const size_t n = a->n;
@@ -257,8 +262,8 @@ static void T(fold_kernel)(const lnrnn_channels *a, const lnrnn_coefficients *ou
 /* channels, sums (4, n) about pivot (n) -> the coefficients of gx, and ggain, gbias (n). With z = (x - mean)
  * rstd, rstd = 1 / sqrt(var + eps):
  *     gx = gain rstd (gy - dmean (sum gy + z sum gy z)),  ggain = sum gy z,  gbias = sum gy
- * dmean is the derivative of a mean with respect to one of its values. In training it is 1 / (number of values of a
- * channel), and 0 if mean and var are given. */
+ * dmean is the derivative of a mean with respect to one of its values. In training it is 1 / (number of
+ * values of a channel), and 0 if mean and var are given. */
 static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const double *sums,
                                    const void *pivot_, const lnrnn_coefficients *out, double *ggain_,
                                    double *gbias_)
@@ -317,9 +322,9 @@ LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a,
                              backward ? T(get_real)(slope + i, k, whole) : v_zero()};
 }
 
-/* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i ..
- * i+k-1 of 1 or 2 rows. The coefficients are *plane, or if `plane` is NULL those of each value's column. The mean is
- * not part of the shift, because x scale - mean scale would lose digits. */
+/* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i
+ * .. i+k-1 of 1 or 2 rows. The coefficients are *plane, or if `plane` is NULL those of each value's column.
+ * The mean is not part of the shift, because x scale - mean scale would lose digits. */
 LNRNN_INLINE void T(pass_part)(size_t i, size_t k, const int whole, const int rows, const int backward,
                                const T(pass_rows) *r, const T(coefficients) *plane,
                                const lnrnn_coefficients *columns)
@@ -343,8 +348,8 @@ LNRNN_INLINE void T(next_rows)(T(pass_rows) *r, ptrdiff_t rows)
         r->gy += rows * r->stride;
 }
 
-/* r (rows, n): computes all rows, with the coefficients of n columns. nontemporal: uses non-temporal stores, and
- * prefetches x a page ahead, across the ends of rows and of pages. */
+/* r (rows, n): computes all rows, with the coefficients of n columns. nontemporal: uses non-temporal stores,
+ * and prefetches x a page ahead, across the ends of rows and of pages. */
 LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                   const lnrnn_coefficients *a)
 {
@@ -386,7 +391,8 @@ static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const l
         stream_end();
 }
 
-/* gy, x (rows, n) -> gx (rows, n), which may be gy or x; all with row stride `stride`. a: the coefficients of n columns. */
+/* gy, x (rows, n) -> gx (rows, n), which may be gy or x; all with row stride `stride`. a: the coefficients of
+ * n columns. */
 static void T(gx_columns_kernel)(size_t rows, size_t n, const void *gy, const void *x, ptrdiff_t stride,
                                  const lnrnn_coefficients *a, void *gx)
 {

@@ -13,8 +13,8 @@ static size_t bf16_scratch(int dtype, size_t rows, size_t k)
     return (rows < BF16_ROWS ? rows : BF16_ROWS) * packed_words(dtype, k);
 }
 
-/* x: `rows` pointers to (k) floats -> words (rows, job->words) of two bfloat16, rounded to nearest even. Word j has
- * inputs 2j and 2j + 1; inputs from k on are 0. */
+/* x: `rows` pointers to (k) floats -> words (rows, job->words) of two bfloat16, rounded to nearest even. Word
+ * j has inputs 2j and 2j + 1; inputs from k on are 0. */
 LNRNN_INLINE void bf16_round_rows(const product_job *job, size_t rows, const float *const *x, uint32_t *words)
 {
     const size_t k = job->k;

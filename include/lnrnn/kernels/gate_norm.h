@@ -1,17 +1,17 @@
 /* The norms and biases that cells apply to the products of a step.
  *
- * A row is the product W x or W h, or the sum of both, for one sequence at one step. It has G*H values, gate after
- * gate. A norm replaces each value v by
+ * A row is the product W x or W h, or the sum of both, for one sequence at one step. It has G*H values, gate
+ * after gate. A norm replaces each value v by
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
  *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
  *     LNRNN_HARD      v + bias, and the gates of an LSTM or GRU have the hard sigmoid
- * lnrnn_gate_norm of table.h describes a norm. lstm_cell.h and the headers of the other cells compute the states
- * from the results.
+ * lnrnn_gate_norm of table.h describes a norm. lstm_cell.h and the headers of the other cells compute the
+ * states from the results.
  *
- * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one of the
- * forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i + k - 1 are a whole
- * vector.
+ * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one
+ * of the forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i + k - 1
+ * are a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -27,11 +27,13 @@ enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 
-/* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done (vector_loop.h). */
+/* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done
+ * (vector_loop.h). */
 #define LNRNN_FOR_UNITS(n, f, ...) LNRNN_FOR_VECTORS(V32_LANES, (size_t)0, n, f, __VA_ARGS__)
 
-/* Calls f(i, k, vecs, ...) until units 0 .. n - 1 are done. vecs is a constant: 2 for two whole vectors, whose activations are computed
- * together; 1 for a single whole vector; 0 for a partial vector. k is the number of units per vector. */
+/* Calls f(i, k, vecs, ...) until units 0 .. n - 1 are done. vecs is a constant: 2 for two whole vectors,
+ * whose activations are computed together; 1 for a single whole vector; 0 for a partial vector. k is the
+ * number of units per vector. */
 #define LNRNN_FOR_PAIRS(n, f, ...)                            \
     do {                                                      \
         const size_t n_ = (n);                                \
@@ -48,15 +50,17 @@ LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V3
 
 /* --- statistics ------------------------------------------------------------------------------------- */
 
-/* The moments of some rows, for each span of gates that share statistics, and for each gate a pointer to its moments. */
+/* The moments of some rows, for each span of gates that share statistics, and for each gate a pointer to its
+ * moments. */
 typedef struct {
     span_moments spans[LSTM_GATES];
     const span_moments *of_gate[LSTM_GATES];
 } rows_moments;
 
-/* a (rows, num_gates * H), row stride as; x, of the same shape, row stride xs, or NULL. Writes to *m, for each gate,
- * the moments of its span (span_moments.h). Index r of the moments is row r of a, and index rows + r is row r of x.
- * rows <= LNRNN_ROWS_TOGETHER. norm: the norm of a; the norm of x differs only in gain and bias. */
+/* a (rows, num_gates * H), row stride as; x, of the same shape, row stride xs, or NULL. Writes to *m, for
+ * each gate, the moments of its span (span_moments.h). Index r of the moments is row r of a, and index rows +
+ * r is row r of x. rows <= LNRNN_ROWS_TOGETHER. norm: the norm of a; the norm of x differs only in gain and
+ * bias. */
 LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *norm, size_t rows,
                                   const float *a, ptrdiff_t as, const float *x, ptrdiff_t xs, rows_moments *m)
 {
@@ -88,7 +92,8 @@ typedef struct {
     size_t at;
 } gate_side;
 
-/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate. Other fields point to this row in lnrnn_step_rows. */
+/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate. Other fields point to this row
+ * in lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
     const float *h_prev;
@@ -101,8 +106,9 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products have the same moments, and so
- * have r and z of a GRU. The compiler sees the same pointer for these gates, and loads the moments once. */
+/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products have the same moments,
+ * and so have r and z of a GRU. The compiler sees the same pointer for these gates, and loads the moments
+ * once. */
 LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
                                                  const rows_moments *m, const int gate)
 {
@@ -150,7 +156,8 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
     return v32_fma(v, get_f32(norm->gain + at, k, whole), get_f32(norm->bias + at, k, whole));
 }
 
-/* Returns the argument of the gate's activation: W h after its norm, plus W x after its norm if `separate`. */
+/* Returns the argument of the gate's activation: W h after its norm, plus W x after its norm if
+ * `separate`. */
 LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row, const int gate, size_t i,
                           size_t k, const int whole)
 {
@@ -167,8 +174,8 @@ LNRNN_INLINE void gate_sigmoids(const int how, const int m, v32 *v)
         v32_sigmoids(m, v);
 }
 
-/* Calls rows_of(how, separate, step, rows), where `how` and `separate` become constants, for cells with several
- * gates. bare: the value of `separate` in a cell without a norm. */
+/* Calls rows_of(how, separate, step, rows), where `how` and `separate` become constants, for cells with
+ * several gates. bare: the value of `separate` in a cell without a norm. */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \

@@ -5,7 +5,8 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* Computes h = (1 - z) n + z h_prev. |n| is at most 1, so h_prev - n has at most the rounding error of h_prev or of 1. */
+/* Computes h = (1 - z) n + z h_prev. |n| is at most 1, so h_prev - n has at most the rounding error of h_prev
+ * or of 1. */
 LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
 {
     put_f32(h, v32_fma(z, get_f32(h_prev, k, whole) - n, n), k, whole);
@@ -184,7 +185,8 @@ LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, 
     }
 }
 
-/* Does the work of gru_reset_gates, or if `states` of gru_reset_step, for at most LNRNN_ROWS_TOGETHER rows. */
+/* Does the work of gru_reset_gates, or if `states` of gru_reset_step, for at most LNRNN_ROWS_TOGETHER
+ * rows. */
 LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_step_config *step,
                                  const lnrnn_step_rows *rows)
 {
@@ -220,8 +222,8 @@ static void gru_reset_gates(const lnrnn_step_config *step, const lnrnn_step_rows
     gru_reset_half(0, step, rows);
 }
 
-/* Runs after gru_reset_gates and the product of the gate n of W_hh and r h_prev, which is now in a. Computes n =
- * tanh(x + a), h = (1 - z) n + z h_prev. */
+/* Runs after gru_reset_gates and the product of the gate n of W_hh and r h_prev, which is now in a. Computes
+ * n = tanh(x + a), h = (1 - z) n + z h_prev. */
 static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     gru_reset_half(1, step, rows);
@@ -229,8 +231,8 @@ static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows 
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of the argument of n's tanh, and sets *gz
- * to the gradient of the argument of z's sigmoid. Replaces gh by the gradient of h_prev. */
+/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of the argument of n's tanh, and
+ * sets *gz to the gradient of the argument of z's sigmoid. Replaces gh by the gradient of h_prev. */
 LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gradient_row *row, v32 *gz)
 {
     const size_t H = row->H;
@@ -259,8 +261,9 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* u: the gate n of W h after its norm. Back-propagates gh through h = (1 - z) n + z h_prev and n = tanh(x + r u). Writes gx and ga,
- * which differ only in the gate n. Replaces gh by the gradient of h_prev without its path through W h. If gx is NULL, n = tanh(r u). */
+/* u: the gate n of W h after its norm. Back-propagates gh through h = (1 - z) n + z h_prev and n = tanh(x + r
+ * u). Writes gx and ga, which differ only in the gate n. Replaces gh by the gradient of h_prev without its
+ * path through W h. If gx is NULL, n = tanh(r u). */
 static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
@@ -274,7 +277,8 @@ LNRNN_INLINE void gru_gate_sum_backward_units(size_t i, size_t k, const int whol
     gru_gate_last_sum(i, k, whole, H, r, row->x, row->a, row->sum);
 }
 
-/* Writes b->sum (rows, 3*H), the inputs of the three norms, from x, a and the saved gates, bit for bit as in gru_gate_step. */
+/* Writes b->sum (rows, 3*H), the inputs of the three norms, from x, a and the saved gates, bit for bit as in
+ * gru_gate_step. */
 static void gru_gate_sum(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_sum_backward_units);
@@ -287,8 +291,8 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
     put_f32(row->ga + GATE_Z * row->H + i, gz, k, whole);
 }
 
-/* Writes the gates z and n of ga, the gradients of the outputs of their norms, from gh. Replaces gh by the gradient
- * of h_prev without its path through W h. */
+/* Writes the gates z and n of ga, the gradients of the outputs of their norms, from gh. Replaces gh by the
+ * gradient of h_prev without its path through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_output_backward_units);
@@ -305,8 +309,8 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
     put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
 }
 
-/* Reads the gate n of ga, the gradient of x + r a. Writes the gate n of gx and of ga, and the gate r of ga, the
- * gradient of the output of its norm. */
+/* Reads the gate n of ga, the gradient of x + r a. Writes the gate n of gx and of ga, and the gate r of ga,
+ * the gradient of the output of its norm. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_reset_backward_units);
@@ -335,7 +339,8 @@ LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* Writes the gates z and n of gx and ga from gh. Replaces gh by the gradient of h_prev without its paths through the products. */
+/* Writes the gates z and n of gx and ga from gh. Replaces gh by the gradient of h_prev without its paths
+ * through the products. */
 static void gru_reset_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_reset_output_backward_units);
@@ -351,7 +356,8 @@ LNRNN_INLINE void gru_reset_backward_units(size_t i, size_t k, const int whole, 
     put_f32(row->gu + i, g * r, k, whole);
 }
 
-/* gu: the gradient of r h_prev. Replaces gu by the gradient of h_prev through r h_prev, and writes the gate r of gx and ga. */
+/* gu: the gradient of r h_prev. Replaces gu by the gradient of h_prev through r h_prev, and writes the gate r
+ * of gx and ga. */
 static void gru_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_reset_backward_units);

@@ -1,15 +1,16 @@
-/* Converts rows to integers before a product with int8 weights, and the sums of the product to floats afterwards. Sums of integers are
- * exact, so any order gives the same bits.
+/* Converts rows to integers before a product with int8 weights, and the sums of the product to floats
+ * afterwards. Sums of integers are exact, so any order gives the same bits.
  *
- * LNRNN_WEIGHT_I8: activations have 14 bits, in two parts of 7, so that nearly all of the error comes from the weights. LNRNN_WEIGHT_I8A8:
- * activations have 8 bits, in one part, which needs half as many multiplications. */
+ * LNRNN_WEIGHT_I8: activations have 14 bits, in two parts of 7, so that nearly all of the error comes from
+ * the weights. LNRNN_WEIGHT_I8A8: activations have 8 bits, in one part, which needs half as many
+ * multiplications. */
 #ifndef LNRNN_INT8_ROWS_H
 #define LNRNN_INT8_ROWS_H
 
 #include "lnrnn/kernels/tile.h"
 
-/* INT8_READ: the number of activations that a product reads at a time. INT8_ROWS: the number of rows that are quantized before a
- * product, which reads the weights once for them. */
+/* INT8_READ: the number of activations that a product reads at a time. INT8_ROWS: the number of rows that are
+ * quantized before a product, which reads the weights once for them. */
 #ifdef LNRNN_TILES
 enum { INT8_READ = 64 };
 #else
@@ -17,8 +18,8 @@ enum { INT8_READ = 4 };
 #endif
 enum { INT8_ROWS = 64 };
 
-/* Rows of activations, a = scale * n. A part has four integers per word. With two parts n = 128 * first + second - 8192. With one, the
- * part is n as v32_store_s8 writes it. */
+/* Rows of activations, a = scale * n. A part has four integers per word. With two parts n = 128 * first +
+ * second - 8192. With one, the part is n as v32_store_s8 writes it. */
 typedef struct {
     const uint32_t *part[2 * INT8_ROWS]; /* those of row 0, then those of row 1, .. */
     float scale[INT8_ROWS];
@@ -26,8 +27,8 @@ typedef struct {
     int passes; /* 2: a tile multiplies the first parts of its rows, and then the second ones; 1: all lines together */
 } quantized_rows;
 
-/* Returns the number of bytes of a part of a quantized row: k rounded up to a whole cache line, and one line more.
- * Without that line, rows of 1024 inputs would share the same sets of L1. */
+/* Returns the number of bytes of a part of a quantized row: k rounded up to a whole cache line, and one line
+ * more. Without that line, rows of 1024 inputs would share the same sets of L1. */
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
 /* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */
@@ -58,8 +59,8 @@ LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v
         v32_store_s8(first, v);
 }
 
-/* x (k), top = max |x|. Writes the parts of x to scratch, int8_part_bytes(k) bytes each, and returns the scale. If x has a NaN or an
- * infinity, the scale is NaN, so that all outputs become NaN. */
+/* x (k), top = max |x|. Writes the parts of x to scratch, int8_part_bytes(k) bytes each, and returns the
+ * scale. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. */
 LNRNN_INLINE float int8_quantize(int parts, size_t k, const float *x, float top, uint32_t *scratch)
 {
     uint8_t *const first = (uint8_t *)scratch, *const second = first + int8_part_bytes(k);
@@ -85,8 +86,8 @@ LNRNN_INLINE float int8_quantize(int parts, size_t k, const float *x, float top,
     return top < INFINITY ? scale : NAN;
 }
 
-/* a: `rows` pointers to (k) activations -> q. Computes the largest values of all rows first, so that the CPU can overlap the divisions
- * of one row with work for another. */
+/* a: `rows` pointers to (k) activations -> q. Computes the largest values of all rows first, so that the CPU
+ * can overlap the divisions of one row with work for another. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_rows *q)
 {
@@ -109,7 +110,8 @@ static void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const float *
         int8_quantize_parts(1, m->k, rows, a, m->scratch, q);
 }
 
-/* Selects block b of the inputs for the passes of job, and returns 1, or 0 if there is no such block. Later blocks are added to c. */
+/* Selects block b of the inputs for the passes of job, and returns 1, or 0 if there is no such block. Later
+ * blocks are added to c. */
 LNRNN_INLINE int int8_block(const lnrnn_matmul *m, product_job *job, size_t b)
 {
     if (b >= int8_blocks(job->words))
@@ -121,8 +123,9 @@ LNRNN_INLINE int int8_block(const lnrnn_matmul *m, product_job *job, size_t b)
     return 1;
 }
 
-/* The integers of activations have an offset, 8192 or S8_OFFSET. Returns minus the offset times the sum of the weights, for a vector of
- * outputs from o on. The sum of the first parts, which count 128 times as much as the second ones, starts from it. */
+/* The integers of activations have an offset, 8192 or S8_OFFSET. Returns minus the offset times the sum of
+ * the weights, for a vector of outputs from o on. The sum of the first parts, which count 128 times as much
+ * as the second ones, starts from it. */
 LNRNN_INLINE vi32 int8_start(int parts, const product_job *job, size_t o)
 {
     return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
@@ -149,8 +152,9 @@ LNRNN_INLINE void int8_outputs(const int rows, const int vecs, const product_job
     }
 }
 #else
-/* sums (rows, each, vecs vectors) of a tile, where `each` is 2 if the parts of a row were multiplied together. Sums of AMX do not include
- * int8_start. Writes the outputs of `rows` rows from r on, from output o on, to job->c. */
+/* sums (rows, each, vecs vectors) of a tile, where `each` is 2 if the parts of a row were multiplied
+ * together. Sums of AMX do not include int8_start. Writes the outputs of `rows` rows from r on, from output o
+ * on, to job->c. */
 LNRNN_INLINE void int8_stored_outputs_of(const int each, int rows, int vecs, const product_job *job, size_t r,
                                          size_t o, const int32_t *sums)
 {

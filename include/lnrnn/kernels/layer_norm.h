@@ -9,8 +9,8 @@
  *     (x s - mean s) / sqrt(var s^2 + eps s^2) = (x - mean) / sqrt(var + eps)
  */
 
-/* The argument `form` is a sum of these constants. It is a constant in the loops over vectors, so that the compiler
- * makes a loop for each form. */
+/* The argument `form` is a sum of these constants. It is a constant in the loops over vectors, so that the
+ * compiler makes a loop for each form. */
 #define LNRNN_CENTRED 1 /* layer norm; without this bit RMS norm */
 #define LNRNN_GAIN 2
 #define LNRNN_BIAS 4
@@ -48,8 +48,9 @@ LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const 
 
 LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* Computes the next 1 or 4 rows. final: 1 if squares need no test for leaving the range of real. nontemporal: computes one row, with
- * non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the row is shorter. */
+/* Computes the next 1 or 4 rows. final: 1 if squares need no test for leaving the range of real. nontemporal:
+ * computes one row, with non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the
+ * row is shorter. */
 LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
                                       const int final, const int nontemporal)
 {
@@ -61,8 +62,8 @@ LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrn
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* Test only the sum of the variances for an overflow. A sum that overflows without any of its variances is
-     * harmless, because all scales are then 1. An underflow matters only if eps is below least_spread. */
+    /* Test only the sum of the variances for an overflow. A sum that overflows without any of its variances
+     * is harmless, because all scales are then 1. An underflow matters only if eps is below least_spread. */
     int rescale = !(spread < INFINITY);
     if (r->eps < T(least_spread)())
         for (int j = 0; j < rows; j++)
@@ -89,8 +90,8 @@ LNRNN_INLINE void T(scale_part)(size_t i, size_t k, const int whole, const elem 
     T(put)(y + i, T(get)(x + i, k, whole) * v_set1(scale), k, whole);
 }
 
-/* Multiplies one row by `scale`, then computes it. y holds the scaled row before the result. float16 could not hold
- * the scaled row, but needs no scale, because squares of float16 are in the range of float. */
+/* Multiplies one row by `scale`, then computes it. y holds the scaled row before the result. float16 could
+ * not hold the scaled row, but needs no scale, because squares of float16 are in the range of float. */
 static void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale)
 {
     if (scale != 1) {
@@ -178,8 +179,8 @@ LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const in
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), u, 1);
 }
 
-/* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd. Reads
- * the row twice if its pivot is far from the mean, else once. scale: 1 unless LNRNN_SCALED. */
+/* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd.
+ * Reads the row twice if its pivot is far from the mean, else once. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE T(row_gradient)
     T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
@@ -258,8 +259,8 @@ LNRNN_INLINE void T(layer_norm_gx)(const int rows, const int form, const lnrnn_l
     LNRNN_FOR_ROW(head, r->n, T(layer_norm_gx_part), rows, form, r, g);
 }
 
-/* Computes one row whose squares may leave the range of real. It multiplies each value by `scale` when it is read. gx
- * cannot hold the scaled row, because gx may be gy. */
+/* Computes one row whose squares may leave the range of real. It multiplies each value by `scale` when it is
+ * read. gx cannot hold the scaled row, because gx may be gy. */
 LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, real scale)
 {
     const int form = LNRNN_SCALED | (r.gain ? LNRNN_GAIN : 0);
@@ -306,8 +307,8 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n). Adds the sums over the rows, of gy z to ggain and of gy to gbias, both (n) of
- * double. If ggain and gbias are NULL, the sums stay in a->partial. */
+/* gy, x (rows, n) -> gx (rows, n). Adds the sums over the rows, of gy z to ggain and of gy to gbias, both (n)
+ * of double. If ggain and gbias are NULL, the sums stay in a->partial. */
 static void T(layer_norm_backward_kernel)(const lnrnn_layer_norm_gradients *a)
 {
 #ifdef LNRNN_FEW_COPIES

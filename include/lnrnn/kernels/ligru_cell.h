@@ -37,8 +37,8 @@ LNRNN_INLINE void ligru_units(size_t first, size_t k, const int vecs, const int 
     }
 }
 
-/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. separate: W x has its own norm, whose output is written to
- * rows->scratch, row after row. */
+/* Computes a step of at most LNRNN_ROWS_TOGETHER rows. separate: W x has its own norm, whose output is
+ * written to rows->scratch, row after row. */
 LNRNN_INLINE void ligru_rows(const int how, const int separate, const lnrnn_step_config *step,
                              const lnrnn_step_rows *rows)
 {
@@ -91,8 +91,8 @@ LNRNN_INLINE void ligru_backward_units(size_t i, size_t k, const int whole, int 
     put_f32(row->gh + i, g * z, k, whole);
 }
 
-/* Back-propagates gh through h = (1 - z) n + z h_prev. Writes ga, the gradients of the arguments of z and n. Replaces
- * gh by the gradient of h_prev without its path through W h. */
+/* Back-propagates gh through h = (1 - z) n + z h_prev. Writes ga, the gradients of the arguments of z and n.
+ * Replaces gh by the gradient of h_prev without its path through W h. */
 static void ligru_backward(int act, const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {

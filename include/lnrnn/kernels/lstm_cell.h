@@ -5,7 +5,8 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
-/* Writes c, saved_gates if that is not NULL, and the output gate to h. lstm_output_rows then replaces h by the output. */
+/* Writes c, saved_gates if that is not NULL, and the output gate to h. lstm_output_rows then replaces h by
+ * the output. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
                              const gate_row *row)
 {
@@ -28,7 +29,8 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
 
 /* --- the output ------------------------------------------------------------------------------------- */
 
-/* Computes h = o tanh(c). If `side`, the norm of c, is not NULL: h = o tanh(norm(c)), and if `carry` also c = norm(c). */
+/* Computes h = o tanh(c). If `side`, the norm of c, is not NULL: h = o tanh(norm(c)), and if `carry` also c =
+ * norm(c). */
 LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, const int how, const int carry,
                                     const gate_side *side, float *c, float *h)
 {
@@ -90,10 +92,11 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     }
 }
 
-/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. With z = x + a, computes
+/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. With z = x + a,
+ * computes
  *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
- * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a cell
- * without a norm a is the sum of both products. */
+ * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a
+ * cell without a norm a is the sum of both products. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -131,8 +134,8 @@ LNRNN_INLINE void lstm_output_backward_units(size_t i, size_t k, const int whole
         put_f32(row->gc + i, v32_zero(), k, whole);
 }
 
-/* Back-propagates gh through h = o tanh(u), u = norm(c). Writes the output gate of ga, and gu. If the next step
- * gets u (LNRNN_CELL_CARRY), adds gc to gu and sets gc to 0. */
+/* Back-propagates gh through h = o tanh(u), u = norm(c). Writes the output gate of ga, and gu. If the next
+ * step gets u (LNRNN_CELL_CARRY), adds gc to gu and sets gc to 0. */
 static void lstm_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, lstm_output_backward_units);
@@ -152,8 +155,8 @@ LNRNN_INLINE void lstm_backward_units(size_t i, size_t k, const int whole, const
     put_f32(row->gc + i, gc * f_gate, k, whole);
 }
 
-/* Adds gu to gc, and back-propagates gc through c = f c_prev + i g. Writes the gates i, f and g of ga, and replaces
- * gc by the gradient of c_prev. */
+/* Adds gu to gc, and back-propagates gc through c = f c_prev + i g. Writes the gates i, f and g of ga, and
+ * replaces gc by the gradient of c_prev. */
 static void lstm_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, lstm_backward_units); }
 
 #endif

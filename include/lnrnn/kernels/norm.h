@@ -1,8 +1,8 @@
 /* Sums over a row, and its mean and variance: the functions that all norms share.
  *
- * all.h includes norm.h, layer_norm.h and batch_norm.h once for each of four types in memory. A function or type
- * T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and moments_f16. Before
- * each inclusion, all.h defines
+ * all.h includes norm.h, layer_norm.h and batch_norm.h once for each of four types in memory. A function or
+ * type T(name) gets the suffix of its type: T(moments) is moments_f32, moments_f64, moments_bf16 and
+ * moments_f16. Before each inclusion, all.h defines
  *     LNRNN_TYPE      the suffix
  *     LNRNN_NARROW    only if elem is not real, but has 16 bits
  *     LNRNN_DOUBLE    only if the arithmetic is in double; otherwise it is in float
@@ -11,20 +11,22 @@
  *
  * One pass computes the moments from the differences d to a value near the mean, the pivot:
  *     mean = pivot + mean(d),  var = mean(d^2) - mean(d)^2
- * (the shifted-data algorithm). That is as accurate as two passes if the pivot is within a standard deviation of the
- * mean. If the pivot is too far, a second pass uses the mean of the first pass as pivot. A constant row has
- * differences of exactly 0.
+ * (the shifted-data algorithm). That is as accurate as two passes if the pivot is within a standard deviation
+ * of the mean. If the pivot is too far, a second pass uses the mean of the first pass as pivot. A constant
+ * row has differences of exactly 0.
  *
- * The mean is stored as mean_hi, the mean rounded to real, and mean_lo, the error of this rounding. Rows with a mean
- * far from 0 need both, because x - mean_hi is exact, and mean_lo corrects up to half an ULP.
+ * The mean is stored as mean_hi, the mean rounded to real, and mean_lo, the error of this rounding. Rows with
+ * a mean far from 0 need both, because x - mean_hi is exact, and mean_lo corrects up to half an ULP.
  *
- * A loop over a row has whole vectors and then a tail of fewer than LANES values. If a wide row is written, or read
- * several times, the loop begins with some values up to an aligned address. No result depends on their number.
+ * A loop over a row has whole vectors and then a tail of fewer than LANES values. If a wide row is written,
+ * or read several times, the loop begins with some values up to an aligned address. No result depends on
+ * their number.
  */
 
 #define T(name) LNRNN_CAT(name##_, LNRNN_TYPE)
 
-/* real: the type of the arithmetic; vreal: a vector of LANES such values; v_op: an operation on it (simd.h). */
+/* real: the type of the arithmetic; vreal: a vector of LANES such values; v_op: an operation on it
+ * (simd.h). */
 #ifdef LNRNN_DOUBLE
 #define real double
 #define real_sqrt sqrt
@@ -51,7 +53,8 @@
 /* Calls `part` for the vectors of a row of n elem, as LNRNN_FOR_VECTORS of vector_loop.h. */
 #define LNRNN_FOR_ROW(head, n, part, ...) LNRNN_FOR_VECTORS(LANES, head, n, part, __VA_ARGS__)
 
-/* Calls `part` as LNRNN_FOR_ROW does, with non-temporal stores to y (n), and prefetches of x, `ahead` values ahead. */
+/* Calls `part` as LNRNN_FOR_ROW does, with non-temporal stores to y (n), and prefetches of x, `ahead` values
+ * ahead. */
 #define LNRNN_STREAM_ROW(x, ahead, y, n, part, ...)               \
     do {                                                          \
         size_t i_ = T(to_aligned)(y, n);                          \
@@ -65,11 +68,12 @@
             part(i_, (n) - i_, 0, __VA_ARGS__);                   \
     } while (0)
 
-/* The largest number of values that are added in real, if a sum has `ways` accumulators. Longer sums are in double,
- * because adding a value to a large sum would round too much. */
+/* The largest number of values that are added in real, if a sum has `ways` accumulators. Longer sums are in
+ * double, because adding a value to a large sum would round too much. */
 #define LNRNN_BLOCK(ways) (32 * (ways) * LANES)
 
-/* --- loads and stores of k values, or of a vector if `whole`, a constant --------------------------------- */
+/* --- loads and stores of k values, or of a vector if `whole`, a constant
+ * --------------------------------- */
 
 LNRNN_INLINE vreal T(get)(const elem *p, size_t k, const int whole)
 {
@@ -99,14 +103,16 @@ LNRNN_INLINE void T(put_real)(real *p, vreal v, size_t k, const int whole)
         v_store_n(p, v, k);
 }
 
-/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of vectors. */
+/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of
+ * vectors. */
 LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
 {
     const size_t head = -(uintptr_t)y % (LANES * sizeof(elem)) / sizeof(elem);
     return head < n ? head : n;
 }
 
-/* Returns to_aligned(y, n), or 0 for a row of less than LNRNN_WIDE_ROW bytes, where alignment saves nothing. */
+/* Returns to_aligned(y, n), or 0 for a row of less than LNRNN_WIDE_ROW bytes, where alignment saves
+ * nothing. */
 LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 {
     return n * sizeof(elem) < LNRNN_WIDE_ROW ? 0 : T(to_aligned)(y, n);
@@ -114,8 +120,8 @@ LNRNN_INLINE size_t T(to_whole_lines)(const elem *y, size_t n)
 
 /* --- sums ----------------------------------------------------------------------------------------------- */
 
-/* Sums of d, d^2, g and g d over a row or a channel, where d are differences to a pivot and g are gradients. Each sum
- * has up to four accumulators, because additions to the same accumulator wait for each other. */
+/* Sums of d, d^2, g and g d over a row or a channel, where d are differences to a pivot and g are gradients.
+ * Each sum has up to four accumulators, because additions to the same accumulator wait for each other. */
 typedef struct {
     vreal d[4], dd[4], g[4], gd[4];
 } T(accumulators);
@@ -148,8 +154,9 @@ LNRNN_INLINE void T(flush)(size_t n, real *partial, double *total)
 
 /* --- the moments of a row ------------------------------------------------------------------------------- */
 
-/* x (n). Returns lanes whose sum is the pivot: the mean of the first vector, or the first value of a row shorter
- * than a vector. Scales values before adding them, so that the mean of large values does not overflow. */
+/* x (n). Returns lanes whose sum is the pivot: the mean of the first vector, or the first value of a row
+ * shorter than a vector. Scales values before adding them, so that the mean of large values does not
+ * overflow. */
 LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 {
     return n < LANES ? LNRNN_ELEM(load_n)(x, 1) : LNRNN_ELEM(load)(x) * v_set1((real)1 / LANES);
@@ -168,8 +175,8 @@ LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const 
 /* Returns 1 if n values are few enough to be added in real, not in double. */
 LNRNN_INLINE int T(in_one_block)(size_t n) { return n <= LNRNN_BLOCK(4); }
 
-/* x (n), in_one_block(n). Writes to *sum and *squares vectors whose lanes add up to the sums of d = x - pivot and of
- * d^2. If not centred, writes only *squares, of x^2. */
+/* x (n), in_one_block(n). Writes to *sum and *squares vectors whose lanes add up to the sums of d = x - pivot
+ * and of d^2. If not centred, writes only *squares, of x^2. */
 LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum, vreal *squares,
                                  const int centred)
 {
@@ -201,8 +208,8 @@ LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, 
     *squares = v_sum(square_lanes);
 }
 
-/* x (n), n >= 1. Writes the mean as *mean_hi + *mean_lo, and the biased variance to *var. If not centred, the mean is
- * 0, and *var is the mean of squares. */
+/* x (n), n >= 1. Writes the mean as *mean_hi + *mean_lo, and the biased variance to *var. If not centred, the
+ * mean is 0, and *var is the mean of squares. */
 LNRNN_INLINE void T(moments_about)(size_t n, const elem *x, real *mean_hi, real *mean_lo, real *var,
                                    const int centred)
 {
@@ -236,7 +243,8 @@ typedef struct {
     real mean_hi[4], mean_lo[4], var[4];
 } T(moments_of_4);
 
-/* x (4, n), row stride xs, in_one_block(n). Writes the moments of four rows, as moments_about does, with overlapping divisions. */
+/* x (4, n), row stride xs, in_one_block(n). Writes the moments of four rows, as moments_about does, with
+ * overlapping divisions. */
 LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                                   const int centred)
 {
@@ -258,8 +266,8 @@ LNRNN_INLINE void T(four_moments)(size_t n, const elem *x, ptrdiff_t xs, T(momen
             T(moments_about)(n, x + j * xs, m->mean_hi + j, m->mean_lo + j, m->var + j, centred);
 }
 
-/* x (rows, n), row stride xs. Writes the moments of 1 or 4 rows, as moments_about does. Not inlined, because most
- * loops of the norms call it. */
+/* x (rows, n), row stride xs. Writes the moments of 1 or 4 rows, as moments_about does. Not inlined, because
+ * most loops of the norms call it. */
 LNRNN_OUTLINE void T(moments)(const int rows, size_t n, const elem *x, ptrdiff_t xs, T(moments_of_4) *m,
                               int centred)
 {
@@ -285,8 +293,9 @@ LNRNN_INLINE vreal T(normalised)(vreal x, vreal mean_hi, vreal rstd, vreal rest)
 
 /* --- squares out of the range of real ------------------------------------------------------------------- */
 
-/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they overflow, rstd is 0 or NaN. If rstd
- * is above 2^61 (in double 2^509), var + eps is so small that some squares may be subnormal, with fewer digits. */
+/* Returns 1 if squares of a row with this rstd = 1 / sqrt(var + eps) left the range of real. If they
+ * overflow, rstd is 0 or NaN. If rstd is above 2^61 (in double 2^509), var + eps is so small that some
+ * squares may be subnormal, with fewer digits. */
 LNRNN_INLINE int T(out_of_range)(real rstd)
 {
     return !(rstd > 0 && rstd <= (real)(sizeof(real) == 4 ? 0x1p61 : 0x1p509));
@@ -295,10 +304,11 @@ LNRNN_INLINE int T(out_of_range)(real rstd)
 /* Returns the least var + eps at which no square may be subnormal (out_of_range). */
 LNRNN_INLINE double T(least_spread)(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
 
-/* Returns the power of two by which a row is multiplied before it is normalised; 1 if its squares are in range. For a
- * row with a NaN or an infinity any scale is right. A row whose variance is small compared with its mean is constant
- * but for rounding. Its scale is 1, because another scale might make it overflow. In float, 2^100 makes the squares
- * of differences below 2^-61 normal numbers, and 2^-72 makes the squares of the largest values finite. */
+/* Returns the power of two by which a row is multiplied before it is normalised; 1 if its squares are in
+ * range. For a row with a NaN or an infinity any scale is right. A row whose variance is small compared with
+ * its mean is constant but for rounding. Its scale is 1, because another scale might make it overflow. In
+ * float, 2^100 makes the squares of differences below 2^-61 normal numbers, and 2^-72 makes the squares of
+ * the largest values finite. */
 LNRNN_INLINE real T(row_scale)(real rstd, real mean)
 {
     const real largest_mean = (real)(sizeof(real) == 4 ? 0x1p-30 : 0x1p-400);

@@ -1,11 +1,12 @@
 /* Packed weights.
  *
- * W (n, k) is packed into panels of NR_VECS vectors of outputs. A panel holds the weights of its outputs for input 0,
- * then for input 1, and so on. A product reads it in order, in whole vectors. The last panels may be narrower, and
- * the last vector is padded with zeros.
+ * W (n, k) is packed into panels of NR_VECS vectors of outputs. A panel holds the weights of its outputs for
+ * input 0, then for input 1, and so on. A product reads it in order, in whole vectors. The last panels may be
+ * narrower, and the last vector is padded with zeros.
  *
- * Word j of an output has 32 bits. It holds one float of input j, two bfloat16 of inputs 2j and 2j + 1, or four int8 of
- * inputs 4j .. 4j + 3. The rest of the last word is 0. In all three types a panel has packed_words(k) words per output.
+ * Word j of an output has 32 bits. It holds one float of input j, two bfloat16 of inputs 2j and 2j + 1, or
+ * four int8 of inputs 4j .. 4j + 3. The rest of the last word is 0. In all three types a panel has
+ * packed_words(k) words per output.
  */
 #ifndef LNRNN_PACK_H
 #define LNRNN_PACK_H
@@ -41,8 +42,9 @@ enum { ROWS_AHEAD = 0 };
 /* Returns n, a number of outputs, rounded up to whole vectors. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
-/* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the last
- * four vectors become two panels of two. A tile of one vector would have more loads than multiply-adds. */
+/* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the
+ * last four vectors become two panels of two. A tile of one vector would have more loads than
+ * multiply-adds. */
 LNRNN_INLINE size_t panel_width(size_t left)
 {
     if (NR_VECS == 3 && left == 4 * V32_LANES)
@@ -61,8 +63,8 @@ LNRNN_INLINE size_t panel_start(size_t n, size_t p)
     return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-/* Returns the number of words of an output of k inputs. It is a multiple of sixteen for AMX tiles, which read sixteen
- * words at a time. */
+/* Returns the number of words of an output of k inputs. It is a multiple of sixteen for AMX tiles, which read
+ * sixteen words at a time. */
 static size_t packed_words(int dtype, size_t k)
 {
     const size_t words = LNRNN_PACKS_F32(dtype) ? k : LNRNN_PACKS_INT8(dtype) ? (k + 3) / 4 : (k + 1) / 2;
@@ -73,7 +75,8 @@ static size_t packed_words(int dtype, size_t k)
 #endif
 }
 
-/* An int8 product sums the inputs in blocks of 2048. A sum of a block of products of 14-bit and 8-bit integers fits into 32 bits. */
+/* An int8 product sums the inputs in blocks of 2048. A sum of a block of products of 14-bit and 8-bit
+ * integers fits into 32 bits. */
 enum { INT8_BLOCK_WORDS = 512 };
 
 /* Returns the number of blocks of rows of `words` words, at least 1. */
@@ -82,15 +85,16 @@ static size_t int8_blocks(size_t words)
     return words ? (words + INT8_BLOCK_WORDS - 1) / INT8_BLOCK_WORDS : 1;
 }
 
-/* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs (packed_width(n)), and minus the sums of
- * their weights, (blocks, packed_width(n)), follow the panels. */
+/* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs
+ * (packed_width(n)), and minus the sums of their weights, (blocks, packed_width(n)), follow the panels. */
 static size_t packed_size(int dtype, size_t n, size_t k)
 {
     const size_t words = packed_words(dtype, k);
     return packed_width(n) * (words + (LNRNN_PACKS_INT8(dtype) ? 1 + int8_blocks(words) : 0));
 }
 
-/* w (k), stride cs: the weights of one output. Returns word j of this output. inverse: 1 / scale, for int8. */
+/* w (k), stride cs: the weights of one output. Returns word j of this output. inverse: 1 / scale, for
+ * int8. */
 LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
 {
     uint32_t word = 0;
@@ -105,8 +109,8 @@ LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t c
     return word;
 }
 
-/* from (4, 4), row stride rs -> to (4, 4), the transpose, row stride ts. The block is 4 x 4 on all instruction sets,
- * so that few rows are left over at the end of a panel. */
+/* from (4, 4), row stride rs -> to (4, 4), the transpose, row stride ts. The block is 4 x 4 on all
+ * instruction sets, so that few rows are left over at the end of a panel. */
 LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t ts)
 {
     typedef float four __attribute__((vector_size(16)));
@@ -122,8 +126,8 @@ LNRNN_INLINE void transpose_4(const float *from, ptrdiff_t rs, float *to, size_t
     memcpy(to + 2 * ts, &c, sizeof c), memcpy(to + 3 * ts, &d, sizeof d);
 }
 
-/* w (n, k) float, row stride rs, contiguous rows -> packed. A row of w becomes a column of a panel. Reads four rows at a
- * time, because the hardware prefetches a few rows, but not sixteen. */
+/* w (n, k) float, row stride rs, contiguous rows -> packed. A row of w becomes a column of a panel. Reads
+ * four rows at a time, because the hardware prefetches a few rows, but not sixteen. */
 static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float *packed)
 {
     const size_t width = packed_width(n), quads = k / 4 * 4;
@@ -139,7 +143,8 @@ static void pack_by_rows(size_t n, size_t k, const float *w, ptrdiff_t rs, float
     }
 }
 
-/* v (n): the weights of input j. Writes them to packed (n, k), at j * m floats after the start of each panel of m outputs. */
+/* v (n): the weights of input j. Writes them to packed (n, k), at j * m floats after the start of each panel
+ * of m outputs. */
 LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, float *packed)
 {
     const size_t width = packed_width(n);
@@ -152,8 +157,9 @@ LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, floa
     }
 }
 
-/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns 1 if all are multiples of most / top that int8
- * holds. The test allows for the rounding of `most` and of each weight to float32, by at most 2^-24. */
+/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns 1 if all are multiples of most /
+ * top that int8 holds. The test allows for the rounding of `most` and of each weight to float32, by at most
+ * 2^-24. */
 LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float most, int top)
 {
     const double step = (double)most / top;
@@ -165,8 +171,9 @@ LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float mos
     return 1;
 }
 
-/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns their scale in int8. Weights that are integers
- * times any scale become integers times this scale or a fraction of it, so they are not rounded again. */
+/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns their scale in int8. Weights that
+ * are integers times any scale become integers times this scale or a fraction of it, so they are not rounded
+ * again. */
 static float int8_scale(size_t k, const float *w, ptrdiff_t cs, float most)
 {
     int top = 127;

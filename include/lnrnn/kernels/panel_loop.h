@@ -7,10 +7,11 @@
 /* The tile functions of one product, and their limits. */
 typedef struct {
     int number; /* PRODUCT_F32 .. */
-    /* Multiplies row 0 by vecs vectors of outputs from o on, at most four panels, INT8_ROW_PANELS with PRODUCT_I8. */
+    /* Multiplies row 0 by vecs vectors of outputs from o on, at most four panels, INT8_ROW_PANELS with
+     * PRODUCT_I8. */
     void (*row)(int prefetch, int vecs, const product_job *job, size_t o);
-    /* Multiplies 1 to tile_rows rows from r on by a panel of vecs vectors. PREFETCH_ROWS prefetches the rows of the
-     * next tile, which must have as many rows. */
+    /* Multiplies 1 to tile_rows rows from r on by a panel of vecs vectors. PREFETCH_ROWS prefetches the rows
+     * of the next tile, which must have as many rows. */
     void (*panel)(int prefetch, int rows, int vecs, const product_job *job, size_t r, size_t o);
     /* Multiplies rows 0 to rows - 1, at most few_rows, by two panels, of `first` and `second` vectors. */
     void (*pair)(int rows, int first, int second, const product_job *job, size_t o);
@@ -95,8 +96,8 @@ LNRNN_INLINE void product_row(const int product, const int prefetch, int vecs, c
     }
 }
 
-/* Multiplies `rows` rows, a constant, by a panel of vecs vectors. most: the number of rows of the tallest tile. Only
- * tiles of whole panels prefetch. */
+/* Multiplies `rows` rows, a constant, by a panel of vecs vectors. most: the number of rows of the tallest
+ * tile. Only tiles of whole panels prefetch. */
 LNRNN_INLINE void panel_tile(const int product, const int most, const int rows, int prefetch, int vecs,
                              const product_job *job, size_t r, size_t o)
 {
@@ -135,8 +136,8 @@ LNRNN_INLINE void product_panel(const int product, const int most, int prefetch,
     }
 }
 
-/* Multiplies `rows` rows, a constant, by two panels of `first` and `second` vectors. most: the number of rows of the
- * tallest tile of two panels. */
+/* Multiplies `rows` rows, a constant, by two panels of `first` and `second` vectors. most: the number of rows
+ * of the tallest tile of two panels. */
 LNRNN_INLINE void pair_tile(const int product, const int most, const int rows, int first, int second,
                             const product_job *job, size_t r, size_t o)
 {
@@ -164,8 +165,8 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
     }
 }
 
-/* Defines the tile functions of a product and the product_loop name_product. They are macros, so that `number`, `most`
- * and `few` are constants in these functions. */
+/* Defines the tile functions of a product and the product_loop name_product. They are macros, so that
+ * `number`, `most` and `few` are constants in these functions. */
 #define LNRNN_PRODUCT_ROW(name, number)                                              \
     static void name##_row(int prefetch, int vecs, const product_job *job, size_t o) \
     {                                                                                \
@@ -188,7 +189,8 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
 
 /* --- the loops ------------------------------------------------------------------------------------------ */
 
-/* Computes one row, several panels at a time, because one panel has too few chains of multiply-adds to hide their latency. */
+/* Computes one row, several panels at a time, because one panel has too few chains of multiply-adds to hide
+ * their latency. */
 static void row_loop(const product_loop *product, const product_job *job)
 {
     const size_t count = job->p1 - job->p0, bytes = NR * job->words * sizeof(uint32_t),
@@ -204,10 +206,11 @@ static void row_loop(const product_loop *product, const product_job *job)
     }
 }
 
-/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads words first .. end - 1 of the
- * panel at output o. Returns 0 if tile t prefetches none. next: the distance in words to the weights that follow; 0: the first tile
- * prefetches the words that it reads itself. Each of the first tiles prefetches a part, to spread the prefetches over time. A part is
- * contiguous, because the CPU drops many prefetches from slow memory unless they form a stream. */
+/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads
+ * words first .. end - 1 of the panel at output o. Returns 0 if tile t prefetches none. next: the distance in
+ * words to the weights that follow; 0: the first tile prefetches the words that it reads itself. Each of the
+ * first tiles prefetches a part, to spread the prefetches over time. A part is contiguous, because the CPU
+ * drops many prefetches from slow memory unless they form a stream. */
 LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
 {
     const size_t parts = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;
@@ -220,8 +223,8 @@ LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t til
     return 1;
 }
 
-/* Computes the rows of a single tile. Two panels are computed at a time for 2 to few_rows rows, because one panel then has too few
- * chains of multiply-adds to hide their latency. */
+/* Computes the rows of a single tile. Two panels are computed at a time for 2 to few_rows rows, because one
+ * panel then has too few chains of multiply-adds to hide their latency. */
 LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, int rows)
 {
     const size_t n = job->n, p1 = job->p1, each = (size_t)rows <= product->few_rows ? 2 : 1,
@@ -240,8 +243,8 @@ LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, i
     }
 }
 
-/* Computes the outputs of the panels of a job with `rows` rows. It changes the job in place, because a copy would
- * take a tenth of the time of a short product. */
+/* Computes the outputs of the panels of a job with `rows` rows. It changes the job in place, because a copy
+ * would take a tenth of the time of a short product. */
 static void panel_loop(const product_loop *product, size_t rows, product_job *job)
 {
     const size_t n = job->n, p0 = job->p0, p1 = job->p1;
@@ -256,11 +259,11 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
         few_rows_loop(product, job, (int)rows);
         return;
     }
-    /* As few tiles as possible, of similar heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each tile
-     * prefetches the rows of the next tile, which may not be in the caches. */
+    /* As few tiles as possible, of similar heights: 9 rows are 4 and 5, not 8 and 1. In the first panel each
+     * tile prefetches the rows of the next tile, which may not be in the caches. */
     const size_t most = product->tile_rows, tiles = (rows + most - 1) / most, panel = NR * job->words;
-    /* If a panel is too large to be prefetched, its inputs are divided into parts. All tiles read one part, and then
-     * the next part, which continues every sum. */
+    /* If a panel is too large to be prefetched, its inputs are divided into parts. All tiles read one part,
+     * and then the next part, which continues every sum. */
     const size_t bytes = panel * sizeof(uint32_t);
     const size_t wanted = product->number == PRODUCT_F32 && job->prefetch && tiles > 1
                               ? lnrnn_panel_parts(*job->caches, bytes)
@@ -271,7 +274,8 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
         for (size_t j = 0; j < parts; j++) {
             const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = panel_start(n, p);
             const int vecs = (int)((panel_start(n, p + 1) - o) / V32_LANES);
-            /* Tiles of the first panel prefetch rows, so the first tile of the second panel prefetches that panel itself. */
+            /* Tiles of the first panel prefetch rows, so the first tile of the second panel prefetches that
+             * panel itself. */
             const size_t late = i == p0 + 1 && j == 0, last = i + 1 == p1 && j + 1 == parts;
             const ptrdiff_t on = j + 1 < parts   ? (ptrdiff_t)(NR * part)
                                  : job->from_end ? -(ptrdiff_t)(panel + j * NR * part)

@@ -1,9 +1,10 @@
-/* Products with packed weights of bfloat16 or int8 in AMX tiles. Rows are rounded to bfloat16, or converted to integers.
+/* Products with packed weights of bfloat16 or int8 in AMX tiles. Rows are rounded to bfloat16, or converted
+ * to integers.
  *
- * A tile of weights has sixteen words of each output of a vector, in the order of the panel. The words of an output
- * are padded with 0 to whole tiles (packed_words). One row takes as long as sixteen, because loading the weights
- * takes the time. So single rows use tiles too, with the same bits. An output of bfloat16 is c + s0 + s1 + .., where
- * each s is the sum of 32 inputs in the CPU's own order. */
+ * A tile of weights has sixteen words of each output of a vector, in the order of the panel. The words of an
+ * output are padded with 0 to whole tiles (packed_words). One row takes as long as sixteen, because loading
+ * the weights takes the time. So single rows use tiles too, with the same bits. An output of bfloat16 is c +
+ * s0 + s1 + .., where each s is the sum of 32 inputs in the CPU's own order. */
 #ifndef LNRNN_PRODUCT_AMX_H
 #define LNRNN_PRODUCT_AMX_H
 
@@ -29,8 +30,8 @@ typedef struct {
     int prefetch; /* prefetch the weights that follow */
 } amx_job;
 
-/* Multiplies 1 or 2 matrices of rows by vecs vectors of outputs, matrices * vecs <= 4. int8, matrices and vecs are
- * constants. Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 weights. */
+/* Multiplies 1 or 2 matrices of rows by vecs vectors of outputs, matrices * vecs <= 4. int8, matrices and
+ * vecs are constants. Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 weights. */
 LNRNN_INLINE void amx_tiles(const int int8, const int matrices, const int vecs, lnrnn_tiles *t,
                             const amx_job *b)
 {
@@ -62,8 +63,8 @@ LNRNN_INLINE void amx_tiles(const int int8, const int matrices, const int vecs, 
             tile_store(t, i * vecs + v, (char *)b->c[i] + v * TILE_BYTES, b->cs);
 }
 
-/* Multiplies by all vectors of a panel, 1 to 3. Two matrices are multiplied by two vectors at a time, because their
- * rows and weights leave four tiles for sums. */
+/* Multiplies by all vectors of a panel, 1 to 3. Two matrices are multiplied by two vectors at a time, because
+ * their rows and weights leave four tiles for sums. */
 LNRNN_INLINE void amx_panel(const int int8, int matrices, int vecs, lnrnn_tiles *t, amx_job b)
 {
     if (matrices == 1) {
@@ -82,7 +83,8 @@ LNRNN_INLINE void amx_panel(const int int8, int matrices, int vecs, lnrnn_tiles 
         amx_tiles(int8, 2, 1, t, &b);
 }
 
-/* Returns a job for the i-th panel in the order of the product. Sets *vecs, and *o to the first output of the panel. */
+/* Returns a job for the i-th panel in the order of the product. Sets *vecs, and *o to the first output of the
+ * panel. */
 LNRNN_INLINE amx_job amx_panel_job(const product_job *job, size_t i, size_t *o, int *vecs)
 {
     const size_t p = job->from_end ? job->p1 - 1 - i : job->p0 + i,
@@ -99,8 +101,9 @@ LNRNN_OUTLINE void bf16_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(0, matrices, vecs, t, b);
 }
 
-/* a (rows, words), rounded, rows <= BF16_ROWS -> job->c. Blocks of rows have equal heights, so the last block may overlap the block
- * before it. The two blocks are computed as a pair, which loads c before it stores, so rows in both blocks get the same sum twice. */
+/* a (rows, words), rounded, rows <= BF16_ROWS -> job->c. Blocks of rows have equal heights, so the last block
+ * may overlap the block before it. The two blocks are computed as a pair, which loads c before it stores, so
+ * rows in both blocks get the same sum twice. */
 static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a)
 {
     const size_t blocks = (rows + TILE_HEIGHT - 1) / TILE_HEIGHT, height = (rows + blocks - 1) / blocks;
@@ -142,8 +145,8 @@ LNRNN_OUTLINE void int8_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(1, matrices, vecs, t, b);
 }
 
-/* q: quantized rows, rows <= INT8_ROWS -> job->c. Blocks of rows have equal heights, so the last block may overlap the block
- * before it. The outputs of rows in both blocks are written once. */
+/* q: quantized rows, rows <= INT8_ROWS -> job->c. Blocks of rows have equal heights, so the last block may
+ * overlap the block before it. The outputs of rows in both blocks are written once. */
 static void int8_amx_loop(const product_job *job, size_t rows, const quantized_rows *q)
 {
     const int parts = q->parts;

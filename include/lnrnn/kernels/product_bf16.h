@@ -1,5 +1,5 @@
-/* Products with bfloat16 weights, by the CPU's dot products of two bfloat16. Rows are rounded to bfloat16 too. Every
- * output is one chain of dot products over the words of its weights. */
+/* Products with bfloat16 weights, by the CPU's dot products of two bfloat16. Rows are rounded to bfloat16
+ * too. Every output is one chain of dot products over the words of its weights. */
 #ifndef LNRNN_PRODUCT_BF16_H
 #define LNRNN_PRODUCT_BF16_H
 
@@ -13,7 +13,8 @@ enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* tiles of more rows use 
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif
 
-/* Adds to acc (rows, vecs) the products of words first .. end - 1 of the rows a with the weights at output o. */
+/* Adds to acc (rows, vecs) the products of words first .. end - 1 of the rows a with the weights at output
+ * o. */
 LNRNN_INLINE void dot2_sums(const tile_shape s, const product_job *job, const uint32_t *const *a, size_t o,
                             size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -55,8 +56,8 @@ LNRNN_INLINE void dot2_tile(const tile_shape s, const product_job *job, size_t r
 
 LNRNN_PRODUCT(dot2, PRODUCT_DOT2, MR, DOT2_FEW_ROWS)
 
-/* As matmul_f32 (product_f32.h), with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. Rounds all
- * rows first, so that each panel of weights is read once. */
+/* As matmul_f32 (product_f32.h), with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words.
+ * Rounds all rows first, so that each panel of weights is read once. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     const uint32_t *rounded[BF16_ROWS];

@@ -14,8 +14,8 @@ LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Adds to acc (rows, vecs) the products of words first .. end - 1 of the rows a with the weights at output o. A
- * word of bfloat16 has two inputs. */
+/* Adds to acc (rows, vecs) the products of words first .. end - 1 of the rows a with the weights at output o.
+ * A word of bfloat16 has two inputs. */
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -62,7 +62,8 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
             acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    /* The sums of a gradient may be in L3, and the end of the loop is too near to begin to load them there. */
+    /* The sums of a gradient may be in L3, and the end of the loop is too near to begin to load them
+     * there. */
     if (product == PRODUCT_F32_COLUMNS && s.rows >= MR - 1 && s.whole && job->add == LNRNN_ADD_AFTER)
         LNRNN_FOR_EACH (i, s.rows)
             LNRNN_FOR_EACH (v, vecs)
@@ -89,8 +90,8 @@ LNRNN_PRODUCT(f32, PRODUCT_F32, MR, FEW_ROWS)
 LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
 LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
-/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the panels p0 .. p1 - 1,
- * writes to c[i][o], or adds to it,
+/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the
+ * panels p0 .. p1 - 1, writes to c[i][o], or adds to it,
  *     sum_j a[i][j] w[o][j]
  * Outputs past n keep their value (LNRNN_ADD_ON) or become 0. */
 static void matmul_f32(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
@@ -119,7 +120,8 @@ static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, p
     panel_loop(&f32_columns_product, rows, &job);
 }
 
-/* x: `rows` pointers to (n). Writes the transpose to inputs at .. at + rows - 1 of packed (n, k): w[i][at + j] = x[j][i]. */
+/* x: `rows` pointers to (n). Writes the transpose to inputs at .. at + rows - 1 of packed (n, k): w[i][at +
+ * j] = x[j][i]. */
 static void pack_rows(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed)
 {
     for (size_t j = 0; j < rows; j++)

@@ -1,7 +1,9 @@
-/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums to floats.
+/* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums
+ * to floats.
  *
- * A line is a part of a row. Of rows with two parts, few are multiplied as twice as many lines, which read the weights once. With more
- * rows, a tile has a line of each row. It multiplies the first parts, multiplies the sums by 128, and goes on with the second parts. */
+ * A line is a part of a row. Of rows with two parts, few are multiplied as twice as many lines, which read
+ * the weights once. With more rows, a tile has a line of each row. It multiplies the first parts, multiplies
+ * the sums by 128, and goes on with the second parts. */
 #ifndef LNRNN_PRODUCT_INT8_H
 #define LNRNN_PRODUCT_INT8_H
 
@@ -12,7 +14,8 @@
 #include "lnrnn/kernels/row_pairs.h"
 #endif
 
-/* INT8_TILES_OF_LINES: both products share tiles. Where dot4 and dot4_s8 are different instructions, each has its own. */
+/* INT8_TILES_OF_LINES: both products share tiles. Where dot4 and dot4_s8 are different instructions, each has
+ * its own. */
 #if S8_OFFSET == 0 && defined(LNRNN_OWN_DOT4)
 #define LNRNN_TWO_DOT4
 enum { INT8_TILES_OF_LINES = 0 };
@@ -25,7 +28,8 @@ LNRNN_INLINE vi32 int8_dot(const int product, vi32 sum, uint32_t a, const uint32
     return product == PRODUCT_I8 ? vi32_dot4(sum, a, words) : vi32_dot4_s8(sum, a, words);
 }
 
-/* Adds to acc (lines, vecs) the products of words first .. end - 1 of the lines a with the weights at output o. */
+/* Adds to acc (lines, vecs) the products of words first .. end - 1 of the lines a with the weights at output
+ * o. */
 LNRNN_INLINE void int8_sums(const int product, const int lines, const tile_shape s, const product_job *job,
                             const uint32_t *const *a, size_t o, size_t first, size_t end,
                             vi32 (*acc)[TILE_MOST_VECS])
@@ -48,8 +52,8 @@ LNRNN_INLINE void int8_sums(const int product, const int lines, const tile_shape
     }
 }
 
-/* Computes a tile. Each row of a tile of PRODUCT_I8 is two lines. The rows of other tiles are lines: one of each row of activations, or,
- * if quantized_rows.passes is 1, all lines of these rows. */
+/* Computes a tile. Each row of a tile of PRODUCT_I8 is two lines. The rows of other tiles are lines: one of
+ * each row of activations, or, if quantized_rows.passes is 1, all lines of these rows. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const quantized_rows *const q = job->a;
@@ -97,7 +101,8 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
 #endif
 }
 
-/* Few lines are multiplied by two panels at a time, to hide latencies, only if there are dot product instructions (S8_OFFSET). */
+/* Few lines are multiplied by two panels at a time, to hide latencies, only if there are dot product
+ * instructions (S8_OFFSET). */
 enum { INT8_FEW_LINES = S8_OFFSET ? MR_S8 / 2 : 0 };
 LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, INT8_FEW_LINES)
 #ifdef LNRNN_TWO_DOT4

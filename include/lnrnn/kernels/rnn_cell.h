@@ -41,8 +41,8 @@ LNRNN_INLINE void rnn_rows_of_sum(const int act, const lnrnn_step_config *step, 
     }
 }
 
-/* Computes h = act(x + a), or act(a) if x is NULL, with x after the norm step->input and a after step->hidden. If x
- * is not NULL, both norms are LNRNN_NORMED. */
+/* Computes h = act(x + a), or act(a) if x is NULL, with x after the norm step->input and a after
+ * step->hidden. If x is not NULL, both norms are LNRNN_NORMED. */
 static void rnn_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     if (rows->x) {
@@ -63,8 +63,8 @@ LNRNN_INLINE void rnn_backward_units(size_t i, size_t k, const int whole, int ac
     put_f32(ga + i, get_f32(gh + i, k, whole) * act_slope(act, get_f32(h + i, k, whole)), k, whole);
 }
 
-/* h (n), the output of a step, and gh (n), its gradient -> ga (n), the gradient of the activation's argument. ga may
- * be gh. */
+/* h (n), the output of a step, and gh (n), its gradient -> ga (n), the gradient of the activation's argument.
+ * ga may be gh. */
 static void rnn_backward(int act, size_t n, const float *gh, const float *h, float *ga)
 {
     LNRNN_FOR_UNITS(n, rnn_backward_units, act, gh, h, ga);

@@ -1,14 +1,15 @@
-/* Computes tiles by instructions that multiply two rows by two outputs (units.h). A tile needs half as many of these instructions as
- * dot products. A few more instructions, once for all rows, put two words of each output side by side. vsum is the type of the sums. */
+/* Computes tiles by instructions that multiply two rows by two outputs (units.h). A tile needs half as many
+ * of these instructions as dot products. A few more instructions, once for all rows, put two words of each
+ * output side by side. vsum is the type of the sums. */
 #ifndef LNRNN_ROW_PAIRS_H
 #define LNRNN_ROW_PAIRS_H
 
 #include "lnrnn/kernels/tile.h"
 #include "lnrnn/simd/units.h"
 
-/* row: s.rows pointers to the words of a row, s.rows >= 4. Adds the products of the rows with the panel at output o
- * to acc (rows, vecs). Returns the first word of this pass that was not multiplied: the end, or the last word. An odd last row is
- * multiplied by dot products, whose sums have the same bits. */
+/* row: s.rows pointers to the words of a row, s.rows >= 4. Adds the products of the rows with the panel at
+ * output o to acc (rows, vecs). Returns the first word of this pass that was not multiplied: the end, or the
+ * last word. An odd last row is multiplied by dot products, whose sums have the same bits. */
 LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const uint32_t *const *row,
                               size_t o, vsum (*acc)[TILE_MOST_VECS])
 {

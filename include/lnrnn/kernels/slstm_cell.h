@@ -1,5 +1,5 @@
-/* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head after it.
- * A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows. */
+/* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head
+ * after it. A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows. */
 #ifndef LNRNN_SLSTM_CELL_H
 #define LNRNN_SLSTM_CELL_H
 
@@ -9,8 +9,9 @@
 /* The gates, in the order of their weights: i, f, z, o. */
 enum { SLSTM_I, SLSTM_F, SLSTM_Z, SLSTM_O };
 
-/* log(sigmoid(x)) = min(0, x) - log(1 + e), e = exp(-|x|), with 3 ULP at most. With s = e / (2 + e), log(1 + e) is 2 atanh(s), a minimax
- * polynomial for s^2 <= 1/9 with a relative error of 6e-9. So no digits cancel for large x, and nothing overflows for small x. */
+/* log(sigmoid(x)) = min(0, x) - log(1 + e), e = exp(-|x|), with 3 ULP at most. With s = e / (2 + e), log(1 +
+ * e) is 2 atanh(s), a minimax polynomial for s^2 <= 1/9 with a relative error of 6e-9. So no digits cancel
+ * for large x, and nothing overflows for small x. */
 LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
 {
     const v32 e = v32_exp(v32_zero() - v32_abs(x)), s = e / (e + v32_set1(2.0f)), t = s * s;
@@ -22,14 +23,16 @@ LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
     return v32_min(v32_zero(), x) - (half + half);
 }
 
-/* The gates of a unit, and its state after them. A unit whose n was 0 has no past: its c and m are not used. */
+/* The gates of a unit, and its state after them. A unit whose n was 0 has no past: its c and m are not
+ * used. */
 typedef struct {
     v32 i, f; /* i' and f' of slstm_step: one of them is 1, none is larger */
     v32 old;  /* 1 where m' is lf + m, 0 where m' is i (slstm_step) */
     v32 c_prev, c, n, m;
 } slstm_unit;
 
-/* i, f: the gates before their activations; z: after tanh. Returns the new state of units with the state c, n, m. */
+/* i, f: the gates before their activations; z: after tanh. Returns the new state of units with the state c,
+ * n, m. */
 LNRNN_INLINE slstm_unit slstm_new_unit(const int exp_forget, v32 i, v32 f, v32 z, v32 c, v32 n, v32 m)
 {
     const v32 one = v32_set1(1.0f), zero = v32_zero(), least = v32_set1(0x1p-149f);
@@ -71,8 +74,8 @@ LNRNN_INLINE void slstm_units(size_t first, size_t k, const int whole, const int
     }
 }
 
-/* a is the sum of both products, without bias. With (i, f, z, o) = a + bias and lf = log sigmoid(f), or f with
- * step->exp_forget:
+/* a is the sum of both products, without bias. With (i, f, z, o) = a + bias and lf = log sigmoid(f), or f
+ * with step->exp_forget:
  *     m' = max(i, lf + m), i' = exp(i - m'), f' = exp(lf + m - m')
  *     c' = f' c + i' tanh(z), n' = f' n + i', h' = sigmoid(o) c' / n'
  * but m' = i and f' = 0 where n is 0. step->round_states: h', c', n', m' are rounded to bfloat16. */
@@ -89,7 +92,8 @@ static void slstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *row
     }
 }
 
-/* --- the norm of each head ------------------------------------------------------------------------------- */
+/* --- the norm of each head
+ * ------------------------------------------------------------------------------- */
 
 LNRNN_INLINE void head_units(size_t i, size_t k, const int whole, const float *x, const float *gain,
                              const float *bias, const span_moments *m, size_t at, float *y)
@@ -119,7 +123,8 @@ static void normalise_heads(const lnrnn_gate_norm *norm, size_t heads, size_t ro
     }
 }
 
-/* --- backward -------------------------------------------------------------------------------------------- */
+/* --- backward
+ * -------------------------------------------------------------------------------------------- */
 
 LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, const int exp_forget,
                                        const gradient_row *row)
@@ -145,9 +150,9 @@ LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, 
     put_f32(gc_row + 2 * H, gm_old, k, whole);
 }
 
-/* Writes ga, and replaces gc, the gradients of c', n' and m', by those of c, n and m. The gradient of m' is taken at
- * constant c' exp(m') and n' exp(m'), which alone determine h'. So it is 0, and no large terms cancel, unless the loss
- * depends on the last c, n or m. Ignores the rounding of states. */
+/* Writes ga, and replaces gc, the gradients of c', n' and m', by those of c, n and m. The gradient of m' is
+ * taken at constant c' exp(m') and n' exp(m'), which alone determine h'. So it is 0, and no large terms
+ * cancel, unless the loss depends on the last c, n or m. Ignores the rounding of states. */
 static void slstm_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {

@@ -1,7 +1,9 @@
-/* The statistics of a layer norm inside a cell: the moments of spans (the values of a row that share statistics).
+/* The statistics of a layer norm inside a cell: the moments of spans (the values of a row that share
+ * statistics).
  *
- * 1 / sigma of a span needs two sums over lanes, a square root and two divisions in sequence. In a short row this takes most of
- * the time. So as many spans as a vector has lanes are computed together, each in a lane. Each span gets the same bits as alone.
+ * 1 / sigma of a span needs two sums over lanes, a square root and two divisions in sequence. In a short row
+ * this takes most of the time. So as many spans as a vector has lanes are computed together, each in a lane.
+ * Each span gets the same bits as alone.
  */
 #ifndef LNRNN_SPAN_MOMENTS_H
 #define LNRNN_SPAN_MOMENTS_H
@@ -9,8 +11,9 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both fill whole vectors.
- * The gates read the rows again, so the rows must fit into the cache. Fewer than LNRNN_FEW_SPANS spans are computed one by one. */
+/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both
+ * fill whole vectors. The gates read the rows again, so the rows must fit into the cache. Fewer than
+ * LNRNN_FEW_SPANS spans are computed one by one. */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
 /* For each span the arguments of normalised_f32 (norm.h): mean, 1 / sigma, and -mean_lo / sigma. */
@@ -44,8 +47,9 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, float eps, span_moments
     m->mean[at] = mean_hi, m->rstd[at] = rstd, m->rest[at] = -mean_lo * rstd;
 }
 
-/* a: k <= V32_LANES pointers to spans of n values, in_one_block(n). Writes to *m at indices at .. at + V32_LANES - 1, where only
- * the first k are valid. The operations are those of row_moments, which is called for spans that need a second pass or double. */
+/* a: k <= V32_LANES pointers to spans of n values, in_one_block(n). Writes to *m at indices at .. at +
+ * V32_LANES - 1, where only the first k are valid. The operations are those of row_moments, which is called
+ * for spans that need a second pass or double. */
 LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, float eps, span_moments *m,
                                    size_t at)
 {
@@ -80,7 +84,8 @@ LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, fl
     }
 }
 
-/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values. Writes their moments to *m at indices 0 .. count -
+/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values. Writes their moments to *m at indices 0 ..
+ * count -
  * 1. */
 LNRNN_OUTLINE void moments_of_spans(size_t n, size_t count, const float *const *a, float eps, span_moments *m)
 {

@@ -1,5 +1,5 @@
-/* The tables of kernels. all.h defines the tables for every instruction set, and all other C calls kernels through
- * them. An arrow separates the arrays that a kernel reads from those that it writes.
+/* The tables of kernels. all.h defines the tables for every instruction set, and all other C calls kernels
+ * through them. An arrow separates the arrays that a kernel reads from those that it writes.
  */
 #ifndef LNRNN_TABLE_H
 #define LNRNN_TABLE_H
@@ -16,7 +16,8 @@
  * LNRNN_FLOAT64 and else float. gain NULL means 1, bias NULL means 0. Strides count values.
  */
 
-/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each row. */
+/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
+ * row. */
 typedef struct {
     size_t rows, n;
     const void *x; /* (rows, n), row stride xs; n >= 1 */
@@ -61,7 +62,8 @@ typedef struct {
     const double *scales; /* (n) or NULL: factors of x, applied before mean and m2 were computed */
 } lnrnn_channels;
 
-/* The coefficients of each channel for a pass over x, (channels) of real each. slope is for the backward pass only.
+/* The coefficients of each channel for a pass over x, (channels) of real each. slope is for the backward pass
+ * only.
  *     y = (x - mean) scale + shift,  gx = scale (gy - (x - mean) slope - shift) */
 typedef struct {
     void *mean, *scale, *shift, *slope;
@@ -81,7 +83,8 @@ typedef struct {
                             double *var);
     /* returns 1 if channels must be scaled; then writes scales (n), and mean, scale and shift of `out` */
     int (*batch_scales)(const lnrnn_channels *channels, double *scales, const lnrnn_coefficients *out);
-    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean with respect to one value */
+    /* sums (4, n) about pivot (n) of real -> `out`, ggain, gbias (n); dmean: the derivative of a mean with
+     * respect to one value */
     void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
                          const lnrnn_coefficients *out, double *ggain, double *gbias);
     /* writes mean, scale and shift of `out` */
@@ -106,8 +109,9 @@ enum {
 /* Returns 1 for both types of int8 weights, which are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
-/* W_ih x of later steps, which products with W_hh compute in addition to their own. The inputs are divided into rows_ahead parts. A product
- * with W_hh computes one part for each of its whole panels, so rows_ahead products compute all. */
+/* W_ih x of later steps, which products with W_hh compute in addition to their own. The inputs are divided
+ * into rows_ahead parts. A product with W_hh computes one part for each of its whole panels, so rows_ahead
+ * products compute all. */
 typedef struct {
     const uint32_t *w;        /* packed (n, k), n and k as in W_hh; k is a multiple of rows_ahead */
     const float *const *rows; /* rows_ahead pointers to (k) */
@@ -149,11 +153,11 @@ typedef struct lnrnn_product {
 
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
-/* How a kernel reads the values of a row: adding a bias, with batch norm, with layer norm, or adding a bias for hard
- * sigmoids. kernels/gate_norm.h has the equations. */
+/* How a kernel reads the values of a row: adding a bias, with batch norm, with layer norm, or adding a bias
+ * for hard sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
-/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: two, the last gate
- * and the other gates. */
+/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: two, the
+ * last gate and the other gates. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
 /* The norm (or bias) of one site, for rows (G*H) of G gates; c has G = 1. */
 typedef struct {
@@ -163,8 +167,8 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
 } lnrnn_gate_norm;
 
-/* The kernels that compute new states: one for each cell, and two more for a GRU. GRU_GATE has a norm for each gate.
- * GRU_RESET has the reset gate before the product. */
+/* The kernels that compute new states: one for each cell, and two more for a GRU. GRU_GATE has a norm for
+ * each gate. GRU_RESET has the reset gate before the product. */
 enum {
     LNRNN_STEP_RNN,
     LNRNN_STEP_LSTM,
@@ -225,13 +229,15 @@ typedef struct {
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */
-    /* (rows, H), row stride hs. gc: only LSTM. gu: only LSTM, and GRU with the reset gate before the product. */
+    /* (rows, H), row stride hs. gc: only LSTM. gu: only LSTM, and GRU with the reset gate before the
+     * product. */
     float *gh, *gc, *gu;
     /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: norm of W h, or of the sum of both
      * products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
     float *gx, *ga;
     ptrdiff_t hs, as;
-    /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm, computed again because the tape lacks them. */
+    /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm, computed again because the tape lacks
+     * them. */
     float *sum;
     ptrdiff_t ss;
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */

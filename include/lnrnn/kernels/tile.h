@@ -12,8 +12,8 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/tuning.h"
 
-/* The kinds of products. Rows are pointers to (k) floats, unless noted. Only products before PRODUCT_F32_COLUMNS can
- * prefetch rows (PREFETCH_ROWS). */
+/* The kinds of products. Rows are pointers to (k) floats, unless noted. Only products before
+ * PRODUCT_F32_COLUMNS can prefetch rows (PREFETCH_ROWS). */
 enum {
     PRODUCT_F32,
     PRODUCT_BF16,        /* bfloat16 weights are converted to float32 */
@@ -32,7 +32,8 @@ enum { LINE_WORDS = 16 };
 /* The largest number of vectors of sums of one row, which is four panels. */
 enum { TILE_MOST_VECS = 4 * NR_VECS };
 
-/* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in registers. */
+/* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in
+ * registers. */
 typedef struct {
     int rows;
     int whole;    /* the number of panels of NR_VECS vectors */
@@ -105,7 +106,8 @@ LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job 
     return job->w + panel * job->words + (j * (size_t)size + (size_t)in) * V32_LANES;
 }
 
-/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is set, else L1. */
+/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is
+ * set, else L1. */
 LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, const uint32_t *p, int v,
                                 size_t j, int l2)
 {
@@ -121,8 +123,8 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
         v32_prefetch((const float *)later);
 }
 
-/* A vector of words for dot products, which read it from address_of_words. If registers are free, one register keeps
- * a copy. Otherwise GCC would load the words again for each row. */
+/* A vector of words for dot products, which read it from address_of_words. If registers are free, one
+ * register keeps a copy. Otherwise GCC would load the words again for each row. */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }

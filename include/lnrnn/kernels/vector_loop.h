@@ -8,9 +8,9 @@
 /* A value of the argument `whole` of loops over rows: write the vector by a non-temporal store. */
 enum { LNRNN_STREAMED = -1 };
 
-/* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. The first call is for
- * `head` values, then come whole vectors (k = lanes, whole = the constant 1), and last the rest. It is a macro,
- * because `part` must be inlined so that its arguments stay in registers. */
+/* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. The first call is
+ * for `head` values, then come whole vectors (k = lanes, whole = the constant 1), and last the rest. It is a
+ * macro, because `part` must be inlined so that its arguments stay in registers. */
 #define LNRNN_FOR_VECTORS(lanes, head, n, part, ...)   \
     do {                                               \
         const size_t n_ = (n);                         \

@@ -40,8 +40,8 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* a and b hold partial sums. Adds the upper half of each to its lower half. The result has the sums of a, then the
- * sums of b. low, high: the arguments with which `shuffle` selects the halves. */
+/* a and b hold partial sums. Adds the upper half of each to its lower half. The result has the sums of a,
+ * then the sums of b. low, high: the arguments with which `shuffle` selects the halves. */
 #define HALVES(shuffle, a, b, low, high) _mm256_add_ps(shuffle(a, b, low), shuffle(a, b, high))
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)
@@ -61,7 +61,8 @@ LNRNN_INLINE v32 v32_round(v32 v)
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* The permutation reads bits 0 to 2 of each lane of v. The shift moves bit 3 to the sign, which the blend reads. */
+/* The permutation reads bits 0 to 2 of each lane of v. The shift moves bit 3 to the sign, which the blend
+ * reads. */
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {
     const __m256i k = _mm256_castps_si256(v);
@@ -178,7 +179,8 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m256i s = _mm256_set1_epi32((int)a), w = _mm256_loadu_si256((const __m256i *)p);
 #ifdef __AVXVNNI__
-    /* No intrinsic, because GCC 12 would spill the accumulators. Without {vex}, assemblers use AVX-512's encoding. */
+    /* No intrinsic, because GCC 12 would spill the accumulators. Without {vex}, assemblers use AVX-512's
+     * encoding. */
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(s), "x"(w));
     return v;
 #else

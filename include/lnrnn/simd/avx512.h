@@ -1,4 +1,5 @@
-/* The operations of simd.h in AVX-512 F + BW + DQ + VL: sixteen floats, eight doubles, masks for the ends of rows. */
+/* The operations of simd.h in AVX-512 F + BW + DQ + VL: sixteen floats, eight doubles, masks for the ends of
+ * rows. */
 #include <immintrin.h>
 
 #define V32_LANES 16
@@ -40,8 +41,8 @@ LNRNN_INLINE float v32_sum(v32 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* a and b hold partial sums. Adds the upper half of each to its lower half. The result has the sums of a, then the
- * sums of b. low, high: the arguments with which `shuffle` selects the halves. */
+/* a and b hold partial sums. Adds the upper half of each to its lower half. The result has the sums of a,
+ * then the sums of b. low, high: the arguments with which `shuffle` selects the halves. */
 #define HALVES(shuffle, a, b, low, high) _mm512_add_ps(shuffle(a, b, low), shuffle(a, b, high))
 
 LNRNN_INLINE v32 v32_sums(const v32 *v)
@@ -194,7 +195,8 @@ LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);
 #ifdef __AVX512VNNI__
-    /* No intrinsic: gcc 12 would copy and spill the accumulators, and the int8 product would be three times slower. */
+    /* No intrinsic: gcc 12 would copy and spill the accumulators, and the int8 product would be three times
+     * slower. */
     __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
     return v;
 #else

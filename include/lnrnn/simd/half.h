@@ -1,6 +1,6 @@
-/* Converts between float and bfloat16 or float16, one value at a time in integer arithmetic, for instruction sets
- * without conversions. Conversion to 16 bits rounds to nearest, ties to even; too large values become infinity, NaN
- * stays NaN. Conversion from 16 bits is exact. */
+/* Converts between float and bfloat16 or float16, one value at a time in integer arithmetic, for instruction
+ * sets without conversions. Conversion to 16 bits rounds to nearest, ties to even; too large values become
+ * infinity, NaN stays NaN. Conversion from 16 bits is exact. */
 #ifndef LNRNN_HALF_H
 #define LNRNN_HALF_H
 

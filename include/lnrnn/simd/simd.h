@@ -1,9 +1,9 @@
 /* Documents every vector operation that kernels may use.
  *
- * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set. v32 holds
- * V32_LANES floats, v64 V64_LANES doubles, vi32 V32_LANES integers of 32 bits. The operators of C (+, *, ..) work on
- * vectors, with one IEEE rounding each. The other operations have names. Operations marked (both) exist as v32_op
- * and v64_op; norm.h, which serves both types, writes v_op.
+ * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set.
+ * v32 holds V32_LANES floats, v64 V64_LANES doubles, vi32 V32_LANES integers of 32 bits. The operators of C
+ * (+, *, ..) work on vectors, with one IEEE rounding each. The other operations have names. Operations marked
+ * (both) exist as v32_op and v64_op; norm.h, which serves both types, writes v_op.
  *
  *   (both)  zero()            all lanes 0
  *           set1(s)           all lanes s
@@ -41,7 +41,8 @@
  *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)
  *                             as above, of arrays of bfloat16, with the conversion; and the same with f16
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
- *           larger(a, b)      the larger, if neither has a sign bit; infinity is larger than any number, a NaN
+ *           larger(a, b)      the larger, if neither has a sign bit; infinity is larger than any number, a
+ * NaN
  *                             larger than infinity
  *           largest(v)        the largest lane, in the same sense
  *           store_s14(high, low, v)   n = to_vi32(v), -8192 .. 8191: writes to high the upper 7 bits of
@@ -59,14 +60,15 @@
  *
  * stream_end() orders non-temporal stores before all stores that follow.
  *
- * The constants: V32_LANES, V64_LANES, and the tile of a matrix product, MR rows by NR_VECS vectors of sums. The
- * sums, NR_VECS vectors of weights and one broadcast value fill the registers. dot4_s8 may need more registers, so
- * its tile has MR_S8 rows. S8_OFFSET is 128 if the machine multiplies unsigned by signed bytes, and 0 if both are
- * signed. LNRNN_KEEPS_WORDS: a tile of dot products has free registers for a vector of weights. LNRNN_FEW_COPIES:
- * few machines use this instruction set, so kernels omit specialised copies, which would only be faster.
+ * The constants: V32_LANES, V64_LANES, and the tile of a matrix product, MR rows by NR_VECS vectors of sums.
+ * The sums, NR_VECS vectors of weights and one broadcast value fill the registers. dot4_s8 may need more
+ * registers, so its tile has MR_S8 rows. S8_OFFSET is 128 if the machine multiplies unsigned by signed bytes,
+ * and 0 if both are signed. LNRNN_KEEPS_WORDS: a tile of dot products has free registers for a vector of
+ * weights. LNRNN_FEW_COPIES: few machines use this instruction set, so kernels omit specialised copies, which
+ * would only be faster.
  *
- * All functions are static. Otherwise the linker could merge functions of different sets into one copy, which the
- * machine might not be able to run.
+ * All functions are static. Otherwise the linker could merge functions of different sets into one copy, which
+ * the machine might not be able to run.
  */
 #ifndef LNRNN_SIMD_H
 #define LNRNN_SIMD_H
@@ -76,8 +78,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* LNRNN_SMALL is defined for kernels that few machines use, or that run only if a user names their set. Their functions are not copied
- * into all callers, and their loops are not unrolled, which makes them half as large or smaller. */
+/* LNRNN_SMALL is defined for kernels that few machines use, or that run only if a user names their set. Their
+ * functions are not copied into all callers, and their loops are not unrolled, which makes them half as large
+ * or smaller. */
 #ifdef LNRNN_SMALL
 #define LNRNN_INLINE static __attribute__((unused))
 #else
@@ -211,15 +214,16 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 }
 #endif
 
-/* Before a plain loop whose order does not matter: clang vectorises it, even with the options of wheels (zig_cc.py). */
+/* Before a plain loop whose order does not matter: clang vectorises it, even with the options of wheels
+ * (zig_cc.py). */
 #if defined(__clang__) && !defined(LNRNN_FEW_COPIES) && !defined(LNRNN_SMALL)
 #define LNRNN_VECTORISED _Pragma("clang loop vectorize(enable) interleave(disable)")
 #else
 #define LNRNN_VECTORISED
 #endif
 
-/* Keeps v in a register. Otherwise GCC may load v again for each use, and a load that crosses a cache line takes
- * twice the time. */
+/* Keeps v in a register. Otherwise GCC may load v again for each use, and a load that crosses a cache line
+ * takes twice the time. */
 #if defined(__aarch64__)
 #define LNRNN_LOADED(v) __asm__("" : "+w"(v))
 #elif defined(__AVX512F__)
@@ -230,12 +234,12 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
 
-/* The compiler moves no load across this macro. Otherwise GCC moves loads to the front of a loop, where they take
- * the registers of the sums. */
+/* The compiler moves no load across this macro. Otherwise GCC moves loads to the front of a loop, where they
+ * take the registers of the sums. */
 #define LNRNN_LOADS_STAY() __asm__("" : : : "memory")
 
-/* Hides the value of the integer i from the compiler. So the compiler computes values that depend on i here, and does
- * not keep them in registers during an earlier loop. */
+/* Hides the value of the integer i from the compiler. So the compiler computes values that depend on i here,
+ * and does not keep them in registers during an earlier loop. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
 
 /* Defines loads and stores with conversion. */

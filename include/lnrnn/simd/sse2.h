@@ -1,4 +1,5 @@
-/* The operations of simd.h in SSE2, which every x86-64 CPU has: four floats, two doubles, no fused multiply-add. */
+/* The operations of simd.h in SSE2, which every x86-64 CPU has: four floats, two doubles, no fused
+ * multiply-add. */
 #include <emmintrin.h>
 
 #define V32_LANES 4

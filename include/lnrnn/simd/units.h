@@ -1,18 +1,23 @@
-/* Operations that only some CPUs have: dot products of bfloat16, blocks (Arm's matrix products), and AMX tiles.
+/* Operations that only some CPUs have: dot products of bfloat16, blocks (Arm's matrix products), and AMX
+ * tiles.
  *
  *   (v32)   dot2(v, a, p)     v + the dot product of two bfloat16: those of a (one word for all lanes) and
  *                             those at p (a word for each lane); a word holds an even input in its low half
  *                             and the odd one that follows it in its high half
  *
- *   (vblock) Two words of a row (or output), then two words of another one. vsum: a vector of sums of products,
+ *   (vblock) Two words of a row (or output), then two words of another one. vsum: a vector of sums of
+ * products,
  *            v32 for bfloat16 and vi32 for signed bytes.
  *           block_of_rows(p, q)         p[0] p[1] q[0] q[1]
- *           block_of_outputs(p, q, h)   p: a word of each of four outputs; q: their next words -> the block of
+ *           block_of_outputs(p, q, h)   p: a word of each of four outputs; q: their next words -> the block
+ * of
  *                             two outputs, 2h and 2h+1: p[2h] q[2h] p[2h+1] q[2h+1]
  *           vsum_half(r, s, h)  lanes 2h and 2h+1 of r, then of s. If r and s are sums of two rows, this is a
- *                             block of sums: two rows by two outputs. If they are blocks, this is row h of both
+ *                             block of sums: two rows by two outputs. If they are blocks, this is row h of
+ * both
  *           vsum_dot(v, a, p)   dot2 or dot4_s8
- *           vsum_block_dot(c, a, b)   the block of sums c + two rows a times two outputs b, with the bits of a
+ *           vsum_block_dot(c, a, b)   the block of sums c + two rows a times two outputs b, with the bits of
+ * a
  *                             vsum_dot of the first words, and then one of the second words
  *
  *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. The numbers
@@ -22,13 +27,16 @@
  *           zero(t, i)        tile i is 0
  *           load(t, i, p, s)  rows from p, p + s bytes, ..
  *           store(t, i, p, s) likewise
- *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b (6 or 7), whose words have two bfloat16.
+ *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b (6 or 7), whose words have two
+ * bfloat16.
  *                             Word k of each row of a is multiplied by row k of b
- *           dot_u8(t, c, a, b)     the same for int32 sums and words of four bytes, unsigned in a, signed in b
+ *           dot_u8(t, c, a, b)     the same for int32 sums and words of four bytes, unsigned in a, signed in
+ * b
  *
- * With LNRNN_EMULATED these operations are plain C with the same bits, for machines without the instructions. The C follows
- * the manuals: the order of sums, the roundings, and 0 for subnormal operands and results. Intel, Architecture Instruction
- * Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm, Architecture Reference Manual: BFDOT, BFMMLA.
+ * With LNRNN_EMULATED these operations are plain C with the same bits, for machines without the instructions.
+ * The C follows the manuals: the order of sums, the roundings, and 0 for subnormal operands and results.
+ * Intel, Architecture Instruction Set Extensions Programming Reference: VDPBF16PS, TDPBF16PS, TDPBUSD. Arm,
+ * Architecture Reference Manual: BFDOT, BFMMLA.
  */
 #ifndef LNRNN_UNITS_H
 #define LNRNN_UNITS_H
@@ -42,9 +50,10 @@ LNRNN_INLINE float without_subnormal(float v)
     return u & 0x7f800000 ? v : bits_float(u & 0x80000000);
 }
 
-/* Returns sum + one product of two bfloat16, rounded once, to nearest even. As in the CPU's unit, a result below the
- * smallest normal number is 0, even if float would round it up to that number. In double the product is exact. The
- * rounding of the sum does not matter, because a product whose bits it would round away is below 2^-160. */
+/* Returns sum + one product of two bfloat16, rounded once, to nearest even. As in the CPU's unit, a result
+ * below the smallest normal number is 0, even if float would round it up to that number. In double the
+ * product is exact. The rounding of the sum does not matter, because a product whose bits it would round away
+ * is below 2^-160. */
 LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 {
     const float x = without_subnormal(bits_float(a)), y = without_subnormal(bits_float(b)),
@@ -55,8 +64,8 @@ LNRNN_INLINE float unit_fma(uint32_t a, uint32_t b, float sum)
 /* --- dot2 -------------------------------------------------------------------------------------------- */
 
 #if defined(LNRNN_EMULATED) && defined(LNRNN_ISA_NEONBF16)
-/* v is a sum or product in double, rest its rounding error. Returns v + rest as float, rounded to odd: truncated, and
- * if that is not exact, with the last bit set. */
+/* v is a sum or product in double, rest its rounding error. Returns v + rest as float, rounded to odd:
+ * truncated, and if that is not exact, with the last bit set. */
 LNRNN_INLINE float to_odd(double v, double rest)
 {
     if (!(fabs(v) < 0x1p128))
@@ -213,7 +222,8 @@ LNRNN_INLINE void tile_store(lnrnn_tiles *t, int i, void *p, ptrdiff_t stride)
         memcpy((char *)p + r * stride, t->word[i][r], TILE_BYTES);
 }
 
-/* In each tile, the sums of even and of odd inputs begin at 0. The two sums are added, and the result is added to c. */
+/* In each tile, the sums of even and of odd inputs begin at 0. The two sums are added, and the result is
+ * added to c. */
 LNRNN_INLINE void tile_dot_bf16(lnrnn_tiles *t, int c, int a, int b)
 {
     for (int m = 0; m < t->rows[c]; m++) {
@@ -242,8 +252,9 @@ LNRNN_INLINE void tile_dot_u8(lnrnn_tiles *t, int c, int a, int b)
                                                    * (int8_t)(t->word[b][k][n] >> at & 255));
 }
 #elif defined(__x86_64__)
-/* AMX instructions as assembler text. gcc's intrinsics need literal tile numbers, and compiler flags that would let gcc
- * itself use tiles. Tiles are not named as clobbered, because the compiler keeps no values in them. */
+/* AMX instructions as assembler text. gcc's intrinsics need literal tile numbers, and compiler flags that
+ * would let gcc itself use tiles. Tiles are not named as clobbered, because the compiler keeps no values in
+ * them. */
 typedef struct {
     int unused;
 } lnrnn_tiles;

@@ -1,9 +1,10 @@
-/* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set. This includes
- * subnormal results, infinities and NaN (tests/simd/test_vmath.py; tests/campaigns/ulp tries all floats).
+/* exp, tanh and sigmoid of a vector of floats, within 2 ULP of the true value on every instruction set. This
+ * includes subnormal results, infinities and NaN (tests/simd/test_vmath.py; tests/campaigns/ulp tries all
+ * floats).
  *
- * exp and sigmoid reduce x to n ln2 + r with |r| <= ln2/2. A minimax polynomial of degree 6 approximates exp(r) or
- * exp(-r) with a relative error below 4e-9, a sixteenth of half an ULP. tanh uses tables and the addition theorem.
- * All three functions use divisions, because approximate reciprocals differ between CPUs.
+ * exp and sigmoid reduce x to n ln2 + r with |r| <= ln2/2. A minimax polynomial of degree 6 approximates
+ * exp(r) or exp(-r) with a relative error below 4e-9, a sixteenth of half an ULP. tanh uses tables and the
+ * addition theorem. All three functions use divisions, because approximate reciprocals differ between CPUs.
  */
 #ifndef LNRNN_VMATH_H
 #define LNRNN_VMATH_H
@@ -11,11 +12,12 @@
 #include "lnrnn.h"
 #include "lnrnn/simd/simd.h"
 
-/* Floats near 1.5 * 2^23 are integers, so adding this number rounds to an integer, whose low bits are the last bits of the float. */
+/* Floats near 1.5 * 2^23 are integers, so adding this number rounds to an integer, whose low bits are the
+ * last bits of the float. */
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
-/* The functions below do each operation on m vectors (a constant) before the next operation. The operations of one
- * vector depend on each other, so the CPU computes other vectors meanwhile. */
+/* The functions below do each operation on m vectors (a constant) before the next operation. The operations
+ * of one vector depend on each other, so the CPU computes other vectors meanwhile. */
 enum { LNRNN_MOST_TOGETHER = 4 };
 #define EACH LNRNN_FOR_EACH (i, m)
 
@@ -25,7 +27,8 @@ LNRNN_INLINE void v32_reduced(const int m, v32 *x, v32 *n)
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
     EACH n[i] = v32_fma(x[i], v32_set1(0x1.715476p+0f), to_integer);
     EACH n[i] -= to_integer;
-    /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so their product is exact even without fma. */
+    /* Cody-Waite: the high part of ln2 has 12 bits and n at most 8, so their product is exact even without
+     * fma. */
     EACH x[i] = v32_fma(n[i], v32_set1(-0x1.62ep-1f), x[i]);
     EACH x[i] = v32_fma(n[i], v32_set1(-0x1.0bfbe8p-15f), x[i]);
 }
@@ -71,7 +74,8 @@ LNRNN_INLINE void v32_tanhs(const int m, v32 *x)
     EACH k[i] = v32_fma(a[i], v32_set1(1.71875f), v32_set1(LNRNN_TO_INTEGER));
     EACH d[i] = a[i] - v32_lookup16(lnrnn_tanh_at, k[i]); /* exact */
     EACH of[i] = v32_lookup16(lnrnn_tanh_of, k[i]);
-    /* tanh(d) is d + d^3 P(d^2), with relative error 2e-8 for |d| <= 0.32. Larger |d| occur only if the result is above 1 - 2^-22. */
+    /* tanh(d) is d + d^3 P(d^2), with relative error 2e-8 for |d| <= 0.32. Larger |d| occur only if the
+     * result is above 1 - 2^-22. */
     EACH z[i] = d[i] * d[i];
     EACH q[i] = v32_fma(v32_set1(-0x1.99e6dcp-5f), z[i], v32_set1(0x1.109d2cp-3f));
     EACH q[i] = v32_fma(q[i], z[i], v32_set1(-0x1.555466p-2f));
@@ -88,9 +92,10 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
 }
 
 /* With x = n ln2 + r and p = 2^n, sigmoid(x) = p / (p + exp(-r)). p is exact. The sum is 1 + p plus r times a
- * polynomial, rounded once. p and the sum are multiplied by 5/3, for two reasons. First, 1 + p then has a rounding
- * error of at most a third of the last place, whereas 1 + 2^-24 is halfway between two floats. Second, if the
- * quotient is nearly twice a power of two, the sum is 1.67 times a power of two, so that its rounding matters less. */
+ * polynomial, rounded once. p and the sum are multiplied by 5/3, for two reasons. First, 1 + p then has a
+ * rounding error of at most a third of the last place, whereas 1 + 2^-24 is halfway between two floats.
+ * Second, if the quotient is nearly twice a power of two, the sum is 1.67 times a power of two, so that its
+ * rounding matters less. */
 LNRNN_INLINE void v32_sigmoids(const int m, v32 *x)
 {
     enum { M = LNRNN_MOST_TOGETHER };
