@@ -4,6 +4,9 @@ All mutants of a sample are built into one copy of the sources. For each mutant,
 its function run first, then the others, for about --limit seconds. A mutant is also noticed if a test crashes
 or does not end. Results are stored in the folder, so an interrupted run continues if sources and tests have
 not changed. judged.json has verdicts on mutants that no test noticed, by the content of their lines.
+
+--stored runs the sample of the folder patches instead of a new one, and fails if a mutant is not noticed that
+was noticed before. It draws and stores a sample if there is none.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "pyx")]
 
+import stored  # noqa: E402
 from build_flags import units  # noqa: E402
 from choice import Chosen, Measure, pytest  # noqa: E402
 from sources import Mutant, Source, sources  # noqa: E402
@@ -201,10 +206,13 @@ def sample(options) -> dict[str, object]:
     if options.prune:
         JUDGED.write_text(json.dumps({k: v for k, v in judged.items() if k not in stale}, indent=1) + "\n")
         return {"dropped": len(stale)}
-    measure = Measure(options.folder, ROOT)
-    measure.complete(options.side_by_side, options.patience)
     lines = changed_lines(options.changed) if options.changed else None
     drawn = draw(found, options.seed, options.count, lines)
+    if options.stored:
+        patches = stored.of_today(stored.read() or stored.write(drawn, found), found)
+        drawn = [mutant for _, mutant in patches if mutant]
+    measure = Measure(options.folder, ROOT)
+    measure.complete(options.side_by_side, options.patience)
     mutants = built(options.folder / "mutated", drawn)
     print(f"{len(mutants)} mutants, and {len(drawn) - len(mutants)} that do not compile here", flush=True)
     campaign = Campaign(options.folder, options.folder / "mutated", measure, options.limit)
@@ -213,9 +221,29 @@ def sample(options) -> dict[str, object]:
         list(pool.map(lambda pair: campaign.run(*pair), todo))
     results = {mutant.key: campaign.results[mutant.key] for mutant in mutants.values()}
     figures = {"seed": options.seed, **figures_of(results, judged)}
+    if options.stored:
+        figures = compared(patches, results)
     if figures.get("rate", 1) < ENOUGH:
         raise Wrong(f"too few mutants are noticed: {figures}")
     return figures
+
+
+def compared(
+    patches: list[tuple[stored.Patch, Mutant | None]], results: dict[str, dict]
+) -> dict[str, object]:
+    """Stores in each patch which test noticed it. Raises Wrong if only an earlier run noticed a mutant."""
+    lost, names = [], Counter[str]()
+    for patch, mutant in patches:
+        by = results[mutant.key]["by"] if mutant and mutant.key in results else "gone"
+        if not by and patch.noticed not in ("no", stored.NEW):
+            lost.append(f"{patch.path.name}, noticed by {patch.noticed}")
+        elif by != "gone":
+            patch.noticed = by or "no"
+            patch.write()
+        names["gone" if by == "gone" else "noticed" if by else "not noticed"] += 1
+    if lost:
+        raise Wrong("\n".join(["mutants that no test notices any more:", *lost]))
+    return {"stored": len(patches), **names}
 
 
 def add_options(parser) -> None:
@@ -226,6 +254,7 @@ def add_options(parser) -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds of tests for one mutant")
     parser.add_argument("--patience", type=float, default=600, help="seconds to measure one file of tests")
     parser.add_argument("--side-by-side", type=int, default=2, help="mutants that run at once")
+    parser.add_argument("--stored", action="store_true", help="run the mutants of the folder patches")
     parser.add_argument("--prune", action="store_true", help="remove verdicts on lines that no longer exist")
 
 

@@ -125,3 +125,29 @@ def test_mutants_of_cython_have_the_positions_of_the_source(tool):
 
 def test_wilson_returns_the_interval_of_a_rate(tool):
     assert [round(end, 3) for end in tool.wilson(101, 106)] == [0.894, 0.98]
+
+
+def test_a_stored_patch_belongs_to_the_mutant_of_the_same_lines_when_code_moves(tool, tmp_path, monkeypatch):
+    stored = tool.stored
+    monkeypatch.setattr(stored, "FOLDER", tmp_path / "patches")
+    folder, name = tmp_path / "lnrnn", "lnrnn/toy.py"
+    folder.mkdir()
+    (folder / "toy.py").write_text(PYTHON)
+    found = {name: tool.Source(name, PYTHON)}
+    drawn = tool.draw(found, 3, 9, None)
+    stored.write(drawn, found)
+    for patch in (read := stored.read()):
+        subprocess.run(["git", "apply", "--check", str(patch.path)], cwd=tmp_path, check=True)
+    ordered = sorted(drawn, key=lambda mutant: mutant.line)
+    assert [mutant for _, mutant in stored.of_today(read, found)] == ordered
+    moved = {
+        "lnrnn/other.py": tool.Source("lnrnn/other.py", "N = 1\n\n\n" + PYTHON.replace("a + 1", "a + 2"))
+    }
+    pairs = stored.of_today(read, moved)
+    assert [mutant and mutant.line for _, mutant in pairs] == [ordered[0].line + 3, None]
+    by = {pairs[0][1].key: {"by": "tests/test_toy.py::test_larger"}}
+    assert tool.compared(pairs, by) == {"stored": 2, "noticed": 1, "gone": 1}
+    assert [patch.noticed for patch in stored.read()] == ["tests/test_toy.py::test_larger", "not run"]
+    pairs = stored.of_today(stored.read(), moved)
+    with pytest.raises(tool.Wrong, match="001.patch, noticed by tests/test_toy.py::test_larger"):
+        tool.compared(pairs, {pairs[0][1].key: {"by": None}})
