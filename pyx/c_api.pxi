@@ -22,8 +22,8 @@ cdef extern from *:
     """
     #define lnrnn_handle_open NULL
     #define LNRNN_API_ADDRESS(name) name,
-    static lnrnn_api lnrnn_own_table = {LNRNN_API_MAJOR, LNRNN_API_MINOR,
-    LNRNN_API_FUNCTIONS(LNRNN_API_ADDRESS)}; #undef LNRNN_API_ADDRESS
+    static lnrnn_api lnrnn_own_table = {LNRNN_API_MAJOR, LNRNN_API_MINOR, LNRNN_API_FUNCTIONS(LNRNN_API_ADDRESS)};
+    #undef LNRNN_API_ADDRESS
     #undef lnrnn_handle_open
     """
     ctypedef struct lnrnn_api:
