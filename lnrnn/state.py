@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import FrozenInstanceError, fields
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,10 +38,16 @@ def no_attribute(
     owner: Any, name: str, known: Iterable[str], error: type[AttributeError] = AttributeError
 ) -> AttributeError:
     """Returns the error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
-    near = difflib.get_close_matches(name, sorted(set(known)), 1)
+    near = nearest(name, tuple(sorted(set(known))))
     hint = f"; did you mean {near[0]!r}?" if near else ""
     # The argument obj is omitted, so that Python does not add a second hint.
     return error(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name)
+
+
+# `hasattr` and `getattr` with a default ask for the same missing names again.
+@lru_cache(256)
+def nearest(name: str, known: tuple[str, ...]) -> list[str]:
+    return difflib.get_close_matches(name, known, 1)
 
 
 class Named:

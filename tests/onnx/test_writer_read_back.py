@@ -45,8 +45,11 @@ def read_back(rnn, path, **form):
     return lnrnn.from_onnx(path)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("variant", VARIANTS)
+# Each variant has two of the forms, and each form half of the variants.
+@pytest.mark.parametrize(
+    "variant, form",
+    [(v, form) for i, v in enumerate(VARIANTS) for k, form in enumerate(FORMS) if (i + k) % 2],
+)
 def test_cells_without_a_pattern_have_the_same_bits(tmp_path, rng, variant, form):
     for layers in (dict(), dict(num_layers=2, bidirectional=form != "step", batch_first=True)):
         rnn = network(6, 8, trained=4, **layers, **VARIANTS[variant])

@@ -83,7 +83,7 @@ def test_parallel_layers_give_the_bits_of_one_thread(rng, variant, layers, both)
         for n in (1, 2, 3, 5):
             had = min(n, at_once)
             with using_network_way("side by side"), several_threads(n, "either", had):
-                for x in (arguments[0], arguments[0].astype(np.float64)):
+                for x in (arguments[0], arguments[0].astype(np.float64))[: 1 + (n == 2)]:
                     got = result(rnn, x, *arguments[1:], threads=n)
                     same(got, want, f"{n} threads, {T} steps, {B} sequences, {x.dtype}")
 

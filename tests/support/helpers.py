@@ -83,13 +83,12 @@ def isa_options(doc: str | None) -> argparse.ArgumentParser:
 @contextmanager
 def using_isa(name: str):
     """Runs the body with the kernels of one ISA. The `isa` fixture does this for a whole test."""
-    import lnrnn
     from lnrnn import _core
 
-    before = lnrnn.cpu_info()["isa"]
+    before = _core.isa()  # cpu_info asks the system for caches and cores, which takes a millisecond
     _core.use_isa(name)
     try:
-        assert lnrnn.cpu_info()["isa"] == name
+        assert _core.isa() == name
         yield name
     finally:
         _core.use_isa(before)
@@ -217,7 +216,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     work: "tasks" (rows, sequences, blocks of a gradient), the "units" of a step, or "either". Busy cores have
     no influence, because the back-off is switched off."""
     import engine_switches
-    import lnrnn
+    from lnrnn import _core
 
     with using_threads(n):
         engine_switches.set_barrier_mode("together")
@@ -228,7 +227,7 @@ def several_threads(n: int, divide: str = "tasks", had: int | None = None):
         finally:
             engine_switches.set_barrier_mode("normal")
     had = n if had is None else had
-    if lnrnn.cpu_info()["team"] != "none":
+    if _core.team() != "none":
         largest = max(1, *teams.values()) if had == 1 or divide == "either" else teams[divide]
         assert largest == had, f"{had} of {n} threads should divide {divide}; the largest teams are {teams}"
 

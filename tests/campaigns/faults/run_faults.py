@@ -78,7 +78,7 @@ def restart_preloaded(**more: str) -> None:
 
 def memory(options: argparse.Namespace) -> dict[str, int]:
     restart_preloaded()
-    options.every = options.every or (31 if options.quick else 1)
+    options.every = options.every or (61 if options.quick else 1)
     return fail_all(options, MEMORY)
 
 
@@ -87,7 +87,7 @@ def objects(options: argparse.Namespace) -> dict[str, int] | str:
     # CPython 3.12.1 and 3.13.0 crash if a generator or a function gets no memory.
     if subprocess.run([sys.executable, "-c", BARE.format(path=sys.path)], capture_output=True).returncode < 0:
         return f"not run: CPython {platform.python_version()} crashes without lnrnn"
-    options.every = options.every or (450 if options.quick else 1)
+    options.every = options.every or (901 if options.quick else 1)
     return fail_all(options, MEMORY)
 
 

@@ -184,7 +184,7 @@ def large_results(rng) -> None:
 def soak_calls(options: argparse.Namespace) -> dict[str, int | str]:
     restart_with(ENVIRONMENT)
     tempfile.tempdir = str(options.folder)
-    calls, cases = (6_000, 60) if options.quick else (options.calls, options.cases)
+    calls, cases = (2_000, 30) if options.quick else (options.calls, options.cases)
     memory, judge, seed, rounds = Memory(), Judge(), options.seed, 0
     turn, networks = tuple(options.kinds.split(",")), constant_networks()
     x = normal(np.random.default_rng(seed), 8, 3, 4)
@@ -210,7 +210,7 @@ def soak_calls(options: argparse.Namespace) -> dict[str, int | str]:
 
 def streams(options: argparse.Namespace) -> dict[str, int | str]:
     restart_with(ENVIRONMENT)
-    steps = 20_000 if options.quick else options.steps
+    steps = 5_000 if options.quick else options.steps
     figures: dict[str, int | str] = {}
     for k, name in enumerate(STREAMS):
         figures |= soak_stream(name, steps if k == 0 else steps // 10, options.seed)
