@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU, LiGRU and SLSTM: their equations and constructors. All other methods are in network.py."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM: their equations and constructors. Network has all other methods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from . import cells
 from .cells import GateActivation, Nonlinearity, StateDtype
-from .network import RNG, Network
+from .network import Network
+from .settings import RNG
 from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None

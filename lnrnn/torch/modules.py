@@ -10,7 +10,7 @@ import torch
 from ..errors import bad_type, bad_value
 from ..rnn import models
 from ..rnn.cells import GateActivation, Nonlinearity, StateDtype
-from ..rnn.network import architecture
+from ..rnn.settings import architecture
 from .twin import Twin
 
 

@@ -15,7 +15,7 @@ from ..errors import bad_type, bad_value, choice, number, real, unexpected
 from ..rnn import functional, models
 from ..rnn.architecture import Architecture
 from ..rnn.batches import states
-from ..rnn.network import DROPS_NOTHING, architecture
+from ..rnn.settings import DROPS_NOTHING, architecture
 from ..rnn.specs import OVERRUNS, Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
