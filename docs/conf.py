@@ -19,6 +19,7 @@ from sphinx_gallery.sorting import ExplicitOrder
 
 import lnrnn
 from lnrnn import cli, studies
+from lnrnn.rnn.cells import CELLS
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -248,6 +249,16 @@ def link_pages(app: Any, page: str, source: list[str]) -> None:
     source[0] = found.replace("studies/README.rst)", "studies/index.rst)")
 
 
+def list_cells(app: Any, page: str, source: list[str]) -> None:
+    """Replaces `.. autoclass:: lnrnn.CELL` by a line for each cell that the page does not name."""
+
+    def lines(found: re.Match[str]) -> str:
+        each = (found[1] + cell for cell in CELLS)
+        return "\n".join(line for line in each if line not in source[0])
+
+    source[0] = re.sub(r"(?m)^(\.\. autoclass:: .+\.)CELL$", lines, source[0])
+
+
 def fold_method(app: Any, doctree: Any, page: str) -> None:
     """Folds the text of a study's method, since pages are long."""
     for section in doctree.findall(nodes.section):
@@ -289,6 +300,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("source-read", leave_out)
     app.connect("source-read", link_pages)
     app.connect("source-read", show_campaigns)
+    app.connect("source-read", list_cells)
     app.connect("doctree-resolved", fold_method)
     app.add_directive("lnrnn-help", Help)
     app.add_html_math_renderer("mathml", as_mathml(False), as_mathml(True))

@@ -62,8 +62,8 @@ int lnrnn_isa_use(const char *name);
 /* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for
  * example "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
 const char *lnrnn_isa_unit(int weights);
-/* The state of AMX: "usable, tested in an emulator only", "not on this CPU", "not enabled by the operating
- * system" or "refused by the kernel". */
+/* The state of AMX: "usable, tested in an emulator only", "not on this CPU",
+ * "not enabled by the operating system" or "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
@@ -166,8 +166,7 @@ enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
 enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
 /* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the
- * sum.
- * INPUT: W x alone (LiGRU). OUTPUT: each head of h, for y only (SLSTM). */
+ * sum. INPUT: W x alone (LiGRU). OUTPUT: each head of h, for y only (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
 /* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over
  * all gates. */

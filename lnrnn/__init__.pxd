@@ -186,8 +186,8 @@ cdef extern from "lnrnn_api.h" nogil:
     lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
     lnrnn_workspace *lnrnn_workspace_create()
     void lnrnn_workspace_free(lnrnn_workspace *w)
-    lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w, char
-                                      *message)
+    lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s,
+                                      lnrnn_workspace *w, char *message)
     lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream, char
                                      *message)
     void lnrnn_stream_release(lnrnn_stream *s)
@@ -202,5 +202,5 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_handle_rows(const lnrnn_handle *h)
     lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y)
     lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
-    lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
-                                size_t *refused)
+    lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x,
+                                float *const *y, size_t *refused)

@@ -19,7 +19,7 @@ from lnrnn import demo, startup, studies
 from lnrnn.errors import bad_value, message, reason
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
-from lnrnn.rnn.network import architecture
+from lnrnn.rnn.settings import architecture
 from lnrnn.scoring.compression import CODECS
 from lnrnn.scoring.job import ENGINES
 from lnrnn.scoring.long import Long

@@ -7,7 +7,8 @@ from typing import Any
 
 from .rnn import file_format
 from .rnn.models import CLASSES, Model
-from .rnn.network import Network, made_of, snapshot
+from .rnn.network import Network
+from .rnn.settings import made_of, snapshot
 
 
 def save(model: Network[Any], path: str | os.PathLike[str]) -> None:

@@ -33,8 +33,8 @@ import numpy as np
 
 if strcmp(lnrnn_version(), LNRNN_VERSION):
     raise ImportError(
-        f"liblnrnn is of version {lnrnn_version().decode()}, the module of lnrnn of {LNRNN_VERSION.decode()}: "
-        "the process has loaded another one than that of the package")
+        f"liblnrnn is of version {lnrnn_version().decode()}, the module of lnrnn of "
+        f"{LNRNN_VERSION.decode()}: the process has loaded another one than that of the package")
 
 cnp.import_array()
 
@@ -63,7 +63,8 @@ def isa():
 def use_isa(str name):
     """Selects the instruction set for the whole process. `import lnrnn` calls it if LNRNN_ISA is set."""
     if lnrnn_isa_use(name.encode()):
-        raise ValueError(f"instruction set {name!r} is not available here; available: {', '.join(isa_list())}")
+        known = ", ".join(isa_list())
+        raise ValueError(f"instruction set {name!r} is not available here; available: {known}")
 
 
 def team_list():
@@ -78,7 +79,8 @@ def team():
 def use_team(str name):
     """Selects the thread pool for the whole process. `import lnrnn` calls it if LNRNN_TEAM is set."""
     if lnrnn_team_use(name.encode()):
-        raise ValueError(f"team of threads {name!r} is not available here; available: {', '.join(team_list())}")
+        known = ", ".join(team_list())
+        raise ValueError(f"team of threads {name!r} is not available here; available: {known}")
 
 
 def cpu_info():
@@ -139,9 +141,9 @@ cdef int warn_once(void *_) except -1:
     if not warned:
         warned = True
         warnings.warn(
-            f"lnrnn: a call that may use {threads_wanted} threads got only {threads_given} from the system (limits on "
-            "processes or memory, as of ulimit or a container). So will later calls, until lnrnn.set_num_threads is "
-            "called again", RuntimeWarning)
+            f"lnrnn: a call that may use {threads_wanted} threads got only {threads_given} from the system "
+            "(limits on processes or memory, as of ulimit or a container). So will later calls, until "
+            "lnrnn.set_num_threads is called again", RuntimeWarning)
     return 0
 
 
@@ -167,7 +169,8 @@ cdef void *pointer(object array, int kind, size_t size, bint writable) except? N
     cdef cnp.ndarray a = <cnp.ndarray?>array
     if (cnp.PyArray_TYPE(a) != kind or <size_t>cnp.PyArray_SIZE(a) != size or not cnp.PyArray_ISCARRAY_RO(a)
             or (writable and not cnp.PyArray_ISWRITEABLE(a))):
-        raise AssertionError(f"broken promise: {array.dtype} {array.shape}, wanted type {kind} with {size} elements")
+        raise AssertionError(
+            f"broken promise: {array.dtype} {array.shape}, wanted type {kind} with {size} elements")
     return cnp.PyArray_DATA(a)
 
 
@@ -199,7 +202,8 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(a)
     cdef cnp.npy_intp *step = cnp.PyArray_STRIDES(a)
     if (cnp.PyArray_TYPE(a) != cnp.NPY_FLOAT32 or cnp.PyArray_NDIM(a) != 3 or not cnp.PyArray_ISALIGNED(a)
-            or shape[0] != n0 or shape[1] != n1 or shape[2] != n2 or (writable and not cnp.PyArray_ISWRITEABLE(a))
+            or shape[0] != n0 or shape[1] != n1 or shape[2] != n2
+            or (writable and not cnp.PyArray_ISWRITEABLE(a))
             or (n0 and n1 and n2
                 and ((n2 > 1 and step[2] != 4) or (n0 > 1 and step[0] % 4) or (n1 > 1 and step[1] % 4)))):
         raise AssertionError(f"broken promise: {array.dtype} {array.shape} {array.strides}")

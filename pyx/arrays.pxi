@@ -12,7 +12,8 @@ cdef inline bint plain(object array, int kind) noexcept:
 
 cdef inline bint like(object array, object x) noexcept:
     """Returns True for an ordinary array with the type and the shape of x."""
-    return plain(array, cnp.PyArray_TYPE(<cnp.ndarray>x)) and cnp.PyArray_SAMESHAPE(<cnp.ndarray>array, <cnp.ndarray>x)
+    return (plain(array, cnp.PyArray_TYPE(<cnp.ndarray>x))
+            and cnp.PyArray_SAMESHAPE(<cnp.ndarray>array, <cnp.ndarray>x))
 
 
 cdef inline bint disjoint(object a, object b) noexcept:
@@ -28,7 +29,8 @@ cdef inline bint writable(object out, object x) noexcept:
     """Returns True if `out` is writeable, has the type and shape of x, and is x itself or shares no byte with
     x."""
     return (like(out, x) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)
-            and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x) or disjoint(out, x)))
+            and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x)
+                 or disjoint(out, x)))
 
 
 cdef inline void *data(object array) noexcept:

@@ -9,7 +9,8 @@ cdef lnrnn_handle *open_handle(object stream, size_t rows, int threads) except N
     cdef lnrnn_handle_fields *h
     lanes = getattr(stream, "_lanes", None)
     if type(lanes) is not Lanes:
-        raise TypeError(f"stream must be a stream of lnrnn, as rnn.stream(lanes) gives, got {type(stream).__name__}")
+        kind = type(stream).__name__
+        raise TypeError(f"stream must be a stream of lnrnn, as rnn.stream(lanes) gives, got {kind}")
     h = (<Lanes>lanes).create(rows, threads)
     Py_INCREF(lanes)
     h.owner, h.release = <void *>lanes, release_lanes
@@ -22,7 +23,8 @@ cdef extern from *:
     """
     #define lnrnn_handle_open NULL
     #define LNRNN_API_ADDRESS(name) name,
-    static lnrnn_api lnrnn_own_table = {LNRNN_API_MAJOR, LNRNN_API_MINOR, LNRNN_API_FUNCTIONS(LNRNN_API_ADDRESS)};
+    static lnrnn_api lnrnn_own_table = {
+        LNRNN_API_MAJOR, LNRNN_API_MINOR, LNRNN_API_FUNCTIONS(LNRNN_API_ADDRESS)};
     #undef LNRNN_API_ADDRESS
     #undef lnrnn_handle_open
     """

@@ -130,7 +130,8 @@ cdef extern from "rnn/stream.h" nogil:
         float *x
 
     void lnrnn_stream_of(lnrnn_stream_fields *s, lnrnn_network_fields *n, size_t lanes)
-    int lnrnn_stream_put(lnrnn_stream_fields *s, const int64_t *lanes, size_t n, const float **states, const int64_t *steps)
+    int lnrnn_stream_put(lnrnn_stream_fields *s, const int64_t *lanes, size_t n, const float **states,
+                         const int64_t *steps)
     int lnrnn_handle_fit(lnrnn_handle_fields *h, size_t rows, int threads)
     int lnrnn_handle_choose(lnrnn_handle_fields *h, const int64_t *lanes, const unsigned char *resets)
     void lnrnn_handle_run(lnrnn_handle_fields *h, float *y)

@@ -19,7 +19,8 @@ cdef bint is_small(x, tuple small, dict parameters) except *:
         look(&s, x)
     except RuntimeError:  # it has no memory
         return False
-    if axis >= s.ndim or s.ndim > AXES or s.n[axis] > <int64_t>small[1] or s.bytes >= sizeof(float) * <double>small[2]:
+    if (axis >= s.ndim or s.ndim > AXES or s.n[axis] > <int64_t>small[1]
+            or s.bytes >= sizeof(float) * <double>small[2]):
         return False
     for p in parameters.values():
         if p is not None and p.requires_grad:

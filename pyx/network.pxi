@@ -4,9 +4,11 @@ cdef enum:
     FEW = 64  # calls of more sequences with lengths are checked in Python
     MANY = 4096  # calls of more sequences are checked in Python
 
-cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]  # indexed by LNRNN_ARRAY_F32 ..
+# Indexed by LNRNN_ARRAY_F32 ..
+cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]
 # `use` in the tuples of Description.arrays, indexed by the roles of description.h.
-cdef tuple USES = ("weight", "weight", "weight", "inner", "inner", "count") + 3 * ("gain", "bias", "mean", "variance")
+cdef tuple USES = (
+    "weight", "weight", "weight", "inner", "inner", "count", *3 * ("gain", "bias", "mean", "variance"))
 
 
 cdef int check(int status, const char *message) except -1:
@@ -24,7 +26,8 @@ cdef inline bint fits(object array, int kind, int ndim, Py_ssize_t n0, Py_ssize_
     if not plain(array, kind) or cnp.PyArray_NDIM(<cnp.ndarray>array) != ndim:
         return False
     n = cnp.PyArray_DIMS(<cnp.ndarray>array)
-    return (n0 < 0 or n[0] == n0) and (ndim < 2 or n1 < 0 or n[1] == n1) and (ndim < 3 or n2 < 0 or n[2] == n2)
+    return ((n0 < 0 or n[0] == n0) and (ndim < 2 or n1 < 0 or n[1] == n1)
+            and (ndim < 3 or n2 < 0 or n[2] == n2))
 
 
 cdef object empty_axes(cnp.npy_intp n0, cnp.npy_intp n1, cnp.npy_intp n2):
@@ -117,7 +120,7 @@ cdef class Call:
             acquire_gil(state)
             if not finished:
                 PyErr_CheckSignals()
-        if need * sizeof(float) < LNRNN_RESULT_FROM: # larger memory goes back to result_memory.h, for all to use
+        if need * sizeof(float) < LNRNN_RESULT_FROM:  # larger memory goes back to result_memory.h
             self.scratch = scratch
         return 0
 
@@ -149,7 +152,8 @@ cdef class Network:
             raise MemoryError
         for k in range(count):
             array = &self.arrays[k]
-            array[0] = lnrnn_description_array(&self.d, k, <char *>(self.arrays + count) + k * LNRNN_ARRAY_NAME)
+            array[0] = lnrnn_description_array(
+                &self.d, k, <char *>(self.arrays + count) + k * LNRNN_ARRAY_NAME)
             given = state[array.name.decode()]
             array.data = pointer(given, KINDS[array.dtype], elements(array), False)
             self.kept.append(given)
@@ -179,7 +183,8 @@ cdef class Network:
         if found != NULL:
             return <lnrnn_network_fields *>found
         with nogil:
-            status = lnrnn_network_create(&self.d, self.arrays, lnrnn_description_arrays(&self.d), &found, message)
+            status = lnrnn_network_create(
+                &self.d, self.arrays, lnrnn_description_arrays(&self.d), &found, message)
         check(status, message)
         with cython.critical_section(self):
             old, self.packed = self.packed, <lnrnn_network_fields *>lnrnn_network_retain(found)
@@ -241,14 +246,16 @@ cdef class Network:
         if not self.takes(call, x, h0, lengths):
             self.give(call)
             return None
-        start, outputs, tapes = [], [], []  # no comprehension, because of the bug of Cython that Lanes describes
+        start, outputs, tapes = [], [], []  # no comprehension: Lanes describes the bug of Cython
         dims[1] = c.sequences
         for k in range(<size_t>c.network.states):
             dims[2] = widths[k]
             given = h0[k] if c.network.states == 2 and h0 is not None else h0
-            start.append(read_only(cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0) if given is None else copied(given)))
+            given = cnp.PyArray_ZEROS(3, dims, cnp.NPY_FLOAT32, 0) if given is None else copied(given)
+            start.append(read_only(given))
         x = read_only(copied(x))
-        c.x, c.h0, c.c0 = <float *>data(x), <float *>data(start[0]), <float *>data(start[c.network.states - 1])
+        c.x, c.h0 = <float *>data(x), <float *>data(start[0])
+        c.c0 = <float *>data(start[c.network.states - 1])
         dims[0], dims[1] = c.B, sizeof(lnrnn_row) // sizeof(int64_t)
         table = read_only(cnp.PyArray_EMPTY(2, dims, cnp.NPY_INT64, 0))
         memcpy(data(table), c.rows, c.B * sizeof(lnrnn_row))
@@ -291,7 +298,8 @@ cdef class Network:
             return False
         return self.starts(call, T, B, <float *>data(x), <float *>data(h), <float *>data(cell), lengths)
 
-    cdef bint starts(self, Call call, Py_ssize_t T, Py_ssize_t B, const float *x, const float *h, const float *cell, lengths) except *:
+    cdef bint starts(self, Call call, Py_ssize_t T, Py_ssize_t B, const float *x, const float *h,
+                     const float *cell, lengths) except *:
         """Sets the memory of the call's x, of h0 and c0, which may be NULL, and ordinary lengths (B,) or
         None. Returns False for too many sequences or steps, and for invalid lengths."""
         cdef lnrnn_network_call *c = &call.c
@@ -331,7 +339,8 @@ cdef class Network:
 
     # --- arrays that Python has checked ---
 
-    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0, Py_ssize_t line=-1):
+    def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0,
+                Py_ssize_t line=-1):
         """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as
         h0 and c0. A line is a layer in one direction; only an LSTM and an SLSTM have c0 and cn.
 
@@ -347,7 +356,8 @@ cdef class Network:
         """Sets the arrays of the call. writable: False in backward, which only reads these arrays."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
-        cdef size_t states = n.layers * n.directions * axis(h0, 1), h = states * n.h_width, cells = states * n.c_width, k
+        cdef size_t k, states = n.layers * n.directions * axis(h0, 1)
+        cdef size_t h = states * n.h_width, cells = states * n.c_width
         cdef lnrnn_training_array one
         cdef float *px = NULL
         c.steps, c.sequences, c.states = axis(x, 0), axis(x, 1), axis(h0, 1)
@@ -404,8 +414,8 @@ cdef class Network:
         addresses = np.empty(len(grads), np.uintp)
         parameters = <float **>data(addresses)
         for k in range(lines * self.parameters):
-            parameters[k] = out_floats(
-                grads[k], elements(&self.arrays[(first + k // self.parameters) * self.of_line + k % self.parameters]))
+            parameters[k] = out_floats(grads[k], elements(
+                &self.arrays[(first + k // self.parameters) * self.of_line + k % self.parameters]))
         g.parameters = parameters
         with nogil:
             g.weights = lnrnn_network_backward_weights(call.network, self.arrays, inputs)

@@ -1,7 +1,8 @@
 # The norms and the elementwise functions. A function accepts only ordinary arrays. For other arguments it
 # returns None: lnrnn/norm/functional.py then converts them or raises an error.
 
-Function = IntEnum("Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
+Function = IntEnum(
+    "Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
 
 cdef int bfloat16 = -1  # NumPy's number of the type bfloat16 of ml_dtypes, once such an array was an argument
 
@@ -64,13 +65,14 @@ cdef inline int threads_of(size_t elements) except -1:
     return allowed_threads() if elements >= LNRNN_RELEASE_LOCK_ELEMENTS else 0
 
 
-cdef inline bint takes(lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
+cdef inline bint takes(
+        lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
     """Returns False unless all arrays are ordinary, x is not empty, gy has x's type and shape, and `out` is
     None or writable for x. Else sets b, without statistics and memory. x is (N, C, L), where C is `axes` axes
     of x from `first` on; gain, bias (C)."""
     cdef int kind = computed_type(x)
-    if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes) or not parameter_fits(bias, kind, x, first, axes)
-            or not (gy is x or like(gy, x))):
+    if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes)
+            or not parameter_fits(bias, kind, x, first, axes) or not (gy is x or like(gy, x))):
         return False
     if out is not None and not (writable(out, x) and disjoint(out, gain) and disjoint(out, bias)):
         return False
@@ -91,8 +93,11 @@ cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) 
     ndim = cnp.PyArray_NDIM(<cnp.ndarray>x)
     for k in range(axes):
         size = (<tuple>shape)[k] if type(shape) is tuple else shape
-        if type(size) is not int or PyLong_AsLongAndOverflow(size, &overflow) != cnp.PyArray_DIMS(<cnp.ndarray>x)[ndim - axes + k]:
-            return False  # after an overflow the number is -1
+        if type(size) is not int:
+            return False
+        # After an overflow the number is -1.
+        if PyLong_AsLongAndOverflow(size, &overflow) != cnp.PyArray_DIMS(<cnp.ndarray>x)[ndim - axes + k]:
+            return False
     return takes(b, x, <int>(ndim - axes), <int>axes, gain, bias, eps, gy, out)
 
 
@@ -100,19 +105,22 @@ cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
     return parameter_fits(array, cnp.NPY_FLOAT32, x, 1, 1) or parameter_fits(array, cnp.NPY_FLOAT64, x, 1, 1)
 
 
-cdef inline bint takes_channels(lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
+cdef inline bint takes_channels(
+        lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
     """Checks the arguments of batch norm and sets b, as `takes` does. Inference needs mean and var; training
     needs several values per channel."""
     if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
-            or not is_statistic(mean, x) or not is_statistic(var, x) or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
+            or not is_statistic(mean, x) or not is_statistic(var, x)
+            or not takes(b, x, 1, 1, gain, bias, eps, gy, out)):
         return False
     r.mean, r.var, r.mean_is_double, r.var_is_double = data(mean), data(var), is_double(mean), is_double(var)
     return b.N * b.L > 1 if training else mean is not None and var is not None
 
 
 cdef inline bint can_update(object array, x, gain, bias, out, other) noexcept:
-    return array is None or (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>array) and disjoint(array, x) and disjoint(array, gain)
-                             and disjoint(array, bias) and disjoint(array, out) and disjoint(array, other))
+    return array is None or (
+        cnp.PyArray_ISWRITEABLE(<cnp.ndarray>array) and disjoint(array, x) and disjoint(array, gain)
+        and disjoint(array, bias) and disjoint(array, out) and disjoint(array, other))
 
 
 cdef enum:
@@ -162,7 +170,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
     gain, bias = widened(gain, x), widened(bias, x)
     if (not takes_channels(&b, &r, x, gain, bias, eps, x, out, mean, var, training)
             or not disjoint(out, mean) or not disjoint(out, var)
-            or training and not (can_update(mean, x, gain, bias, out, var) and can_update(var, x, gain, bias, out, mean))):
+            or training and not (can_update(mean, x, gain, bias, out, var)
+                                 and can_update(var, x, gain, bias, out, mean))):
         return None
     y = empty_like(x) if out is None else out
     cdef void *py = data(y)
@@ -187,12 +196,14 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)
     cdef double few[FEW_DOUBLES]
-    cdef double *sums = allocate(b, lnrnn_layer_norm_work(b.N, b.C) if r == NULL else lnrnn_batch_work(b, True), few)
+    cdef size_t work = lnrnn_layer_norm_work(b.N, b.C) if r == NULL else lnrnn_batch_work(b, True)
+    cdef double *sums = allocate(b, work, few)
     if r != NULL and not train:
         lnrnn_read_running(b, r)
     cdef PyThreadState *gil = release_gil(b.threads)
     if r == NULL:
-        lnrnn_layer_norm_backward(b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
+        lnrnn_layer_norm_backward(
+            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
     else:
         lnrnn_batch_norm_backward(b, pgy, pgx, sums, sums + b.C, train)
     acquire_gil(gil)
@@ -208,7 +219,9 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps):
     gain, bias = widened(gain, x), widened(bias, x)
     if not takes_rows(&b, x, shape, gain, bias, eps, gy, None):
         return None
-    return gradients(&b, NULL, False, gy, x, gain if gain is None else empty_like(gain), bias if bias is None else empty_like(bias))
+    ggain = None if gain is None else empty_like(gain)
+    gbias = None if bias is None else empty_like(bias)
+    return gradients(&b, NULL, False, gy, x, ggain, gbias)
 
 
 def batch_norm_backward(gy, x, mean, var, gain, training, eps):

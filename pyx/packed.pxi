@@ -19,7 +19,8 @@ def packed_rows(sizes, order, back, Py_ssize_t rows):
     B = n[0]
     if B < 1 or B > rows or (order is None) != (back is None):
         return None
-    if order is not None and not (fits(order, cnp.NPY_INT64, 1, B, -1, -1) and fits(back, cnp.NPY_INT64, 1, B, -1, -1)):
+    if order is not None and not (fits(order, cnp.NPY_INT64, 1, B, -1, -1)
+                                  and fits(back, cnp.NPY_INT64, 1, B, -1, -1)):
         return None
     for t in range(T):
         if n[t] < 1 or (t and n[t] > n[t - 1]) or n[t] > rows - first:
@@ -62,7 +63,8 @@ cdef object reordered(array, table, bint apart):
     cdef const float *given = floats(array, dims[0] * width)
     cdef float *found
     for i in range(active):
-        if row[i].first != t or row[i].length < 1 or row[i].length > dims[0] - t or (i and row[i].length > row[i - 1].length):
+        if (row[i].first != t or row[i].length < 1 or row[i].length > dims[0] - t
+                or (i and row[i].length > row[i - 1].length)):
             raise AssertionError(f"broken promise: row {i} of a packed sequence")
         t += row[i].length
     if t != dims[0]:

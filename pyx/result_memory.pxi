@@ -39,8 +39,8 @@ cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
 
 cpdef empty_like(x):
     """Returns an uninitialised array of x's shape and type, in C order."""
-    return empty_of(cnp.PyArray_NDIM(<cnp.ndarray?>x), cnp.PyArray_DIMS(<cnp.ndarray>x), cnp.PyArray_TYPE(<cnp.ndarray>x),
-                    cnp.PyArray_NBYTES(<cnp.ndarray>x))
+    return empty_of(cnp.PyArray_NDIM(<cnp.ndarray?>x), cnp.PyArray_DIMS(<cnp.ndarray>x),
+                    cnp.PyArray_TYPE(<cnp.ndarray>x), cnp.PyArray_NBYTES(<cnp.ndarray>x))
 
 
 cpdef copied(x):

@@ -118,7 +118,8 @@ cdef class Lanes:
             return None
         if resets is not None and not fits(resets, cnp.NPY_BOOL, 1, R, -1, -1):
             return None
-        if out is not None and not (native_floats(out, ndim, R, P) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)):
+        if out is not None and not (native_floats(out, ndim, R, P)
+                                    and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)):
             return None
         x = x if ordinary(x) else copied(x)
         dims[0], dims[ndim - 1] = R, P
@@ -151,7 +152,8 @@ cdef class Lanes:
         for k in range(len(states)):
             shape = self.states[k].shape
             given[k] = floats(states[k], <size_t>shape[0] * R * <size_t>shape[2])
-        if not lnrnn_stream_put(&self.stream, indices(rows, R), R, given if states else NULL, indices(steps, R)):
+        if not lnrnn_stream_put(
+                &self.stream, indices(rows, R), R, given if states else NULL, indices(steps, R)):
             raise AssertionError(f"broken promise: lanes {rows}, steps {steps}")
 
 
@@ -205,7 +207,8 @@ def step_all(list steps, int threads):
             R = each.stream.lanes if rows is None else cnp.PyArray_SIZE(<cnp.ndarray>rows)
             D, H = each.stream.inputs, each.stream.h_width
             ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
-            if not 1 <= R <= <Py_ssize_t>each.stream.lanes or ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
+            if (not 1 <= R <= <Py_ssize_t>each.stream.lanes or ndim < 1 or ndim > 2
+                    or not native_floats(x, ndim, R, D)):
                 return None
             x = x if ordinary(x) else copied(x)
             dims[0], dims[ndim - 1] = R, H

@@ -47,7 +47,8 @@ cdef enum:
     SAMPLES = 8  # elements of each tensor that are compared
     AXES = 8  # axes whose lengths are read
 
-cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None, derivatives = None, compile_callback = None
+cdef object torch_tensor = None, float32 = None, from_numpy = None, torch_threads = None
+cdef object derivatives = None, compile_callback = None
 cdef tuple modes = ()
 cdef lnrnn_dl_functions *exchange = NULL  # if NULL, `look` reads attributes of tensors, which takes longer
 
@@ -60,8 +61,8 @@ def use_torch(tensor, dtype, to_tensor, threads, tuple active, callback, dict fo
     active. forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's
     functions, or another object."""
     global torch_tensor, float32, from_numpy, torch_threads, modes, derivatives, exchange, compile_callback
-    torch_tensor, float32, from_numpy, torch_threads, modes, compile_callback = tensor, dtype, to_tensor, threads, active, callback
-    derivatives, exchange = forward_ad, NULL
+    torch_tensor, float32, from_numpy, torch_threads = tensor, dtype, to_tensor, threads
+    modes, compile_callback, derivatives, exchange = active, callback, forward_ad, NULL
     if PyCapsule_IsValid(exchange_api, b"dlpack_exchange_api"):
         exchange = <lnrnn_dl_functions *>PyCapsule_GetPointer(exchange_api, b"dlpack_exchange_api")
         if exchange.version[0] != 1:
@@ -91,7 +92,8 @@ cdef int look(Sight *s, t) except -1:
             s.n[k] = t.size(k)
         return 0
     exchange.look(<void *>t, &seen)
-    s.address, s.ndim, s.contiguous = <const float *>(<uintptr_t>seen.data + seen.byte_offset), seen.ndim, True
+    s.address = <const float *>(<uintptr_t>seen.data + seen.byte_offset)
+    s.ndim, s.contiguous = seen.ndim, True
     for k in range(s.ndim - 1, -1, -1):
         s.contiguous = s.contiguous and (seen.shape[k] == 1 or seen.strides[k] == items)
         items *= seen.shape[k]
@@ -115,15 +117,16 @@ def array_of(t):
     exchange.look(<void *>t, &seen)
     if seen.device[0] == LNRNN_DL_CPU and seen.dtype.lanes == 1:
         if seen.dtype.code == LNRNN_DL_FLOAT:
-            kind = cnp.NPY_FLOAT32 if seen.dtype.bits == 32 else cnp.NPY_FLOAT64 if seen.dtype.bits == 64 else -1
+            kind = (cnp.NPY_FLOAT32 if seen.dtype.bits == 32
+                    else cnp.NPY_FLOAT64 if seen.dtype.bits == 64 else -1)
         elif seen.dtype.code == LNRNN_DL_INT and seen.dtype.bits == 64:
             kind = cnp.NPY_INT64
     if kind < 0 or seen.ndim > AXES or seen.data == NULL:
         return t.numpy()
     for k in range(seen.ndim):
         dims[k], strides[k] = seen.shape[k], seen.strides[k] * (seen.dtype.bits // 8)
-    array = cnp.PyArray_New(cnp.ndarray, seen.ndim, dims, kind, strides, <char *>seen.data + seen.byte_offset, 0,
-                            cnp.NPY_ARRAY_WRITEABLE, <object>NULL)
+    array = cnp.PyArray_New(cnp.ndarray, seen.ndim, dims, kind, strides,
+                            <char *>seen.data + seen.byte_offset, 0, cnp.NPY_ARRAY_WRITEABLE, <object>NULL)
     cnp.set_array_base(<cnp.ndarray>array, t)
     return array
 
@@ -221,7 +224,8 @@ cdef class Seen:
             look(&now, tensors[k])
             now.version = tensors[k]._version
             if (now.address != then.address or now.version != then.version or now.bytes != then.bytes
-                    or now.contiguous != then.contiguous or now.ndim != then.ndim or (now.ndim and now.n[0] != then.n[0])):
+                    or now.contiguous != then.contiguous or now.ndim != then.ndim
+                    or (now.ndim and now.n[0] != then.n[0])):
                 return False
         for k in range(self.samples):
             if self.places[k][0] != self.values[k]:
@@ -285,7 +289,8 @@ cdef class Kept:
         else:
             first = state
         x, first, second = seen_input(&at, x), seen_input(&h, first), seen_input(&cell, second)
-        if x is None or not axes >> at.ndim & 1 or (state is not None and (first is None or (self.pair and second is None))):
+        if (x is None or not axes >> at.ndim & 1
+                or (state is not None and (first is None or (self.pair and second is None)))):
             return None
         call = n.take()
         try:

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import bad_value, real
 from ..rnn.cells import CELLS
 from ..rnn.models import Model
-from ..rnn.network import architecture
+from ..rnn.settings import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
 from .probes import DOUBLE, SINGLE, Probe, TestedModule, disagreement, like, one_thread, probes, resolution
 from .reference_network import ReferenceNetwork

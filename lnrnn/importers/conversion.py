@@ -79,8 +79,8 @@ def from_torch(
         eps is used. The string "layer" means that the cell has layer norms, at any places.
     eps : float, optional
         The eps of the layer norms. Default: the module's; for a state dict 1e-5.
-    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
-        The nonlinearity of an RNN or LiGRU.
+    nonlinearity : str, optional
+        The nonlinearity of an RNN or LiGRU, one of lnrnn.RNN's.
     zoneout : float, optional
         The zoneout rate of haste's cells, in [0, 1).
     batch_first : bool, optional
@@ -180,9 +180,9 @@ def from_keras(
         Whether the arrays or names are those of two directions, forward first. A layer does not need it.
     reset_after : bool, optional
         As in Keras; needed for the arrays of a GRU without bias, which do not show it.
-    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}, optional
-        Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must have activation
-        "tanh", which is checked for a layer.
+    nonlinearity : str, optional
+        One of lnrnn.RNN's. Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must
+        have activation "tanh", which is checked for a layer.
     eps : float, optional
         The eps of the layer norms. Default: that of TensorFlow Addons, 1e-3 for the LSTM, 1e-5 for the RNN.
     batch_first : bool, optional

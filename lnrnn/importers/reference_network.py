@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import reference
 from ..rnn.architecture import Architecture
-from ..rnn.network import architecture
+from ..rnn.settings import architecture
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, disturbed
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..rnn.network import architecture
+from ..rnn.settings import architecture
 from .probes import BATCH, STEPS, Probe, like
 from .weights import Array
 

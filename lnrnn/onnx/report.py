@@ -10,7 +10,8 @@ from typing import Any
 
 from ..onnxruntime import register
 from ..packages import require
-from ..rnn.network import Network, architecture
+from ..rnn.network import Network
+from ..rnn.settings import architecture
 from .errors import OnnxFileError
 from .part import Part
 from .parts import parts_of

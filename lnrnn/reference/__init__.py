@@ -7,8 +7,8 @@ Symbols: T steps, B sequences, I inputs, H hidden units; sequences are (T, B, fe
 h_ = W_hh h, plus the biases inner_bias_ih and inner_bias_hh if these are given. Numbers are float64, or
 longdouble for arguments of longdouble.
 
-The activations and norms are in norms.py, the cells in cells.py, ligru.py and slstm.py, their time loop in
-time_loop.py.
+The activations and norms are in norms.py, the RNN and LSTM in cells.py. Other cells have files of their own.
+The time loop is in time_loop.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 # Types and the steps of the cells can be imported from here too.
 # ruff: noqa: F401, F405
 from .cells import *  # noqa: F403
+from .gru import *  # noqa: F403
 from .ligru import *  # noqa: F403
 from .norms import (
     ACTIVATIONS,
@@ -47,33 +48,9 @@ from .time_loop import (
 )
 
 __all__ = [
-    "ACTIVATIONS",
-    "Step",
-    "Tape",
-    "batch_norm",
-    "batch_norm_backward",
-    "block_diagonal",
-    "calibrate",
-    "diagonal_blocks",
-    "gru",
-    "gru_backward",
-    "layer_norm",
-    "layer_norm_backward",
-    "ligru",
-    "ligru_backward",
-    "lstm",
-    "lstm_backward",
-    "pool_statistics",
-    "real",
-    "reverse_sequences",
-    "rms_norm",
-    "rnn",
-    "rnn_backward",
-    "sigmoid",
-    "slstm",
-    "slstm_backward",
-    "standardize",
-    "standardize_backward",
-    "statistics_at",
-    "update_step_statistics",
-]
+    "ACTIVATIONS", "Step", "Tape", "batch_norm", "batch_norm_backward", "block_diagonal", "calibrate",
+    "diagonal_blocks", "gru", "gru_backward", "layer_norm", "layer_norm_backward", "ligru", "ligru_backward",
+    "lstm", "lstm_backward", "pool_statistics", "real", "reverse_sequences", "rms_norm", "rnn",
+    "rnn_backward", "sigmoid", "slstm", "slstm_backward", "standardize", "standardize_backward",
+    "statistics_at", "update_step_statistics",
+]  # fmt: skip

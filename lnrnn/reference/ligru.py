@@ -10,19 +10,13 @@ from collections.abc import Mapping
 
 from numpy.typing import ArrayLike
 
-from .cells import Gradients, gates, join, sum_of_sides, sum_of_sides_backward
+from .cells import Gradients, gates, join, sites_of, sum_of_sides, sum_of_sides_backward
 from .norms import ACTIVATIONS, Array, sigmoid
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 __all__ = ["LIGRU_SITES", "ligru", "ligru_backward", "ligru_step", "ligru_step_backward"]
 
-LIGRU_SITES: dict[str | None, dict[str, Site]] = {
-    None: {"ih": Site(None, "bias_ih", (2,)), "hh": Site(None, "bias_hh", (2,))},
-    "split": {"ih": Site("gain_ih", "bias_ih", (2,)), "hh": Site("gain_hh", "bias_hh", (2,))},
-    "joint": {"": Site("gain", "bias", (2,))},
-    "gate": {"": Site("gain", "bias", (1, 1))},
-    "input": {"ih": Site("gain_ih", "bias_ih", (2,))},
-}
+LIGRU_SITES = sites_of(2) | {"input": {"ih": Site("gain_ih", "bias_ih", (2,))}}
 
 
 def ligru_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
@@ -77,9 +71,8 @@ def ligru(
             "layer" joint, gate        gain, bias
     norm : {"layer", "batch"} or None
         The norm.
-    placement : {"input", "split", "joint", "gate"}
-        The placement of layer norm. Means are over 2H units, in "gate" over a gate's H. "input" normalises x_
-        alone.
+    placement : str
+        The placement of layer norm. "input" normalises x_ alone, over the 2H units. Others are as in `lstm`.
     nonlinearity : str
         The name of f in ACTIVATIONS.
     statistics : dict of str to (mean, var), optional

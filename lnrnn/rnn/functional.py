@@ -23,8 +23,8 @@ from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
 from .file_format import architecture_of
-from .network import checked_activation_bits
 from .rows import LENGTH, Rows, by_state, padded, reset
+from .settings import checked_activation_bits
 from .snapshot import DTYPES, Dtype, Snapshot, tape_width
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond

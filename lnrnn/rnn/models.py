@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU, LiGRU and SLSTM: their equations and constructors. All other methods are in network.py."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM: their equations and constructors. Network has all other methods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from . import cells
 from .cells import GateActivation, Nonlinearity, StateDtype
-from .network import RNG, Network
+from .network import Network
+from .settings import RNG
 from .specs import BatchNormSpec, LayerNormSpec
 
 Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
@@ -95,21 +96,10 @@ class RNN(Network[np.ndarray]):
     nonlinearity: Nonlinearity
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: Nonlinearity = "tanh",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        norm: Norm = "layer",
-        reverse: bool = False,
-        seed: int | None = None,
-        rng: RNG = None,
-    ) -> None:
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "tanh",
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+        norm: Norm = "layer", reverse: bool = False, seed: int | None = None, rng: RNG = None,
+    ) -> None:  # fmt: skip
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
@@ -212,23 +202,11 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     gate_activation: GateActivation
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        *,
-        norm: Norm = "layer",
-        reverse: bool = False,
-        num_heads: int = 1,
-        gate_activation: GateActivation = "sigmoid",
-        seed: int | None = None,
-        rng: RNG = None,
-    ) -> None:
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
+        norm: Norm = "layer", reverse: bool = False, num_heads: int = 1,
+        gate_activation: GateActivation = "sigmoid", seed: int | None = None, rng: RNG = None,
+    ) -> None:  # fmt: skip
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
@@ -306,23 +284,11 @@ class GRU(Network[np.ndarray]):
     reset_after: bool
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        norm: Norm = "layer",
-        reverse: bool = False,
-        reset_after: bool = True,
-        num_heads: int = 1,
-        gate_activation: GateActivation = "sigmoid",
-        seed: int | None = None,
-        rng: RNG = None,
-    ) -> None:
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, norm: Norm = "layer",
+        reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
+        gate_activation: GateActivation = "sigmoid", seed: int | None = None, rng: RNG = None,
+    ) -> None:  # fmt: skip
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
@@ -383,21 +349,10 @@ class LiGRU(Network[np.ndarray]):
     nonlinearity: Nonlinearity
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: Nonlinearity = "relu",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        norm: Norm = "layer",
-        reverse: bool = False,
-        seed: int | None = None,
-        rng: RNG = None,
-    ) -> None:
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: Nonlinearity = "relu",
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+        norm: Norm = "layer", reverse: bool = False, seed: int | None = None, rng: RNG = None,
+    ) -> None:  # fmt: skip
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
@@ -480,23 +435,11 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
     state_dtype: StateDtype
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        num_heads: int = 4,
-        norm: Norm = "layer",
-        exp_forget: bool = False,
-        state_dtype: StateDtype = "float32",
-        reverse: bool = False,
-        seed: int | None = None,
-        rng: RNG = None,
-    ) -> None:
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, num_heads: int = 4,
+        norm: Norm = "layer", exp_forget: bool = False, state_dtype: StateDtype = "float32",
+        reverse: bool = False, seed: int | None = None, rng: RNG = None,
+    ) -> None:  # fmt: skip
         self._make(
             dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
             bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,

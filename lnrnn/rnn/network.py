@@ -1,59 +1,34 @@
-"""The base class of the networks: parameters, inference, training, calibration, copies.
+"""The base class of the networks: inference, training, calibration. settings.py has the parameters.
 
 lnrnn.reference implements the equations readably in NumPy, include/lnrnn/kernels/ fast in C.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-import os
-import re
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._core import call_network, copied
-from ..errors import bad_type, bad_value, choice, flag, integer, number, real, shaped, unexpected
+from .._core import call_network
+from ..errors import bad_type, bad_value, flag, integer, unexpected
 from ..runtime import thread_limit
-from ..state import CHANGES, Closed, checked, counted, no_attribute
-from . import calibration, engine, file_format, training
-from .architecture import DEFAULTS, LIMIT, Architecture, argument_names
-from .batches import FLOAT32, State, as_state, checked_ragged
-from .cells import Cell
-from .quantized import Quantized, dequantized
+from . import calibration, engine, training
+from .architecture import LIMIT
+from .batches import State, as_state, checked_ragged
 from .rows import by_state, ragged
-from .snapshot import ACTIVATION_BITS, DTYPES, ActivationBits, Dtype, Snapshot, frozen
-from .specs import OVERRUNS, BatchNormSpec, DropoutSpec, LayerNormSpec, Overrun, zoneout_rates
-from .statistics import StepStatistics, named_shapes
+from .settings import Settings
+from .specs import DropoutSpec
 from .stream import Stream
 from .training import Tape
 
 if TYPE_CHECKING:
-    from typing_extensions import Never, Self
+    from typing_extensions import Never
 
 Array = np.ndarray
-Made = TypeVar("Made", bound="Network[Any]")
 Function = TypeVar("Function", bound=Callable[..., Any])
-# Types of an argument of numpy.random.default_rng.
-RNG = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
-_OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
-DRAWN = 2**16  # random values that are drawn at a time, as float64
-DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
-
-
-def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
-    """Returns rng.uniform(-bound, bound, shape) in float32, without a whole array of float64."""
-    values = np.empty(shape, FLOAT32)
-    flat = values.reshape(-1)
-    for at in range(0, flat.size, DRAWN):
-        part = flat[at : at + DRAWN]
-        part[...] = rng.uniform(-bound, bound, part.size)
-    return values
 
 
 def _if_refused(function: Function) -> Function:
@@ -62,7 +37,7 @@ def _if_refused(function: Function) -> Function:
     return cast(Function, found)
 
 
-class Network(Closed, Generic[State]):
+class Network(Settings, Generic[State]):
     """The base class of RNN, LSTM, GRU, LiGRU and SLSTM.
 
     In Network[State], State is the type of a state: an array h, or for an LSTM a pair of arrays (h, c). An
@@ -85,221 +60,7 @@ class Network(Closed, Generic[State]):
     True
     """
 
-    __slots__ = (
-        "input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "num_directions",
-        "reverse", "_snapshot",
-    )  # fmt: skip
-    _cell: Cell
-    input_size: int
-    hidden_size: int
-    num_layers: int
-    bias: bool
-    batch_first: bool
-    bidirectional: bool
-    num_directions: int
-    reverse: bool
-
-    def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
-        """Initialises the network. arguments: the constructor's other arguments."""
-        made = Architecture.checked(self._cell, **arguments)
-        rate = number("dropout", dropout, 0, below=1)
-        if rate and made.num_layers == 1:
-            # stacklevel=3 shows the line that calls the constructor.
-            warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
-        rng = _generator(seed, rng)
-        bound = made.hidden_size**-0.5
-        of_norm = "bias_y" if made.cell.placement == "output" else "bias"
-        parameters: dict[str, Array] = {}
-        for name, shape in made.shapes.items():
-            if name.startswith("gain"):
-                value = np.ones(shape, np.float32)
-            elif name.startswith(of_norm) and made.norm is not None:
-                value = np.zeros(shape, np.float32)
-            else:
-                value = _uniform(rng, bound, shape)
-            parameters[name] = frozen(value)
-        batch_norm = made.batch_norm
-        room = batch_norm.max_steps or 0 if batch_norm else 0
-        statistics = {end: StepStatistics.empty(made.sides, room) for end in made.suffixes if made.sides}
-        overrun = batch_norm.overrun if batch_norm else None
-        self._hold(Snapshot(made, parameters, statistics, overrun, "float32", dropout=rate))
-
-    def _hold(self, snapshot: Snapshot) -> None:
-        """Sets all attributes of a network that has none yet, from a snapshot."""
-        for name, value in snapshot.architecture.arguments.items():
-            if name != "norm":
-                setattr(self, name, value)
-        self.num_directions = snapshot.architecture.directions
-        self._snapshot = snapshot
-
-    # --- parameters and state -------------------------------------------------------------------------------
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            found = self._state().get(name)
-            if found is not None:
-                return found
-        return super().__getattr__(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        state = self._state() if _OF_A_LAYER.search(name) and not hasattr(type(self), name) else {}
-        if not state:
-            super().__setattr__(name, value)
-        elif name in self._snapshot.parameters:
-            value = dequantized(name, value, self.dtype)
-            new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))
-            self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
-        elif name in state:
-            raise AttributeError(f"{name} cannot be assigned; train, or use calibrate or load_state_dict")
-        else:
-            raise no_attribute(self, name, self._public())
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._state()]
-
-    def _state(self) -> dict[str, Array]:
-        """Returns parameters and statistics by name, not copied; nothing if `_hold` has not been called."""
-        snapshot = getattr(self, "_snapshot", None)
-        return {} if snapshot is None else snapshot.state()
-
-    def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
-        """Replaces the network's snapshot by change(snapshot)."""
-        with CHANGES:
-            self._snapshot = change(self._snapshot)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Old pickles have the norm twice, and not all arguments.
-        defaults = {name: value for name, value in DEFAULTS.items() if name in argument_names(self._cell)}
-        given = {name: value for name, value in state.items() if name != "norm"}
-        super().__setstate__({**defaults, **given})
-
-    @property
-    def _fixed(self) -> tuple[str, ...]:
-        return *argument_names(self._cell), "num_directions"
-
-    def parameters(self) -> dict[str, Array]:
-        """Return the trainable arrays by name: read-only, not copied."""
-        return dict(self._snapshot.parameters)
-
-    def state_dict(self) -> dict[str, Array]:
-        """Return copies of parameters and statistics, by name."""
-        return {name: np.array(value) for name, value in self._state().items()}
-
-    def load_state_dict(self, state: Mapping[str, ArrayLike | Quantized]) -> None:
-        """Set all parameters and statistics in one step.
-
-        Parameters
-        ----------
-        state : mapping of str to array_like
-            The names and shapes of `state_dict`. If max_steps is None, statistics may have any number of
-            steps. Counts are at most 2**53. Quantised weights may be a tuple (q, scale, zero_point): q an
-            array of int8 or uint8, scale and zero_point a number, or an array with one for each row of q.
-            The weights are (q - zero_point) * scale. A network of dtype "int8" computes with the integers
-            q - zero_point, which are not rounded.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If a name is missing or unknown, or an array is wrong. The network is then unchanged. With dtype
-            "int8", also if q - zero_point is beyond -128 to 127.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import lnrnn
-        >>> gru = lnrnn.GRU(3, 4, norm=None, seed=0).to_dtype("int8")
-        >>> q = np.arange(36, dtype=np.int8).reshape(12, 3)
-        >>> gru.load_state_dict(gru.state_dict() | {"weight_ih_l0": (q, 0.5, 10)})
-        >>> gru.weight_ih_l0[0]
-        array([-5. , -4.5, -4. ], dtype=float32)
-        """
-        made = self._snapshot.architecture
-        expected: dict[str, Array] = dict(self._snapshot.parameters)
-        endings = made.suffixes if made.sides else ()
-        for suffix in endings:
-            steps = 0
-            if isinstance(state, Mapping) and f"count{suffix}" in state:
-                count = real(f"count{suffix}", state[f"count{suffix}"])
-                if count.dtype.kind not in "iu":
-                    raise bad_type(f"count{suffix}", "an array of integers", count)
-                if count.ndim != 1:
-                    raise bad_value(f"count{suffix}", "of shape (steps,)", count)
-                steps = len(count)
-            for name, like in StepStatistics.empty(made.sides, steps).arrays.items():
-                expected[name + suffix] = like
-        if isinstance(state, Mapping):
-            state = {name: dequantized(name, value, self.dtype) for name, value in state.items()}
-        arrays = checked(state, expected)
-        if made.batch_norm:
-            for suffix in endings:
-                _check_statistics(made, suffix, arrays)
-        parameters = {name: frozen(arrays[name]) for name in self._snapshot.parameters}
-        names = named_shapes(made.sides, 0)
-        statistics = {end: StepStatistics({name: arrays[name + end] for name in names}) for end in endings}
-        self._change(lambda old: old.changed(parameters=parameters, statistics=statistics))
-
-    @property
-    def norm(self) -> LayerNormSpec | BatchNormSpec | None:
-        """The spec of the norm inside the cell, with all defaults and the current `overrun`, or None."""
-        now = self._snapshot
-        norm = now.architecture.norm
-        return replace(norm, overrun=now.overrun) if now.overrun and isinstance(norm, BatchNormSpec) else norm
-
-    @property
-    def known_steps(self) -> int | None:
-        """The number of time steps with statistics; None without batch norm."""
-        statistics = self._snapshot.statistics
-        return min(s.known for s in statistics.values()) if statistics else None
-
-    @property
-    def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics (BatchNormSpec), None without batch norm. It may be set."""
-        return self._snapshot.overrun
-
-    @overrun.setter
-    def overrun(self, value: Overrun) -> None:
-        if not self._snapshot.architecture.sides:
-            raise bad_value("norm", "batch norm to set overrun", self.norm)
-        new = choice("overrun", value, OVERRUNS)
-        self._change(lambda old: old.changed(overrun=new))
-
-    @property
-    def zoneout(self) -> Any:
-        """The probability in [0, 1) that a unit keeps its old state; for an LSTM a pair, for h and c.
-
-        It may be set; for an LSTM, one number is for both h and c. `save` writes it to the file.
-
-        Notes
-        -----
-        Krueger et al. 2017, arXiv 1606.01305. h' is the new state by the cell's equations. In training, a
-        unit keeps h_{t-1} with this probability at each step, and else takes h'. Calls, streams and
-        `calibrate` use the expectation, h_t = zoneout h_{t-1} + (1 - zoneout) h'. The same holds for c. With
-        cell "carry", c is the normalised cell state. Batch norm takes its statistics of c before zoneout.
-        With proj_size, h is projected before zoneout.
-        """
-        pair = len(self._cell.state_names) == 2
-        rates = self._snapshot.zoneout or (0.0, 0.0)
-        return rates if pair else rates[0]
-
-    @zoneout.setter
-    def zoneout(self, value: float | tuple[float, ...]) -> None:
-        new = zoneout_rates(value, self._cell)
-        self._change(lambda old: old.changed(zoneout=new))
-
-    @property
-    def dropout(self) -> float:
-        """The rate in [0, 1) at which `forward_train` drops outputs of all layers but the last.
-
-        It may be set, and `save` writes it to the file. Calls and streams drop nothing.
-        """
-        return self._snapshot.dropout
-
-    @dropout.setter
-    def dropout(self, value: float) -> None:
-        new = number("dropout", value, 0, below=1)
-        self._change(lambda old: old.changed(dropout=new))
-
-    # --- computing ------------------------------------------------------------------------------------------
+    __slots__ = ()
 
     @_if_refused
     def __call__(
@@ -601,130 +362,3 @@ class Network(Closed, Generic[State]):
         together = calibration.joined(self._snapshot.architecture, batches)
         found = calibration.statistics(self._snapshot, *together)
         self._change(lambda old: engine.with_statistics(old, found))
-
-    @property
-    def dtype(self) -> Dtype:
-        """The type of the packed weights: "float32", "bfloat16" or "int8"."""
-        return self._snapshot.dtype
-
-    @property
-    def activation_bits(self) -> ActivationBits | None:
-        """The bits of inputs and states with dtype "int8", 14 or 8; else None."""
-        return self._snapshot.activation_bits
-
-    def to_dtype(self, dtype: Dtype, activation_bits: ActivationBits | None = None) -> Self:
-        """Return a copy that computes with weights of another type, for inference.
-
-        Parameters
-        ----------
-        dtype : {"float32", "bfloat16", "int8"}
-            bfloat16 rounds weights to nearest even, and halves their memory. int8 rounds the weights w of an
-            output to multiples of max abs(w) / 127, and takes a quarter of the memory. Weights that are
-            integers from -128 to 127 times a scale, such as those of a quantised model, keep their values:
-            `load_state_dict` takes them as (q, scale, zero_point).
-        activation_bits : {14, 8}, optional
-            For int8: inputs and states are rounded too. Those of one step, a, become multiples of
-            max abs(a) / 8191 (14 bits, the default) or max abs(a) / 127 (8 bits). With 8 bits there are half
-            as many products; docs/precision.md has the error.
-
-        Returns
-        -------
-        Network
-            A network of the same class.
-
-        Raises
-        ------
-        ValueError, TypeError
-            For a wrong argument.
-
-        Notes
-        -----
-        Only the packed copies of the weights are rounded. Parameters are read, set and saved as float32.
-        Gains, biases, norms and states are float32. Some CPUs have instructions for bfloat16
-        (``lnrnn.cpu_info()["units"]``), which round x and h to bfloat16 too, in products.
-
-        Examples
-        --------
-        >>> import lnrnn
-        >>> lnrnn.GRU(3, 4).to_dtype("int8").dtype
-        'int8'
-        """
-        other = copy.copy(self)
-        new = choice("dtype", dtype, DTYPES)
-        bits = checked_activation_bits(new, activation_bits)
-        other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
-        return other
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the network to a .safetensors file, as `lnrnn.save` does."""
-        file_format.write(self._snapshot, path)
-
-    @property
-    def packed_bytes(self) -> int:
-        """The size in bytes of the packed weights. It is 0 before the first call, which packs them."""
-        return self._snapshot.packed_bytes
-
-    def __repr__(self) -> str:
-        names = (*list(self._snapshot.architecture.stated)[2:], "dtype")
-        names += ("activation_bits",) if self.activation_bits else ()
-        names += ("packed_bytes",)
-        names += tuple(name for name in ("dropout", "zoneout") if getattr(self._snapshot, name))
-        named = [f"{name}={getattr(self, name)!r}" for name in names]
-        return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
-
-
-def _generator(seed: Any, rng: Any) -> np.random.Generator:
-    """Returns the generator that draws initial parameters, from the constructor's arguments seed and rng."""
-    if rng is None:
-        return np.random.default_rng(None if seed is None else integer("seed", seed, 0))
-    if seed is not None:
-        raise bad_value("seed", "None with rng", seed, "give one of the two")
-    try:
-        return np.random.default_rng(rng)
-    except (TypeError, ValueError) as error:
-        kind = bad_type if isinstance(error, TypeError) else bad_value
-        raise kind("rng", "an argument of numpy.random.default_rng", rng) from None
-
-
-def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
-    """Returns the checked argument activation_bits of `to_dtype`, or its default for None."""
-    if dtype != "int8":
-        if given is not None:
-            raise bad_value("activation_bits", f"None with dtype {dtype!r}", given, "choose dtype 'int8'")
-        return None
-    bits = ACTIVATION_BITS[0] if given is None else integer("activation_bits", given, 8, 14)
-    for known in ACTIVATION_BITS:
-        if bits == known:
-            return known
-    raise bad_value("activation_bits", "14 or 8", given)
-
-
-def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Array]) -> None:
-    """Raises ValueError for statistics that no training can give, such as a negative variance."""
-    count, most = arrays[f"count{suffix}"], made.batch_norm.max_steps if made.batch_norm else None
-    if most is not None and len(count) != most:
-        raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
-    if not np.array_equal(count, arrays["count_l0"]):
-        raise bad_value(f"count{suffix}", "equal to count_l0", count, "all layers count the same sequences")
-    if np.any(np.diff(counted(f"count{suffix}", count)) > 0):
-        raise bad_value(f"count{suffix}", "numbers that do not rise from step to step", count)
-    for name in named_shapes(made.sides, 0):
-        if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
-            raise bad_value(f"{name}{suffix}", "at least 0", arrays[name + suffix].min())
-
-
-def architecture(network: Network[Any]) -> Architecture:
-    """Returns the network's architecture, for other files of lnrnn."""
-    return network._snapshot.architecture
-
-
-def made_of(model: type[Made], snapshot: Snapshot) -> Made:
-    """Returns a new network of the class `model` with the contents of a snapshot."""
-    network = model.__new__(model)
-    network._hold(snapshot)
-    return network
-
-
-def snapshot(network: Network[Any]) -> Snapshot:
-    """Returns the current version of a network, which the next call would use."""
-    return network._snapshot

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..rnn.models import Model
-from ..rnn.network import architecture
+from ..rnn.settings import architecture
 from ..runtime import get_num_threads
 
 Array = np.ndarray

@@ -18,9 +18,9 @@ from ..rnn.snapshot import DTYPES, Dtype
 from . import computed, custom_modules, derived, torch_nn
 from .accelerated import Accelerated
 from .model_checks import call, compare_outputs, compare_weights, gain, outputs
-from .modules import Twin
 from .recurrences import Calls, why_called, why_unknown
 from .short_weights import Rounding, rounding, use
+from .twin import Twin
 
 Tensor = torch.Tensor
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

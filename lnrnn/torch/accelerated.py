@@ -15,7 +15,7 @@ from ..rnn.functional import dtype_of, with_dtype
 from . import computed
 from .common import other_system
 from .kept import COMPILES, Keeping, forget
-from .modules import ENGINES
+from .twin import ENGINES
 
 Tensor = torch.Tensor
 _traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling

@@ -25,7 +25,7 @@ from ..importers.weights import Converted
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.functional import Served
-from ..rnn.network import architecture
+from ..rnn.settings import architecture
 from . import operator
 from .common import other_system
 from .custom_checks import Differs, compare

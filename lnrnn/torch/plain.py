@@ -278,7 +278,7 @@ def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
 
 
 def _activated(arch: Architecture, a: Tensor) -> Tensor:
-    result: Tensor = a if arch.nonlinearity == "identity" else getattr(torch, arch.nonlinearity)(a)
+    result: Tensor = a if arch.nonlinearity == "identity" else getattr(F, arch.nonlinearity)(a)
     return result
 
 

@@ -13,7 +13,7 @@ from ..rnn.functional import with_dtype
 from ..rnn.snapshot import Dtype
 from .accelerated import Accelerated
 from .custom_modules import Forward
-from .modules import Twin
+from .twin import Twin
 
 Array = np.ndarray
 

@@ -22,9 +22,6 @@ lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, 
 
 /* --- values --------------------------------------------------------------------------------------------- */
 
-static const size_t NUM_GATES[] = {
-    [LNRNN_RNN] = 1, [LNRNN_LSTM] = 4, [LNRNN_GRU] = 3, [LNRNN_LIGRU] = 2, [LNRNN_SLSTM] = 4};
-
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)
 {
     return (lnrnn_description){
@@ -50,6 +47,10 @@ lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size
 #define CHECK_RATE(x, name) \
     CHECK((x) >= 0 && (x) < 1, name " must be a finite number of at least 0 and below 1, got %g", x)
 
+/* The names of nonlinearities and placements in files, in the order of lnrnn.h. */
+const char lnrnn_act_names[] = "one of 'tanh', 'relu', 'sigmoid', 'identity'";
+const char lnrnn_placement_names[] = "one of 'joint', 'split', 'gate', 'input', 'output'";
+
 static int among(int value, int n) { return value >= 0 && value < n; }
 
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE])
@@ -66,7 +67,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_SIZE(d, num_layers, 1024);
     CHECK(!d->reverse || !d->bidirectional, "reverse must be False with bidirectional=True, got True");
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
-    CHECK(NUM_GATES[d->cell] * H <= ((size_t)1 << 40) / widest,
+    CHECK(lnrnn_cell_table[d->cell].num_gates * H <= ((size_t)1 << 40) / widest,
           "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
     CHECK_SIZE(d, num_heads, INT32_MAX);
     CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
@@ -80,10 +81,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;
     CHECK(!slstm || !batch, "norm must be 'layer' or None in an SLSTM, got 'batch'");
     if (!layer || d->placement == LNRNN_PLACEMENTS)
-        d->placement = d->cell == LNRNN_RNN     ? LNRNN_JOINT
-                       : d->cell == LNRNN_LIGRU ? LNRNN_INPUT
-                       : slstm                  ? LNRNN_OUTPUT
-                                                : LNRNN_SPLIT;
+        d->placement = lnrnn_cell_table[d->cell].placement;
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)
         d->placement = LNRNN_JOINT;
     CHECK(d->placement != LNRNN_INPUT || d->cell == LNRNN_LIGRU,
@@ -210,8 +208,8 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
 {
     int rows[ROWS];
     const size_t n = rows_of(d, rows), directions = d->bidirectional ? 2 : 1, place = k / n;
-    const size_t H = d->hidden_size, GH = NUM_GATES[d->cell] * H, P = d->proj_size ? d->proj_size : H,
-                 D = place < directions ? d->input_size : directions * P;
+    const size_t H = d->hidden_size, GH = lnrnn_cell_table[d->cell].num_gates * H,
+                 P = d->proj_size ? d->proj_size : H, D = place < directions ? d->input_size : directions * P;
     const int row = rows[k % n], shape = ARRAYS[row].shape;
     snprintf(name, LNRNN_ARRAY_NAME, "%s_l%zu%s", ARRAYS[row].name, place / directions,
              place % directions ? "_reverse" : "");

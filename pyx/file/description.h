@@ -5,6 +5,9 @@
 #include "file/message.h"
 #include "rnn/layer.h"
 
+extern const char lnrnn_act_names[];       /* "one of 'tanh', .." */
+extern const char lnrnn_placement_names[]; /* "one of 'joint', .." */
+
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 

@@ -46,8 +46,8 @@ static const struct {
     const char *choices;
     int first, null;
 } ENTRIES[] = {
-    {"cell", CHOICE, ALL, AT(d.cell), "one of 'RNN', 'LSTM', 'GRU', 'LiGRU', 'SLSTM'", 0, 0},
-    {"nonlinearity", CHOICE, ACTIVATED, AT(d.act), "one of 'tanh', 'relu', 'sigmoid', 'identity'", 0, 0},
+    {"cell", CHOICE, ALL, AT(d.cell), lnrnn_cell_names, 0, 0},
+    {"nonlinearity", CHOICE, ACTIVATED, AT(d.act), lnrnn_act_names, 0, 0},
     {"dtype", CHOICE, ALL, AT(d.weights), "one of 'float32', 'bfloat16', 'int8'", 0, 0},
     {"activation_bits", SIZE, OF_ALL | NULLABLE, AT(bits), NULL, 0, 0},
     {"input_size", SIZE, ALL, AT(d.input_size), NULL, 0, 0},
@@ -70,8 +70,8 @@ static const struct {
     {"norm", NORM, ALL | NULLABLE, AT(norm), NULL, 0, 0},
     {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch'", LNRNN_NORM_LAYER, 0},
     {"norm.eps", NUMBER, ANY_NORM | OPTIONAL, AT(d.eps), NULL, 0, 0},
-    {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement),
-     "one of 'joint', 'split', 'gate', 'input', 'output'", 0, LNRNN_PLACEMENTS},
+    {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement), lnrnn_placement_names, 0,
+     LNRNN_PLACEMENTS},
     {"norm.cell", CHOICE, OF_LAYER | NULLABLE, AT(d.cell_norm), "one of 'out', 'carry'", LNRNN_CELL_OUT, 0},
     {"norm.span", CHOICE, OF_LAYER | NULLABLE, AT(d.span), "'all'", LNRNN_SPAN_ALL, 0},
     {"norm.inner_bias", FLAG, OF_LAYER, AT(d.inner_bias), NULL, 0, 0},
@@ -148,9 +148,8 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
                     shown < 54 ? (int)shown : 54, v.text, quote);
     }
     LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
-    const int activated = c.d.cell == LNRNN_RNN || c.d.cell == LNRNN_LIGRU;
-    const int is = ALL | (activated ? ACTIVATED : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
-                   | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
+    const int is = ALL | (lnrnn_cell_table[c.d.cell].activated ? ACTIVATED : 0)
+                   | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0) | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
                    | (c.d.norm == LNRNN_NORM_LAYER ? LAYER : 0) | (c.d.norm == LNRNN_NORM_BATCH ? BATCH : 0);
     for (int k = 0; k < NUM_ENTRIES; k++) {
         const int has = seen >> k & 1, of = ENTRIES[k].of;

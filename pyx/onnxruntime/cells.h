@@ -62,7 +62,7 @@ typedef struct graph {
     atom *atoms[LISTS];
     size_t atom_count;
     int with_rows; /* a constant with equal rows is a vector */
-    int joined; /* a product with a Concat is a sum of products with its parts, for cells with one matrix for x and h */
+    int joined;    /* a product with a Concat is a sum of products with its parts: one matrix for x and h */
     int searches, is_alone; /* is_alone: the graph is one node, whose neighbours are unknown */
     value **in, **out;      /* inputs and outputs */
     size_t inputs, outputs;
@@ -96,8 +96,7 @@ int constants_equal(const value *a, const value *b);
 /* Returns 1 if an axis is known to be the last one of a value. */
 int is_last_axis(int64_t axis, const value *v);
 
-/* --- sums.c: values as sums of products, as in lnrnn/onnx/cells/terms.py
- * --------------------------------- */
+/* --- sums.c: values as sums of products, as in lnrnn/onnx/cells/terms.py -------------------------------- */
 
 enum { ATOM_VALUE, ATOM_PRODUCT, ATOM_NORM, ATOM_ONE, ATOM_SIGMOID, ATOM_TANH, ATOM_RELU, ATOM_HARD_SIGMOID };
 enum { MOST_TERMS = 16, MOST_FACTORS = 4, MOST_NESTED = 16, MOST_DEPTH = 40, MOST_NUMBERS = 65536 };
@@ -233,8 +232,7 @@ typedef struct step {
 step *step_match(graph *g, value *v, int with_rnn);
 const char *constant_name(int k);
 
-/* --- accept.c: the nodes of steps
- * ------------------------------------------------------------------------- */
+/* --- accept.c: the nodes of steps ----------------------------------------------------------------------- */
 
 enum { MOST_STEP_NODES = 400 };
 /* Adds the nodes that compute v from the inputs of the step and constants, since the last change of
@@ -244,8 +242,7 @@ int step_collect(graph *g, step *s, value *v);
  * returns 1 if the step computes its own x, h0 or c0. */
 int step_is_read_outside(const graph *g, const step *s);
 
-/* --- loops.c: a Loop or Scan whose body is one step
- * ------------------------------------------------------ */
+/* --- loops.c: a Loop or Scan whose body is one step ----------------------------------------------------- */
 
 enum { LOOP_KEPT = VALUES, LOOP_MASK, LOOP_STEPS, LOOP_GO, LOOP_INPUTS };
 
@@ -279,8 +276,7 @@ void graph_free(graph *g);
  * another step. */
 int step_exchange(step *s);
 
-/* --- first_step.c, chains.c: unrolled loops
- * ---------------------------------------------------------------------------- */
+/* --- first_step.c, chains.c: unrolled loops ------------------------------------------------------------- */
 
 /* Returns the step before s, which has states of 0, or NULL. Its inputs h0 and c0 are NULL. *rows: the number
  * of sequences, or 1 if it depends on x alone. Takes the step's nodes. */
@@ -300,16 +296,14 @@ typedef struct {
 /* Sets chains, which has room for `count`, and marks their nodes. Returns their number. */
 size_t chains_find(graph *g, step *const *steps, size_t count, chain *chains);
 
-/* --- step_network.c: the networks of steps
- * --------------------------------------------------------------------- */
+/* --- step_network.c: the networks of steps -------------------------------------------------------------- */
 
 /* Sets the description of a step's network. Returns 0 if no network computes the step. */
 int step_describe(const step *s, int weights, lnrnn_description *d);
 lnrnn_status step_network(const step *s, const lnrnn_description *d, network_list *list,
                           lnrnn_network **network, char message[LNRNN_MESSAGE]);
 
-/* --- step_run.c, loop_run.c, chain_run.c
- * ------------------------------------------------------------------------------- */
+/* --- step_run.c, loop_run.c, chain_run.c ---------------------------------------------------------------- */
 
 /* Do the same as node_kernel, for a step, a chain, and all steps of a loop. */
 kernel_base *step_kernel(const provider *p, const step *s, lnrnn_network *network);

@@ -58,8 +58,7 @@ static int is_masked(reader *r, const value *v, const value *new, const value **
     return 1;
 }
 
-/* --- Loop
- * ------------------------------------------------------------------------------------------------- */
+/* --- Loop ----------------------------------------------------------------------------------------------- */
 
 /* Returns 1 if a value is a constant that is true. */
 static int is_true(const value *v)
@@ -231,8 +230,7 @@ static int match_loop(reader *r)
     return 1;
 }
 
-/* --- Scan
- * ------------------------------------------------------------------------------------------------- */
+/* --- Scan ----------------------------------------------------------------------------------------------- */
 
 /* Body: states and x_t -> states and y_t. */
 static int match_scan(reader *r)

@@ -73,8 +73,7 @@ static const sum *activation(graph *g, node *n, value *v, int depth)
     return of ? single(g, function_atom(g, kind, a, of)) : NULL;
 }
 
-/* --- products with constant matrices
- * ---------------------------------------------------------------------- */
+/* --- products with constant matrices -------------------------------------------------------------------- */
 
 /* Returns a times the constant b. is_transposed: the rows of b are not the results. */
 static const sum *product(graph *g, value *a, value *b, int is_transposed)
@@ -230,8 +229,7 @@ static const sum *slice(graph *g, node *n, value *v, int depth)
     return width && b[0] < b[1] ? cut(g, a, (size_t)b[0], (size_t)b[1]) : NULL;
 }
 
-/* --- layer norm
- * ------------------------------------------------------------------------------------------- */
+/* --- layer norm ----------------------------------------------------------------------------------------- */
 
 /* Returns the norm of a over the last axis, which has `width` numbers, or as many as the sum has. */
 static const sum *norm(graph *g, value *a, double eps, size_t width, int depth)

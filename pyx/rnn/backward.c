@@ -22,6 +22,29 @@ enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
  * weight_gradients.c reads columns. Rows a power of two apart would share few sets of L1. */
 enum { LINE = 16 };
 
+size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s)
+{
+    const lnrnn_rnn_config *c = j->c;
+    const size_t group = j->p->group, units = group * j->narrow, h = group * j->h_stride,
+                 pointers = group * sizeof(float *) / sizeof(float);
+    size_t at = 0;
+    s->u = lnrnn_carve(base, &at, c->saved_gates ? units : 0);
+    s->gu = lnrnn_carve(base, &at, c->C || c->reset_before ? units : 0);
+    s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
+    s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? h : 0);
+    s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
+    s->masked = lnrnn_carve(base, &at, j->r->masks.state || c->direct_h ? h : 0);
+    s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
+    s->unprojected = lnrnn_carve(base, &at, c->projection ? units : 0);
+    s->outputs = lnrnn_carve(base, &at, c->projection ? pointers : 0);
+    s->x = lnrnn_carve(base, &at, pointers);
+    s->h = lnrnn_carve(base, &at, pointers);
+    s->state_prev = lnrnn_carve(base, &at, pointers);
+    /* The last part, because the memory after it is in use. So tests notice if a row too many is written. */
+    s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
+    return at;
+}
+
 /* Returns the job, with its arrays in `work`, and sets *floats to the size of `work`. If work is NULL, only
  * *floats is valid. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,

@@ -105,13 +105,16 @@ void lnrnn_total_sums(const backward_job *j);
  * output, and s->b.us to their row stride. */
 void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 
+/* --- backward.c ----------------------------------------------------------------------------------------- */
+
+/* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of
+ * s into this scratch. */
+size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s);
+
 /* --- backward_steps.c ----------------------------------------------------------------------------------- */
 
 /* Sets j->phases, the functions that compute a step. */
 void lnrnn_resolve_backward(backward_job *j);
-/* Returns the number of floats of scratch that a worker needs. If base is not NULL, also sets the pointers of
- * s into this scratch. */
-size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s);
 /* A task of lnrnn_limited_tasks, where ctx is the job: back-propagates one group through the steps of the
  * chunk. */
 void lnrnn_backward_group(void *ctx, size_t group, int worker, int64_t *left);

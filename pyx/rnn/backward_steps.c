@@ -7,29 +7,6 @@
 #include "rnn/rows.h"
 #include "runtime/resumable.h"
 
-size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step *s)
-{
-    const lnrnn_rnn_config *c = j->c;
-    const size_t group = j->p->group, units = group * j->narrow, h = group * j->h_stride,
-                 pointers = group * sizeof(float *) / sizeof(float);
-    size_t at = 0;
-    s->u = lnrnn_carve(base, &at, c->saved_gates ? units : 0);
-    s->gu = lnrnn_carve(base, &at, c->C || c->reset_before ? units : 0);
-    s->sum = lnrnn_carve(base, &at, c->saved_gates ? group * j->wide : 0);
-    s->skip_h = lnrnn_carve(base, &at, c->zoneout_h > 0 ? h : 0);
-    s->skip_c = lnrnn_carve(base, &at, c->zoneout_c > 0 ? group * j->c_stride : 0);
-    s->masked = lnrnn_carve(base, &at, j->r->masks.state || c->direct_h ? h : 0);
-    s->batch = lnrnn_carve(base, &at, j->p->synchronous ? 10 * c->outputs + 2 : 0);
-    s->unprojected = lnrnn_carve(base, &at, c->projection ? units : 0);
-    s->outputs = lnrnn_carve(base, &at, c->projection ? pointers : 0);
-    s->x = lnrnn_carve(base, &at, pointers);
-    s->h = lnrnn_carve(base, &at, pointers);
-    s->state_prev = lnrnn_carve(base, &at, pointers);
-    /* The last part, because the memory after it is in use. So tests notice if a row too many is written. */
-    s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
-    return at;
-}
-
 /* --- the rows ------------------------------------------------------------------------------------------- */
 
 /* Collects pointers to x, h_prev and the gradient of x of the rows. */
@@ -286,9 +263,8 @@ static void inner_hh(backward_step *s) { lnrnn_inner_backward(s, 1, s->ga); }
 static void inner_ih(backward_step *s) { lnrnn_inner_backward(s, 0, s->gx); }
 
 /* ga: n pointers to rows (G*H) of the gradient of W h. Writes to `to` (n, h_stride) the gradient of h through
- * the gates first .. end -
- * 1. It computes each of several heads in scratch memory, because a product writes whole vectors, which would
- * overwrite other heads. */
+ * the gates first .. end - 1. It computes each of several heads in scratch memory, because a product writes
+ * whole vectors, which would overwrite other heads. */
 static void head_product(const backward_step *s, size_t first, size_t end, size_t n, const float *const *ga,
                          int add, float *to)
 {
@@ -365,8 +341,7 @@ static void masked_product(backward_step *s)
     }
 }
 
-/* --- a GRU whose reset gate comes before the product
- * ----------------------------------------------------- */
+/* --- a GRU whose reset gate comes before the product ---------------------------------------------------- */
 
 /* The gradient of r needs the gradient of r h, so back-propagate through the product of the gate n first. */
 static void gru_reset_cell(backward_step *s)

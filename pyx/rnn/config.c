@@ -1,5 +1,5 @@
 /* Resolves the properties of a recurrent layer once: products, norms, the kernel of a step. Each cell is a
- * row of the table CELLS, and each placement of its norms a row of FORMS. */
+ * row of lnrnn_cell_table, and each placement of its norms a row of FORMS. */
 #include <string.h>
 
 #include "rnn/layer.h"
@@ -7,18 +7,17 @@
 #include "lnrnn/tuning.h"
 #include "runtime/floats.h"
 
-/* Fields of lnrnn_rnn_config that depend only on the cell. */
-static const struct {
-    size_t num_gates, cell_states; /* cell_states: arrays of H values in a row of c */
-    int saved_gates, direct_h;
-} CELLS[] = {
-    [LNRNN_RNN] = {.num_gates = 1},
-    [LNRNN_LSTM] = {.num_gates = 4, .cell_states = 1, .saved_gates = 1},
-    [LNRNN_GRU] = {.num_gates = 3, .saved_gates = 1, .direct_h = 1},
-    [LNRNN_LIGRU] = {.num_gates = 2, .saved_gates = 1, .direct_h = 1},
-    [LNRNN_SLSTM] = {.num_gates = 4, .cell_states = 3, .saved_gates = 1},
+/* The names of the cells in files, in the order of lnrnn.h. */
+const char lnrnn_cell_names[] = "one of 'RNN', 'LSTM', 'GRU', 'LiGRU', 'SLSTM'";
+const lnrnn_cell lnrnn_cell_table[] = {
+    [LNRNN_RNN] = {.num_gates = 1, .placement = LNRNN_JOINT, .activated = 1},
+    [LNRNN_LSTM] = {.num_gates = 4, .placement = LNRNN_SPLIT, .cell_states = 1, .saved_gates = 1},
+    [LNRNN_GRU] = {.num_gates = 3, .placement = LNRNN_SPLIT, .saved_gates = 1, .direct_h = 1},
+    [LNRNN_LIGRU] =
+        {.num_gates = 2, .placement = LNRNN_INPUT, .activated = 1, .saved_gates = 1, .direct_h = 1},
+    [LNRNN_SLSTM] = {.num_gates = 4, .placement = LNRNN_OUTPUT, .cell_states = 3, .saved_gates = 1},
 };
-_Static_assert(sizeof CELLS / sizeof *CELLS == LNRNN_CELLS, "CELLS has a row for each cell");
+_Static_assert(sizeof lnrnn_cell_table / sizeof *lnrnn_cell_table == LNRNN_CELLS, "a row for each cell");
 
 /* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
 enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
@@ -126,16 +125,17 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     const int form = c->reset_before ? (bare ? RESET_BARE : RESET_SPLIT) : bare ? BARE : c->placement;
     lnrnn_site *const input = &c->site[LNRNN_SITE_INPUT], *const hidden = &c->site[LNRNN_SITE_HIDDEN];
     lnrnn_site *const cell = &c->site[LNRNN_SITE_CELL];
-    c->num_gates = CELLS[c->cell].num_gates;
+    const lnrnn_cell *const of = &lnrnn_cell_table[c->cell];
+    c->num_gates = of->num_gates;
     c->outputs = c->num_gates * c->H;
     c->first_gates = c->num_gates - (c->reset_before != 0);
     c->num_heads += !c->num_heads;
     c->head_units = c->P / c->num_heads;
-    c->C = CELLS[c->cell].cell_states * c->H;
+    c->C = of->cell_states * c->H;
     c->projection = c->P < c->H ? c->P * c->H : 0;
-    c->saved_gates = CELLS[c->cell].saved_gates;
+    c->saved_gates = of->saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
-    c->direct_h = CELLS[c->cell].direct_h;
+    c->direct_h = of->direct_h;
     c->step_kernel = FORMS[c->cell][form].step_kernel;
     c->separate_products = FORMS[c->cell][form].separate_products;
     c->input_side = FORMS[c->cell][form].input_side;

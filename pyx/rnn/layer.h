@@ -13,6 +13,17 @@
 static inline size_t lnrnn_whole_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & ~(size_t)15; }
 
+/* The properties of a cell that do not depend on its norms: config.c. */
+typedef struct {
+    size_t num_gates;
+    size_t cell_states; /* arrays of H values in a row of c */
+    int placement;      /* of layer norm by default, and of batch norm */
+    int activated;      /* its nonlinearity is an argument */
+    int saved_gates, direct_h;
+} lnrnn_cell;
+extern const lnrnn_cell lnrnn_cell_table[]; /* (LNRNN_CELLS) */
+extern const char lnrnn_cell_names[];       /* "one of 'RNN', .." */
+
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
@@ -76,11 +87,11 @@ struct lnrnn_rnn_config {
     size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
     size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
     int saved_gates;           /* the tape has the gates */
-    int own_input_gradient; /* gradients of W x and W h differ: GRU, unless JOINT, because r multiplies only W h */
-    int direct_h;           /* the cell reads h_prev too, not only W h */
-    int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
-    size_t cell_scratch; /* the number of floats of scratch for this kernel */
-    int output_norm;     /* y is the norm of each head of h (site CELL), so h is stored apart from y */
+    int own_input_gradient;    /* gradients of W x and W h differ: GRU, unless JOINT: r multiplies only W h */
+    int direct_h;              /* the cell reads h_prev too, not only W h */
+    int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
+    size_t cell_scratch;       /* the number of floats of scratch for this kernel */
+    int output_norm;           /* y is the norm of each head of h (site CELL), so h is stored apart from y */
 };
 
 /* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a
@@ -112,12 +123,11 @@ typedef struct {
     int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
     size_t group, groups; /* the number of rows that are computed together, a group; the number of groups */
     size_t chunk;         /* the number of steps for which one product computes W x */
-    size_t
-        rows_ahead; /* products with W_hh compute W_ih x of this number of later rows too (lnrnn_ahead), or 0 */
-    int both_products;         /* the step's phase for W h also computes W x */
-    size_t input_rows;         /* the largest number of rows of x in one product */
-    size_t panels;             /* the number of panels of the packed weights */
-    size_t wide, narrow;       /* row strides of arrays of G*H values, of H values per row */
+    size_t rows_ahead;   /* products with W_hh compute W_ih x of so many later rows too (lnrnn_ahead), or 0 */
+    int both_products;   /* the step's phase for W h also computes W x */
+    size_t input_rows;   /* the largest number of rows of x in one product */
+    size_t panels;       /* the number of panels of the packed weights */
+    size_t wide, narrow; /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
     /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call

@@ -70,7 +70,7 @@ struct lnrnn_step {
      * reset_rows: (group) pointers to r h. */
     float *reset;
     const float **reset_rows;
-    float *statistics; /* (LNRNN_SITES, statistics_floats): the statistics of the batch */
+    float *statistics; /* (LNRNN_SITES, lnrnn_statistics_floats): the statistics of the batch */
     uint32_t *packed;  /* scratch of the product */
     float *block;      /* (TILE, outputs of a head), row stride rounded up to whole vectors */
 };
@@ -83,10 +83,28 @@ static inline void *lnrnn_carve(float *base, size_t *at, size_t n)
     return place;
 }
 
+/* Returns the number of floats that hold two doubles and three floats per value of a site, rounded up to
+ * whole doubles. */
+static inline size_t lnrnn_statistics_floats(const lnrnn_rnn_config *c)
+{
+    return 7 * c->outputs + c->outputs % 2;
+}
+
 /* --- step.c --------------------------------------------------------------------------------------------- */
 
 /* Sets plan->phases, the functions that compute a step. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
+/* Computes step t, and moves the view to step t + 1. */
+void lnrnn_step_take(lnrnn_step *s);
+/* Waits at the barrier of the group's threads. If the team ends there (lnrnn_barrier_wait), thread 0 has all
+ * columns and rows from then on. The others have no row, so their next phases compute nothing. */
+void lnrnn_step_meet(lnrnn_step *s);
+/* rows: n pointers to h (P), from row r0 on. Writes h times masks.state to `to` (n, P), row stride
+ * plan->h_stride, and sets the pointers to the rows of `to`. */
+void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to);
+
+/* --- step_view.c ---------------------------------------------------------------------------------------- */
+
 /* shared: the memory that the threads of a group share; own: this thread's memory. Without divide_units they
  * are the same pointer. Sets the pointers of s, if shared and own are not NULL. Returns the number of floats
  * of `own`, and sets *floats to the number of floats of `shared`. */
@@ -102,18 +120,9 @@ void lnrnn_step_load(const lnrnn_step *s);
  * steps as *left allows, at least one, at most plan->chunk, none from `stop` on. Returns the end of the
  * chunk. */
 size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left);
-/* Computes step t, and moves the view to step t + 1. */
-void lnrnn_step_take(lnrnn_step *s);
-/* Waits at the barrier of the group's threads. If the team ends there (lnrnn_barrier_wait), thread 0 has all
- * columns and rows from then on. The others have no row, so their next phases compute nothing. */
-void lnrnn_step_meet(lnrnn_step *s);
 /* Returns the number of the next step. After the last step it writes hn, and zeros in y past the end of each
  * row, and returns LNRNN_DONE. */
 size_t lnrnn_step_end(const lnrnn_step *s);
-
-/* rows: n pointers to h (P), from row r0 on. Writes h times masks.state to `to` (n, P), row stride
- * plan->h_stride, and sets the pointers to the rows of `to`. */
-void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float **rows, float *to);
 
 /* --- product.c ------------------------------------------------------------------------------------------ */
 

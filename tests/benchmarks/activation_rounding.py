@@ -24,7 +24,7 @@ import numpy as np
 from lnrnn import reference
 from lnrnn.data import japanese_vowels, pad_sequence
 from lnrnn.demo import SETTINGS
-from lnrnn.reference import cells
+from lnrnn.reference import GRU_SITES, cells, gru_step
 from lnrnn.reference.time_loop import Norms
 from lnrnn.speakers import CELLS, SpeakerNetwork, SpeakerSettings, TrainingSettings, one_thread, side_by_side
 
@@ -71,7 +71,7 @@ STEP = {
         {"placement": "split", "cell": "out"},
         {**cells.LSTM_SITES["split"], "c": cells.Site("gain_c", "bias_c")},
     ),
-    "gru": (cells.gru_step, {"placement": "split"}, cells.GRU_SITES["split"]),
+    "gru": (gru_step, {"placement": "split"}, GRU_SITES["split"]),
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn.rnn.network import architecture
+from lnrnn.rnn.settings import architecture
 from networks import NONLINEARITIES, NORMS, network, normal, run_python
 
 safetensors = pytest.importorskip("safetensors", reason="models are saved by the safetensors package")

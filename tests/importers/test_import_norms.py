@@ -9,7 +9,7 @@ import pytest
 import lnrnn
 from helpers import absolute_error
 from importing import FOREIGN, stack
-from lnrnn.rnn.network import architecture
+from lnrnn.rnn.settings import architecture
 
 T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 OUT = lnrnn.LayerNormSpec("split", "out")

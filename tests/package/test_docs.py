@@ -15,6 +15,7 @@ import pytest
 import lnrnn
 import pages
 from lnrnn import cli
+from lnrnn.rnn.cells import CELLS
 from pages import ROOT
 
 LANGUAGES = ("python", "console", "setup", "text")
@@ -161,7 +162,8 @@ def test_every_environment_variable_is_documented():
 def test_every_public_name_has_an_entry_in_the_api_pages():
     entries = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
     for name in lnrnn.__all__:
-        assert re.search(rf"^\.\. auto\w+:: lnrnn\.{name}$", entries, re.M), name
+        entry = "CELL" if name in CELLS else name  # docs/conf.py lists the cells
+        assert re.search(rf"^\.\. auto\w+:: lnrnn\.{entry}$", entries, re.M), name
 
 
 def test_contributing_names_existing_folders_and_files():

@@ -19,7 +19,7 @@ from helpers import (
     using_threads,
 )
 from lnrnn.reference import block_diagonal, diagonal_blocks
-from lnrnn.rnn.network import snapshot
+from lnrnn.rnn.settings import snapshot
 from networks import calm, drawn_run, equal, heads_of, network, normal, same, spec, taken, trained
 from short_weights import int8_product
 

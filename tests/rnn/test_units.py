@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import available_isas, using_isa, using_small_caches, without_units
+from helpers import only_int8, using_isa, using_small_caches, without_units
 from networks import network, normal, same
 from short_weights import flushed, to_bfloat16
 from simd_definitions import fused
@@ -19,9 +19,6 @@ EMULATED = lnrnn.cpu_info()["emulated"]
 UNITS = [*EMULATED, *(name for name in lnrnn.cpu_info()["available"] if f"{name}_emulated" in EMULATED)]
 REAL = [name for name in UNITS if name not in EMULATED]
 TINY = float(np.finfo(np.float32).tiny)
-
-# Instruction sets that only add a product of int8.
-FOR_INT8 = [name for name in ("avx512vnni", "avxvnni", "neondot") if name in available_isas()]
 
 
 @pytest.fixture(params=UNITS)
@@ -162,7 +159,7 @@ def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
     same([stream(row).copy() for row in x], rnn(x)[0])
 
 
-@pytest.mark.parametrize("name", [*UNITS, *FOR_INT8])
+@pytest.mark.parametrize("name", [*UNITS, *only_int8()])
 @pytest.mark.parametrize("bits", [14, 8])
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97), (130, 256)])
 def test_int8_has_the_bits_of_every_other_set(rng, name, hidden, inputs, bits):

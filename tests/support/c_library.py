@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 import lnrnn
+from lnrnn.rnn.cells import CELLS, NONLINEARITIES
 
 INT, SIZE, DOUBLE, P = ctypes.c_int, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p
 MESSAGE = 256
 DTYPES = {"float32": 0, "float64": 1, "int64": 2}
-CELLS, ACTIVATIONS = ("RNN", "LSTM", "GRU", "LiGRU", "SLSTM"), ("tanh", "relu", "sigmoid", "identity")
 PLACEMENTS, OVERRUNS = ("joint", "split", "gate", "input", "output"), ("raise", "last", "mean", "batch")
 
 
@@ -75,9 +75,9 @@ def described(rnn: Any) -> Description:
     kinds = {type(None): 0, lnrnn.LayerNormSpec: 1, lnrnn.BatchNormSpec: 2}
     rates = rnn.zoneout if lstm else (rnn.zoneout, 0.0)
     structs = Description(
-        CELLS.index(type(rnn).__name__), ACTIVATIONS.index(getattr(rnn, "nonlinearity", "tanh")), weights,
-        rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first, rnn.bidirectional,
-        rnn.reverse, getattr(rnn, "reset_after", True), kinds[type(norm)], len(PLACEMENTS),
+        [*CELLS].index(type(rnn).__name__), NONLINEARITIES.index(getattr(rnn, "nonlinearity", "tanh")),
+        weights, rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.bias, rnn.batch_first,
+        rnn.bidirectional, rnn.reverse, getattr(rnn, "reset_after", True), kinds[type(norm)], len(PLACEMENTS),
         zoneout=(DOUBLE * 2)(*rates), eps=getattr(norm, "eps", 0.0), num_heads=getattr(rnn, "num_heads", 1),
         proj_size=getattr(rnn, "proj_size", 0),
         gate_activation=getattr(rnn, "gate_activation", "sigmoid") == "hard_sigmoid",

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compilers import ISAS
+
 DATA = Path(__file__).parents[1] / "data"
 
 FLOATS = (np.float32, np.float64)
@@ -37,20 +39,19 @@ def available_isas() -> list[str]:
     return list(lnrnn.cpu_info()["available"])
 
 
-# Tests skip an ISA if the machine has its replacement. The replacement and other tested ISAs have all of its
-# kernels, except for an int8 product, whose bits test_units.py compares.
-INSTEAD = {"avx512vnni": "avx512bf16", "avxvnni": "avx2", "neonbf16": "neoni8mm", "neondot": "neon"}
+def only_int8() -> list[str]:
+    """Returns the ISAs of this machine that add only an int8 product, whose bits test_units.py compares."""
+    return [name for name in available_isas() if ISAS[name][1] == ("INT8",)]
 
 
 def tested_isas() -> list[str]:
-    """Returns some of the ISAs of this machine, which together have the kernels of all."""
-    available = available_isas()
-    return [name for name in available if INSTEAD.get(name) not in available]
+    """Returns the other ISAs of this machine, which have all other kernels."""
+    return [name for name in available_isas() if name not in only_int8()]
 
 
 def isa_families() -> list[str]:
     """Returns the ISAs of this machine that differ in more than the products of bfloat16 and int8."""
-    return [name for name in available_isas() if name in ("avx512", "avx2", "sse2", "neon", "scalar")]
+    return [name for name in available_isas() if "NORM" in ISAS[name][1]]
 
 
 def vector_families() -> list[str]:
@@ -62,8 +63,12 @@ def vector_families() -> list[str]:
 
 
 def without_units(name: str) -> str:
-    """Returns the ISA from which ISA `name` has all kernels but its product of bfloat16 or int8."""
-    return "neon" if name.startswith("neon") else "avx2" if name == "avxvnni" else "avx512"
+    """Returns the ISA from which ISA `name` has all kernels but its product of bfloat16 or int8.
+
+    The flags of `name` for the compiler include those of this family.
+    """
+    flags = {family: {*ISAS[family][2]} for family in isa_families()}
+    return max((family for family in flags if flags[family] <= {*ISAS[name][2]}), key=lambda f: len(flags[f]))
 
 
 def rounds_bfloat16_rows() -> bool:

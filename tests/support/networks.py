@@ -14,9 +14,10 @@ import pytest
 
 import lnrnn
 from lnrnn import reference as ref
+from lnrnn.rnn import cells
 
 NORMS = ("layer", "batch", None)
-NONLINEARITIES = ("tanh", "relu", "sigmoid", "identity")
+NONLINEARITIES = cells.NONLINEARITIES
 CELLS = ("RNN", "LSTM", "GRU", "LiGRU")
 each_norm = pytest.mark.parametrize("norm", NORMS)
 each_cell = pytest.mark.parametrize("cell", CELLS)

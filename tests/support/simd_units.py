@@ -17,12 +17,12 @@ from helpers import available_isas
 
 END = -1  # value of `place`: operands and results end at the end of a page of memory
 
-BFLOAT16 = ("avx512bf16", "avx512amx", "neonbf16")  # these sets add no operation to simd.h
 EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar"}
 
 
 def unit_names() -> list[str]:
-    return [name for name in available_isas() if name not in BFLOAT16] + [*EMULATED]
+    """A set with a product of bfloat16 adds no operation to simd.h."""
+    return [name for name in available_isas() if "BF16" not in ISAS[name][1]] + [*EMULATED]
 
 
 class Unit:

@@ -6,35 +6,30 @@ import pytest
 
 import lnrnn
 from helpers import absolute_error
+from lnrnn.rnn import cells
+from networks import CELLS, WITH_INNER_BIASES
 
 torch = pytest.importorskip("torch")
 
 T, B, I, H = 7, 4, 3, 12  # noqa: E741 - the letters of the shapes in the documentation
 LENGTHS = [4, T, 0, 1]
-OF_TORCH = ("RNN", "LSTM", "GRU")  # cells that torch.nn has
-CELLS = (*OF_TORCH, "LiGRU")
+OF_TORCH = tuple(cell for cell in CELLS if hasattr(torch.nn, cell))
 Layer, Batch = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
-NORMS = {
-    "RNN": [None, "layer", Layer("split"), Layer("split", inner_bias=True), Layer(inner_bias=True, eps=0.1),
-            "batch"],
-    "LSTM": [None, "batch",
-             *(Layer(p, c, inner_bias=b) for p in ("split", "joint", "gate")
-               for c in ("out", "carry", None) for b in (False, True))],
-    "GRU": [None, "batch",
-            *(Layer(p, inner_bias=b) for p in ("split", "joint", "gate") for b in (False, True)),
-            Layer("split", span="all"), Layer("split", span="all", inner_bias=True, eps=0.1)],
-    "LiGRU": [None, "batch", *(Layer(p, inner_bias=b) for p in ("input", "split", "joint", "gate")
-                               for b in (False, True))],
-}  # fmt: skip
-NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
+# The cells and norms of networks.py, without other options.
+NETWORKS = [
+    (variant["cell"], variant.get("norm", "layer"))
+    for variant in WITH_INNER_BIASES.values()
+    if {*variant} <= {"cell", "norm", "nonlinearity"}
+]
 NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
-NETWORKS += [("LSTM hard", None), ("GRU hard", None)]
+NETWORKS += [(f"{cell} hard", None) for cell in CELLS if "gate_activation" in cells.CELLS[cell].options]
 # An SLSTM has no batch norm, so it is not in CELLS.
 NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
 HEADED = [
     (cell, norm)
-    for cell in ("LSTM", "GRU")
+    for cell in CELLS
+    if "num_heads" in cells.CELLS[cell].options
     for norm in (None, "batch", Layer(), Layer("joint"), Layer("gate"))
 ]
 

@@ -4,6 +4,15 @@
 
 #include "lnrnn/simd/vmath.h"
 
+/* Calls f(act, ...) with a constant: the compiler makes a copy of the inline function f for each. */
+#define LNRNN_FOR_ACT(act, f, ...)                                    \
+    switch (act) {                                                    \
+    case LNRNN_ACT_TANH: f(LNRNN_ACT_TANH, __VA_ARGS__); break;       \
+    case LNRNN_ACT_RELU: f(LNRNN_ACT_RELU, __VA_ARGS__); break;       \
+    case LNRNN_ACT_SIGMOID: f(LNRNN_ACT_SIGMOID, __VA_ARGS__); break; \
+    default: f(LNRNN_ACT_IDENTITY, __VA_ARGS__); break;               \
+    }
+
 /* v (m vectors): replaces v by act(v). act: LNRNN_ACT_TANH .. */
 LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 {
@@ -12,7 +21,7 @@ LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
     case LNRNN_ACT_SIGMOID: v32_sigmoids(m, v); break;
     case LNRNN_ACT_RELU:
         for (int i = 0; i < m; i++)
-            v[i] = v32_relu(v[i]);
+            v[i] = v32_max(v32_zero(), v[i]);
         break;
     default: break;
     }

@@ -184,8 +184,7 @@ static void T(batch_sums_kernel)(const lnrnn_batch_block *b)
         T(batch_sums_any)(b, 0);
 }
 
-/* --- from sums to coefficients: the same for narrow types as for float
- * ----------------------------------- */
+/* --- from sums to coefficients: the same for narrow types as for float ---------------------------------- */
 
 #ifndef LNRNN_NARROW
 

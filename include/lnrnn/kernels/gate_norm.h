@@ -22,10 +22,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* The gates of each cell, in the order of their weights, and the number of gates. */
-enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
-enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
-enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
+enum { MOST_GATES = 4 }; /* of a cell */
 
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done
  * (vector_loop.h). */
@@ -53,8 +50,8 @@ LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V3
 /* The moments of some rows, for each span of gates that share statistics, and for each gate a pointer to its
  * moments. */
 typedef struct {
-    span_moments spans[LSTM_GATES];
-    const span_moments *of_gate[LSTM_GATES];
+    span_moments spans[MOST_GATES];
+    const span_moments *of_gate[MOST_GATES];
 } rows_moments;
 
 /* a (rows, num_gates * H), row stride as; x, of the same shape, row stride xs, or NULL. Writes to *m, for
@@ -88,7 +85,7 @@ typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
     /* LNRNN_NORMED: the moments for each gate; at: the index of this row in them. */
-    const span_moments *of_gate[LSTM_GATES];
+    const span_moments *of_gate[MOST_GATES];
     size_t at;
 } gate_side;
 
@@ -106,25 +103,17 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
 }
 
-/* Returns the moments for a gate. All gates of an LSTM or LiGRU with separate products have the same moments,
- * and so have r and z of a GRU. The compiler sees the same pointer for these gates, and loads the moments
+/* rows: at most LNRNN_ROWS_TOGETHER rows of a step, with the moments m. Returns row r. The first `shared`
+ * gates always have the moments of the first span: the compiler sees the same pointer, and loads them
  * once. */
-LNRNN_INLINE const span_moments *moments_of_gate(const int num_gates, const int separate,
-                                                 const rows_moments *m, const int gate)
-{
-    const int first = num_gates == GRU_GATES ? gate < GATE_N : num_gates == 1 ? 1 : separate;
-    return first ? &m->spans[0] : m->of_gate[gate];
-}
-
-/* rows: at most LNRNN_ROWS_TOGETHER rows of a step, with the moments m. Returns row r. */
-LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int separate,
+LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int shared, const int how, const int separate,
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)
 {
     gate_row row = {
         .hidden = {.norm = step->hidden, .a = rows->a + (ptrdiff_t)r * rows->as, .at = r},
-        .h_prev = num_gates == GRU_GATES || num_gates == LIGRU_GATES ? rows->h_prev[r] : NULL,
-        .c = num_gates == LSTM_GATES ? rows->c[r] : NULL,
+        .h_prev = rows->h_prev[r],
+        .c = rows->c[r],
         .h = rows->h[r],
         .saved_gates = rows->saved_gates ? rows->saved_gates + (ptrdiff_t)r * rows->as : NULL,
     };
@@ -134,7 +123,7 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int how, const int 
     if (how == LNRNN_NORMED)
         LNRNN_FOR_EACH (gate, num_gates)
             row.hidden.of_gate[gate] = row.input.of_gate[gate] =
-                moments_of_gate(num_gates, separate, m, gate);
+                gate < shared ? &m->spans[0] : m->of_gate[gate];
     return row;
 }
 
@@ -262,7 +251,7 @@ LNRNN_INLINE void normalise_row(const int how, int num_gates, const lnrnn_gate_n
 }
 
 /* x (rows, num_gates * H), row stride xs -> y, the same shape, row stride ys: x after the norm. y may be x.
- * num_gates <= LSTM_GATES. */
+ * num_gates <= MOST_GATES. */
 static void normalise_rows(int num_gates, const lnrnn_gate_norm *norm, size_t rows, const float *x,
                            ptrdiff_t xs, float *y, ptrdiff_t ys)
 {

@@ -5,6 +5,9 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
+/* The gates, in the order of their weights. */
+enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
+
 /* Computes h = (1 - z) n + z h_prev. |n| is at most 1, so h_prev - n has at most the rounding error of h_prev
  * or of 1. */
 LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
@@ -50,7 +53,7 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
         moments_of_rows(GRU_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const gate_row row = gate_row_of(GRU_GATES, how, separate, step, rows, r, &m);
+        const gate_row row = gate_row_of(GRU_GATES, GATE_N, how, separate, step, rows, r, &m);
         LNRNN_FOR_PAIRS(step->hidden->H, gru_units, how, separate, &row);
     }
 }
@@ -142,7 +145,7 @@ LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_st
         starts[rows->n + r] = rows->x + (ptrdiff_t)r * rows->xs + (size_t)from * H;
     }
     moments_of_spans((size_t)(to - from) * H, 2 * rows->n, starts, step->hidden->eps, &m->spans[0]);
-    m->of_gate[GATE_N] = &m->spans[0]; /* moments_of_gate reads spans[0] for r and z */
+    m->of_gate[GATE_N] = &m->spans[0]; /* gate_row_of takes spans[0] for r and z */
 }
 
 LNRNN_INLINE void gru_reset_gate_units(size_t first, size_t k, const int vecs, const int how,
@@ -194,7 +197,7 @@ LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_st
     if (how == LNRNN_NORMED)
         gru_reset_moments(states ? GATE_N : GATE_R, states ? GRU_GATES : GATE_N, step, rows, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const gate_row row = gate_row_of(GRU_GATES, how, 1, step, rows, r, &m);
+        const gate_row row = gate_row_of(GRU_GATES, GATE_N, how, 1, step, rows, r, &m);
         float *const reset = rows->reset + (ptrdiff_t)r * rows->rs, *const z = reset + rows->rs / 2;
         if (states)
             LNRNN_FOR_PAIRS(step->hidden->H, gru_reset_state_units, how, &row, z);

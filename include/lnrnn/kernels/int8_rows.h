@@ -23,8 +23,8 @@ enum { INT8_ROWS = 64 };
 typedef struct {
     const uint32_t *part[2 * INT8_ROWS]; /* those of row 0, then those of row 1, .. */
     float scale[INT8_ROWS];
-    int parts; /* the number of parts of a row */
-    int passes; /* 2: a tile multiplies the first parts of its rows, and then the second ones; 1: all lines together */
+    int parts;  /* the number of parts of a row */
+    int passes; /* 2: a tile multiplies the first parts of its rows, then the second ones; 1: all together */
 } quantized_rows;
 
 /* Returns the number of bytes of a part of a quantized row: k rounded up to a whole cache line, and one line

@@ -5,6 +5,9 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
+/* The gates, in the order of their weights. */
+enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
+
 /* x (2*H): W x after its norm, or NULL. Returns the argument of a gate's activation. */
 LNRNN_INLINE v32 ligru_sum(const int how, const gate_row *row, const float *x, const int gate, size_t i,
                            size_t k, const int whole)
@@ -46,7 +49,7 @@ LNRNN_INLINE void ligru_rows(const int how, const int separate, const lnrnn_step
     if (how == LNRNN_NORMED)
         moments_of_rows(LIGRU_GATES, step->hidden, rows->n, rows->a, rows->as, NULL, 0, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const gate_row row = gate_row_of(LIGRU_GATES, how, 0, step, rows, r, &m);
+        const gate_row row = gate_row_of(LIGRU_GATES, 0, how, 0, step, rows, r, &m);
         const float *const x = separate ? rows->scratch : NULL;
         if (separate)
             normalise_rows(LIGRU_GATES, step->input, 1, rows->x + (ptrdiff_t)r * rows->xs, 0, rows->scratch,

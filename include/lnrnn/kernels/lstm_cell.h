@@ -5,6 +5,9 @@
 #include "lnrnn/kernels/activations.h"
 #include "lnrnn/kernels/gate_norm.h"
 
+/* The gates, in the order of their weights. */
+enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
+
 /* Writes c, saved_gates if that is not NULL, and the output gate to h. lstm_output_rows then replaces h by
  * the output. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
@@ -87,7 +90,8 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
         moments_of_rows(LSTM_GATES, step->hidden, rows->n, rows->a, rows->as, separate ? rows->x : NULL,
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
-        const gate_row row = gate_row_of(LSTM_GATES, how, separate, step, rows, r, &m);
+        const gate_row row =
+            gate_row_of(LSTM_GATES, separate ? LSTM_GATES : 0, how, separate, step, rows, r, &m);
         LNRNN_FOR_UNITS(step->hidden->H, lstm_units, how, separate, &row);
     }
 }

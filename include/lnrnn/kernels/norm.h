@@ -72,8 +72,7 @@
  * double, because adding a value to a large sum would round too much. */
 #define LNRNN_BLOCK(ways) (32 * (ways) * LANES)
 
-/* --- loads and stores of k values, or of a vector if `whole`, a constant
- * --------------------------------- */
+/* --- loads and stores of k values, or of a vector if `whole`, a constant -------------------------------- */
 
 LNRNN_INLINE vreal T(get)(const elem *p, size_t k, const int whole)
 {

@@ -26,7 +26,7 @@ LNRNN_INLINE void rnn_rows(const int act, const int how, const int separate, con
         if (how == LNRNN_NORMED)
             moments_of_rows(1, step->hidden, some.n, some.a, some.as, separate ? some.x : NULL, some.xs, &m);
         for (size_t r = 0; r < some.n; r++) {
-            const gate_row row = gate_row_of(1, how, separate, step, &some, r, &m);
+            const gate_row row = gate_row_of(1, 1, how, separate, step, &some, r, &m);
             LNRNN_FOR_PAIRS(step->hidden->H, rnn_units, act, how, separate, &row);
         }
     }
@@ -49,12 +49,7 @@ static void rnn_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
         rnn_rows(step->act, LNRNN_NORMED, 1, step, rows);
         return;
     }
-    switch (step->act) {
-    case LNRNN_ACT_TANH: rnn_rows_of_sum(LNRNN_ACT_TANH, step, rows); break;
-    case LNRNN_ACT_RELU: rnn_rows_of_sum(LNRNN_ACT_RELU, step, rows); break;
-    case LNRNN_ACT_SIGMOID: rnn_rows_of_sum(LNRNN_ACT_SIGMOID, step, rows); break;
-    default: rnn_rows_of_sum(LNRNN_ACT_IDENTITY, step, rows); break;
-    }
+    LNRNN_FOR_ACT(step->act, rnn_rows_of_sum, step, rows);
 }
 
 LNRNN_INLINE void rnn_backward_units(size_t i, size_t k, const int whole, int act, const float *gh,

@@ -7,7 +7,7 @@
 #include "lnrnn/kernels/gate_norm.h"
 
 /* The gates, in the order of their weights: i, f, z, o. */
-enum { SLSTM_I, SLSTM_F, SLSTM_Z, SLSTM_O };
+enum { SLSTM_I, SLSTM_F, SLSTM_Z, SLSTM_O, SLSTM_GATES };
 
 /* log(sigmoid(x)) = min(0, x) - log(1 + e), e = exp(-|x|), with 3 ULP at most. With s = e / (2 + e), log(1 +
  * e) is 2 atanh(s), a minimax polynomial for s^2 <= 1/9 with a relative error of 6e-9. So no digits cancel
@@ -82,7 +82,7 @@ LNRNN_INLINE void slstm_units(size_t first, size_t k, const int whole, const int
 static void slstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r++) {
-        const gate_row row = gate_row_of(LSTM_GATES, LNRNN_PLAIN, 0, step, rows, r, NULL);
+        const gate_row row = gate_row_of(SLSTM_GATES, 0, LNRNN_PLAIN, 0, step, rows, r, NULL);
         if (step->round_states)
             LNRNN_FOR_UNITS(step->hidden->H, slstm_units, step->exp_forget, 1, &row);
         else if (step->exp_forget)
@@ -92,8 +92,7 @@ static void slstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *row
     }
 }
 
-/* --- the norm of each head
- * ------------------------------------------------------------------------------- */
+/* --- the norm of each head ----------------------------------------------------------------------------- */
 
 LNRNN_INLINE void head_units(size_t i, size_t k, const int whole, const float *x, const float *gain,
                              const float *bias, const span_moments *m, size_t at, float *y)
@@ -123,8 +122,7 @@ static void normalise_heads(const lnrnn_gate_norm *norm, size_t heads, size_t ro
     }
 }
 
-/* --- backward
- * -------------------------------------------------------------------------------------------- */
+/* --- backward ------------------------------------------------------------------------------------------ */
 
 LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, const int exp_forget,
                                        const gradient_row *row)

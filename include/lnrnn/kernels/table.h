@@ -202,8 +202,7 @@ typedef struct {
     float *const *h;            /* n pointers to (H): written */
     float *saved_gates;         /* (n, G*H), row stride as, or NULL: receives the gates; NULL for an RNN */
     float *scratch;             /* config->cell_scratch floats */
-    float *
-        reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with the reset gate before the product */
+    float *reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with reset before the product */
     ptrdiff_t rs;
 } lnrnn_step_rows;
 

@@ -121,8 +121,6 @@ LNRNN_INLINE v32 v32_sigmoid(v32 x)
 
 #undef EACH
 
-LNRNN_INLINE v32 v32_relu(v32 x) { return v32_max(v32_zero(), x); }
-
 /* f: LNRNN_MAP_EXP .. */
 LNRNN_INLINE v32 v32_map(const int f, v32 v)
 {

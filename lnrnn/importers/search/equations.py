@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...reference.cells import GRU_SITES, LSTM_SITES, RNN_SITES, gru_step, lstm_step, rnn_step, sum_of_sides
+from ...reference.cells import LSTM_SITES, RNN_SITES, lstm_step, rnn_step, sum_of_sides
+from ...reference.gru import GRU_SITES, gru_step
 from ...reference.time_loop import Norms, Site
 from ...rnn.architecture import vectors
 from ...rnn.cells import Cell

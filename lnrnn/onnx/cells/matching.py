@@ -21,22 +21,13 @@ from ...rnn.specs import LayerNormSpec
 from ..graph.constants import constant
 from ..graph.folding import DOMAINS
 from ..graph.values import Array, constant_input, in_order, outside_of_loops, producer
-from .patterns import FUNCTIONS, PATTERNS, Factor, Pattern, Term
+from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
 from .terms import Atom, Sum, Terms, single
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
-ROOTS = (
-    "Mul",
-    "Add",
-    "Sub",
-    "Sum",
-    "Tanh",
-    "Relu",
-    "Sigmoid",
-    "MatMul",
-    "Gemm",
-)  # operators that compute a new h
+# Operators that compute a new h.
+ROOTS = ("Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", *(OPERATORS[name] for name in FUNCTIONS["f"]))
 MOST_NODES = 400  # of one step
 
 

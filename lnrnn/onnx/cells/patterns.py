@@ -27,6 +27,8 @@ from typing import Any
 
 Equations = Mapping[str, str]
 VALUES = ("x", "h0", "c0")
+# ONNX's operators, by lnrnn's names of nonlinearities and gate activations.
+OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
 FUNCTIONS = {
     "sigma": ("sigmoid", "hard_sigmoid"),
     "f": ("tanh", "relu", "sigmoid"),

@@ -8,17 +8,17 @@ import onnx
 import onnx.defs
 import onnx_ir
 
+from ..cells.patterns import OPERATORS
 from ..errors import OnnxFileError
 from .folding import named
 
 # The operators that steps, and nodes around them, consist of.
 CHECKED = frozenset((
     "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "Greater",
-    "HardSigmoid", "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not",
-    "Pow", "Range", "ReduceMean", "Relu", "Reshape", "ReverseSequence", "Scan", "SequenceAt",
-    "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Sigmoid",
-    "Slice", "Split", "SplitToSequence", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose",
-    "Unsqueeze", "Where",
+    "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range",
+    "ReduceMean", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
+    "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Slice", "Split", "SplitToSequence",
+    "Sqrt", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where", *OPERATORS.values(),
 ))  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
+from ..cells.patterns import OPERATORS
 from .constants import constant
 from .folding import DOMAINS
 from .reading import loop_around, subgraphs
 
 Array = np.ndarray
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
-ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "HardSigmoid": "hard_sigmoid"}
+ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
 
 

@@ -8,10 +8,13 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights
+from ...rnn import cells
 from ..graph.folding import attribute, named, without_equivalent
+from ..graph.values import ACTIVATIONS
 
 DEFAULTS = {"RNN": ("tanh",), "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}
-NONLINEARITIES = {"tanh": "tanh", "relu": "relu", "sigmoid": "sigmoid", "affine": "identity"}
+NONLINEARITIES = {op: name for op, name in ACTIVATIONS.items() if name in cells.NONLINEARITIES}
+BY_NAME = {"affine": "identity", **{op.lower(): name for op, name in NONLINEARITIES.items()}}
 # Functions with parameters: alpha and beta if they are left out. None: there must be an alpha.
 WITH_ALPHA = {"hardsigmoid": (0.2, 0.5), "affine": None, "leakyrelu": (0.01, 0.0),
               "thresholdedrelu": (1.0, 0.0), "elu": (1.0, 0.0), "scaledtanh": None}  # fmt: skip
@@ -57,9 +60,9 @@ def activations(node: onnx_ir.Node, kind: str, directions: int) -> Functions:
         raise without_equivalent(node, f"activations {shown}", "both directions of a network have the same")
     if kind == "RNN":
         name, alpha, beta = of[0]
-        if name in NONLINEARITIES and (name != "affine" or (alpha, beta) == (1, 0)):
-            return Functions(NONLINEARITIES[name])
-        known = "lnrnn's cells have Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0"
+        if name in BY_NAME and (name != "affine" or (alpha, beta) == (1, 0)):
+            return Functions(BY_NAME[name])
+        known = f"lnrnn's cells have {', '.join(NONLINEARITIES)}, or Affine with alpha 1 and beta 0"
         raise without_equivalent(node, _text(shown, alpha, beta), known)
     gate, alpha, beta = of[0]
     if all(name == "tanh" for name, _, _ in of[1:each]):

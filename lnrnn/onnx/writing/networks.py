@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...rnn.snapshot import Snapshot
+from ..cells.patterns import OPERATORS
 from . import scan_bodies
 from .builder import Graph, Shape, Value
 from .stored_arrays import layer_arrays, node_arrays
-
-ACTIVATIONS = {**scan_bodies.ACTIVATIONS, "identity": "Affine"}
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class _Network:
             found["activations"] = ["HardSigmoid", "Tanh", "Tanh"][: 1 + made.cell.states]
             found |= dict(activation_alpha=[1 / 6], activation_beta=[0.5])
         elif made.nonlinearity != "tanh":
-            found["activations"] = [ACTIVATIONS[made.nonlinearity]]
+            found["activations"] = [OPERATORS.get(made.nonlinearity, "Affine")]
             if made.nonlinearity == "identity":
                 found |= dict(activation_alpha=[1.0], activation_beta=[0.0])
         return {name: values * made.directions for name, values in found.items()}

@@ -12,10 +12,10 @@ import numpy as np
 
 from ...rnn.architecture import Architecture
 from ...rnn.specs import LayerNormSpec
+from ..cells.patterns import OPERATORS
 from .builder import Graph, Value
 
 Array = np.ndarray
-ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid"}
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Step:
 
     def f(self, a: Value) -> Value:
         """The nonlinearity."""
-        op = ACTIVATIONS.get(self.made.nonlinearity)
+        op = OPERATORS.get(self.made.nonlinearity)
         return a if op is None else self.graph.node(op, a)
 
 

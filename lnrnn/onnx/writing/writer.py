@@ -9,7 +9,8 @@ from typing import Any
 from ...errors import bad_type, bad_value, flag, integer, message
 from ...files import replacing
 from ...packages import require
-from ...rnn.network import Network, snapshot
+from ...rnn.network import Network
+from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
 from ...rnn.specs import LayerNormSpec
 

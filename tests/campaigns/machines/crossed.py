@@ -11,7 +11,7 @@ from pathlib import Path
 
 from digests import MAIN, Results, agree, native_program, results, same
 
-from compilers import GCC_AARCH64, QEMU, ROOT, linked
+from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, linked
 from helpers import available_isas
 from outcome import Missing, Wrong, done, needs
 from pythons_here import environment
@@ -128,16 +128,6 @@ def bits32(options: argparse.Namespace) -> str:
     return f"refused: {', '.join(' '.join(c) for c in here)}, and a Python of 32 bits in setup.py"
 
 
-# The instruction sets of a machine, the most capable one first.
-SETS = {
-    "x86_64": (
-        "avx512amx", "avx512bf16", "avx512amx_emulated", "avx512bf16_emulated", "avx512vnni", "avxvnni",
-        "avx512", "avx2", "sse2", "scalar",
-    ),
-    "aarch64": ("neoni8mm", "neonbf16", "neonbf16_emulated", "neondot", "neon", "scalar"),
-}  # fmt: skip
-
-
 def musl(options: argparse.Namespace) -> str:
     """Checks that the C code with musl gives the bits of glibc."""
     needs("musl-gcc", "gcc")
@@ -145,7 +135,7 @@ def musl(options: argparse.Namespace) -> str:
     program = linked("musl", ["musl-gcc"], machine, MAIN, flags=WARNINGS, link=("-static",), folder=folder)
     native = native_program(folder)
     run = []
-    for isa in SETS[machine]:
+    for isa in (name for name, (machines, *_) in ISAS.items() if machine in machines):
         if subprocess.run([program, isa, "1"], stdout=subprocess.DEVNULL).returncode == 2:
             continue  # this machine cannot run it
         of_musl, of_glibc = on_threads([str(program)], isa, folder), results([str(native)], isa, 1, folder)
