@@ -17,7 +17,6 @@ from onnx_cells import (  # noqa: E402
     BLENDS,
     Writer,
     affine,
-    blend,
     cut,
     draw,
     exported,
@@ -28,7 +27,7 @@ from onnx_cells import (  # noqa: E402
 )
 from onnx_files import FLOAT, model  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
-from plugin_runs import agree, alone, check, claimed, draw_inputs, left, plugged  # noqa: E402
+from plugin_runs import agree, alone, check, draw_inputs, plugged  # noqa: E402
 
 D, H = 3, 4
 
@@ -131,6 +130,27 @@ def test_shapes_that_do_not_fit_are_errors(rng):
         session.run(None, given | {"h0": given["h0"][[0, 0, 0]]})
 
 
+@pytest.mark.parametrize("shapes", [
+    ((3, D), (3, H), (1, H)), ((3, D), (1, H), (1, 1)), ((3, D), (3, H), (3, 1)), ((1, D), (3, H), (3, H)),
+    ((2, 1, D), (3, H), (1, H)), ((3, D), (2, 1, H), (3, H)),
+], ids=str)  # fmt: skip
+def test_shapes_that_only_a_run_knows(rng, shapes):
+    w, p = Writer(), draw(rng, "LSTM", D, H)
+    proto = step_model(w, step(w, "LSTM", p, "x", ("h0", "c0"), product="MatMul"), D, H)
+    for value in proto.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    given = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in zip(("x", "h0", "c0"), shapes, strict=True)
+    }
+    session = plugged(proto)
+    agree(session.run(None, given), alone(proto).run(None, given))
+    for name, shape in (("x", (3, 1)), ("h0", (3, 1)), ("x", (1,) * 7 + (3, D)), ("c0", (3, H + 1))):
+        wrong = given | {name: np.ones(shape, np.float32)}
+        with pytest.raises(Exception, match="lnrnn: "):
+            session.run(None, wrong)
+
+
 @pytest.mark.parametrize("dtype, limit", [("bfloat16", 0.02), ("int8", 0.02)])
 def test_dtypes(rng, dtype, limit):
     w = Writer()
@@ -155,134 +175,6 @@ def test_steps_in_a_row(rng, tmp_path, kind):
         inputs |= {name: (FLOAT, ("B", H)) for name in ("h0", "c0")[: len(state)]}
         if shared or kind != "RNN":
             check(model(w.nodes, inputs, list(state), w.arrays), rng, tmp_path, nodes=1 if shared else 4)
-
-
-# --- near misses: left to the runtime, or right -------------------------------------------------------------
-
-
-def lstm_step(rng, half=1.0, old_c="c0", candidate="Tanh", eps=(1e-5, 1e-5), how="Split", prefix=""):
-    """An LSTM with layer norm, or another cell. Returns the writer and the values by role."""
-    w, p = Writer(prefix=prefix), draw(rng, "LSTM", D, H, bias=False)
-    n = 4 * H
-    x_, h_ = (
-        layer_norm(w, affine(w, name, p[weight], None), rng.uniform(0.5, 1.5, n), rng.uniform(-1, 1, n), e)
-        for name, weight, e in zip(("x", "h0"), ("weight_ih", "weight_hh"), eps, strict=True)
-    )
-    v = {"a": w.node("Add", x_, h_)}
-    v |= dict(zip("ifgo", cut(w, v["a"], 4, H, how), strict=True))
-    v |= {f"s{k}": w.node("Sigmoid", v[k]) for k in "ifo"}
-    v["n"] = w.node("Mul", v["si"], w.node(candidate, v["g"]))
-    scaled = w.node("Mul", v["n"], w.array(half)) if half != 1 else v["n"]
-    v["c"] = w.node("Add", w.node("Mul", v["sf"], v.get(old_c, old_c)), scaled)
-    v["t"] = w.node("Tanh", v["c"])
-    v["h"] = w.node("Mul", v["so"], v["t"])
-    return w, v
-
-
-def test_the_step_without_a_fault_is_taken(rng, tmp_path):
-    w, v = lstm_step(rng)
-    check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path)
-
-
-def test_another_epsilon_is_used(rng, tmp_path):
-    w, v = lstm_step(rng, eps=(0.1, 0.1))
-    check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path)
-
-
-@pytest.mark.parametrize("fault", [
-    {"half": 0.5}, {"candidate": "Relu"}, {"candidate": "Softsign"}, {"old_c": "g"},
-    {"eps": (1e-5, 1e-3)},
-], ids=str)  # fmt: skip
-def test_another_cell_is_left(rng, tmp_path, fault):
-    w, v = lstm_step(rng, **fault)
-    check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path, nodes=0)
-
-
-def test_one_value_may_be_both_states(rng, tmp_path):
-    w, v = lstm_step(rng, old_c="h0")
-    check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["a", "i", "si", "n", "t"])
-def test_a_value_inside_that_is_read_outside_keeps_the_step(rng, tmp_path, capfd, name):
-    w, v = lstm_step(rng)
-    proto = step_model(w, [v["h"], v["c"], v[name]], D, H)
-    check(proto, rng, tmp_path, nodes=0)
-    (line,) = left(proto, capfd)
-    assert f"'{w.nodes[-1].name}' (Mul) to the runtime: another node or an output reads a value" in line
-    w, v = lstm_step(rng)
-    w.nodes.append(helper.make_node("Neg", [v[name]], ["more"], "reader"))
-    check(step_model(w, [v["h"], v["c"], "more"], D, H), rng, tmp_path, nodes=0)
-
-
-def test_a_value_inside_that_a_subgraph_reads_keeps_the_step(rng, tmp_path):
-    w, v = lstm_step(rng)
-    branches = [
-        helper.make_graph([helper.make_node(op, [v["t"]], [op])], op, [],
-                          [helper.make_tensor_value_info(op, FLOAT, None)]) for op in ("Neg", "Abs")
-    ]  # fmt: skip
-    proto = step_model(w, [v["h"], v["c"], "more"], D, H)
-    proto.graph.input.append(helper.make_tensor_value_info("flag", 9, ()))
-    proto.graph.node.append(
-        helper.make_node("If", ["flag"], ["more"], then_branch=branches[0], else_branch=branches[1])
-    )
-    for flag in (True, False):
-        given = draw_inputs(alone(proto), rng) | {"flag": np.array(flag)}
-        ours, ran = claimed(proto, given, tmp_path)
-        agree(ours, alone(proto).run(None, given))
-        assert ran == 0
-
-
-def test_an_unused_state_is_no_output(rng, tmp_path):
-    w, v = lstm_step(rng)
-    check(step_model(w, [v["h"]], D, H), rng, tmp_path)
-    w, v = lstm_step(rng)
-    check(step_model(w, [v["h"], v["c"]], D, H), rng, tmp_path)
-
-
-def test_weights_that_are_inputs_keep_the_step(rng, tmp_path):
-    w, v = lstm_step(rng)
-    proto = step_model(w, [v["h"], v["c"]], D, H)
-    weight = proto.graph.initializer[0]
-    proto.graph.input.append(helper.make_tensor_value_info(weight.name, FLOAT, weight.dims))
-    del proto.graph.initializer[0]
-    check(proto, rng, tmp_path, nodes=0)
-
-
-@pytest.mark.parametrize("fault", ["gates exchanged", "r twice", "another old h", "h0 once more"])
-def test_another_gru_is_left_or_right(rng, tmp_path, fault):
-    w, p = Writer(), draw(rng, "GRU", D, H)
-    x_, h_ = affine(w, "x", p["weight_ih"], p["bias_ih"]), affine(w, "h0", p["weight_hh"], p["bias_hh"])
-    x, h = (dict(zip("rzn", cut(w, a, 3, H), strict=True)) for a in (x_, h_))
-    r, z = (
-        w.node("Sigmoid", w.node("Add", x[k], h[k])) for k in ("zr" if fault == "gates exchanged" else "rz")
-    )
-    reset = w.node("Mul", r, h["n"])
-    n = w.node("Tanh", w.node("Add", x["n"], w.node("Mul", r, reset) if fault == "r twice" else reset))
-    new = blend(w, z, n, "c0" if fault == "another old h" else "h0", "h - n")
-    if fault == "h0 once more":
-        new = w.node("Add", new, "h0")
-    taken = fault in ("gates exchanged", "h0 once more")
-    check(step_model(w, [new], D, H), rng, tmp_path, nodes=int(taken))
-
-
-def test_an_attention_is_no_rnn(rng, tmp_path):
-    w, p = Writer(), draw(rng, "RNN", D, H)
-    a = step(w, "RNN", p, "x", ["h0"])[0]
-    check(step_model(w, [w.node("Neg", a)], D, H), rng, tmp_path, nodes=0)
-
-
-def test_a_part_of_a_norm_for_two_gates_is_no_lstm(rng, tmp_path):
-    for twice in (False, True):
-        w, p = Writer(), draw(rng, "LSTM", D, H, bias=False)
-        x_, h_ = (
-            cut(w, layer_norm(w, affine(w, name, p[weight], None), rng.uniform(0.5, 1.5, 4 * H), None), 4, H)
-            for name, weight in (("x", "weight_ih"), ("h0", "weight_hh"))
-        )
-        order = [0, 0, 2, 3] if twice else [1, 0, 2, 3]
-        gates = [w.node("Add", x_[k], h_[at]) for k, at in enumerate(order)]
-        new = lstm(w, dict(zip("ifgo", gates, strict=True)), "c0")
-        check(step_model(w, new, D, H), rng, tmp_path, nodes=int(not twice))
 
 
 # --- files of torch -----------------------------------------------------------------------------------------

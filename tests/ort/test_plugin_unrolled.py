@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnx_ir")
 
-from onnx import helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from lnrnn.onnx import report  # noqa: E402
 from onnx_cells import Writer, draw, exported, step  # noqa: E402
-from onnx_files import FLOAT  # noqa: E402
-from plugin_runs import agree, alone, data_of, plugged  # noqa: E402
+from onnx_files import FLOAT, model  # noqa: E402
+from plugin_runs import agree, alone, data_of, onnxruntime, options, plugged  # noqa: E402
 from unrolled_steps import KINDS, WIDTHS, D, H, T, chain, check, finished, unrolled, xs_of  # noqa: E402
 
 # --- the forms of inputs and outputs ------------------------------------------------------------------------
@@ -85,6 +85,53 @@ def test_numbers_of_sequences(rng, tmp_path):
         plugged(proto).run(None, one | {"x2": given["x2"]})
     empty = {name: a[:0] for name, a in given.items()}
     assert [y.shape for y in plugged(proto).run(None, empty)] == [(0, H)] * 3
+
+
+def test_an_input_that_is_a_constant(rng):
+    proto = unrolled(rng, "GRU", 3, range(3))
+    (x,) = (i for i in proto.graph.input if i.name == "x")
+    proto.graph.input.remove(x)
+    proto.graph.initializer.append(
+        numpy_helper.from_array(rng.standard_normal((3, 2, D)).astype(np.float32), "x")
+    )
+    given, chosen = {"h0": rng.standard_normal((2, H), dtype=np.float32)}, options()
+    chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    agree(plugged(proto, sess_options=chosen).run(None, given), alone(proto).run(None, given))
+
+
+@pytest.mark.parametrize(
+    "steps, name, shape",
+    [
+        (1, "x0", (2, D + 1)), (1, "c0", (2, H + 1)),  # a step also takes more axes
+        (2, "x0", (1, 2, D)), (2, "x0", (2, D + 1)), (2, "h0", (2, 1, H)), (2, "c0", (2, H + 1)),
+    ],
+)  # fmt: skip
+def test_shapes_that_the_model_says_wrongly_are_errors(rng, steps, name, shape):
+    """The rank of a Reshape is known at a run only."""
+    w, p = Writer(), draw(rng, "LSTM", D, H)
+    names = [*xs_of(steps), "h0", "c0"]
+    for each in names:
+        w.nodes.append(helper.make_node("Reshape", [f"{each}_given", f"{each}_shape"], [each], f"to_{each}"))
+    hs, c = chain(w, "LSTM", [p] * steps, xs_of(steps))
+    inputs = {f"{each}_given": (FLOAT, (None,)) for each in names}
+    inputs |= {f"{each}_shape": (TensorProto.INT64, (None,)) for each in names}
+    proto = model(w.nodes, inputs, [*hs, c], w.arrays)
+    widths = {each: D if each[0] == "x" else H for each in names}
+    proto.graph.value_info.extend(
+        helper.make_tensor_value_info(each, FLOAT, ("B", widths[each])) for each in names
+    )
+    shapes = {each: (2, widths[each]) for each in names}
+    session = plugged(proto)
+
+    def run():
+        given = {f"{each}_shape": np.array(shapes[each]) for each in names}
+        given |= {f"{each}_given": np.ones(np.prod(shapes[each]), np.float32) for each in names}
+        return session.run(None, given)
+
+    assert run()[0].shape == (2, H)
+    shapes[name] = shape
+    with pytest.raises(Exception, match="lnrnn: .* shape.* or types? that do(es)? not fit"):
+        run()
 
 
 # --- several chains -----------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnx_ir")
 
-from onnx import helper  # noqa: E402
-
 from onnx_cells import BLENDS, Writer, affine, cut, draw, exported, layer_norm, step  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
 from plugin_runs import agree, alone, plugged, profiled  # noqa: E402
@@ -116,57 +114,6 @@ def test_constant_states_give_the_number_of_sequences(rng, tmp_path):
     check(proto, rng, tmp_path, batch=1)
     with pytest.raises(Exception, match="has another number of sequences than the inputs before"):
         plugged(proto).run(None, {"x": np.zeros((T, 2, D), np.float32)})
-
-
-def other_first_step(rng, kind, fault):
-    """Returns a model whose first step is not the others' step from zeros."""
-    w, p = Writer(), draw(rng, kind, D, H)
-    count = 0
-
-    def advance(x, state):
-        nonlocal count
-        count += 1
-        q = dict(p)
-        if count == 1 and fault in p:
-            q[fault] = p[fault].copy()
-            q[fault].flat[-1] += np.float32(0.25)
-        new = step(w, kind, q, x, state[: 1 + (kind == "LSTM")])
-        if count == 1 and fault == "negative h":
-            new = (w.node("Neg", new[0]), *new[1:])
-        if count == 1 and fault == "negative c":
-            new = (new[0], w.node("Neg", new[1]))
-        if count == 1 and fault == "another h":
-            new = (w.node("Add", new[0], w.array(np.full(H, 0.5))), *new[1:])
-        return new
-
-    first = np.zeros((B, H), np.float32)
-    if fault == "a state that is not 0":
-        first[:] = 0.25
-    if fault == "rows that differ":
-        first[1] = 0.25
-    return unrolled(w, advance, (w.array(first), w.array(first)), steps=5)
-
-
-FAULTS = ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "negative h", "another h",
-          "a state that is not 0", "rows that differ"]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "kind, fault", [*((kind, fault) for kind in ("LSTM", "GRU") for fault in FAULTS), ("LSTM", "negative c")]
-)
-def test_another_first_step_is_no_part_of_the_chain(rng, tmp_path, kind, fault):
-    """weight_hh does not matter, because the state is 0."""
-    others = check(other_first_step(rng, kind, fault), rng, tmp_path, steps=5)
-    assert ("Sigmoid" in others) == (fault != "weight_hh")
-
-
-def test_a_value_of_the_first_step_that_is_read_keeps_the_step(rng, tmp_path):
-    w, p = Writer(), draw(rng, "LSTM", D, H)
-    proto = unrolled(w, plain(w, "LSTM", p), (zeros(w, "constant"),) * 2)
-    (gate, *_) = (node for node in proto.graph.node if node.op_type == "Sigmoid")
-    proto.graph.node.append(helper.make_node("Neg", [gate.output[0]], ["more"]))
-    proto.graph.output.append(helper.make_tensor_value_info("more", FLOAT, None))
-    assert "Sigmoid" in check(proto, rng, tmp_path)
 
 
 def test_two_chains_from_zeros(rng, tmp_path):

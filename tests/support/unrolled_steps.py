@@ -65,15 +65,3 @@ def check(proto, rng, tmp_path, nodes, others=None, **sizes):
 
 def xs_of(n):
     return [f"x{t}" for t in range(n)]
-
-
-def agrees(proto, rng, tmp_path, **sizes):
-    """Compares a model with the runtime. The plug-in may compute it in any number of nodes."""
-    theirs, sizes = alone(proto), {"B": 2, "T": T} | sizes
-    given = {
-        i.name: rng.standard_normal([sizes.get(n, n) for n in i.shape]).astype(np.float32)
-        for i in theirs.get_inputs()
-    }
-    ours, ran, _ = profiled(proto, given, tmp_path)
-    agree(ours, theirs.run(None, given))
-    assert ran
