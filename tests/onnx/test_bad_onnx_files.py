@@ -327,22 +327,6 @@ def test_two_versions_of_the_operators_are_refused(rng):
     refused(proto, r"ONNX's operators must have one version, got \[7, 17\]")
 
 
-def test_inputs_of_a_sub_graph_with_a_default_are_refused(rng):
-    """The weights W of a Loop change in each step, and have numbers of the file as a default."""
-    own = weights(rng, "GRU", WIDTH, H, bias=False)
-    nodes = [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["W", "W"], ["W2"]),
-             own_node()]  # fmt: skip
-    given = [("t", TensorProto.INT64, ()), ("go", TensorProto.BOOL, ()), ("W", FLOAT, own["W"].shape)]
-    body = helper.make_graph(
-        nodes, "body", [helper.make_tensor_value_info(*v) for v in given],
-        [helper.make_tensor_value_info("go_on", TensorProto.BOOL, ()), info("W2"), info("Y")],
-        [onnx.numpy_helper.from_array(own.pop("W"), "W")],
-    )  # fmt: skip
-    loops = [helper.make_node("Loop", ["T", "", "W0"], ["Wn", "Ys"], body=body)]
-    proto = model(loops, GIVEN | {"W0": (FLOAT, None)}, ["Ys"], own | {"T": np.array(3)})
-    refused(proto, "inputs of sub-graph 'body' must be no initializers, got 'W'")
-
-
 def test_many_equal_steps_are_joined_in_proportion(rng):
     """400 steps that read the same x, each with states of its own."""
     w, new = Writer(rng), []

@@ -14,18 +14,12 @@ import lnrnn  # noqa: E402
 from lnrnn.onnx.cells.patterns import PATTERNS  # noqa: E402
 from networks import calm  # noqa: E402
 from onnx_cells import (  # noqa: E402
-    BLENDS,
     Writer,
-    affine,
-    cut,
     draw,
-    exported,
-    layer_norm,
-    lstm,
     step,
     step_model,
 )
-from onnx_files import FLOAT, model  # noqa: E402
+from onnx_files import FLOAT  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
 from plugin_runs import agree, alone, check, draw_inputs, plugged  # noqa: E402
 
@@ -63,52 +57,6 @@ def test_each_pattern_with_a_norm_in_a_scan_of_to_onnx(rng, tmp_path, name, reve
 
 
 # --- the forms that files have ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["Split", "Split into sizes", "Slice", "Slice by Shape"])
-@pytest.mark.parametrize(
-    "product", ["Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose", "joined"]
-)
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LiGRU"])
-def test_forms_of_a_step(rng, tmp_path, kind, product, how):
-    """The order of an LSTM's gates is not lnrnn's."""
-    if (kind, product) == ("GRU", "joined"):
-        pytest.skip("a GRU needs the product with h alone")
-    for blended, size in zip(BLENDS, (D, H, D, 2), strict=True):
-        w = Writer(rng)
-        p = draw(rng, kind, size, H, bias=blended != "n - h")
-        order = "fogi" if kind == "LSTM" else None
-        new = step(w, kind, p, "x", ("h0", "c0"), order, product, how, blended)
-        check(step_model(w, new, size, H), rng, tmp_path)
-
-
-@pytest.mark.parametrize("alpha", [0.2, 1 / 6])
-def test_hard_sigmoids(rng, tmp_path, alpha):
-    w, p = Writer(rng), draw(rng, "LSTM", D, H)
-    a = w.node("Add", affine(w, "x", p["weight_ih"], p["bias_ih"]), affine(w, "h0", p["weight_hh"], None))
-    gates = dict(zip("ifgo", cut(w, a, 4, H), strict=True))
-    check(step_model(w, lstm(w, gates, "c0", "HardSigmoid", alpha=alpha), D, H), rng, tmp_path)
-
-
-@pytest.mark.parametrize("primitives", [False, True])
-@pytest.mark.parametrize("placement", ["split", "joint", "gate"])
-def test_forms_of_norms(rng, tmp_path, placement, primitives):
-    """The order of gates is not lnrnn's. ONNX Runtime 1.24 reads eps only as the second operand of Add."""
-    p, w = draw(rng, "LSTM", D, H, bias=False), Writer(None if primitives else rng)
-    x_, h_ = affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], None)
-
-    def norm(a, n):
-        gain, bias = rng.uniform(0.5, 1.5, n), rng.uniform(-1, 1, n)
-        return layer_norm(w, a, gain, bias, 1e-3, primitives)
-
-    if placement == "split":
-        parts = cut(w, w.node("Add", norm(x_, 4 * H), norm(h_, 4 * H)), 4, H)
-    elif placement == "joint":
-        parts = cut(w, norm(w.node("Add", x_, h_), 4 * H), 4, H)
-    else:
-        parts = [norm(a, H) for a in cut(w, w.node("Add", x_, h_), 4, H)]
-    h, c = lstm(w, dict(zip("gofi", parts, strict=True)), "c0")
-    check(step_model(w, [h, c], D, H), rng, tmp_path)
 
 
 def test_shapes_that_are_broadcast(rng, tmp_path):
@@ -164,39 +112,4 @@ def test_dtypes(rng, dtype, limit):
 # --- where steps stand --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_steps_in_a_row(rng, tmp_path, kind):
-    """The steps have the same constants, or their own."""
-    for shared in (True, False):
-        w, state, p = Writer(), ("h0", "c0"), draw(rng, kind, D, H)
-        for k in range(4):
-            state = step(w, kind, p if shared else draw(rng, kind, D, H), f"x{k}", state)
-        inputs = {f"x{k}": (FLOAT, ("B", D)) for k in range(4)}
-        inputs |= {name: (FLOAT, ("B", H)) for name in ("h0", "c0")[: len(state)]}
-        if shared or kind != "RNN":
-            check(model(w.nodes, inputs, list(state), w.arrays), rng, tmp_path, nodes=1 if shared else 4)
-
-
 # --- files of torch -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dynamo", [False, True])
-@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
-def test_a_cell_of_torch(rng, tmp_path, kind, dynamo):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    torch.manual_seed(1)
-    x, h, c = torch.randn(2, D), torch.randn(2, H), torch.randn(2, H)
-    given = (x, (h, c)) if kind == "LSTMCell" else (x, h)
-    check(exported(getattr(torch.nn, kind)(D, H), given, dynamo), rng, tmp_path)
-
-
-@pytest.mark.parametrize("dynamo, opset", [(False, 16), (False, 17), (True, 18)])
-def test_an_unrolled_layer_norm_lstm_of_torch(rng, tmp_path, dynamo, opset):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    from torch_cells import LayerNormLSTMCell, Sequence, shaken
-
-    given = torch.randn(5, 2, D), torch.randn(2, H), torch.randn(2, H)
-    module = Sequence(shaken(LayerNormLSTMCell(D, H)))
-    check(exported(module, given, dynamo, opset), rng, tmp_path)

@@ -19,16 +19,6 @@ CELLS = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 
 
 @LOOPS
-@CELLS
-@pytest.mark.parametrize("trip", ["shape", 3])
-@pytest.mark.parametrize("join", ["sequence", "scan output"])
-def test_a_loop_of_steps(rng, tmp_path, kind, join, trip):
-    proto = onnx_loops.loop(rng, kind, join=join, trip=trip)
-    check(proto, rng, tmp_path)
-    check(proto, rng, tmp_path, T=9, B=1)
-
-
-@LOOPS
 def test_a_loop_with_more_steps_than_its_input_is_an_error(rng):
     session = plugged(onnx_loops.loop(rng, "GRU", trip=6))
     with pytest.raises(Exception, match=r"node 'loop' \(Loop\): input x \('x'\) has fewer steps"):
@@ -155,19 +145,6 @@ def test_a_loop_whose_number_of_steps_is_not_one_number_is_an_error(rng, count):
 
 
 # --- files of Keras -----------------------------------------------------------------------------------------
-
-FORMS = [{}, {"zeros": False}, {"where": True}, {"where": True, "zeros": False}, {"backwards": True}]
-
-
-@LOOPS
-@CELLS
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_a_masked_loop_of_keras(rng, tmp_path, kind, form):
-    """The mask is random, so that it has gaps."""
-    proto, _ = onnx_loops.keras_loop(rng, kind, **form)
-    check(proto, rng, tmp_path)
-    check(proto, rng, tmp_path, T=9, B=5)
-    check(proto, rng, tmp_path, T=1, B=1)
 
 
 @LOOPS

@@ -36,18 +36,6 @@ def test_steps_with_their_own_inputs_or_outputs_are_one_node(rng, tmp_path, kind
         check(unrolled(rng, kind, 5, indices, joined, width=width), rng, tmp_path, 1, set(), T=7, B=3)
 
 
-def test_one_step_is_a_step(rng, tmp_path):
-    check(unrolled(rng, "LSTM", 1, [0]), rng, tmp_path, 1, T=1, B=3)
-
-
-@KINDS
-@WIDTHS
-def test_only_the_last_state_is_an_output(rng, tmp_path, kind, width):
-    w = Writer()
-    hs, _ = chain(w, kind, [draw(rng, kind, width, H)] * T, xs_of(T))
-    check(finished(w, hs[-1:], width), rng, tmp_path, 1, set())
-
-
 @pytest.mark.parametrize("indices", [(0, 1, 3, 4), (0, 2, 1, 3), (0, 1, 0, 1), (1, 1, 1, 1)])
 def test_inputs_in_another_order_are_read_in_that_order(rng, tmp_path, indices):
     check(unrolled(rng, "GRU", 4, indices), rng, tmp_path, 1, {"Gather"}, T=5, B=2)
@@ -61,14 +49,6 @@ def test_a_read_beyond_the_input_is_an_error(rng):
             session.run(None, {"x": x, "h0": h})
         with pytest.raises(Exception, match="lnrnn: .* numbers? of sequences"):
             session.run(None, {"x": np.zeros((4, 2, D), np.float32), "h0": np.zeros((3, H), np.float32)})
-
-
-@pytest.mark.parametrize("name, shape", [("h0", (1, H)), ("x", (4, 1, D))])
-def test_one_state_or_input_serves_all_sequences(rng, tmp_path, name, shape):
-    proto = unrolled(rng, "LSTM", 4, range(4))
-    (given,) = (i for i in proto.graph.input if i.name == name)
-    given.CopyFrom(helper.make_tensor_value_info(name, FLOAT, shape))
-    check(proto, rng, tmp_path, 1, T=4, B=3)
 
 
 def test_numbers_of_sequences(rng, tmp_path):
@@ -179,52 +159,6 @@ def test_two_chains_of_which_one_reads_the_other(rng, tmp_path, late):
 
 
 # --- files of torch -----------------------------------------------------------------------------------------
-
-
-def loop_of(torch, cell):
-    """Returns a module that calls a cell for each of five steps."""
-
-    class Loop(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = cell
-
-        def forward(self, x, *state):
-            ys = []
-            for t in range(5):
-                new = self.cell(x[t], state if len(state) > 1 else state[0])
-                state = new if isinstance(new, tuple) else (new,)
-                ys.append(state[0])
-            return torch.stack(ys), *state
-
-    return Loop()
-
-
-@pytest.mark.parametrize("dynamo", [False, True])
-@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell", "layer norm"])
-def test_a_python_loop_that_torch_exports(rng, tmp_path, kind, dynamo):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    from torch_cells import LayerNormLSTMCell, shaken
-
-    torch.manual_seed(1)
-    states = [torch.randn(2, H) for _ in range(1 + (kind in ("LSTMCell", "layer norm")))]
-    if kind == "layer norm":
-        normed = shaken(LayerNormLSTMCell(D, H))
-
-        class Cell(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.of = normed
-
-            def forward(self, x, state):
-                return self.of(x, *state)
-
-        cell = Cell()
-    else:
-        cell = getattr(torch.nn, kind)(D, H)
-    proto = exported(loop_of(torch, cell), (torch.randn(5, 2, D), *states), dynamo, 18 if dynamo else 17)
-    check(proto, rng, tmp_path, 1)
 
 
 # --- heads --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnx_ir")
 
-from onnx_cells import BLENDS, Writer, affine, cut, draw, exported, layer_norm, step  # noqa: E402
+from onnx_cells import BLENDS, Writer, affine, cut, draw, layer_norm, step  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
 from plugin_runs import agree, alone, plugged, profiled  # noqa: E402
 
@@ -126,29 +126,3 @@ def test_two_chains_from_zeros(rng, tmp_path):
         return *step(w, "LSTM", q, low[0], state[:2]), *low
 
     check(unrolled(w, advance, (zero,) * 4), rng, tmp_path, nodes=2)
-
-
-@pytest.mark.parametrize("kind, dynamo", [("LSTMCell", False), ("GRUCell", False), ("layer norm", True)])
-def test_a_loop_of_torch_from_zeros(rng, tmp_path, kind, dynamo):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    from torch_cells import Layer, LayerNormLSTMCell, shaken
-
-    torch.manual_seed(1)
-
-    class Loop(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = getattr(torch.nn, kind)(D, H)
-
-        def forward(self, x):
-            h = torch.zeros(x.size(1), H)
-            c, ys = torch.zeros_like(h), []
-            for t in range(T):
-                new = self.cell(x[t], (h, c) if kind == "LSTMCell" else h)
-                h, c = new if kind == "LSTMCell" else (new, c)
-                ys.append(h)
-            return torch.stack(ys)
-
-    module = Layer(shaken(LayerNormLSTMCell(D, H)), False) if kind == "layer norm" else Loop()
-    check(exported(module, (torch.randn(T, B, D),), dynamo, 17), rng, tmp_path)
