@@ -37,6 +37,12 @@ def own_node(**options):
     return helper.make_node("GRU", ["X", "W", "R"], ["Y"], "node", hidden_size=H, **options)
 
 
+def test_an_operator_that_the_file_s_version_does_not_have_is_refused(rng):
+    proto = recurrent(rng, "LSTM", WIDTH, H, opset=16)
+    proto.graph.node.append(helper.make_node("LayerNormalization", ["X", "X"], ["a"], "wrong"))
+    refused(proto, "node 'wrong' .LayerNormalization. must .* got an operator that opset 16 does not have")
+
+
 # --- bytes --------------------------------------------------------------------------------------------------
 
 

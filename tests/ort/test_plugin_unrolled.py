@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from lnrnn.onnx import report  # noqa: E402
 from onnx_cells import Writer, draw, exported, step  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
-from plugin_runs import agree, alone, data_of, onnxruntime, options, plugged  # noqa: E402
-from unrolled_steps import KINDS, WIDTHS, D, H, T, chain, check, finished, unrolled, xs_of  # noqa: E402
+from plugin_runs import agree, alone, check, data_of, onnxruntime, options, plugged  # noqa: E402
+from unrolled_steps import KINDS, WIDTHS, D, H, T, chain, finished, unrolled, xs_of  # noqa: E402
 
 # --- the forms of inputs and outputs ------------------------------------------------------------------------
 
@@ -25,7 +25,7 @@ def test_steps_of_one_input_are_one_node(rng, tmp_path, kind, n):
     for indices in (range(n), range(n - 1, -1, -1), range(-n, 0)):
         proto = unrolled(rng, kind, n, indices)
         for B in (1, 3, 8):
-            check(proto, rng, tmp_path, 1, set(), T=n, B=B)
+            check(proto, rng, tmp_path, 1, others=set(), T=n, B=B)
 
 
 @KINDS
@@ -33,12 +33,12 @@ def test_steps_of_one_input_are_one_node(rng, tmp_path, kind, n):
 @pytest.mark.parametrize("joined", [False, True])
 def test_steps_with_their_own_inputs_or_outputs_are_one_node(rng, tmp_path, kind, joined, width):
     for indices in (None, range(1, 6)):
-        check(unrolled(rng, kind, 5, indices, joined, width=width), rng, tmp_path, 1, set(), T=7, B=3)
+        check(unrolled(rng, kind, 5, indices, joined, width=width), rng, tmp_path, 1, others=set(), T=7, B=3)
 
 
 @pytest.mark.parametrize("indices", [(0, 1, 3, 4), (0, 2, 1, 3), (0, 1, 0, 1), (1, 1, 1, 1)])
 def test_inputs_in_another_order_are_read_in_that_order(rng, tmp_path, indices):
-    check(unrolled(rng, "GRU", 4, indices), rng, tmp_path, 1, {"Gather"}, T=5, B=2)
+    check(unrolled(rng, "GRU", 4, indices), rng, tmp_path, 1, others={"Gather"}, T=5, B=2)
 
 
 def test_a_read_beyond_the_input_is_an_error(rng):
@@ -133,7 +133,8 @@ def test_layers_are_chains(rng, tmp_path, kind, width):
                 high = step(w, kind, q, low[0], high)
                 hs.append(high[0])
         ys = w.node("Concat", *(w.node("Unsqueeze", h, w.integers(0)) for h in hs), axis=0)
-        check(finished(w, [ys, low[0]] if not together else [ys, first[-1]], width), rng, tmp_path, 2, set())
+        last = first[-1] if together else low[0]
+        check(finished(w, [ys, last], width), rng, tmp_path, 2, others=set())
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])

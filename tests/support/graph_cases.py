@@ -2,11 +2,11 @@
 
 Empty lines separate blocks, and # begins a comment. A block is one of these:
 
-- `cell NAME(inputs) => (outputs)` and its nodes. Graphs of any file call it as an operator. Its other
-  values are named after the call's first result: `h, c = LSTMCell(x, h0, c0)` has a value h_o.
-- `graph NAME`, the graph, what is expected of it, and its cases, which may have further blocks.
+- `cell NAME(inputs) => (outputs)` and its nodes, in cells.txt. Graphs call it as an operator. Its values have
+  the name of the call's first result before them: `h, c = LSTMCell(x, h0, c0)` has a value h_o.
+- `graph NAME`, the graph, its expected results, and its cases, which may have further blocks.
 
-A case is a line or more of edits of the last graph, with what is expected at its end: `EDIT; EDIT | nothing`.
+A case is a line or more of edits of the last graph. Its end has the expected result: `EDIT; EDIT | nothing`.
 Each reader may have a column of its own: `EDIT | GRU step: part of a message | 1 node`. The edits are:
 
     ~ OLD -> NEW    replaces a text that occurs once
@@ -36,16 +36,16 @@ from onnx import helper, numpy_helper, parser
 
 FOLDER = Path(__file__).parents[1] / "cases"
 NODE = re.compile(r"(?P<results>[\w, ]+) = (?P<op>[\w.]+)(?P<attributes><[^()]*>)?\((?P<inputs>.*)\)")
-HEAD = re.compile(r"cell (?P<name>\w+)\((?P<inputs>.*)\) => \((?P<results>.*)\)")
+HEAD = re.compile(r"cell (\w+)\((.*)\) => \((.*)\)")
 NUMBER = re.compile(r"\[?-?[\d.][\d.e, -]*\]?")
 COPY = re.compile(r"\b(\w+?)_(again|but_one)\b")
-IR = 8
+HEADER = '<ir_version: 8, opset_import: ["": 17, "custom": 1]>'
 Cells = dict[str, tuple[list[str], list[str]]]  # names of inputs and outputs, and nodes
 
 
 @dataclass(frozen=True)
 class Case:
-    """expected: what the readers must say, by the order of columns. An only column serves all readers."""
+    """expected: the result of each reader, or the only one for all readers."""
 
     name: str
     text: str
@@ -53,10 +53,7 @@ class Case:
 
     def model(self) -> onnx.ModelProto:
         """Returns the model, with numbers in all arrays."""
-        opset = re.search(r"^opset (\d+)\n", self.text, re.M)
-        text = self.text.replace(opset[0], "") if opset else self.text
-        domains = f'["": {opset[1] if opset else 17}, "custom": 1]'
-        model = parser.parse_model(f"<ir_version: {IR}, opset_import: {domains}>\nmain {text}")
+        model = parser.parse_model(f"{HEADER}\nmain {self.text}")
         _fill(model.graph, self.name)
         arrays = {a.name: a for a in model.graph.initializer}
         for name, how in sorted(set(COPY.findall(self.text))):
@@ -89,14 +86,11 @@ def read(path: Path) -> list[Case]:
     """Returns the cases of a file."""
     cells, graph, name, cases = _cells(), [], "", []
     for block in _blocks(path):
-        if block[0].startswith("cell "):
-            continue
-        lines = block
+        own: list[str] = []
         if block[0].startswith("graph "):
             end = block.index("}") + 1
-            name, graph, lines = block[0][6:], _expanded(block[1:end], cells), block[end:]
-        own = []
-        for line in lines:
+            name, graph, block = block[0][6:], _expanded(block[1:end], cells), block[end:]  # noqa: PLW2901
+        for line in block:
             text, *expected = re.split(r" ?\| ", line)
             own += text.split("; ") if text else []
             if expected:
@@ -107,12 +101,9 @@ def read(path: Path) -> list[Case]:
 
 
 def _cells() -> Cells:
-    """Returns the cells of all files."""
-    result = {}
-    for block in (block for path in sorted(FOLDER.glob("*.txt")) for block in _blocks(path)):
-        if head := HEAD.fullmatch(block[0]):
-            result[head["name"]] = (_names(head["inputs"]) + _names(head["results"]), block[1:])
-    return result
+    blocks = _blocks(FOLDER / "cells.txt")
+    heads = [HEAD.fullmatch(block[0]) for block in blocks]
+    return {head[1]: (_names(f"{head[2]}, {head[3]}"), b[1:]) for head, b in zip(heads, blocks, strict=True)}
 
 
 def _blocks(path: Path) -> list[list[str]]:
@@ -150,7 +141,7 @@ def _expanded(lines: list[str], cells: Cells) -> list[str]:
 
 def _variants(
     base: str, graph: list[str], edits: list[str], expected: list[str], cells: Cells
-) -> Iterator[Case]:  # fmt: skip
+) -> Iterator[Case]:
     """Yields a case for each word of `for $ in`, or the only one."""
     *_, words = edits[-1].partition(" for $ in ") if edits else [""]
     edits = [edit.partition(" for $ in ")[0] for edit in edits]

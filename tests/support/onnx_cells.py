@@ -28,8 +28,9 @@ def only_part(proto):
 
 
 def taken(proto, nodes=1, **sizes):
-    """Returns the only part of a model, of which the plug-in takes as much: its number of nodes. sizes: as in
-    plugin_runs.check."""
+    """Returns the only part of a model that the plug-in takes too.
+
+    nodes: those of the plug-in. sizes: as in plugin_runs.check."""
     try:
         from plugin_runs import check, version
     except pytest.skip.Exception:  # an old runtime
