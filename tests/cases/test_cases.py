@@ -11,6 +11,7 @@ pytest.importorskip("onnx_ir")
 
 from graph_cases import FOLDER, read  # noqa: E402
 from lnrnn.onnx.graph.reading import read as read_model  # noqa: E402
+from lnrnn.onnx.part import OneStep  # noqa: E402
 from lnrnn.onnx.parts import parts  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
 
@@ -37,6 +38,7 @@ def words(part, model):
         "projection": getattr(network, "proj_size", 0) > 0,
         "reverse": network.reverse, "y flipped": part.flipped,
         " and ".join(axes := sorted({"BTI", "BTH"} & set(part.axes.values()))): axes,
+        "one step": any(isinstance(text, OneStep) for text in part.warnings),
         "no y": part.kind.startswith(("Loop", "Scan")) and part.y is None,
         "mask": part.mask is not None, "lengths": part.lengths is not None,
         f"{len(part.paths)} times": len(part.paths) > 1,
@@ -117,5 +119,5 @@ READERS = (importer, plugin)  # in the order of the columns
 def test_a_reader_takes_of_a_graph_what_is_expected(reader, expected, case, tmp_path, capfd):
     taken, text = reader(case, tmp_path, capfd)
     expected, _, reason = expected.partition(": ")
-    assert taken == expected
+    assert taken == expected, text
     assert reason in text
