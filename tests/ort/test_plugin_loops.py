@@ -70,15 +70,6 @@ def test_an_index_that_is_another_number_of_steps(rng, tmp_path, index, trip):
             plugged(proto).run(None, draw_inputs(alone(proto), rng))
 
 
-@CELLS
-@pytest.mark.parametrize("axes", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_a_scan_of_steps(rng, tmp_path, kind, axes):
-    for back in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        proto = onnx_loops.scan(rng, kind, back, axes)
-        check(proto, rng, tmp_path)
-        check(proto, rng, tmp_path, T=1, B=5)
-
-
 @LOOPS
 @CELLS
 def test_x_and_h_of_one_size(rng, tmp_path, monkeypatch, kind):
