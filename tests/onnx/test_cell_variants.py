@@ -22,10 +22,9 @@ from onnx_cells import (  # noqa: E402
     cut,
     draw,
     layer_norm,
-    lstm,
-    only_part,
     step,
     step_model,
+    taken,
 )  # fmt: skip
 
 PRODUCTS = ("Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose", "joined")
@@ -55,7 +54,7 @@ def test_a_step_in_any_form_has_its_weights(kind, product, how, bias, D, H, blen
     w = Writer(rng)
     f = random.choice(["Tanh", "Relu"]) if kind in ("RNN", "LiGRU") else "Tanh"
     new = step(w, kind, p, "x", ("h0", "c0"), "".join(order), product, how, blended, f)
-    part = only_part(step_model(w, new, D, H))
+    part = taken(step_model(w, new, D, H))
     assert part.kind == f"{kind} step" and part.x.name == "x" and part.h0[0].name == "h0"
     check_weights(part.network, p)
     if kind in ("RNN", "LiGRU"):
@@ -66,37 +65,8 @@ def test_a_step_in_any_form_has_its_weights(kind, product, how, bias, D, H, blen
 def test_biases_of_zeros_are_biases(rng, bias):
     p, w = draw(rng, "LSTM", 3, 4, bias), Writer(rng)
     p = {name: array * ("weight" in name) for name, array in p.items()}
-    part = only_part(step_model(w, step(w, "LSTM", p, "x", ("h0", "c0")), 3, 4))
+    part = taken(step_model(w, step(w, "LSTM", p, "x", ("h0", "c0")), 3, 4))
     assert part.network.bias is bias
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_a_matrix_for_each_gate(rng, kind):
-    """Each gate has its own products, as in old code."""
-    D, H = 3, 4
-    p, w = draw(rng, kind, D, H), Writer(rng)
-    parts_of = {
-        name: dict(zip(GATES[kind], np.split(a, len(GATES[kind])), strict=True)) for name, a in p.items()
-    }
-    x_, h_ = ({k: affine(w, v, parts_of[f"weight_{side}"][k], parts_of[f"bias_{side}"][k])
-               for k in GATES[kind]} for v, side in (("x", "ih"), ("h0", "hh")))  # fmt: skip
-    if kind == "LSTM":
-        new = lstm(w, {k: w.node("Add", x_[k], h_[k]) for k in "ifgo"}, "c0")
-    else:
-        r, z = (w.node("Sigmoid", w.node("Add", x_[k], h_[k])) for k in "rz")
-        n = w.node("Tanh", w.node("Add", x_["n"], w.node("Mul", r, h_["n"])))
-        new = (blend(w, z, n, "h0", "1 - z"),)
-    check_weights(only_part(step_model(w, new, D, H)).network, p)
-
-
-@pytest.mark.parametrize("alpha", [1 / 6, 0.2])
-def test_a_hard_sigmoid(rng, alpha):
-    D, H = 3, 4
-    p, w = draw(rng, "LSTM", D, H), Writer(rng)
-    a = w.node("Add", affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], p["bias_hh"]))
-    gates = dict(zip("ifgo", cut(w, a, 4, H), strict=True))
-    proto = step_model(w, lstm(w, gates, "c0", "HardSigmoid", alpha=alpha, beta=0.5), D, H)
-    assert only_part(proto).network.gate_activation == "hard_sigmoid"
 
 
 def test_the_reset_gate_before_the_product(rng):
@@ -113,7 +83,7 @@ def test_the_reset_gate_before_the_product(rng):
 
     r, z = (w.node("Sigmoid", gate(k, "h0")) for k in "rz")
     n = w.node("Tanh", gate("n", w.node("Mul", r, "h0")))
-    network = only_part(step_model(w, [blend(w, z, n, "h0", "1 - z")], D, H)).network
+    network = taken(step_model(w, [blend(w, z, n, "h0", "1 - z")], D, H)).network
     assert not network.reset_after
     assert np.array_equal(network.weight_hh_l0, p["weight_hh"])
 
@@ -146,7 +116,7 @@ def test_an_lstm_with_norms(rng, placement, cell, primitives):
     seen = norm(c, "c") if cell else c
     h = w.node("Mul", o, w.node("Tanh", seen))
     proto = step_model(w, [h, seen if cell == "carry" else c], D, H)
-    network = only_part(proto).network
+    network = taken(proto).network
     assert network.norm == lnrnn.LayerNormSpec(placement, cell, eps)
     at = [order.index(k) for k in "ifgo"]
 
@@ -198,7 +168,7 @@ def test_a_gru_with_norms(rng, form, blended, primitives):
         r, z = (w.node("Add", x[k], h[k]) for k in (0, 1))
         n = w.node("Tanh", w.node("Add", x[2], w.node("Mul", w.node("Sigmoid", r), h[2])))
     proto = step_model(w, [blend(w, w.node("Sigmoid", z), n, "h0", blended)], D, H)
-    norm_of = only_part(proto).network.norm
+    norm_of = taken(proto).network.norm
     assert (norm_of.placement, norm_of.span) == (("split", "all") if form == "all" else (form, None))
     assert norm_of.inner_bias
 
@@ -214,36 +184,8 @@ def test_an_rnn_with_norms(rng, placement, f):
         a = layer_norm(w, w.node("Add", x_, h_), gain, None)
     else:
         a = w.node("Add", layer_norm(w, x_, gain, gain), layer_norm(w, h_, gain, None))
-    network = only_part(step_model(w, [w.node(f, a)], D, H)).network
+    network = taken(step_model(w, [w.node(f, a)], D, H)).network
     assert network.norm == lnrnn.LayerNormSpec(placement, None) and network.nonlinearity == f.lower()
-
-
-def test_a_projection(rng):
-    D, H, P = 3, 6, 4
-    p, w = draw(rng, "LSTM", D, H), Writer(rng)
-    p["weight_hh"] = p["weight_hh"][:, :P]
-    a = w.node("Add", affine(w, "x", p["weight_ih"], p["bias_ih"]), affine(w, "h0", p["weight_hh"], None))
-    h, c = lstm(w, dict(zip("ifgo", cut(w, a, 4, H), strict=True)), "c0")
-    weight_hr = rng.normal(size=(P, H)).astype(np.float32)
-    proto = step_model(w, [affine(w, h, weight_hr, None), c], D, H)
-    del proto.graph.input[1:]
-    from onnx import helper
-
-    proto.graph.input.extend(helper.make_tensor_value_info(n, 1, ("B", k)) for n, k in (("h0", P), ("c0", H)))
-    network = only_part(proto).network
-    assert network.proj_size == P and np.array_equal(network.weight_hr_l0, weight_hr)
-
-
-@pytest.mark.parametrize("first", ["x", "h0"])
-def test_x_comes_before_h_if_both_have_the_same_size(rng, first):
-    """Nothing but the order of the inputs shows which one is x."""
-    H = 4
-    w = Writer(rng)
-    new = step(w, "LSTM", draw(rng, "LSTM", H, H), "x", ("h0", "c0"))
-    proto = step_model(w, new, H, H, (first, "h0" if first == "x" else "x", "c0"))
-    (part,) = parts(proto)
-    assert part.x.name == first
-    assert "x and h have the same size" in part.warnings[0]
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])

@@ -10,7 +10,7 @@ pytest.importorskip("onnxscript")
 torch = pytest.importorskip("torch")
 
 import lnrnn  # noqa: E402
-from onnx_cells import exported, only_part  # noqa: E402
+from onnx_cells import exported, taken  # noqa: E402
 from onnx_runs import run  # noqa: E402
 from torch_cells import Sequence  # noqa: E402
 
@@ -43,7 +43,7 @@ def test_a_cell_is_a_step_with_its_weights(kind, bias, width, dynamo):
     module = getattr(nn, kind)(width, H, bias=bias)
     x, h, c = arrays((B, width), (B, H), (B, H))
     proto = exported(module, (x, (h, c)) if kind == "LSTMCell" else (x, h), dynamo)
-    part = only_part(proto)
+    part = taken(proto)
     assert part.kind == kind.replace("Cell", " step")
     assert part.x.name == proto.graph.input[0].name
     assert part.network.norm is None and part.network.bias is bias
@@ -54,7 +54,7 @@ def test_a_cell_is_a_step_with_its_weights(kind, bias, width, dynamo):
 @BOTH
 def test_an_rnn_cell_with_relu(dynamo):
     x, h = arrays((B, D), (B, H))
-    part = only_part(exported(nn.RNNCell(D, H, nonlinearity="relu"), (x, h), dynamo))
+    part = taken(exported(nn.RNNCell(D, H, nonlinearity="relu"), (x, h), dynamo))
     assert part.network.nonlinearity == "relu"
 
 
@@ -116,13 +116,13 @@ def test_a_layer_norm_lstm_cell(how):
     proto = exported(disturb(LayerNormLSTMCell()), arrays((B, D), (B, H), (B, H)), dynamo, opset)
     ops = {node.op_type for node in proto.graph.node}
     assert ("LayerNormalization" in ops) == (opset > 16)
-    assert only_part(proto).network.norm == lnrnn.LayerNormSpec("split", cell="carry")
+    assert taken(proto).network.norm == lnrnn.LayerNormSpec("split", cell="carry")
 
 
 @BOTH
 @pytest.mark.parametrize("joint", [False, True])
 def test_a_layer_norm_gru_cell(joint, dynamo):
-    part = only_part(exported(disturb(LayerNormGRUCell(joint)), arrays((B, D), (B, H)), dynamo))
+    part = taken(exported(disturb(LayerNormGRUCell(joint)), arrays((B, D), (B, H)), dynamo))
     options = dict(placement="joint") if joint else dict(placement="split", span="all")
     assert part.network.norm == lnrnn.LayerNormSpec(**options, cell=None, inner_bias=True)
 
@@ -130,7 +130,7 @@ def test_a_layer_norm_gru_cell(joint, dynamo):
 @BOTH
 @pytest.mark.parametrize("f", ["tanh", "relu"])
 def test_a_layer_norm_rnn_cell(f, dynamo):
-    part = only_part(exported(disturb(LayerNormRNNCell(getattr(torch, f))), arrays((B, D), (B, H)), dynamo))
+    part = taken(exported(disturb(LayerNormRNNCell(getattr(torch, f))), arrays((B, D), (B, H)), dynamo))
     assert part.network.nonlinearity == f
     assert part.network.norm == lnrnn.LayerNormSpec("joint", cell=None)
 
@@ -181,7 +181,7 @@ WAYS = (
 ], ids=str)  # fmt: skip
 def test_a_python_loop_is_one_network(kind, options, dynamo):
     proto = loop_model(getattr(nn, kind)(D, H), dynamo, **options)
-    part = only_part(proto)
+    part = taken(proto)
     assert part.kind == f"{T} steps of {kind.removesuffix('Cell')}"
     assert part.baked["T"] == T and f"a length of {T} steps is baked in" in part.warnings[0]
     assert part.baked.get("B", B) == B
@@ -196,14 +196,14 @@ def test_a_python_loop_is_one_network(kind, options, dynamo):
 def test_a_loop_from_the_end(dynamo):
     """y has the steps in the reverse order of x; a flip after it is no part of the network."""
     for flip in (False, True):
-        part = only_part(loop_model(nn.GRUCell(D, H), dynamo, backwards=True, flip=flip))
+        part = taken(loop_model(nn.GRUCell(D, H), dynamo, backwards=True, flip=flip))
         assert part.network.reverse and part.flipped
 
 
 @pytest.mark.parametrize("how", [(False, 16), (False, 17), (True, 18)], ids=["16", "17", "dynamo"])
 def test_a_python_loop_of_a_layer_norm_lstm(how):
     dynamo, opset = how
-    part = only_part(loop_model(disturb(LayerNormLSTMCell()), dynamo, opset))
+    part = taken(loop_model(disturb(LayerNormLSTMCell()), dynamo, opset))
     assert part.kind == f"{T} steps of LSTM"
     assert part.network.norm == lnrnn.LayerNormSpec("split", cell="carry")
 
@@ -217,7 +217,7 @@ LAYER_NORMS = {
 @BOTH
 @pytest.mark.parametrize("name", LAYER_NORMS)
 def test_a_python_loop_of_a_layer_norm_gru_or_rnn(name, dynamo):
-    part = only_part(loop_model(disturb(LAYER_NORMS[name]()), dynamo))
+    part = taken(loop_model(disturb(LAYER_NORMS[name]()), dynamo))
     kind, placement = name.split()
     assert part.kind == f"{T} steps of {kind}" and part.network.norm.placement == placement
 
@@ -238,7 +238,7 @@ class TwoLayers(nn.Module):
 
 @BOTH
 def test_two_cells_in_a_python_loop_are_two_layers(dynamo):
-    part = only_part(exported(TwoLayers(), arrays((T, B, D), *[(B, H)] * 4), dynamo))
+    part = taken(exported(TwoLayers(), arrays((T, B, D), *[(B, H)] * 4), dynamo), nodes=2)
     assert part.network.num_layers == 2 and len(part.h0) == 2
 
 
@@ -263,7 +263,7 @@ def test_a_scripted_loop_is_a_network_for_any_length(kind):
     names, given = ["x", "h", "c"], arrays((T, B, D), (B, H), (B, H))
     script = torch.jit.script(module.eval())
     proto = exported(script, given, False, input_names=names, dynamic_axes={"x": {0: "T", 1: "B"}})
-    part = only_part(proto)
+    part = taken(proto, loop=kind == "LSTM")
     assert part.kind == "Loop of LSTM" and not part.baked
     assert part.network.reverse == part.flipped == (kind == "LSTM")
     x, h, c = (v.numpy() for v in arrays((T + 3, B, D), (B, H), (B, H)))
@@ -292,7 +292,7 @@ def test_a_scripted_loop_of_a_layer_norm_gru_or_rnn(name):
     script = torch.jit.script(ScriptedOneState(disturb(LAYER_NORMS[name]())).eval())
     axes = {"x": {0: "T", 1: "B"}}
     proto = exported(script, given, False, input_names=["x", "h"], dynamic_axes=axes)
-    part = only_part(proto)
+    part = taken(proto)
     kind, placement = name.split()
     assert part.kind == f"Loop of {kind}" and not part.baked and part.network.norm.placement == placement
     x, h = (v.numpy() for v in arrays((T + 3, B, D), (B, H)))

@@ -8,13 +8,13 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnx_ir")
 
-from onnx import helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from lnrnn.onnx import report  # noqa: E402
 from onnx_cells import Writer, draw, exported, step  # noqa: E402
-from onnx_files import FLOAT  # noqa: E402
-from plugin_runs import agree, alone, data_of, plugged  # noqa: E402
-from unrolled_steps import KINDS, WIDTHS, D, H, T, chain, check, finished, unrolled, xs_of  # noqa: E402
+from onnx_files import FLOAT, model  # noqa: E402
+from plugin_runs import agree, alone, check, data_of, onnxruntime, options, plugged  # noqa: E402
+from unrolled_steps import KINDS, WIDTHS, D, H, T, chain, finished, unrolled, xs_of  # noqa: E402
 
 # --- the forms of inputs and outputs ------------------------------------------------------------------------
 
@@ -25,7 +25,7 @@ def test_steps_of_one_input_are_one_node(rng, tmp_path, kind, n):
     for indices in (range(n), range(n - 1, -1, -1), range(-n, 0)):
         proto = unrolled(rng, kind, n, indices)
         for B in (1, 3, 8):
-            check(proto, rng, tmp_path, 1, set(), T=n, B=B)
+            check(proto, rng, tmp_path, 1, others=set(), T=n, B=B)
 
 
 @KINDS
@@ -33,24 +33,12 @@ def test_steps_of_one_input_are_one_node(rng, tmp_path, kind, n):
 @pytest.mark.parametrize("joined", [False, True])
 def test_steps_with_their_own_inputs_or_outputs_are_one_node(rng, tmp_path, kind, joined, width):
     for indices in (None, range(1, 6)):
-        check(unrolled(rng, kind, 5, indices, joined, width=width), rng, tmp_path, 1, set(), T=7, B=3)
-
-
-def test_one_step_is_a_step(rng, tmp_path):
-    check(unrolled(rng, "LSTM", 1, [0]), rng, tmp_path, 1, T=1, B=3)
-
-
-@KINDS
-@WIDTHS
-def test_only_the_last_state_is_an_output(rng, tmp_path, kind, width):
-    w = Writer()
-    hs, _ = chain(w, kind, [draw(rng, kind, width, H)] * T, xs_of(T))
-    check(finished(w, hs[-1:], width), rng, tmp_path, 1, set())
+        check(unrolled(rng, kind, 5, indices, joined, width=width), rng, tmp_path, 1, others=set(), T=7, B=3)
 
 
 @pytest.mark.parametrize("indices", [(0, 1, 3, 4), (0, 2, 1, 3), (0, 1, 0, 1), (1, 1, 1, 1)])
 def test_inputs_in_another_order_are_read_in_that_order(rng, tmp_path, indices):
-    check(unrolled(rng, "GRU", 4, indices), rng, tmp_path, 1, {"Gather"}, T=5, B=2)
+    check(unrolled(rng, "GRU", 4, indices), rng, tmp_path, 1, others={"Gather"}, T=5, B=2)
 
 
 def test_a_read_beyond_the_input_is_an_error(rng):
@@ -61,14 +49,6 @@ def test_a_read_beyond_the_input_is_an_error(rng):
             session.run(None, {"x": x, "h0": h})
         with pytest.raises(Exception, match="lnrnn: .* numbers? of sequences"):
             session.run(None, {"x": np.zeros((4, 2, D), np.float32), "h0": np.zeros((3, H), np.float32)})
-
-
-@pytest.mark.parametrize("name, shape", [("h0", (1, H)), ("x", (4, 1, D))])
-def test_one_state_or_input_serves_all_sequences(rng, tmp_path, name, shape):
-    proto = unrolled(rng, "LSTM", 4, range(4))
-    (given,) = (i for i in proto.graph.input if i.name == name)
-    given.CopyFrom(helper.make_tensor_value_info(name, FLOAT, shape))
-    check(proto, rng, tmp_path, 1, T=4, B=3)
 
 
 def test_numbers_of_sequences(rng, tmp_path):
@@ -85,6 +65,53 @@ def test_numbers_of_sequences(rng, tmp_path):
         plugged(proto).run(None, one | {"x2": given["x2"]})
     empty = {name: a[:0] for name, a in given.items()}
     assert [y.shape for y in plugged(proto).run(None, empty)] == [(0, H)] * 3
+
+
+def test_an_input_that_is_a_constant(rng):
+    proto = unrolled(rng, "GRU", 3, range(3))
+    (x,) = (i for i in proto.graph.input if i.name == "x")
+    proto.graph.input.remove(x)
+    proto.graph.initializer.append(
+        numpy_helper.from_array(rng.standard_normal((3, 2, D)).astype(np.float32), "x")
+    )
+    given, chosen = {"h0": rng.standard_normal((2, H), dtype=np.float32)}, options()
+    chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    agree(plugged(proto, sess_options=chosen).run(None, given), alone(proto).run(None, given))
+
+
+@pytest.mark.parametrize(
+    "steps, name, shape",
+    [
+        (1, "x0", (2, D + 1)), (1, "c0", (2, H + 1)),  # a step also takes more axes
+        (2, "x0", (1, 2, D)), (2, "x0", (2, D + 1)), (2, "h0", (2, 1, H)), (2, "c0", (2, H + 1)),
+    ],
+)  # fmt: skip
+def test_shapes_that_the_model_says_wrongly_are_errors(rng, steps, name, shape):
+    """The rank of a Reshape is known at a run only."""
+    w, p = Writer(), draw(rng, "LSTM", D, H)
+    names = [*xs_of(steps), "h0", "c0"]
+    for each in names:
+        w.nodes.append(helper.make_node("Reshape", [f"{each}_given", f"{each}_shape"], [each], f"to_{each}"))
+    hs, c = chain(w, "LSTM", [p] * steps, xs_of(steps))
+    inputs = {f"{each}_given": (FLOAT, (None,)) for each in names}
+    inputs |= {f"{each}_shape": (TensorProto.INT64, (None,)) for each in names}
+    proto = model(w.nodes, inputs, [*hs, c], w.arrays)
+    widths = {each: D if each[0] == "x" else H for each in names}
+    proto.graph.value_info.extend(
+        helper.make_tensor_value_info(each, FLOAT, ("B", widths[each])) for each in names
+    )
+    shapes = {each: (2, widths[each]) for each in names}
+    session = plugged(proto)
+
+    def run():
+        given = {f"{each}_shape": np.array(shapes[each]) for each in names}
+        given |= {f"{each}_given": np.ones(np.prod(shapes[each]), np.float32) for each in names}
+        return session.run(None, given)
+
+    assert run()[0].shape == (2, H)
+    shapes[name] = shape
+    with pytest.raises(Exception, match="lnrnn: .* shape.* or types? that do(es)? not fit"):
+        run()
 
 
 # --- several chains -----------------------------------------------------------------------------------------
@@ -106,7 +133,8 @@ def test_layers_are_chains(rng, tmp_path, kind, width):
                 high = step(w, kind, q, low[0], high)
                 hs.append(high[0])
         ys = w.node("Concat", *(w.node("Unsqueeze", h, w.integers(0)) for h in hs), axis=0)
-        check(finished(w, [ys, low[0]] if not together else [ys, first[-1]], width), rng, tmp_path, 2, set())
+        last = first[-1] if together else low[0]
+        check(finished(w, [ys, last], width), rng, tmp_path, 2, others=set())
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
@@ -132,52 +160,6 @@ def test_two_chains_of_which_one_reads_the_other(rng, tmp_path, late):
 
 
 # --- files of torch -----------------------------------------------------------------------------------------
-
-
-def loop_of(torch, cell):
-    """Returns a module that calls a cell for each of five steps."""
-
-    class Loop(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = cell
-
-        def forward(self, x, *state):
-            ys = []
-            for t in range(5):
-                new = self.cell(x[t], state if len(state) > 1 else state[0])
-                state = new if isinstance(new, tuple) else (new,)
-                ys.append(state[0])
-            return torch.stack(ys), *state
-
-    return Loop()
-
-
-@pytest.mark.parametrize("dynamo", [False, True])
-@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell", "layer norm"])
-def test_a_python_loop_that_torch_exports(rng, tmp_path, kind, dynamo):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    from torch_cells import LayerNormLSTMCell, shaken
-
-    torch.manual_seed(1)
-    states = [torch.randn(2, H) for _ in range(1 + (kind in ("LSTMCell", "layer norm")))]
-    if kind == "layer norm":
-        normed = shaken(LayerNormLSTMCell(D, H))
-
-        class Cell(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.of = normed
-
-            def forward(self, x, state):
-                return self.of(x, *state)
-
-        cell = Cell()
-    else:
-        cell = getattr(torch.nn, kind)(D, H)
-    proto = exported(loop_of(torch, cell), (torch.randn(5, 2, D), *states), dynamo, 18 if dynamo else 17)
-    check(proto, rng, tmp_path, 1)
 
 
 # --- heads --------------------------------------------------------------------------------------------------

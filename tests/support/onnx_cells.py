@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 from lnrnn.onnx.graph.reading import read
@@ -22,6 +25,21 @@ def only_part(proto):
     assert part.network is not None, part.reason
     assert prove(part, read(proto)) == ""
     return part
+
+
+def taken(proto, nodes=1, **sizes):
+    """Returns the only part of a model that the plug-in takes too.
+
+    nodes: those of the plug-in. sizes: as in plugin_runs.check."""
+    try:
+        from plugin_runs import check, version
+    except pytest.skip.Exception:  # an old runtime
+        return only_part(proto)
+    if version() < (1, 32) and any(node.op_type == "Loop" for node in proto.graph.node):
+        return only_part(proto)  # the runtime does not show all inputs of a Loop
+    with TemporaryDirectory() as folder:
+        check(proto, np.random.default_rng(0), Path(folder), nodes, **sizes)
+    return only_part(proto)
 
 
 class Writer:

@@ -47,7 +47,7 @@ INDICES = "T - 1 - t", "size of x - 1 - t", "-1 - t", "2 - t", "1 + t"
 
 
 def loop(
-    rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False, opset=17, extra=(), D=D, H=H,
+    rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False, opset=17, D=D, H=H,
     add=plain, axes=(0, 0),
 ):  # fmt: skip
     """A model of one Loop, as a scripted torch module becomes.
@@ -119,7 +119,7 @@ def loop(
     )
     if "sequence" in join:
         nodes.append(helper.make_node("ConcatFromSequence", ["ys_n"], ["y"], axis=axes[1], new_axis=1))
-    return model([*nodes, *extra], given, ["y", *(f"{name}_n" for name in names)], arrays, opset)
+    return model(nodes, given, ["y", *(f"{name}_n" for name in names)], arrays, opset)
 
 
 def select(w, mask, new, old):
@@ -128,7 +128,7 @@ def select(w, mask, new, old):
     return w.node("Add", w.node("Mul", w.node("Cast", mask, to=FLOAT), new), w.node("Mul", old, not_mask))
 
 
-def keras_loop(rng, kind, zeros=True, where=False, backwards=False, swapped=False):
+def keras_loop(rng, kind, zeros=True, where=False, backwards=False):
     """A masked layer of Keras, as tf2onnx writes it.
 
     zeros: whether y is 0 at masked steps, as in Bidirectional; otherwise the last output is repeated. where:
@@ -144,8 +144,6 @@ def keras_loop(rng, kind, zeros=True, where=False, backwards=False, swapped=Fals
 
     y = choose(new[0], "zero_in" if zeros else "last_in")
     states = [choose(a, f"{name}_in") for a, name in zip(new, names, strict=True)]
-    if swapped:
-        states = [select(w, mask_t, f"{name}_in", a) for a, name in zip(new, names, strict=True)]
     w.nodes += [
         helper.make_node("Identity", [y], ["y_t"]),
         helper.make_node("Identity", ["n_in"], ["n_out"]),

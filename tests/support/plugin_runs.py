@@ -101,22 +101,26 @@ def agree(ours, theirs, limit=NEAR):
 
 
 def draw_inputs(session, rng, **sizes):
-    """Returns random inputs for a session. sizes: of the axes T and B, if not 5 and 2."""
+    """Returns random inputs for a session. sizes: of the axes T and B, if not 5 and 2. An axis without a name
+    has the size of its input. Integers are 1 to 4."""
     sizes = {"B": 2, "T": 5} | sizes
     result = {}
     for each in session.get_inputs():
-        shape = [sizes.get(n, n) if isinstance(n, str) else n for n in each.shape]
+        shape = [sizes.get(each.name if n is None else n, 2 if n is None else n) for n in each.shape]
         a = rng.standard_normal(shape).astype(np.float32)
-        result[each.name] = a > 0 if "bool" in each.type else a
+        a = rng.integers(1, 5, shape, np.int32) if "int" in each.type else a
+        result[each.name] = np.asarray(a > 0) if "bool" in each.type else a
     return result
 
 
-def check(proto, rng, tmp_path, nodes=1, loop=False, **sizes):
+def check(proto, rng, tmp_path, nodes=1, loop=False, others=None, **sizes):
     """Compares a model with the runtime. nodes: the number of nodes that the plug-in must run. loop: whether
-    the runtime must run a Loop or Scan."""
+    the runtime must run a Loop or Scan. others: all operators that it may run, if not None. sizes: as in
+    draw_inputs."""
     theirs = alone(proto)
     given = draw_inputs(theirs, rng, **sizes)
-    ours, ran, others = profiled(proto, given, tmp_path)
+    ours, ran, left = profiled(proto, given, tmp_path)
     agree(ours, theirs.run(None, given))
     assert len(ran) == nodes
-    assert bool({"Loop", "Scan"} & others) == loop
+    assert bool({"Loop", "Scan"} & left) == loop
+    assert others is None or left <= others

@@ -7,7 +7,6 @@ import pytest
 
 from onnx_cells import Writer, draw, step
 from onnx_files import FLOAT, model
-from plugin_runs import agree, alone, profiled
 
 D, H, T = 3, 4, 4
 KINDS = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
@@ -33,47 +32,16 @@ def chain(w, kind, parameters, xs, state=("h0", "c0")):
     return hs, state[1] if len(state) > 1 else None
 
 
-def unrolled(rng, kind, T, indices=None, joined=True, edit=None, width=D):
+def unrolled(rng, kind, T, indices=None, joined=True, width=D):
     """Returns a model with T steps of a cell. indices: of x at each step; None: each step has its own input.
-    joined: whether a Concat joins the outputs. edit(w, t, p, x, state) changes a step."""
+    joined: whether a Concat joins the outputs."""
     w, p, state, ys = Writer(), draw(rng, kind, width, H), ("h0", "c0"), []
     for t in range(T):
         x = f"x{t}" if indices is None else w.node("Gather", "x", w.array(indices[t], np.int64), axis=0)
-        weights = p
-        if edit is not None:
-            weights, x, state = edit(w, t, p, x, state)
-        state = step(w, kind, weights, x, state)
+        state = step(w, kind, p, x, state)
         ys.append(w.node("Unsqueeze", state[0], w.integers(0)) if joined else state[0])
     return finished(w, [*([w.node("Concat", *ys, axis=0)] if joined else ys[:-1]), *state], width)
 
 
-def check(proto, rng, tmp_path, nodes, others=None, **sizes):
-    """Compares a model with the runtime. nodes: those of the plug-in. others: operators of the runtime.
-    sizes: of axes, or the number of sequences of an input."""
-    theirs, sizes = alone(proto), {"B": 2, "T": T} | sizes
-    given = {
-        i.name: rng.standard_normal(
-            [sizes.get(i.name, 2) if n is None else sizes.get(n, n) for n in i.shape]
-        ).astype(np.float32) for i in theirs.get_inputs()
-    }  # fmt: skip
-    ours, ran, left = profiled(proto, given, tmp_path)
-    agree(ours, theirs.run(None, given))
-    assert len(ran) == nodes
-    if others is not None:
-        assert left == others
-
-
 def xs_of(n):
     return [f"x{t}" for t in range(n)]
-
-
-def agrees(proto, rng, tmp_path, **sizes):
-    """Compares a model with the runtime. The plug-in may compute it in any number of nodes."""
-    theirs, sizes = alone(proto), {"B": 2, "T": T} | sizes
-    given = {
-        i.name: rng.standard_normal([sizes.get(n, n) for n in i.shape]).astype(np.float32)
-        for i in theirs.get_inputs()
-    }
-    ours, ran, _ = profiled(proto, given, tmp_path)
-    agree(ours, theirs.run(None, given))
-    assert ran
