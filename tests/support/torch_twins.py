@@ -29,6 +29,7 @@ NORMS = {
 NETWORKS = [(cell, norm) for cell in CELLS for norm in NORMS[cell]]
 NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
 NETWORKS += [("LSTM hard", None), ("GRU hard", None)]
+NETWORKS += [("GRU reset", norm) for norm in (None, Layer(inner_bias=True, eps=0.1), "batch")]
 # An SLSTM has no batch norm, so it is not in CELLS.
 NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
@@ -41,7 +42,8 @@ HEADED = [
 
 def class_of(cell):
     """Returns the name of the class for a cell of NETWORKS, and more options."""
-    options = {"": {}, "projected": dict(proj_size=5), "hard": dict(gate_activation="hard_sigmoid")}
+    options = {"": {}, "projected": dict(proj_size=5), "hard": dict(gate_activation="hard_sigmoid"),
+               "reset": dict(reset_after=False)}  # fmt: skip
     name, _, more = cell.partition(" ")
     return name, options[more]
 
