@@ -1,4 +1,4 @@
-"""Networks of liblnrnn, from arrays or files, give whole sequences the bits of Python's calls."""
+"""Networks of liblnrnn: errors of descriptions, arrays, files and calls. tests/conformance tests results."""
 
 from __future__ import annotations
 
@@ -7,43 +7,9 @@ import pytest
 
 import lnrnn
 from c_library import Array, Network, Refused, arrays_of, described, library
-from networks import network, normal
+from networks import equal, network, normal, whole
 
 LAYER, BATCH = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
-
-# Networks of every cell, placement, policy of statistics, number of directions and type of weights.
-NETWORKS = {
-    "rnn": dict(cell="RNN"),
-    "rnn relu, no norm": dict(cell="RNN", norm=None, nonlinearity="relu"),
-    "rnn split": dict(cell="RNN", norm=LAYER(placement="split"), num_layers=2),
-    "lstm": dict(cell="LSTM", num_layers=2, bidirectional=True),
-    "lstm, no norm": dict(cell="LSTM", norm=None, bidirectional=True),
-    "lstm reverse": dict(cell="LSTM", num_layers=2, reverse=True),
-    "lstm, no bias": dict(cell="LSTM", bias=False),
-    "lstm joint carry": dict(cell="LSTM", norm=LAYER(placement="joint", cell="carry", inner_bias=True)),
-    "lstm gate": dict(cell="LSTM", norm=LAYER(placement="gate", cell=None)),
-    "lstm projected": dict(cell="LSTM", num_layers=2, bidirectional=True, proj_size=9),
-    "lstm projected, no norm": dict(cell="LSTM", norm=None, proj_size=20),
-    "lstm projected last": dict(cell="LSTM", norm=BATCH(overrun="last"), num_layers=2, proj_size=4),
-    "lstm inner": dict(cell="LSTM", norm=LAYER(inner_bias=True, eps=0.01)),
-    "gru": dict(cell="GRU", num_layers=3),
-    "gru, no norm": dict(cell="GRU", norm=None),
-    "gru all": dict(cell="GRU", norm=LAYER(span="all")),
-    "gru gate": dict(cell="GRU", norm=LAYER(placement="gate", inner_bias=True)),
-    "gru reset": dict(cell="GRU", norm=LAYER(inner_bias=True), reset_after=False, num_layers=2),
-    "gru reset, no norm": dict(cell="GRU", norm=None, reset_after=False),
-    "gru reset last": dict(cell="GRU", norm=BATCH(overrun="last"), reset_after=False),
-    "slstm": dict(cell="SLSTM", num_layers=2, bidirectional=True),
-    "slstm, no norm": dict(cell="SLSTM", norm=None, exp_forget=True),
-    "slstm bfloat16": dict(cell="SLSTM", state_dtype="bfloat16", bias=False),
-    "rnn raise": dict(cell="RNN", norm=BATCH()),
-    "lstm last": dict(cell="LSTM", norm=BATCH(overrun="last"), num_layers=2),
-    "lstm heads": dict(cell="LSTM", num_heads=3, bidirectional=True),
-    "gru heads": dict(cell="GRU", num_heads=7, norm=LAYER(placement="joint"), num_layers=2),
-    "gru mean": dict(cell="GRU", norm=BATCH(overrun="mean", eps=0.1), bidirectional=True),
-    "lstm batch": dict(cell="LSTM", norm=BATCH(overrun="batch", max_steps=12), bias=False),
-}
-LONG = {name: 14 if "raise" not in name else 9 for name in NETWORKS}
 
 
 @pytest.fixture(scope="module")
@@ -51,42 +17,9 @@ def c():
     return library()
 
 
-def both(rnn, x, *arguments, **options):
-    """Returns y and the list of states of a call in Python."""
-    y, state = rnn(x, *arguments, **options)
-    return y, list(state) if isinstance(state, tuple) else [state]
-
-
-def same(c, found, wanted):
-    (y, state), (other, end) = found, wanted
-    assert y.tobytes() == np.ascontiguousarray(other).tobytes()
-    assert [s.tobytes() for s in state] == [s.tobytes() for s in end]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_calls_have_the_bits_of_python(c, name, dtype, rng, tmp_path):
-    rnn = network(3, 21, trained=9, **NETWORKS[name]).to_dtype(dtype)
-    T, B = LONG[name], 5
-    x, lengths = normal(rng, T, B, 3), rng.integers(0, T + 1, B)
-    lengths[0] = T
-    rnn.save(tmp_path / "model.safetensors")
-    cells = 3 if name.startswith("slstm") else 1
-    ours = (
-        Network(c, described(rnn), rnn.state_dict(), cells),
-        Network(c, tmp_path / "model.safetensors", cells=cells),
-    )
-    wanted = both(rnn, x, lengths=lengths)
-    for net in ours:
-        assert [net.size(n) for n in ("inputs", "units", "layers")] == [3, 21, rnn.num_layers]
-        same(c, net(x, lengths=lengths), wanted)
-    resets = rng.random((T, B)) < 0.2
-    start = [normal(rng, *s.shape) for s in wanted[1]]
-    h0 = start[0] if len(start) == 1 else tuple(start)
-    for net in ours:
-        same(c, net(x, start, lengths, resets), both(rnn, x, h0, lengths, resets))
-        same(c, net(x, start, threads=1), both(rnn, x, h0))
-        net.close()
+def same(rnn, net, x):
+    y, ends = net(x)
+    equal(rnn, (y, whole(rnn, ends)), rnn(x))
 
 
 @pytest.mark.parametrize("steps", [1, 7, 8, 9, 40, 129, 400])
@@ -95,16 +28,7 @@ def test_means_over_time_of_one_unit_have_numpys_bits(c, steps, rng):
     rnn = network(2, 1, cell="RNN", norm=BATCH(overrun="mean"), trained=steps)
     x = normal(rng, steps + 3, 2, 2)
     net = Network(c, described(rnn), rnn.state_dict())
-    same(c, net(x), both(rnn, x))
-    net.close()
-
-
-def test_batch_first_and_empty_calls(c, rng):
-    rnn = network(3, 8, cell="LSTM", batch_first=True, bidirectional=True, num_layers=2)
-    net = Network(c, described(rnn), rnn.state_dict())
-    for shape in ((4, 6, 3), (1, 1, 3), (3, 0, 3), (0, 2, 3)):
-        x = normal(rng, *shape)
-        same(c, net(x, batch_first=True), both(rnn, x))
+    same(rnn, net, x)
     net.close()
 
 
@@ -222,7 +146,7 @@ def test_wrong_calls_are_refused(c, rng):
     for threads in (-1, 1025):
         with pytest.raises(Refused, match=f"threads must be between 0 and 1024, got {threads}"):
             net(x[:5], threads=threads)
-    same(c, net(x[:5]), both(rnn, x[:5]))
+    same(rnn, net, x[:5])
     net.close()
 
 
@@ -240,5 +164,5 @@ def test_a_network_of_another_instruction_set_is_refused(c, rng):
             net(x)
     finally:
         c.lnrnn_isa_use(own.encode())
-    same(c, net(x), both(rnn, x))
+    same(rnn, net, x)
     net.close()

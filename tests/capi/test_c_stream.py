@@ -11,53 +11,12 @@ import numpy as np
 import pytest
 
 import lnrnn
-from c_library import joined
 from c_table import INT, SIZE, Handle, P, address, function
 from helpers import available_isas, together, using_isa, using_threads
-from networks import VARIANTS, drawn_state, each_variant, network, normal, parts, same, stays, zone_out
+from networks import network, normal, parts, same, stays
 
 D, H, T, LANES = 3, 17, 8, 7
 DOUBLE = ctypes.c_double
-
-
-@each_variant
-def test_steps_in_c_have_the_bits_of_python(rng, variant):
-    """C and Python take turns, on different lanes in different orders."""
-    rnn = network(D, H, num_layers=3, trained=2 * T, **VARIANTS[variant])
-    zone_out(rnn, 0.25 * (len(variant) % 2))
-    both, alike = rnn.stream(LANES), rnn.stream(LANES)
-    both.state = alike.state = drawn_state(rng, rnn, LANES)
-    with Handle(both, 4) as some, Handle(both, LANES) as all_of_them:
-        assert (some.inputs, some.units, some.layers, some.lanes, some.rows) == (D, H, 3, LANES, 4)
-        for t in range(T):
-            rows = rng.permutation(LANES)[:4]
-            x = normal(rng, 4, D)
-            got = both(x, rows) if t % 3 == 0 else some.stepped(x, rows)
-            same(got, alike(x, rows))
-            if t % 2:
-                x = normal(rng, LANES, D)
-                same(all_of_them.stepped(x), alike(x))
-        same(some.steps(), alike.step)
-        for kind, state in enumerate(joined(parts(rnn, alike.state))):
-            for layer in range(3):
-                same(some.state(layer, kind), state[layer])
-        assert some.state(3) is None and (some.state(0, 1) is None) == ("LSTM" not in variant)
-    same(both.step, alike.step)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_many_rows_threads_and_narrow_weights_have_the_bits_of_python(rng, dtype, threads):
-    """The plan divides 200 rows into groups. Each lane is at its own step of batch norm."""
-    lanes, rows = 300, 200
-    rnn = network(D, 33, cell="GRU", norm=lnrnn.BatchNormSpec(overrun="last"), trained=6).to_dtype(dtype)
-    stream, alike = rnn.stream(lanes), rnn.stream(lanes)
-    with Handle(stream, rows, threads) as handle:
-        for _ in range(9):
-            x, chosen = normal(rng, rows, D), rng.permutation(lanes)[:rows]
-            same(handle.stepped(x, chosen), alike(x, chosen, threads=1))
-    assert len(set(stream.step)) > 3
-    same(stream.step, alike.step)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -100,22 +59,6 @@ def test_python_and_c_see_the_same_lanes(rng):
         alike.state = stream.state
         x = normal(rng, 2, D)
         same(handle.stepped(x, [3, 0]), alike(x, [3, 0]))
-
-
-@pytest.mark.parametrize("cell", ["RNN", "LSTM"])
-def test_a_reset_in_c_sets_zero_states(rng, cell):
-    rnn = network(D, H, cell=cell, num_layers=2, norm=lnrnn.BatchNormSpec(overrun="last"), trained=4)
-    stream, alike = rnn.stream(LANES), rnn.stream(LANES)
-    with Handle(stream, LANES) as handle:
-        for lanes in ([2, 6], [], [5], None):
-            x = normal(rng, LANES, D)
-            handle.stepped(x), alike(x)
-            given = None if lanes is None else np.array(lanes, np.int64)
-            assert handle.reset(given, 3 if lanes is None else None) == 0
-            alike.reset([0, 1, 2] if lanes is None else np.array(lanes, int))
-            stays(rnn, stream, parts(rnn, alike.state), alike.step)
-        x = normal(rng, LANES, D)
-        same(handle.stepped(x), alike(x))
 
 
 # --- wrong arguments ----------------------------------------------------------------------------------------

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import lnrnn
 from helpers import DATA
-from networks import VARIANTS, network, normal
+from networks import VARIANTS, network
 
 pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
 
-from test_io import T, equal, pack, parts, refused  # noqa: E402
+from test_io import equal, pack, parts, refused  # noqa: E402
 
 OLD = {
     "rnn_layer_schema1": lambda: lnrnn.RNN(2, 3, 2, "relu", bidirectional=True, batch_first=True, bias=False),
@@ -41,24 +40,6 @@ def test_files_of_lnrnn_0_1_0_load(tmp_path, name):
     equal(old, rnn)
     old.save(tmp_path / "m")  # the new file loads too
     equal(lnrnn.load(tmp_path / "m"), rnn)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("inner", [True, False])
-def test_every_cell_is_saved_and_loaded(tmp_path, rng, name, inner):
-    options = dict(VARIANTS[name])
-    norm = options.pop("norm", lnrnn.LayerNormSpec())
-    if isinstance(norm, lnrnn.LayerNormSpec):
-        norm = replace(norm, inner_bias=inner and not name.startswith("SLSTM"), eps=1e-3)
-    for more in ({}, dict(num_layers=2, bidirectional=True, batch_first=True, bias=False)):
-        rnn = network(3, 17, trained=T, norm=norm, **options, **more)
-        rnn = rnn.to_dtype("bfloat16" if inner else "float32")
-        rnn.save(tmp_path / "m")
-        back = lnrnn.load(tmp_path / "m")
-        assert type(back) is type(rnn)
-        equal(rnn, back)
-        x = normal(rng, *((5, T, 3) if more else (T, 5, 3)))
-        np.testing.assert_array_equal(back(x)[0], rnn(x)[0])
 
 
 NORMS = (dict(placement="joint"), dict(inner_bias=True), dict(span="half"))

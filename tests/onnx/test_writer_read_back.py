@@ -1,7 +1,7 @@
-"""from_onnx reads all files of to_onnx as networks with the same bits. Here are those without a pattern.
+"""from_onnx reads all files of to_onnx as networks. tests/conformance compares their bits.
 
-Their metadata have the arguments of the network, and from_onnx compares the graph with the one that to_onnx
-would write.
+Cells without a pattern have the network's arguments as metadata. from_onnx compares the graph with the one
+that to_onnx would write.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from onnx import numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 from lnrnn.onnx.writing.read_back import KEY, KIND  # noqa: E402
-from networks import MILD, WITH_INNER_BIASES, cell_of, network, normal, parts, same, zone_out  # noqa: E402
+from lnrnn.reference import block_diagonal  # noqa: E402
+from networks import MILD, WITH_INNER_BIASES, cell_of, network, normal, parts, same  # noqa: E402
 
-FORMS = {
-    "": {}, "lengths": dict(lengths=True, states=False), "resets": dict(resets=True), "step": dict(step=True),
-}  # fmt: skip
 UNKNOWN = re.compile("batch|SLSTM|LiGRU (joint|split|gate)")
 VARIANTS = {name: v for name, v in WITH_INNER_BIASES.items() if UNKNOWN.search(name)}
 
@@ -45,30 +43,28 @@ def read_back(rnn, path, **form):
     return lnrnn.from_onnx(path)
 
 
-# Each variant has two of the forms, and each form half of the variants.
-@pytest.mark.parametrize(
-    "variant, form",
-    [(v, form) for i, v in enumerate(VARIANTS) for k, form in enumerate(FORMS) if (i + k) % 2],
-)
-def test_cells_without_a_pattern_have_the_same_bits(tmp_path, rng, variant, form):
-    for layers in (dict(), dict(num_layers=2, bidirectional=form != "step", batch_first=True)):
-        rnn = network(6, 8, trained=4, **layers, **VARIANTS[variant])
-        equal_results(read_back(rnn, tmp_path / "m.onnx", **FORMS[form]), rnn, rng)
+@pytest.mark.parametrize("num_heads", [2, 4])
+def test_heads_come_back_as_whole_matrices(tmp_path, num_heads):
+    rnn = network(5, 8, cell="LSTM", num_heads=num_heads)
+    lnrnn.to_onnx(rnn, tmp_path / "m.onnx")
+    found = lnrnn.from_onnx(tmp_path / "m.onnx")
+    same(found.weight_hh_l0, block_diagonal(rnn.weight_hh_l0, num_heads))
 
 
-@pytest.mark.parametrize("variant", WITH_INNER_BIASES)
-def test_files_with_resets_have_the_same_bits(tmp_path, rng, variant):
-    rnn = network(6, 8, trained=4, reverse=True, **WITH_INNER_BIASES[variant])
-    equal_results(read_back(rnn, tmp_path / "m.onnx", resets=True, lengths=True), rnn, rng)
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_a_file_without_states_says_that_they_begin_at_0(tmp_path, norm):
+    for states in (True, False):
+        lnrnn.to_onnx(network(5, 8, cell="LSTM", norm=norm), tmp_path / "m.onnx", states=states)
+        (part,) = lnrnn.onnx.parts(tmp_path / "m.onnx")
+        assert any("begins at 0 in each call" in text for text in part.warnings) != states
 
 
-@pytest.mark.parametrize("variant", ["RNN none", "LSTM split carry", "GRU batch", "LSTM none projected"])
-def test_zoneout_comes_back(tmp_path, rng, variant):
-    rnn = network(6, 8, trained=4, **WITH_INNER_BIASES[variant])
-    zone_out(rnn, (0.1, 0.3) if variant.startswith("LSTM") else 0.2)
-    found = read_back(rnn, tmp_path / "m.onnx")
-    assert found.zoneout == rnn.zoneout
-    equal_results(found, rnn, rng)
+@pytest.mark.parametrize("form", [{}, {"states": False}, {"lengths": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"norm": None}, {"bidirectional": True}, {"norm": MILD}], ids=str)
+def test_batch_first_comes_back(tmp_path, rng, options, form):
+    rnn = network(5, 8, cell="GRU", batch_first=True, trained=4, **options)
+    lnrnn.to_onnx(rnn, tmp_path / "m.onnx", **form)
+    equal_results(lnrnn.from_onnx(tmp_path / "m.onnx"), rnn, rng)
 
 
 def test_layer_norms_and_heads_have_the_same_parameters(tmp_path):

@@ -32,23 +32,6 @@ def skip_uninitialised(kind, lengths):
         pytest.skip("the runtime's own RNN leaves the states of sequences without steps uninitialised")
 
 
-@pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("lengths", [None, (7, 0, 4), (3, 7, 7)])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_directions_lengths_and_states(rng, tmp_path, kind, direction, lengths, states):
-    skip_uninitialised(kind, lengths)
-    D = DIRECTIONS[direction]
-    for more in ({}, {"linear_before_reset": 1}) if kind == "GRU" else ({},):
-        model = recurrent(
-            rng, kind, D=D, direction=direction, lengths=lengths is not None, states=states, **more
-        )
-        given = feed(rng, kind, D=D, lengths=lengths, states=states)
-        ours, nodes = claimed(model, given, tmp_path)
-        assert nodes == 1
-        agree(ours, alone(model).run(None, given))
-
-
 @pytest.mark.parametrize("opset", [7, 11, 14, 17, 22])
 @pytest.mark.parametrize("kind", KINDS)
 def test_opsets_and_nodes_without_bias(rng, tmp_path, kind, opset):

@@ -10,8 +10,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 import lnrnn
 from helpers import absolute_error, layouts, on_every_family
@@ -32,7 +30,6 @@ from networks import (
     same,
     taken,
     whole,
-    widths,
 )
 
 # Sizes around the widths of vectors and panels of every instruction set.
@@ -130,23 +127,6 @@ def test_layer_norm_of_rows_far_from_zero(family):
         assert absolute_error(rnn(np.ones((1, 3, 1)))[0], want) < 1e-6, hidden
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(
-    "inner, name", [(inner, name) for inner in (False, True) for name in VARIANTS
-                    if not inner or with_inner_bias(VARIANTS[name])],
-)  # fmt: skip
-def test_fifty_steps_equal_the_reference(name, bias, inner):
-    options = with_inner_bias(VARIANTS[name]) if inner else VARIANTS[name]
-    rng = np.random.default_rng(2)
-    shapes = (33, 40, 13), (65, 3, 33), (193, 64, 1)
-    for hidden, inputs, batch in shapes[:1] if inner or not bias else shapes:
-        rnn = calm(inputs, hidden, bias=bias, trained=50, **options)
-        x, h0 = normal(rng, 50, batch, inputs), drawn_state(rng, rnn, batch)
-        want = reference_forward(rnn, x, h0)
-        for got in on_every_family(partial(rnn, x, h0), large=hidden > 33).values():
-            close(rnn, got, want)
-
-
 @each_variant
 def test_every_size_equals_the_reference(variant):
     """Tests each size of SIZES and BATCHES: a variant has every second one, the next variant the others.
@@ -165,64 +145,6 @@ def test_every_size_equals_the_reference(variant):
         want = reference_forward(rnn, x, h0)
         for got in on_every_family(partial(rnn, x, h0), large=hidden > 33).values():
             close(rnn, got, want)
-
-
-OPTIONS = dict(num_layers=2, bidirectional=True, bias=True)
-
-
-@settings(max_examples=100)
-@given(
-    st.sampled_from(sorted(VARIANTS)),
-    st.fixed_dictionaries({
-        "num_layers": st.integers(1, 3), "bidirectional": st.booleans(), "batch_first": st.booleans(),
-        "bias": st.booleans(),
-    }),
-    st.sampled_from(NONLINEARITIES), st.booleans(), st.sampled_from(SIZES[3:11]), st.sampled_from(SIZES[:9]),
-    st.sampled_from(BATCHES), st.integers(0, 9), st.integers(0, 2), st.booleans(), st.integers(0, 99),
-)  # fmt: skip
-@example("RNN", OPTIONS | dict(batch_first=True), "tanh", False, 33, 5, 13, 9, 2, True, 0)
-@example("LSTM split out", OPTIONS | dict(batch_first=True), "tanh", False, 33, 5, 13, 9, 2, True, 0)
-@example("GRU split", OPTIONS | dict(batch_first=False), "tanh", True, 33, 5, 13, 9, 2, True, 0)
-def test_layers_directions_lengths_and_states_equal_the_reference(
-    name, options, nonlinearity, inner, hidden, inputs, batch, steps, lengths, h0, seed
-):
-    """`lengths` is 0 for none, 1 for random lengths, 2 if one of these is 0 and one is `steps`."""
-    rng = np.random.default_rng(seed)
-    made = inner and with_inner_bias(VARIANTS[name]) or VARIANTS[name]
-    more = dict(nonlinearity=nonlinearity) if made["cell"] == "RNN" else {}
-    rnn = calm(inputs, hidden, seed=seed, trained=9, **made, **options, **more)
-    x = normal(rng, steps, batch, inputs)
-    ends = None
-    if lengths:
-        ends = rng.integers(0, steps + 1, batch)
-        ends[: lengths - 1] = 0
-        ends[lengths - 1 : lengths] = steps
-    start = drawn_state(rng, rnn, batch) if h0 else None
-    want = reference_forward(rnn, x, start, ends)
-    swapped = (lambda a: a.swapaxes(0, 1)) if options["batch_first"] else np.asarray
-    for y, h in on_every_family(lambda: rnn(swapped(x), start, ends)).values():
-        close(rnn, (swapped(y), h), want)
-        for b, n in enumerate(() if ends is None else ends):
-            assert not swapped(y)[n:, b].any(), "y past a length"
-            if n == 0 and h0:
-                for got, was in zip(parts(rnn, h), parts(rnn, start), strict=True):
-                    same(got[:, b], was[:, b])
-
-
-@each_variant
-def test_one_sequence_without_a_batch_axis(rng, variant):
-    for batch_first in (False, True):
-        options = dict(num_layers=2, bidirectional=True, batch_first=batch_first, trained=9)
-        rnn = network(3, 17, **options, **VARIANTS[variant])
-        x, h0 = normal(rng, 9, 3), drawn_state(rng, rnn, 1)
-        alone = whole(rnn, [s[:, 0] for s in parts(rnn, h0)])
-        axis = 0 if batch_first else 1
-        for n in (None, 9, 4, 0):
-            y, h = rnn(x, alone, n)
-            want_y, want_h = rnn(np.expand_dims(x, axis), h0, None if n is None else [n])
-            assert y.shape == (9, 2 * widths(rnn)[0])
-            assert [s.shape for s in parts(rnn, h)] == [(4, width) for width in widths(rnn)]
-            equal(rnn, (y, h), (want_y.squeeze(axis), whole(rnn, [s[:, 0] for s in parts(rnn, want_h)])))
 
 
 @pytest.mark.parametrize("cell, options", [

@@ -8,124 +8,20 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import lnrnn
 from helpers import available_isas, layouts, together, using_isa
 from networks import (
-    CELLS,
-    VARIANTS,
-    drawn_state,
-    each_cell,
-    each_variant,
-    equal,
     network,
     normal,
     parts,
     run_python,
     same,
     stays,
-    taken,
-    whole,
-    zone_out,
 )
 
 D, H, T, LANES = 3, 17, 8, 7
 NORMS = ("layer", None, lnrnn.BatchNormSpec(overrun="last"), lnrnn.BatchNormSpec(overrun="mean"))
-
-
-def alone(rnn, x, start=None):
-    """Computes every sequence of x (T, B, D) alone. Returns y (T, B, H), and the final states."""
-    found = [
-        rnn(x[:, b : b + 1], None if start is None else taken(rnn, start, slice(b, b + 1)))
-        for b in range(x.shape[1])
-    ]
-    y = np.concatenate([y for y, _ in found], axis=1)
-    return y, [np.concatenate(s, 1) for s in zip(*(parts(rnn, h) for _, h in found), strict=True)]
-
-
-@each_variant
-def test_any_rows_give_the_bits_of_each_alone(rng, variant):
-    """Each call steps some of the lanes, in a random order."""
-    rnn = network(D, H, num_layers=2, trained=4, **VARIANTS[variant])
-    if rnn.known_steps is not None:
-        rnn.overrun = "last"
-    zone_out(rnn, 0.25)
-    x, start = normal(rng, T, LANES, D), drawn_state(rng, rnn, LANES)
-    want, ends = alone(rnn, x, start)
-    stream = rnn.stream(LANES)
-    stream.state = start
-    got, steps = np.zeros_like(want), np.zeros(LANES, int)
-    while (steps < T).any():
-        rows = rng.permutation(np.flatnonzero(steps < T))[: rng.integers(1, LANES + 1)]
-        got[steps[rows], rows] = stream(x[steps[rows], rows], rows)
-        steps[rows] += 1
-        same(stream.step, steps)
-    equal(rnn, (got, stream.state), (want, whole(rnn, ends)))
-
-
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-@each_cell
-def test_chunks_and_resets_give_the_bits_of_a_call(rng, cell, norm, batch_first):
-    rnn = network(D, H, cell=cell, num_layers=2, norm=norm, trained=4, batch_first=batch_first)
-    lengths = np.array([T, 0, 3, T, 1, 5, 7])
-    x, start = normal(rng, T, LANES, D), drawn_state(rng, rnn, LANES)
-    resets = rng.random((T, LANES)) < 0.3
-
-    def laid(a):
-        return a.swapaxes(0, 1) if batch_first else a
-
-    y, end = rnn(laid(x), start, lengths, laid(resets))
-    y = laid(y)
-    for size in (1, 3, T):
-        stream = rnn.stream(LANES)
-        stream.state = start
-        for at in range(0, T, size):
-            rows = rng.permutation(LANES)
-            n = np.clip(lengths - at, 0, min(size, T - at))[rows]
-            part = (slice(at, at + size), rows)
-            got = stream(laid(x[part]), rows, lengths=n, resets=laid(resets[part]))
-            same(laid(got), y[part])
-        equal(rnn, (0, stream.state), (0, end))
-        last = np.where(resets & (np.arange(T)[:, None] < lengths), np.arange(T)[:, None], 0).max(0)
-        same(stream.step, lengths - last)
-
-
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_resets_of_a_step_set_zero_states(rng, norm):
-    rnn = network(D, H, cell="LSTM", norm=norm, trained=4)
-    x = normal(rng, T, LANES, D)
-    resets = rng.random((T, LANES)) < 0.4
-    stream = rnn.stream(LANES)
-    stream.state = start = drawn_state(rng, rnn, LANES)
-    got = [stream(x[t], resets=resets[t] if t % 2 else list(map(bool, resets[t]))) for t in range(T)]
-    same(got, rnn(x, start, resets=resets)[0])
-
-
-@settings(max_examples=40)
-@given(data=st.data())
-def test_a_pickled_state_continues_in_any_lane(data):
-    """A state may be set in any lane of any stream, if the networks are equal."""
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    cell = data.draw(st.sampled_from(CELLS))
-    norm = data.draw(st.sampled_from(NORMS))
-    rnn = network(D, H, cell=cell, norm=norm, num_layers=2, trained=4)
-    x = normal(rng, T, LANES, D)
-    want = rnn(x)[0]
-    streams = rnn.stream(LANES), pickle.loads(pickle.dumps(rnn)).stream(2 * LANES)
-    at = [0, np.arange(LANES)]
-    for t in range(T):
-        stream, rows = streams[at[0]], at[1]
-        same(stream(x[t], rows), want[t])
-        if data.draw(st.booleans()):
-            state = pickle.loads(pickle.dumps(stream.get_state(rows)))
-            assert len(state) == LANES and (state.step == t + 1).all()
-            to = data.draw(st.integers(0, 1))
-            rows = rng.permutation(len(streams[to].step))[:LANES]
-            streams[to].set_state(rows, state)
-            at = [to, rows]
 
 
 def test_the_state_of_another_network_is_refused(rng):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import engine_switches
 import lnrnn
 from helpers import (
     available_isas,
-    in_parts_of,
     several_threads,
     using_caches,
     using_isa,
     using_partition,
     using_threads,
 )
-from networks import drawn_state, each_cell, equal, network, normal, spec
+from networks import drawn_state, equal, network, normal, spec
 
 # (groups of sequences, threads per group, whether the threads of a group divide the rows, the call's limit on
 # threads).
@@ -54,19 +52,6 @@ def drawn(rng, name, batch=70, units=145, steps=24):
 
 
 needs_threads = pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
-
-
-@needs_threads
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_grid_gives_the_same_bits(rng, name):
-    for batch in (7, 70, 133):
-        rnn, x, h0, ends = drawn(rng, name, batch, 145 if batch > 7 else 400)
-        with using_threads(1):
-            want = rnn(x, h0, ends), rnn(x, h0)
-        for grid, threads in GRIDS if batch > 7 else GRIDS[:2] + GRIDS[4:6]:
-            with using_partition(*grid), several_threads(threads, "units" if grid[1] > 1 else "tasks"):
-                equal(rnn, rnn(x, h0, ends), want[0], f"{batch} in {grid}")
-                equal(rnn, rnn(x, h0), want[1], f"{batch} in {grid}, whole")
 
 
 # {instruction set: (hidden units, threads)}. The first panel is wider than a thread's share of the units.
@@ -121,33 +106,6 @@ def test_a_team_that_ends_at_any_barrier_gives_the_same_bits(rng, name, divide_r
                 finally:
                     engine_switches.set_slow_from(0)
             equal(rnn, got, want, f"barrier {barrier}, caches {caches}")
-
-
-@needs_threads
-@pytest.mark.parametrize("name", ["RNN", "LSTM"])
-def test_grids_in_parts_give_the_same_bits(rng, name):
-    rnn, x, h0, ends = drawn(rng, name)
-    with using_threads(1):
-        want = rnn(x, h0, ends)
-    for grid, threads in GRIDS:
-        for part in (1, 2e6):
-            with using_partition(*grid), several_threads(threads, "either"), in_parts_of(part):
-                got = rnn(x.astype(np.float64), h0, ends)  # short calls of float32 have no parts
-            equal(rnn, got, want, f"{grid}, parts of {part}")
-
-
-@needs_threads
-@each_cell
-def test_zoneout_and_resets_if_threads_divide_rows(rng, cell):
-    rnn = network(33, 145, cell=cell)
-    rnn.zoneout = (0.3, 0.2) if cell == "LSTM" else 0.3
-    x, h0 = normal(rng, 24, 70, 33), drawn_state(rng, rnn, 70)
-    for resets in (None, rng.random(x.shape[:2]) < 0.1):
-        with using_threads(1):
-            want = rnn(x, h0, resets=resets)
-        for grid, threads in (GRIDS[1], GRIDS[5]):
-            with using_partition(*grid), several_threads(threads, "units"):
-                equal(rnn, rnn(x, h0, resets=resets), want, f"{grid}")
 
 
 @needs_threads

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import absolute_error, using_partition, using_threads
+from helpers import absolute_error
 from networks import drawn_state, equal, network, normal, spec
 
 D, T, B = 5, 9, 7
@@ -75,19 +75,6 @@ def test_both_forms_are_one_without_a_state(rng):
 
 
 NORMS = [None, spec("split", inner_bias=True), lnrnn.BatchNormSpec(overrun="mean")]
-
-
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_threads_that_divide_the_units(rng, norm, dtype):
-    rnn = network(D, 97, cell="GRU", norm=norm, reset_after=False, num_layers=2, trained=4).to_dtype(dtype)
-    x, start, ends = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
-    with using_threads(1):
-        want = rnn(x, start, ends)
-    for groups, team in ((1, 2), (1, 3), (2, 2)):
-        for divide_rows in (False, True):
-            with using_threads(groups * team), using_partition(groups, team, divide_rows):
-                equal(rnn, rnn(x, start, ends), want, f"{groups} {team} {divide_rows}")
 
 
 @pytest.mark.parametrize(

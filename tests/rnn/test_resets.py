@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import lnrnn
-from helpers import layouts, using_threads
+from helpers import layouts
 from networks import (
     VARIANTS,
     drawn_state,
     each_cell,
     each_variant,
-    equal,
     equal_arrays,
     network,
-    newer_arguments,
     normal,
     parts,
     same,
-    taken,
     unchanged,
     whole,
     widths,
-    zone_out,
 )
 
 D, H, T, B = 3, 17, 9, 8
@@ -37,96 +31,8 @@ def cuts(resets, lengths, b):
     return list(zip(at[:-1], at[1:], strict=True))
 
 
-def in_parts(rnn, x, start, lengths, resets):
-    """Returns (y, final states) of a network with one layer, computed part by part. x is (T, B, D)."""
-    y = np.zeros((*x.shape[:2], rnn.num_directions * widths(rnn)[0]), np.float32)
-    ends = [s.copy() for s in parts(rnn, start)]
-    for b in range(x.shape[1]):
-        pieces = cuts(resets, lengths, b)
-        for k, (first, end) in enumerate(pieces):
-            begin = taken(rnn, start, slice(b, b + 1))
-            found = [s.copy() for s in parts(rnn, begin)]
-            for s in found:
-                if k or (lengths[b] and resets[0, b]):
-                    s[0] = 0
-                if rnn.bidirectional and k < len(pieces) - 1:
-                    s[1] = 0
-            part, end_state = rnn(x[first:end, b : b + 1], whole(rnn, found))
-            y[first:end, b : b + 1] = part
-            for e, s in zip(ends, parts(rnn, end_state), strict=True):
-                if k == len(pieces) - 1:
-                    e[0, b] = s[0, 0]
-                if rnn.bidirectional and k == 0:
-                    e[1, b] = s[1, 0]
-    return y, ends
-
-
 def laid(rnn, a):
     return a.swapaxes(0, 1) if rnn.batch_first else a
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@each_variant
-def test_resets_give_the_bits_of_separate_sequences(rng, variant, bidirectional):
-    rnn = network(D, H, trained=4, bidirectional=bidirectional, batch_first=True, **VARIANTS[variant])
-    if rnn.known_steps is not None:
-        rnn.overrun = "last"
-    zone_out(rnn, 0.25 if bidirectional else 0)
-    x, start = normal(rng, T, B, D), drawn_state(rng, rnn, B)
-    resets = rng.random((T, B)) < 0.3
-    resets[0] = np.arange(B) % 2
-    lengths = np.array([T, T, 0, 0, 1, 5, 7, T])
-    y, end = rnn(laid(rnn, x), start, lengths, laid(rnn, resets))
-    want, ends = in_parts(lnrnn_twin(rnn), x, start, lengths, resets)
-    equal(rnn, (laid(rnn, y), end), (want, whole(rnn, ends)))
-
-
-def lnrnn_twin(rnn):
-    """Returns the same network with batch_first=False."""
-    names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
-    names += ["nonlinearity"] if hasattr(rnn, "nonlinearity") else []
-    twin = type(rnn)(seed=0, **{name: getattr(rnn, name) for name in names}, **newer_arguments(rnn))
-    twin.load_state_dict(rnn.state_dict())
-    twin.zoneout = rnn.zoneout
-    if rnn.overrun:
-        twin.overrun = rnn.overrun
-    return twin
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@each_cell
-def test_every_layer_is_reset(rng, cell, bidirectional):
-    """Two layers equal two networks of one layer, one after the other, with the same resets."""
-    rnn = network(D, H, cell=cell, num_layers=2, bidirectional=bidirectional)
-    x, resets = normal(rng, T, B, D), rng.random((T, B)) < 0.3
-    lengths = rng.integers(0, T + 1, B)
-    inner, below = rnn.num_directions * H, x
-    for k in range(2):
-        one = getattr(lnrnn, cell)(D if k == 0 else inner, H, bidirectional=bidirectional)
-        one.load_state_dict(
-            {n.replace(f"_l{k}", "_l0"): v for n, v in rnn.state_dict().items() if f"_l{k}" in n}
-        )
-        below, _ = one(below, None, lengths, resets)
-    same(rnn(x, None, lengths, resets)[0], below)
-
-
-def test_resets_that_are_all_false_change_nothing(rng):
-    rnn = network(D, H, cell="LSTM", num_layers=2, bidirectional=True)
-    x, start, lengths = normal(rng, T, B, D), drawn_state(rng, rnn, B), rng.integers(0, T + 1, B)
-    want = rnn(x, start, lengths)
-    late = np.arange(T)[:, None] >= lengths
-    for resets in (np.zeros((T, B), bool), late, list(map(list, np.zeros((T, B), bool)))):
-        equal(rnn, rnn(x, start, lengths, resets), want)
-
-
-def test_resets_of_one_sequence_and_of_an_empty_batch(rng):
-    rnn = network(D, H)
-    x, resets = normal(rng, T, D), rng.random(T) < 0.5
-    same(rnn(x, resets=resets)[0], rnn(x[:, None], resets=resets[:, None])[0][:, 0])
-    start = normal(rng, 1, B, H)
-    y, h = rnn(np.zeros((0, B, D)), start, resets=np.zeros((0, B), bool))
-    same(h, start)
-    assert rnn(np.zeros((T, 0, D)), resets=np.zeros((T, 0), bool))[0].shape == (T, 0, H)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
@@ -249,35 +155,6 @@ def test_wrong_resets_are_refused(error, words, resets):
     ):
         with unchanged(rnn), pytest.raises(error, match=f"resets must .*{words}"):
             call()
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_ragged_gives_the_bits_of_a_padded_call(data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    name = data.draw(st.sampled_from(sorted(VARIANTS)))
-    rnn = network(
-        D, H, num_layers=data.draw(st.integers(1, 2)), bidirectional=data.draw(st.booleans()), trained=T,
-        batch_first=data.draw(st.booleans()), **VARIANTS[name],
-    )  # fmt: skip
-    zone_out(rnn, data.draw(st.sampled_from([0, 0.25])))
-    lengths = np.array(data.draw(st.lists(st.integers(0, T), max_size=90)), int)
-    lengths = lengths[: data.draw(st.sampled_from([3, 90]))]
-    skipped = data.draw(st.integers(0, 2))
-    offsets = skipped + np.concatenate([[0], np.cumsum(lengths)])
-    values = normal(rng, offsets[-1] + data.draw(st.integers(0, 2)), D)
-    start = drawn_state(rng, rnn, len(lengths))
-    x = np.zeros((T, len(lengths), D), np.float32)
-    for b, n in enumerate(lengths):
-        x[:n, b] = values[offsets[b] : offsets[b + 1]]
-    with using_threads(data.draw(st.integers(1, 3))):
-        want, end = rnn(laid(rnn, x), start, lengths)
-        y, h = rnn.ragged(values, offsets, start)
-    assert y.shape == (len(values), rnn.num_directions * widths(rnn)[0])
-    for b, n in enumerate(lengths):
-        same(y[offsets[b] : offsets[b + 1]], laid(rnn, want)[:n, b])
-    assert not y[: offsets[0]].any() and not y[offsets[-1] :].any()
-    equal(rnn, (0, h), (0, end))
 
 
 def test_values_and_offsets_of_every_kind(rng):

@@ -7,13 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import lnrnn
-from helpers import Kind, using_threads
+from helpers import Kind
 from lnrnn.rnn import engine, training
-from networks import VARIANTS, drawn_state, network, normal, parts, run_python, same, whole
+from networks import drawn_state, network, normal, run_python, same
 
 D, H = 5, 17
 
@@ -21,68 +19,6 @@ D, H = 5, 17
 def twice(array):
     """Returns the same numbers as float64, for which calls do not go directly to C."""
     return None if array is None else np.array(array, np.float64)
-
-
-@settings(max_examples=80)
-@given(data=st.data())
-def test_a_direct_call_has_the_bits_of_other_calls(data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    name, batch_first = data.draw(st.sampled_from(sorted(VARIANTS))), data.draw(st.booleans())
-    rnn = network(
-        D, H, num_layers=data.draw(st.integers(1, 3)), bidirectional=data.draw(st.booleans()),
-        batch_first=batch_first, trained=4, **VARIANTS[name],
-    )  # fmt: skip
-    if rnn.known_steps is not None:
-        rnn.overrun = data.draw(st.sampled_from(["last", "mean", "batch"]))
-    T, B = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([1, 2, 3, 8, 63, 64, 65]))
-    x = normal(rng, *((B, T, D) if batch_first else (T, B, D)))
-    start = drawn_state(rng, rnn, B) if data.draw(st.booleans()) else None
-    lengths = rng.integers(0, T + 1, B) if data.draw(st.booleans()) else None
-    kept = [None if s is None else s.copy() for s in parts(rnn, start)]
-    with using_threads(data.draw(st.integers(1, 3))):
-        y, h = rnn(x, start, lengths)
-        want, end = rnn(twice(x), None if start is None else whole(rnn, list(map(twice, kept))), lengths)
-    same(y, want)
-    assert y.dtype == np.float32 and y.shape == want.shape and y.flags.writeable
-    assert y.flags.c_contiguous and want.flags.c_contiguous
-    for got, e, before, after in zip(parts(rnn, h), parts(rnn, end), kept, parts(rnn, start), strict=True):
-        same(got, e)
-        assert got.flags.c_contiguous and got.flags.owndata
-        assert before is None or np.array_equal(before, after)
-
-
-@settings(max_examples=80)
-@given(data=st.data())
-def test_direct_training_has_the_bits_of_other_training(data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    batch_first, norm = data.draw(st.booleans()), data.draw(st.sampled_from([None, "layer"]))
-    rnn = network(
-        D, H, cell=data.draw(st.sampled_from(["RNN", "LSTM", "GRU"])), norm=norm, batch_first=batch_first,
-        num_layers=data.draw(st.integers(1, 3)), bidirectional=data.draw(st.booleans()),
-        bias=data.draw(st.booleans()),
-    )  # fmt: skip
-    T, B = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([1, 2, 3, 8, 33, 64]))
-    x = normal(rng, *((B, T, D) if batch_first else (T, B, D)))
-    start = drawn_state(rng, rnn, B) if data.draw(st.booleans()) else None
-    lengths = rng.integers(0, T + 1, B) if data.draw(st.booleans()) else None
-    want_y, want_h, want_tape = rnn.forward_train(
-        twice(x), None if start is None else whole(rnn, list(map(twice, parts(rnn, start)))), lengths
-    )
-    given_arrays = [x, *(s for s in parts(rnn, start) if s is not None)]
-    with using_threads(data.draw(st.integers(1, 3))):
-        y, h, tape = rnn.forward_train(x, start, lengths)
-        for array in given_arrays:
-            array.fill(np.nan)  # the tape has a copy
-        gy = normal(rng, *y.shape)
-        gx, gh0, grads = rnn.backward(tape, gy)
-    assert y.flags.writeable and not np.shares_memory(y, tape.runs[-1].y)
-    want_gx, want_gh0, want_grads = rnn.backward(want_tape, twice(gy))
-    found = [y, gx, *parts(rnn, h), *parts(rnn, gh0), *grads.values()]
-    want = [want_y, want_gx, *parts(rnn, want_h), *parts(rnn, want_gh0), *want_grads.values()]
-    for a, b in zip(found, want, strict=True):
-        assert a.dtype == np.float32
-        same(a, b)
-    assert list(grads) == list(rnn.parameters())
 
 
 def test_an_array_of_a_subclass_gives_plain_arrays(rng):

@@ -23,21 +23,10 @@ from helpers import (
     using_threads,
 )
 from lnrnn import _core
-from networks import VARIANTS, drawn_state, each_cell, network, normal, parts, said, zone_out
+from networks import drawn_state, each_cell, network, normal, parts, said
 
 needs_threads = pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
-DTYPES = ("float32", "bfloat16", "int8")
-SHAPES = [(layers, both) for layers in (1, 2, 3, 4, 5) for both in (False, True)]
-D, H, KNOWN = 7, 33, 5
-
-
-def made(variant, k=0, **options):
-    """Returns a network. Batch norm has statistics of fewer steps than calls have, and repeats the last
-    ones."""
-    rnn = network(D, H, trained=KNOWN, **VARIANTS[variant], **options)
-    if rnn.known_steps is not None:
-        rnn.overrun = "last"
-    return rnn.to_dtype(DTYPES[k % 3])
+D, H = 7, 33
 
 
 def drawn(rng, rnn, T, B, ragged=False):
@@ -59,44 +48,6 @@ def in_turn(rnn, *arguments, **named):
 def same(got, want, message=""):
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=message)
-
-
-# Tests every shape with one variant of each cell, because the order of chunks does not depend on norms. Tests
-# two shapes with all variants, because the states between chunks do.
-CASES = [(variant, *shape) for variant in ("RNN", "LSTM split carry", "GRU batch") for shape in SHAPES]
-CASES += [(variant, *shape) for variant in VARIANTS for shape in ((3, False), (2, True))]
-
-
-@pytest.mark.parametrize("variant, layers, both", list(dict.fromkeys(CASES)))
-def test_parallel_layers_give_the_bits_of_one_thread(rng, variant, layers, both):
-    """There are as many threads as layers or directions that can run at the same time."""
-    for k, (T, B, ragged) in enumerate([(60, 1, False), (23, 5, True), (1, 3, False), (9, 70, True)]):
-        turn = list(VARIANTS).index(variant) + k
-        rnn = made(variant, turn, num_layers=layers, bidirectional=both, batch_first=turn % 2 > 0)
-        zone_out(rnn, 0.2 * (k % 2))
-        arguments = *drawn(rng, rnn, T, B, ragged), None
-        if ragged and not rnn.batch_first:
-            arguments = *arguments[:3], rng.random((T, B)) < 0.1  # resets
-        want = in_turn(rnn, *arguments)
-        groups = (B + 63) // 64
-        at_once = 2 * groups if both else layers * groups if layers > 1 else 1
-        for n in (1, 2, 3, 5):
-            had = min(n, at_once)
-            with using_network_way("side by side"), several_threads(n, "either", had):
-                for x in (arguments[0], arguments[0].astype(np.float64))[: 1 + (n == 2)]:
-                    got = result(rnn, x, *arguments[1:], threads=n)
-                    same(got, want, f"{n} threads, {T} steps, {B} sequences, {x.dtype}")
-
-
-@pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize("T, B", [(0, 0), (0, 3), (4, 0)])
-def test_empty_calls_return_empty_results(rng, T, B, both):
-    rnn = made("LSTM none", num_layers=3, bidirectional=both)
-    x, h0, _ = drawn(rng, rnn, T, B)
-    with using_network_way("side by side"), using_threads(3):
-        y, *end = result(rnn, x, h0, threads=3)
-    assert y.shape == (T, B, H * (1 + both))
-    same(end, h0)
 
 
 @needs_threads
@@ -129,20 +80,6 @@ def test_half_of_the_threads_for_each_direction(rng, cell, threads):
             with using_network_way("side by side"), several_threads(threads, divide), in_parts_of(size):
                 got = result(rnn, x.astype(np.float64), h0, ends)
             same(got, want, f"{B} sequences, parts of {size}")
-
-
-@needs_threads
-@pytest.mark.parametrize("layers, both", [(3, False), (2, True)])
-@each_cell
-def test_calls_in_parts_give_the_same_bits(rng, cell, layers, both):
-    """A part of a call is one chunk, or several."""
-    rnn = network(D, 65, cell=cell, num_layers=layers, bidirectional=both)
-    x, h0, ends = drawn(rng, rnn, 50, 3, True)
-    want = in_turn(rnn, x, h0, ends)
-    for n in (2, 3):
-        for size in (1, 2e5):
-            with using_network_way("side by side"), using_threads(n), in_parts_of(size):
-                same(result(rnn, x.astype(np.float64), h0, ends), want, f"{n} threads, parts of {size}")
 
 
 class Interrupted(Exception):

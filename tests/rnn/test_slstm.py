@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import absolute_error, on_every_family, relative_error, using_partition, using_threads
+from helpers import absolute_error, on_every_family, relative_error
 from lnrnn import reference as ref
 from networks import (
     STARTS,
     calm,
     drawn_run,
     drawn_state,
-    equal,
     named_gradients,
     network,
     normal,
@@ -115,20 +114,6 @@ def test_gates_of_100_neither_overflow_nor_make_nan(exp_forget):
         assert absolute_error(got, gx) < 2e-5 * np.abs(gx).max()
 
 
-def test_no_step_depends_on_the_batch_around_it(rng):
-    """A sequence begins in a batch whose other sequences continue."""
-    slstm = network(D, H, cell="SLSTM", num_layers=2)
-    x, start = normal(rng, T, B, D), drawn_state(rng, slstm, B)
-    start = tuple(np.array(s) for s in start)
-    for s in start:
-        s[:, 2] = 0
-    y, end = slstm(x, start)
-    alone, last = slstm(x[:, 2:3])
-    same(y[:, 2:3], alone)
-    for a, b in zip(end, last, strict=True):
-        same(a[:, 2:3], b)
-
-
 def test_a_unit_whose_n_is_0_has_no_past(rng):
     slstm = network(D, H, cell="SLSTM")
     x, start = normal(rng, T, B, D), [np.array(s) for s in drawn_state(rng, slstm, B)]
@@ -225,17 +210,3 @@ def test_gradients_through_states_of_bfloat16(rng):
 
 
 # --- threads ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("norm", ["layer", None])
-@pytest.mark.parametrize("how", [(1, 2, False), (1, 2, True), (2, 1, False)], ids=str)
-def test_threads_that_divide_units_or_rows(rng, norm, how):
-    """With a norm, y is the norm of h. If every thread has all of h, only thread 0 writes y."""
-    slstm = network(17, 96, cell="SLSTM", num_heads=3, num_layers=2, norm=norm)
-    x, ends = normal(rng, T, 12, 17), rng.integers(0, T + 1, 12)
-    start = drawn_state(rng, slstm, 12)
-    with using_threads(1):
-        want = slstm(x, start, ends)
-    groups, team, divide_rows = how
-    with using_threads(2), using_partition(groups, team, divide_rows):
-        equal(slstm, slstm(x, start, ends), want)

@@ -9,43 +9,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import lnrnn
-from helpers import layouts, together, using_threads
-from networks import VARIANTS, network, normal, parts, run_apart, same
+from helpers import layouts, together
+from networks import network, normal, run_apart, same
 
 D, H = 3, 5
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_step_all_has_the_bits_of_single_calls(data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    names = data.draw(st.lists(st.sampled_from(sorted(VARIANTS)), max_size=6))
-    streams, alike, networks = [], [], []
-    for name in names:
-        rnn = network(D, data.draw(st.sampled_from([1, 5, 33])), trained=9, **VARIANTS[name])
-        lanes = data.draw(st.sampled_from([1, 2, 70]))
-        networks.append(rnn)
-        streams.append(rnn.stream(lanes))
-        alike.append(rnn.stream(lanes))
-    with using_threads(data.draw(st.integers(1, 3))):
-        for _ in range(4):
-            xs = [normal(rng, len(s.step), D) for s in streams]
-            if data.draw(st.booleans()):  # one lane needs no axis; float64 is converted
-                xs = [np.float64(x[0]) if len(x) == 1 else x for x in xs]
-            got = lnrnn.step_all(zip(streams, xs, strict=True))
-            want = [s(x) for s, x in zip(alike, xs, strict=True)]
-            assert len(got) == len(names)
-            for y, expected in zip(got, want, strict=True):
-                same(y, expected)
-                assert y.dtype == np.float32 and y.flags.owndata and y.flags.writeable
-    for rnn, stream, other in zip(networks, streams, alike, strict=True):
-        same(stream.step, other.step)
-        for a, b in zip(parts(rnn, stream.state), parts(rnn, other.state), strict=True):
-            same(a, b)
 
 
 def test_step_all_takes_any_layout(rng):

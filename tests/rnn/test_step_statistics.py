@@ -244,31 +244,6 @@ def test_the_mean_of_one_unit_has_numpys_bits(rng, known):
     same(y[known, 0], np.float32(-means.mean(0) * (rnn.gain_l0 / np.sqrt(variance + rnn.norm.eps))))
 
 
-@each_cell
-@pytest.mark.parametrize("overrun", OVERRUNS)
-@pytest.mark.parametrize("known, room", [(0, None), (1, None), (4, 3 * T)])
-def test_a_stream_overruns_as_a_sequence_does(rng, cell, overrun, known, room):
-    """A stream and a call for the whole sequence give the same bits, or the same error, which leaves the
-    stream unchanged.
-    """
-    norm = spec(overrun=overrun, max_steps=room)
-    rnn = network(3, 33, cell=cell, norm=norm, num_layers=2, trained=known)
-    x, stream, rows = normal(rng, T, 12, 3), rnn.stream(12), []
-    serves = T if known and overrun != "raise" or overrun == "batch" else known
-    for t in range(serves):
-        rows.append(stream(x[t]).copy())
-    if serves:
-        same(rows, rnn(x[:serves])[0])
-    if serves < T:
-        kept = stream.state
-        with pytest.raises(lnrnn.SequenceTooLongError) as caught:
-            stream(x[serves])
-        assert (caught.value.sequence, caught.value.length) == (0, serves + 1)
-        assert caught.value.known_steps == known
-        equal(rnn, (0, stream.state), (0, kept))
-    assert (stream.step == serves).all()
-
-
 # --- calibrate ----------------------------------------------------------------------------------------------
 
 

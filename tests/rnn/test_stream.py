@@ -16,17 +16,12 @@ import lnrnn
 from helpers import bad_outs, layouts, named, several_threads, together, using_threads
 from networks import (
     VARIANTS,
-    drawn_state,
     each_cell,
     each_norm,
-    each_variant,
-    equal,
     network,
     normal,
-    parts,
     run_apart,
     same,
-    zone_out,
 )
 
 T = 9
@@ -35,28 +30,6 @@ T = 9
 def streamed(stream, x):
     """Calls the stream once for each step of x (T, B, D). Returns all outputs."""
     return np.array([stream(row) for row in x])
-
-
-@each_variant
-@pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 3), (5, 48, 1), (70, 17, 2)])
-def test_a_stream_gives_the_bits_of_the_whole_sequence(family, rng, variant, batch, hidden, layers):
-    """The stream starts from any state, and another stream continues from its state."""
-    rnn = network(3, hidden, num_layers=layers, trained=T, **VARIANTS[variant])
-    zone_out(rnn, 0.25 if layers > 1 else 0)
-    x, h0 = normal(rng, T, batch, 3), drawn_state(rng, rnn, batch)
-    want = rnn(x, h0)
-    first, second = rnn.stream(batch), rnn.stream(batch)
-    first.state = h0
-    y = [np.array(first(row)) for row in x[:3]]
-    second.state, second.step = first.state, first.step
-    y += [np.array(second(row)) for row in x[3:]]
-    equal(rnn, (np.array(y), second.state), want)
-    for kept in parts(rnn, second.state):
-        kept[...] = np.nan  # get_state has returned a copy
-    equal(rnn, (want[0], second.state), want)
-    second.reset()
-    assert (second.step == 0).all() and not any(s.any() for s in parts(rnn, second.state))
-    same([np.array(second(row)) for row in x], rnn(x)[0])
 
 
 @each_cell
@@ -92,17 +65,6 @@ def test_each_step_returns_a_new_array(rng):
         row[...] = np.nan  # must not change the stream
     stream.reset()
     same([stream(row) for row in x], y)
-
-
-def test_a_stream_of_one_sequence_needs_no_batch_axis(rng):
-    rnn = network(3, 17, num_layers=2)
-    x = normal(rng, T, 3)
-    flat, batch = rnn.stream(), rnn.stream(1)
-    for row, want in zip(x, rnn(x)[0], strict=True):
-        got = flat(row)
-        assert got.shape == (17,)
-        same(got, want)
-        same(batch(row[None]), want[None])
 
 
 def test_inputs_and_states_of_every_dtype_and_container(rng):
@@ -143,10 +105,10 @@ def test_a_stream_ignores_later_changes_of_its_network(rng, norm):
     same(streamed(stream, x), y)
 
 
-@each_norm
-def test_the_number_of_threads_may_change_between_steps(rng, norm):
-    rnn = network(3, 450, norm=norm, trained=T)  # so many hidden units that a step is faster on four threads
-    x = normal(rng, T, 70, 3)
+@pytest.mark.parametrize("variant", ["RNN", "RNN none", "RNN batch", "LSTM split out", "GRU split"])
+def test_the_number_of_threads_may_change_between_steps(rng, variant):
+    """So many hidden units make a step faster on four threads."""
+    rnn, x = network(3, 450, trained=T, **VARIANTS[variant]), normal(rng, T, 70, 3)
     stream, got = rnn.stream(70), []
     for t, row in enumerate(x):
         with several_threads(1 + t % 4, divide="either"):

@@ -23,7 +23,6 @@ from networks import (
     drawn_state,
     each_cell,
     each_norm,
-    equal,
     equal_arrays,
     named_gradients,
     network,
@@ -212,24 +211,6 @@ def test_gradients_of_layers_and_directions_equal_the_reference(
 # --- results of a training run, and the statistics of batch norm --------------------------------------------
 
 
-@each_cell
-@each_norm
-def test_forward_train_returns_the_outputs_of_the_reference(family, cell, norm):
-    """Outputs past a length are 0."""
-    rng = np.random.default_rng(4)
-    rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True)
-    x, h0, ends = normal(rng, T, 20, 5), drawn_state(rng, rnn, 20), np.r_[[T] * 9, rng.integers(0, T, 11)]
-    y, h, tape = rnn.forward_train(x, h0, ends)
-    want_y, want_h, _ = reference_forward(rnn, x, h0, ends, training=True)
-    assert relative_error(y, want_y) < GRADIENT
-    for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
-        assert relative_error(got, want) < GRADIENT
-    assert not y[np.arange(T)[:, None] >= ends].any()
-    for held in [tape.rows.table, *tape.start, *(array for run in tape.runs for array in run.arrays())]:
-        assert not held.flags.writeable
-    assert list(rnn.backward(tape, y)[2]) == list(rnn.parameters())
-
-
 # The tolerance, relative to the largest number of an array. The largest measured error is 6e-7.
 STATISTICS = 2e-6
 
@@ -276,15 +257,6 @@ def test_training_updates_statistics_as_the_reference_does(cell, momentum, room)
 # --- conditions that change no bit --------------------------------------------------------------------------
 
 
-@each_cell
-@by_row
-def test_forward_train_has_the_bits_of_a_call(family, rng, cell, norm):
-    for batch, hidden in ((1, 15), (13, 97), (70, 33)):
-        rnn = network(7, hidden, cell=cell, norm=norm, num_layers=2, bidirectional=True)
-        x, h0, ends = normal(rng, T, batch, 7), drawn_state(rng, rnn, batch), rng.integers(0, T + 1, batch)
-        equal(rnn, rnn.forward_train(x, h0, ends)[:2], rnn(x, h0, ends))
-
-
 # --- contents of a tape -------------------------------------------------------------------------------------
 
 
@@ -326,25 +298,6 @@ def test_missing_gradients_are_zeros(rng, cell, norm):
         for name, g in named_gradients(rnn, rnn.backward(tape, *some_of_them)).items():
             same(g, want[name], err_msg=name)
             assert g.any() == some
-
-
-@each_cell
-@each_norm
-def test_padding_is_not_read_and_has_gradient_zero(rng, cell, norm):
-    """Values of x and gy past a length are not read, and gx is 0 there.
-
-    In an empty sequence, the gradient of the initial state is that of the final state.
-    """
-    rnn = network(3, 17, cell=cell, norm=norm, num_layers=2, bidirectional=True)
-    x, gy = normal(rng, T, 12, 3), normal(rng, T, 12, 34)
-    ends = np.array([9, 0, 9, 9, 2, 9, 7, 1, 0, 5, 6, 8])
-    h0, gh, past = drawn_state(rng, rnn, 12), drawn_state(rng, rnn, 12), np.arange(T)[:, None] >= ends
-    want = trained(rnn, x, h0, ends, gy, gh)
-    assert not want["x"][past].any()
-    for name, g in zip(("h0", "c0"), parts(rnn, gh), strict=False):
-        same(want[name][:, ends == 0], g[:, ends == 0])
-    x[past], gy[past] = np.nan, np.inf
-    equal_arrays(trained(rnn, x, h0, ends, gy, gh), want)
 
 
 @each_cell

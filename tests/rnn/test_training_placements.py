@@ -12,20 +12,15 @@ import numpy as np
 import pytest
 
 from helpers import (
-    in_parts_of,
     misaligned,
     named,
     on_every_family,
     relative_error,
-    several_threads,
-    using_threads,
 )
 from networks import (
     WITH_INNER_BIASES,
     calm,
     drawn_run,
-    equal,
-    equal_arrays,
     named_gradients,
     normal,
     parts,
@@ -109,69 +104,6 @@ def test_gradients_of_a_batch_are_those_of_its_sequences(family, variant):
         assert relative_error(want[name], g) < 1e-6, name
 
 
-@a_few
-def test_threads_change_no_bit_of_a_gradient(variant):
-    hidden = 193 if variant["cell"] == "RNN" else 97
-    rnn = calm(33, hidden, num_layers=2, **variant)
-    ends = np.random.default_rng(0).integers(4, 10, 100)
-    x, h0, ends, gy, gh = drawn_run(1, rnn, ends.max(), ends)
-    assert ends.sum() * len(rnn.weight_hh_l0) * (33 + hidden) > 3 * 2**22  # enough work for four threads
-    with using_threads(1):
-        *run, tape = rnn.forward_train(x, h0, ends)
-        want = named_gradients(rnn, rnn.backward(tape, gy, gh))
-    for threads in (2, 4):
-        with using_threads(threads):
-            *again, other = rnn.forward_train(x, h0, ends)
-        equal(rnn, again, run)
-        with several_threads(threads):
-            found = named_gradients(rnn, rnn.backward(tape, gy, gh))
-        with several_threads(5 - threads):
-            crossed = named_gradients(rnn, rnn.backward(other, gy, gh))
-        equal_arrays(found, want)
-        equal_arrays(crossed, want)
-
-
-@pytest.mark.parametrize("ends", [[260, 100, 90], [5] * 70 + [2] * 30], ids=["long", "wide"])
-@a_few
-def test_calls_in_parts_change_no_bit_of_a_gradient(variant, ends):
-    """A part is one step of a group, some steps, or the whole call."""
-    rnn = calm(7, 17, **variant)
-    x, *rest = drawn_run(2, rnn, max(ends), ends)
-    tape = rnn.forward_train(x, *rest[:2])[2]
-
-    def compute():
-        total = {name: np.ones_like(p) for name, p in rnn.parameters().items()}
-        rnn.backward(tape, *rest[2:], out=total)
-        return [*named_gradients(rnn, rnn.backward(tape, *rest[2:])).values(), *total.values()]
-
-    with using_threads(1), in_parts_of(1e18):
-        want = compute()
-    for threads in (1, 2):
-        for size in (1, 1e6):
-            with using_threads(threads), in_parts_of(size):
-                for got, array in zip(compute(), want, strict=True):
-                    same(got, array, err_msg=f"{threads} threads, parts of {size}")
-
-
-@a_few
-def test_grad_x_false_changes_no_other_gradient(variant):
-    for options in (dict(), dict(num_layers=2), dict(num_layers=2, bidirectional=True)):
-        rnn = calm(7, 17, **variant, **options)
-        x, h0, ends, gy, gh = drawn_run(4, rnn, 9, [9, 8, 9, 2, 9, 9, 9, 9, 9, 9, 0])
-        tape = rnn.forward_train(x, h0, ends)[2]
-        want = named_gradients(rnn, rnn.backward(tape, gy, gh))
-        got = named_gradients(rnn, rnn.backward(tape, gy, gh, grad_x=False))
-        assert list(got) == list(want) and got.pop("x") is None
-        for name, g in got.items():
-            same(g, want[name], err_msg=name)
-        # a new network, whose transposed weights are not packed yet, gives the same gradients
-        fresh = calm(7, 17, **variant, **options)
-        other = named_gradients(fresh, fresh.backward(fresh.forward_train(x, h0, ends)[2], gy, gh, False))
-        assert other["x"] is None
-        for name, g in got.items():
-            same(g, other[name], err_msg=name)
-
-
 # The tolerance if gradients are added to `out`. The largest measured error is 1.8e-6.
 ADDED = 4e-6
 
@@ -202,27 +134,6 @@ def test_out_adds_gradients_to_its_values(family, variant):
     rnn.backward(tape, 0 * gy, None, out=total)
     for name, g in total.items():
         same(g, before[name])
-
-
-@a_few
-def test_out_of_zeros_has_the_bits_of_new_arrays(variant):
-    """The dict `out` may have its entries in any order."""
-    rnn = calm(7, 17, **variant, num_layers=2)
-    x, h0, ends, gy, gh = drawn_run(5, rnn, 40, [40, 9, 17, 40, 40, 40, 40, 40, 40, 40, 40, 3])
-    tape = rnn.forward_train(x, h0, ends)[2]
-    _, _, want = rnn.backward(tape, gy, gh)
-    flat = np.zeros(sum(g.size for g in want.values()) + 3, np.float32)  # adjacent, not aligned to vectors
-    out, at = {}, 3
-    for name, g in reversed(want.items()):
-        out[name] = flat[at : at + g.size].reshape(g.shape)
-        at += g.size
-    arrays = dict(out)
-    gx, _, grads = rnn.backward(tape, gy, gh, False, out=out)
-    assert gx is None and grads is out and list(out) == list(reversed(want))
-    for name, g in want.items():
-        assert out[name] is arrays[name]
-        same(out[name], g)
-    assert not flat[:3].any()
 
 
 def test_out_may_share_memory_with_gy_and_gh(rng):

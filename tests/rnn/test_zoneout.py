@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,19 +10,16 @@ import safetensors
 import safetensors.numpy
 
 import lnrnn
-from helpers import absolute_error, on_every_family
+from helpers import absolute_error
 from networks import (
     CELLS,
     VARIANTS,
     calm,
-    drawn_state,
     each_cell,
     equal,
     network,
     normal,
-    parts,
     reference_forward,
-    same,
     unchanged,
 )
 
@@ -43,25 +39,6 @@ def zoned(rnn, **which):
     return rnn
 
 
-@each_zoned
-def test_calls_use_the_expectation_of_zoneout(variant):
-    """Sizes are near the widths of vectors, and there are several groups of sequences.
-
-    In an LSTM the rate of h or of c may be 0.
-    """
-    rng = np.random.default_rng(1)
-    for hidden, inputs, batch in ((15, 7, 3), (33, 5, 70), (65, 17, 2), (130, 16, 13)):
-        only = {33: dict(c=0.0), 65: dict(h=0.0)}.get(hidden, {}) if "LSTM" in variant else {}
-        rnn = zoned(calm(inputs, hidden, trained=20, **VARIANTS[variant]), **only)
-        x, h0 = normal(rng, 20, batch, inputs), drawn_state(rng, rnn, batch)
-        lengths = rng.integers(0, 21, batch)
-        y, h, _ = reference_forward(rnn, x, h0, lengths)
-        for got_y, got_h in on_every_family(partial(rnn, x, h0, lengths)).values():
-            assert absolute_error(got_y, y) < WHOLE
-            for a, b in zip(parts(rnn, got_h), parts(rnn, h), strict=True):
-                assert absolute_error(a, b) < WHOLE
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @each_cell
 def test_zoneout_with_bfloat16_and_int8_weights(rng, cell, dtype):
@@ -69,9 +46,6 @@ def test_zoneout_with_bfloat16_and_int8_weights(rng, cell, dtype):
     assert rnn.zoneout == rates(rnn)
     x = normal(rng, 9, 3, 5)
     y, _ = rnn(x)
-    s = rnn.stream(3)
-    for t in range(9):
-        same(s(x[t]), y[t])
     assert 1e-6 < absolute_error(y, reference_forward(rnn, x)[0]) < 0.05
 
 

@@ -99,20 +99,14 @@ def using_isa(name: str):
         _core.use_isa(before)
 
 
-def on_every_isa(compute, names=None) -> dict[str, object]:
-    """Returns {isa: compute()} for each ISA. Property tests use it instead of the fixture `isa`."""
+def on_every_family(compute, large: bool = False) -> dict[str, object]:
+    """Returns {isa: compute()} for each of `isa_families`, or with `large` for those with vectors. Property
+    tests use it instead of the fixture `family`."""
     results = {}
-    for name in tested_isas() if names is None else names:
+    for name in vector_families() if large else isa_families():
         with using_isa(name):
             results[name] = compute()
     return results
-
-
-def on_every_family(compute, large: bool = False) -> dict[str, object]:
-    """Does the same as `on_every_isa` for functions that use neither bfloat16 nor int8.
-
-    large: only with vectors."""
-    return on_every_isa(compute, vector_families() if large else isa_families())
 
 
 @contextmanager

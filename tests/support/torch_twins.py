@@ -23,6 +23,7 @@ NETWORKS = [
 ]
 NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
 NETWORKS += [(f"{cell} hard", None) for cell in CELLS if "gate_activation" in cells.CELLS[cell].options]
+NETWORKS += [("GRU reset", norm) for norm in (None, Layer(inner_bias=True, eps=0.1), "batch")]
 # An SLSTM has no batch norm, so it is not in CELLS.
 NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
@@ -36,7 +37,8 @@ HEADED = [
 
 def class_of(cell):
     """Returns the name of the class for a cell of NETWORKS, and more options."""
-    options = {"": {}, "projected": dict(proj_size=5), "hard": dict(gate_activation="hard_sigmoid")}
+    options = {"": {}, "projected": dict(proj_size=5), "hard": dict(gate_activation="hard_sigmoid"),
+               "reset": dict(reset_after=False)}  # fmt: skip
     name, _, more = cell.partition(" ")
     return name, options[more]
 

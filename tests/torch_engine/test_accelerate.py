@@ -52,21 +52,6 @@ def test_calls_have_the_results_of_torch(name, options, training):
     assert_same(module(x[:, ::2], None), plain(x[:, ::2], None))
 
 
-@pytest.mark.parametrize("lengths", [[7, 5, 5, 1], [3, 7, 1, 6]], ids=str)
-@pytest.mark.parametrize(("name", "options"), MODULES, ids=str)
-def test_packed_sequences_have_the_results_of_torch(name, options, lengths):
-    module, plain = pair(name, **options)
-    x = torch.randn(T, B, I)
-    ordered = lengths == sorted(lengths, reverse=True)
-    packed = packing.pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=ordered)
-    for start in (None, state(module, B)):
-        for gradients in (True, False):
-            with torch.set_grad_enabled(gradients):
-                got, want = module(packed, start), plain(packed, start)
-            assert isinstance(got[0], packing.PackedSequence)
-            assert_same(got, want)
-
-
 def test_errors_keep_the_messages_of_torch():
     module, plain = pair("LSTM")
     x = torch.randn(T, B, I)

@@ -1,4 +1,4 @@
-"""On the C engine, lnrnn.torch has the bits of lnrnn's classes, and the gradients of the engine "torch"."""
+"""On the C engine, lnrnn.torch has the gradients of the engine "torch". tests/conformance tests outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch_twins import (  # noqa: E402
     LENGTHS,
     NETWORKS,
     B,
-    Batch,
     H,
     I,
     T,
@@ -39,32 +38,11 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
-def test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, options):
-    module = twin(cell, norm, steps=T, **options)
-    served = lnrnn.from_torch(module)
-    x, state = tensors(*inputs(rng, module), torch.float32)
-    x = x.transpose(0, 1) if module.batch_first else x
-    trains = module.norm is None or not isinstance(module.norm, Batch)
-    for lengths in (None, LENGTHS):
-        for h0 in (None, state):
-            want = served(x, h0, lengths)
-            with torch.no_grad():
-                assert module.engine == "lnrnn"
-                result = [module(x, h0, lengths)]
-            if trains:  # with gradients, other code computes the same bits
-                result.append(module(x, h0, lengths))
-                assert result[1][0].requires_grad
-            for y, end in result:
-                assert y.is_contiguous() and y.dtype == torch.float32
-                np.testing.assert_array_equal(y.detach(), want[0])
-                for got, of in zip(states_of(end), states_of(want[1]), strict=True):
-                    np.testing.assert_array_equal(got.detach(), of)
+RUNS = [(*network, options) for network in NETWORKS for options in OPTIONS]
+RUNS += [(*network, OPTIONS[1] | {"num_heads": 4}) for network in HEADED]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
+@pytest.mark.parametrize(("cell", "norm", "options"), RUNS, ids=str)
 def test_gradients_are_those_of_the_plain_engine(rng, cell, norm, options):
     """Compares both engines with float64, to 2e-5 of the largest number of each tensor.
 
@@ -88,12 +66,6 @@ def test_gradients_are_those_of_the_plain_engine(rng, cell, norm, options):
             errors.append(max(map(float, of_each)))
         assert errors[0] < max(2e-5, 2 * errors[1]) and errors[0] < 1e-3
     assert module.engine == "lnrnn" and exact.engine == plain.engine == "torch"
-
-
-@pytest.mark.parametrize(("cell", "norm"), HEADED, ids=str)
-def test_heads_have_the_bits_of_lnrnns_classes(rng, cell, norm):
-    test_forward_has_the_bits_of_lnrnns_classes(rng, cell, norm, OPTIONS[0] | {"num_heads": 3})
-    test_gradients_are_those_of_the_plain_engine(rng, cell, norm, OPTIONS[1] | {"num_heads": 4})
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -207,26 +179,6 @@ def test_the_next_call_uses_a_changed_vector_or_statistic():
             result.append(module(x)[0])
             np.testing.assert_array_equal(result[-1], lnrnn.from_torch(module)(x)[0])
         assert torch.equal(result[0], result[3]) and not torch.equal(result[0], result[1])
-
-
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("steps", "batch"), [(0, 3), (3, 0), (0, 0), (1, 1), (70, 65)])
-def test_every_size_equals_the_plain_engine(cell, steps, batch):
-    module = twin(cell, num_layers=2, bidirectional=True)
-    served = lnrnn.from_torch(module)
-    x = torch.randn(steps, batch, I, requires_grad=True)
-    y, end = module(x)
-    want = served(x.detach())
-    np.testing.assert_array_equal(y.detach(), want[0])
-    np.testing.assert_array_equal(states_of(end)[-1].detach(), states_of(want[1])[-1])
-    (y.square().sum() + states_of(end)[0].sum()).backward()
-    assert x.grad.shape == x.shape and all(p.grad.shape == p.shape for p in module.parameters())
-    gy = [np.float32(2) * want[0], np.ones_like(states_of(want[1])[0])]
-    gh = gy[1] if cell != "LSTM" else (gy[1], None)
-    gx, _, grads = served.backward(served.forward_train(x.detach())[2], gy[0], gh)
-    np.testing.assert_array_equal(x.grad, gx)
-    for name, p in module.named_parameters():
-        np.testing.assert_array_equal(p.grad, grads[name])
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

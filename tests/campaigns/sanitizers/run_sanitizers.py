@@ -70,8 +70,8 @@ with using_threads(1):
 # processes fork.
 OF_THREADS = (
     "tests/runtime/test_teams.py", "tests/runtime/test_concurrent_setters.py", "tests/rnn/test_equal_bits.py",
-    "tests/rnn/test_lanes.py", "tests/rnn/test_partitions.py", "tests/rnn/test_short_calls.py",
-    "tests/rnn/test_side_by_side.py", "tests/capi/test_c_stream.py",
+    "tests/rnn/test_lanes.py", "tests/rnn/test_partitions.py", "tests/rnn/test_side_by_side.py",
+    "tests/capi/test_c_stream.py", "tests/conformance/test_conformance.py",
 )  # fmt: skip
 # Omit tests that the sanitizer's own thread would disturb, or that use threads in a forked child.
 NOT_THREADS = "not fork and not workers_start and not allocates"

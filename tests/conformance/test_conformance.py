@@ -1,0 +1,141 @@
+"""Every face of a network gives the bits of a call for each sequence alone: all cells and norms, dtypes,
+directions, lengths, resets, states and threads. That call has the results of the reference.
+
+A new face is a function of faces.py, and a new cell or norm a row of VARIANTS in tests/support/networks.py.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from cases import Case, alone, is_float32
+from faces import FACES, KERNELS
+
+import lnrnn
+from helpers import absolute_error
+from networks import (
+    VARIANTS,
+    WITH_INNER_BIASES,
+    calm,
+    cell_of,
+    drawn_state,
+    normal,
+    parts,
+    reference_forward,
+    zone_out,
+)
+
+KNOWN, QUICK = 4, "LSTM split out"
+# Each setting is drawn with every variant. Unless it says otherwise: one layer of 17 units, 7 sequences of 6
+# steps, zero states, one thread. Batch norm has statistics of 4 steps, and repeats the last ones.
+SETTINGS = {
+    "one number": dict(T=1, B=1, D=1, H=1),
+    "no step": dict(T=0, num_layers=3, state=True),
+    "no sequence": dict(B=0, num_layers=2, bidirectional=True, resets=True),
+    "one sequence": dict(B=1, D=20, H=33, num_layers=3, state=True),
+    "threads": dict(
+        T=32, B=70, D=33, H=98, state=True, lengths=True, resets=True, zoneout=(0.1, 0), threads=3
+    ),
+    "lengths": dict(B=33, D=17, H=48, lengths=True, state=True, threads=2),
+    "resets": dict(num_layers=2, resets=True, lengths=True, state=True),
+    "resets from 0": dict(B=13, D=48, H=65, resets=True, overrun="mean"),
+    "both ways": dict(num_layers=2, bidirectional=True, lengths=True, resets=True, state=True),
+    "reverse": dict(B=20, H=15, reverse=True, lengths=True, threads=2),
+    "no bias": dict(B=3, bias=False, num_layers=2, bidirectional=True, lengths=True, state=True),
+    "zoneout": dict(zoneout=(0.25, 0.1), state=True, inner=True),
+    "bfloat16": dict(dtype="bfloat16", num_layers=2, dropout=0.25, B=20, lengths=True),
+    "int8": dict(dtype="int8", num_layers=2, B=20, D=33, H=48, lengths=True, state=True),
+    "int8, 8 bits": dict(dtype="int8", bits=8, B=20, resets=True, zoneout=(0, 0.25)),
+}
+USUAL = dict(T=6, B=7, D=3, H=17, dtype="float32", bits=None, zoneout=(0, 0), overrun="last", inner=False)
+
+
+def made(variant, D, H, dtype, bits, zoneout, overrun, inner, **options):
+    kind = WITH_INNER_BIASES.get(f"{variant} inner" if inner else variant, VARIANTS[variant])
+    rnn = calm(D, H, trained=KNOWN, **kind | options)
+    if rnn.overrun is not None:
+        rnn.overrun = overrun
+        state = rnn.state_dict()  # modules of torch and files of ONNX have statistics of float32
+        running = {name: a.astype(np.float32) for name, a in state.items() if name.startswith("running")}
+        rnn.load_state_dict(state | running)
+    zone_out(rnn, zoneout if cell_of(rnn) == "LSTM" else zoneout[0])
+    return rnn.to_dtype(dtype, bits)
+
+
+@cache
+def drawn(variant, setting):
+    given = USUAL | SETTINGS[setting]
+    T, B, threads, lengths, resets, state = (
+        given.pop(name, 0) for name in ("T", "B", "threads", "lengths", "resets", "state")
+    )
+    make = partial(made, variant, **given)
+    rng, rnn = np.random.default_rng(len(variant) * 100 + len(setting)), make()
+    ends = rng.permutation([0, T, *rng.integers(1, T + 1, B)][:B] if lengths else [T] * B).astype(np.int64)
+    x = normal(rng, T, B, given["D"])
+    x[np.arange(T)[:, None] >= ends] = np.nan
+    start = parts(rnn, drawn_state(rng, rnn, B)) if state else None
+    resets = rng.random((T, B)) < 2 / max(T, 1) if resets else None
+    return Case(make, x, start, ends, resets, threads or 1)
+
+
+@cache
+def wanted(variant, setting, isa):
+    """Returns the result for each sequence alone, on the current instruction set."""
+    return alone(drawn(variant, setting))
+
+
+@cache
+def true(variant, setting):
+    """Returns the reference's result."""
+    case = drawn(variant, setting)
+    return reference_forward(case.rnn, np.nan_to_num(case.x), case.h0, case.lengths)
+
+
+def some_settings(k, every):
+    """Returns every n-th setting. Other faces, and the next variants, have the others."""
+    return list(SETTINGS)[k % every :: every]
+
+
+def compare(face, variant, setting):
+    """Asserts that a face has the bits of each sequence alone, if it takes the case."""
+    compute, takes = face
+    if takes(case := drawn(variant, setting)):
+        y, states = wanted(variant, setting, lnrnn.cpu_info()["isa"])
+        got, ends = compute(case)
+        assert got.dtype == np.float32
+        for a, b in zip((got, *(ends or ())), (y, *states), strict=bool(ends)):
+            np.testing.assert_array_equal(a, b, err_msg=setting)
+
+
+each_variant = pytest.mark.parametrize(
+    "variant", [pytest.param(v, marks=[pytest.mark.quick] * (v == QUICK)) for v in VARIANTS]
+)
+
+
+@each_variant
+@pytest.mark.parametrize("group", FACES)
+def test_faces_have_the_bits_of_each_sequence_alone(group, variant):
+    for k, face in enumerate(FACES[group].values(), list(VARIANTS).index(variant)):
+        for setting in some_settings(k, 3):
+            compare(face, variant, setting)
+
+
+# The tolerance, relative to a number above 1. The networks reduce errors from step to step. The states of an
+# SLSTM are sums of terms that cancel, so its errors are relative to the largest number.
+NEAR = 3e-6
+
+
+@each_variant
+def test_all_sets_have_these_bits_and_the_results_of_the_reference(family, variant):
+    for setting in some_settings(list(VARIANTS).index(variant), 2):
+        for face in KERNELS.values():
+            compare(face, variant, setting)
+        case = drawn(variant, setting)
+        if is_float32(case) and case.resets is None:
+            (y, states), (right, state) = wanted(variant, setting, family), true(variant, setting)[:2]
+            for got, want in zip((y, *states), (right, *parts(case.rnn, state)), strict=True):
+                size = np.maximum(1, np.abs(want))
+                size = size.max(initial=1) if isinstance(case.rnn, lnrnn.SLSTM) else size
+                assert absolute_error(got / size, want / size) < NEAR, setting
