@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx_ir")
+pytest.importorskip("onnxruntime")
 
 from graph_cases import FOLDER, read  # noqa: E402
-from lnrnn.onnx.graph.reading import read as read_model  # noqa: E402
+from lnrnn.onnx.graph import reading  # noqa: E402
 from lnrnn.onnx.part import OneStep  # noqa: E402
-from lnrnn.onnx.parts import parts  # noqa: E402
+from lnrnn.onnx.parts import parts_of  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
 
 CASES = [case for path in sorted(FOLDER.glob("*.txt")) if path.name != "cells.txt" for case in read(path)]
@@ -29,7 +30,7 @@ def words(part, model):
         return f"{part.kind} without a network"
     norm = network.norm
     try:
-        proof = "unproved" if prove(part, read_model(model)) else ""
+        proof = "unproved" if prove(part, model) else ""
     except ValueError:
         proof = "wrong"
     more = {
@@ -53,11 +54,12 @@ def words(part, model):
 def importer(case, *_):
     """Returns the parts of a file, and their reasons and warnings."""
     try:
-        found = parts(case.model())
+        model = reading.read(case.model())
+        found = parts_of(model)
     except ValueError as error:
         return "error", str(error)
     text = " ".join(text for part in found for text in (part.reason, *part.warnings))
-    return " + ".join(words(part, case.model()) for part in found) or "nothing", text
+    return " + ".join(words(part, model) for part in found) or "nothing", text
 
 
 def outcome(session, given):
