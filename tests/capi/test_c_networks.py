@@ -9,7 +9,7 @@ import lnrnn
 from c_library import Array, Network, Refused, arrays_of, described, library
 from networks import equal, network, normal, whole
 
-LAYER, BATCH = lnrnn.LayerNormSpec, lnrnn.BatchNormSpec
+BATCH = lnrnn.BatchNormSpec
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,13 @@ def test_means_over_time_of_one_unit_have_numpys_bits(c, steps, rng):
     x = normal(rng, steps + 3, 2, 2)
     net = Network(c, described(rnn), rnn.state_dict())
     same(rnn, net, x)
+    net.close()
+
+
+def test_statistics_of_the_batch_after_the_known_steps(c, rng):
+    rnn = network(3, 8, cell="LSTM", norm=BATCH(overrun="batch", max_steps=12), bias=False, trained=9)
+    net = Network(c, described(rnn), rnn.state_dict())
+    same(rnn, net, normal(rng, 14, 5, 3))
     net.close()
 
 

@@ -15,7 +15,7 @@ from c_table import INT, SIZE, Handle, P, address, function
 from helpers import available_isas, together, using_isa, using_threads
 from networks import network, normal, parts, same, stays
 
-D, H, T, LANES = 3, 17, 8, 7
+D, H = 3, 17
 DOUBLE = ctypes.c_double
 
 

@@ -1,7 +1,7 @@
 """The faces of a network: ways to compute sequences, each with the bits of a call for a sequence alone.
 
-A face takes a Case of cases.py. It returns y (T, B, W), with zeros after the end of a sequence, and a list of
-the last states, or None if it has no states. FACES has all faces, with the cases that each takes.
+A face takes a Case of cases.py. It returns y (T, B, W) with zeros past a length, and a list of the last
+states, or None if it has none. FACES has all faces, with the cases that each takes.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ GRIDS = (2, 1, False), (1, 2, False), (2, 2, True)
 def divided(case):
     """Threads divide groups of sequences, and units of a step."""
     return in_contexts(case, [
-        (using_partition(groups, team, rows), in_parts_of(2e6 if rows else 0),
+        (using_partition(groups, team, rows), in_parts_of(2e6 if team > 1 else 0),
          several_threads(groups * team, "units" if team > 1 else "tasks"),
          lambda case, n=groups * team: converted(replace(case, threads=n)))
         for groups, team, rows in GRIDS

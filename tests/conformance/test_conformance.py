@@ -1,6 +1,6 @@
-"""Every face of a network gives the bits of a call for each sequence alone: all cells and norms, dtypes,
-directions, lengths, resets, states and threads. That call has the results of the reference.
+"""Every face of a network has the bits of a call for each sequence alone, which has the reference's results.
 
+All cells and norms meet settings of dtypes, directions, lengths, resets, states and threads.
 A new face is a function of faces.py, and a new cell or norm a row of VARIANTS in tests/support/networks.py.
 """
 
@@ -29,31 +29,40 @@ from networks import (
 
 KNOWN, QUICK = 4, "LSTM split out"
 # Each setting is drawn with every variant. Unless it says otherwise: one layer of 17 units, 7 sequences of 6
-# steps, zero states, one thread. Batch norm has statistics of 4 steps, and repeats the last ones.
+# steps, zero states, one thread. lengths: the shortest one; one sequence has all steps. Batch norm has
+# statistics of 4 steps, and repeats the last ones.
 SETTINGS = {
     "one number": dict(T=1, B=1, D=1, H=1),
     "no step": dict(T=0, num_layers=3, state=True),
     "no sequence": dict(B=0, num_layers=2, bidirectional=True, resets=True),
     "one sequence": dict(B=1, D=20, H=33, num_layers=3, state=True),
-    "threads": dict(
-        T=32, B=70, D=33, H=98, state=True, lengths=True, resets=True, zoneout=(0.1, 0), threads=3
-    ),
-    "lengths": dict(B=33, D=17, H=48, lengths=True, state=True, threads=2),
-    "resets": dict(num_layers=2, resets=True, lengths=True, state=True),
+    "threads": dict(T=32, B=70, D=33, H=98, state=True, lengths=0, resets=True, zoneout=(0.1, 0), threads=3),
+    "threads, int8": dict(T=32, B=70, D=33, H=98, dtype="int8", lengths=0, threads=3),
+    "lengths": dict(B=33, D=17, H=48, lengths=0, state=True, threads=2),
+    "resets": dict(num_layers=2, nonlinearity="identity", resets=True, lengths=0, state=True),
     "resets from 0": dict(B=13, D=48, H=65, resets=True, overrun="mean"),
-    "both ways": dict(num_layers=2, bidirectional=True, lengths=True, resets=True, state=True),
-    "reverse": dict(B=20, H=15, reverse=True, lengths=True, threads=2),
-    "no bias": dict(B=3, bias=False, num_layers=2, bidirectional=True, lengths=True, state=True),
+    "both ways": dict(num_layers=2, bidirectional=True, lengths=0, resets=True, state=True),
+    "reverse": dict(B=20, H=15, reverse=True, nonlinearity="sigmoid", lengths=1, threads=2),
+    "no bias": dict(
+        B=3, bias=False, num_layers=2, bidirectional=True, nonlinearity="relu", lengths=1, state=True
+    ),
     "zoneout": dict(zoneout=(0.25, 0.1), state=True, inner=True),
-    "bfloat16": dict(dtype="bfloat16", num_layers=2, dropout=0.25, B=20, lengths=True),
-    "int8": dict(dtype="int8", num_layers=2, B=20, D=33, H=48, lengths=True, state=True),
+    "bfloat16": dict(dtype="bfloat16", num_layers=2, dropout=0.25, B=20, lengths=0),
+    "int8": dict(dtype="int8", num_layers=2, B=20, D=33, H=48, lengths=0, state=True),
     "int8, 8 bits": dict(dtype="int8", bits=8, B=20, resets=True, zoneout=(0, 0.25)),
 }
-USUAL = dict(T=6, B=7, D=3, H=17, dtype="float32", bits=None, zoneout=(0, 0), overrun="last", inner=False)
+USUAL = dict(
+    T=6, B=7, D=3, H=17, dtype="float32", bits=None, zoneout=(0, 0), overrun="last", inner=False,
+    nonlinearity=None,
+)  # fmt: skip
 
 
-def made(variant, D, H, dtype, bits, zoneout, overrun, inner, **options):
+def made(variant, D, H, dtype, bits, zoneout, overrun, inner, nonlinearity, **options):
     kind = WITH_INNER_BIASES.get(f"{variant} inner" if inner else variant, VARIANTS[variant])
+    if kind["cell"] in ("RNN", "LiGRU") and nonlinearity:
+        options["nonlinearity"] = nonlinearity
+    if kind["cell"] == "SLSTM" and dtype == "bfloat16":
+        options["state_dtype"] = dtype
     rnn = calm(D, H, trained=KNOWN, **kind | options)
     if rnn.overrun is not None:
         rnn.overrun = overrun
@@ -67,12 +76,14 @@ def made(variant, D, H, dtype, bits, zoneout, overrun, inner, **options):
 @cache
 def drawn(variant, setting):
     given = USUAL | SETTINGS[setting]
-    T, B, threads, lengths, resets, state = (
-        given.pop(name, 0) for name in ("T", "B", "threads", "lengths", "resets", "state")
+    T, B, threads, least, resets, state = (
+        given.pop(name, None) for name in ("T", "B", "threads", "lengths", "resets", "state")
     )
     make = partial(made, variant, **given)
     rng, rnn = np.random.default_rng(len(variant) * 100 + len(setting)), make()
-    ends = rng.permutation([0, T, *rng.integers(1, T + 1, B)][:B] if lengths else [T] * B).astype(np.int64)
+    ends = np.full(B, T)
+    if least is not None:
+        ends = rng.permutation([least, T, *rng.integers(1, T + 1, B)][:B])
     x = normal(rng, T, B, given["D"])
     x[np.arange(T)[:, None] >= ends] = np.nan
     start = parts(rnn, drawn_state(rng, rnn, B)) if state else None

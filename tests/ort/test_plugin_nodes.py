@@ -24,8 +24,6 @@ from plugin_runs import (  # noqa: E402
     version,
 )  # fmt: skip
 
-DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
-
 
 def skip_uninitialised(kind, lengths):
     if kind == "RNN" and lengths and 0 in lengths and version() < (1, 26):

@@ -53,14 +53,6 @@ def close(rnn, got, want, most=WHOLE):
         assert absolute_error(a / size, b / size) < most
 
 
-def with_inner_bias(options):
-    """Returns `options` with biases inside the norms, or None without layer norm."""
-    norm = options.get("norm", lnrnn.LayerNormSpec())
-    if not isinstance(norm, lnrnn.LayerNormSpec) or options["cell"] == "SLSTM":
-        return None
-    return options | {"norm": replace(norm, inner_bias=True)}
-
-
 def step_error(rnn, x, h0, y):
     """Returns the error of single steps, in roundings (2^-24) of a step's sum of terms, divided by the square
     root of the number of terms.

@@ -14,7 +14,7 @@ from helpers import (
     using_partition,
     using_threads,
 )
-from networks import drawn_state, equal, network, normal, spec
+from networks import drawn_state, equal, network, normal
 
 # (groups of sequences, threads per group, whether the threads of a group divide the rows, the call's limit on
 # threads).
@@ -24,27 +24,17 @@ GRIDS = [
 ]  # fmt: skip
 NETWORKS = {
     "RNN": dict(cell="RNN"),
-    "RNN none": dict(cell="RNN", norm=None),
     "LSTM": dict(cell="LSTM"),
-    "LSTM joint": dict(cell="LSTM", norm=spec("joint", "carry", inner_bias=True)),
-    "LSTM batch": dict(cell="LSTM", norm="batch"),
     "LSTM projected": dict(cell="LSTM", projected=True),
-    "LSTM projected int8": dict(cell="LSTM", norm=None, projected=True),
     "GRU": dict(cell="GRU"),
-    "GRU gate": dict(cell="GRU", norm=spec("gate")),
-    "RNN bfloat16": dict(cell="RNN"),
-    "RNN int8": dict(cell="RNN"),
-    "LSTM heads": dict(cell="LSTM", num_heads=5),
-    "LSTM heads joint": dict(cell="LSTM", num_heads=2, norm=spec("joint")),
-    "GRU heads int8": dict(cell="GRU", num_heads=5),
+    "GRU reset before": dict(cell="GRU", reset_after=False),
+    "SLSTM": dict(cell="SLSTM", num_heads=5),
 }
-MORE = {"GRU reset before": dict(cell="GRU", reset_after=False), "SLSTM": dict(cell="SLSTM", num_heads=5)}
 
 
 def drawn(rng, name, batch=70, units=145, steps=24):
     """Returns (network, x, states, lengths); some lengths are 0."""
-    rnn = network(33, units, trained=steps, **(NETWORKS | MORE)[name])
-    rnn = rnn.to_dtype(name.split()[-1]) if name.endswith(("bfloat16", "int8")) else rnn
+    rnn = network(33, units, trained=steps, **NETWORKS[name])
     ends = rng.integers(0, steps + 1, batch)
     ends[: batch // 2] = rng.integers(steps // 2, steps + 1, batch // 2)
     ends[0] = steps
@@ -90,7 +80,7 @@ def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
 
 @needs_threads
 @pytest.mark.parametrize("divide_rows", [False, True])
-@pytest.mark.parametrize("name", ["RNN", "LSTM", "LSTM projected", "GRU", *MORE])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_team_that_ends_at_any_barrier_gives_the_same_bits(rng, name, divide_rows):
     """After a long wait thread 0 computes alone. With the small caches, a chunk is one step."""
     rnn, x, h0, ends = drawn(rng, name)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 
@@ -74,9 +71,6 @@ def test_both_forms_are_one_without_a_state(rng):
     assert not np.array_equal(before(x)[0], after(x)[0])
 
 
-NORMS = [None, spec("split", inner_bias=True), lnrnn.BatchNormSpec(overrun="mean")]
-
-
 @pytest.mark.parametrize(
     "dtype, bits, bound", [("bfloat16", None, 0.02), ("int8", 14, 1e-3), ("int8", 8, 0.05)]
 )
@@ -119,20 +113,14 @@ def test_block_diagonal_weights(rng, heads):
         assert absolute_error(grads["weight_hh_l0"][o], own) < 1e-3
 
 
-def test_copies_and_files_keep_reset_after(rng, tmp_path):
+def test_files_and_states_of_both_forms_differ(tmp_path):
     pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
     after, before = (network(D, 8, cell="GRU", reset_after=r) for r in (True, False))
     assert "reset_after=False" in repr(before) and "reset_after" not in repr(after)
-    before.save(tmp_path / "before"), after.save(tmp_path / "after")
+    after.save(tmp_path / "after")
     assert b"reset_after" not in (tmp_path / "after").read_bytes()
-    x = normal(rng, T, B, D)
-    for twin in (lnrnn.load(tmp_path / "before"), copy.deepcopy(before), pickle.loads(pickle.dumps(before))):
-        assert twin.reset_after is False
-        equal(before, twin(x), before(x))
-    stream = before.stream(B)
-    state = stream.get_state()
     with pytest.raises(ValueError, match="state"):  # of another network
-        after.stream(B).set_state(None, state)
+        after.stream(B).set_state(None, before.stream(B).get_state())
 
 
 @pytest.mark.parametrize("placement, span", [("joint", None), ("gate", None), ("split", "all")])

@@ -127,24 +127,6 @@ def test_a_unit_whose_n_is_0_has_no_past(rng):
     same(slstm(x, tuple(start))[0], y)
 
 
-def test_nan_stays_in_its_sequence(rng):
-    slstm = network(D, H, cell="SLSTM")
-    x = normal(rng, T, B, D)
-    y = slstm(x)[0]
-    x[4, 3] = np.nan
-    got = slstm(x)[0]
-    same(np.delete(got, 3, 1), np.delete(y, 3, 1))
-    same(got[:4, 3], y[:4, 3])
-    assert np.isnan(got[4:, 3]).all()
-    for k in range(4):
-        start = [np.array(s) for s in drawn_state(rng, slstm, B)]
-        want = slstm(x[:4], tuple(start))[0]
-        start[k][0, 1] = np.nan
-        got = slstm(x[:4], tuple(start))[0]
-        assert np.isnan(got[:, 1]).all()
-        same(np.delete(got, 1, 1), np.delete(want, 1, 1))
-
-
 # --- gradients ----------------------------------------------------------------------------------------------
 
 

@@ -333,30 +333,6 @@ def test_calibrate_accepts_an_iterator_that_reuses_one_array(rng, lengths):
 # --- files and copies ---------------------------------------------------------------------------------------
 
 
-@each_cell
-@pytest.mark.parametrize("room", [None, 20])
-def test_state_dict_and_files_keep_statistics(rng, tmp_path, cell, room):
-    pytest.importorskip("safetensors")
-    rnn = network(3, 17, cell=cell, norm=spec(max_steps=room), num_layers=2, bidirectional=True)
-    rnn.calibrate([(normal(rng, T, 6, 3), [9, 4, 4, 2, 7, 0])])
-    rnn.overrun = "mean"
-    x, state = normal(rng, 2 * T, 5, 3), rnn.state_dict()
-    names = {f"running_{m}{s and '_'}{s}_l1_reverse" for m in ("mean", "var") for s in sides(rnn)}
-    assert names | {"count_l1_reverse"} <= state.keys() & set(dir(rnn))
-    for side in sides(rnn):
-        width = len(rnn.weight_hh_l0) if side.endswith("h") else 17
-        assert state[f"running_var{side and '_'}{side}_l0"].shape == (room or T, width)
-    rnn.save(tmp_path / "m.safetensors")
-    other = type(rnn)(3, 17, 2, norm=spec(max_steps=room, overrun="mean"), bidirectional=True)
-    other.load_state_dict(state)
-    for twin in (other, lnrnn.load(tmp_path / "m.safetensors")):
-        assert twin.known_steps == T and twin.overrun == "mean"
-        equal_arrays(twin.state_dict(), state)
-        assert [v.dtype for v in twin.state_dict().values()] == [v.dtype for v in state.values()]
-        same(twin(x)[0], rnn(x)[0])
-        same(twin.count_l1_reverse[:T], [5, 5, 4, 4, 2, 2, 2, 1, 1])
-
-
 def test_training_continues_from_loaded_statistics(rng):
     """A copy of the network continues after the first of two batches."""
     first, second = normal(rng, 4, 5, 3), normal(rng, T, 7, 3)

@@ -181,32 +181,22 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
 
 
 @each_norm
-@pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (1, 33, 2), (5, 48, 1), (70, 17, 3)])
-def test_out_in_every_layout(family, rng, norm, batch, hidden, layers):
-    """The call writes the same bits into `out` as into a new array, and changes no other memory."""
+@pytest.mark.parametrize("batch, hidden, layers", [(1, 1, 1), (5, 48, 1), (70, 17, 3)])
+def test_out_in_every_layout(rng, norm, batch, hidden, layers):
+    """One step or several write the same bits into `out` as into a new array, and change no other memory."""
     rnn = network(3, hidden, norm=norm, num_layers=layers, trained=T)
     x = normal(rng, T, batch, 3)
     y = rnn(x)[0]
-    blank = np.zeros((batch, hidden), np.float32)
-    for layout, out in layouts(blank).items():
-        if out.flags.writeable and out.dtype == np.float32:  # wrong arrays are tested below
-            stream = rnn.stream(batch)
-            for row, want in zip(x, y, strict=True):
-                assert stream(row, out=out) is out
-                same(out, want, err_msg=layout)
-            same(stream.state, rnn(x)[1])
     around = np.full((batch + 2, hidden + 2), 7, np.float32)
-    stream = rnn.stream(batch)
-    for row, want in zip(x, y, strict=True):
-        stream(row, out=around[1:-1, 1:-1])
-        same(around[1:-1, 1:-1], want)
+    for given, want in ((x, y), (x[0], y[0])):
+        for layout, out in layouts(np.full(want.shape, np.nan, np.float32)).items():
+            if out.flags.writeable and out.dtype == np.float32:  # wrong arrays are tested below
+                assert rnn.stream(batch)(given, out=out) is out
+                same(out, want, err_msg=layout)
+    rnn.stream(batch)(x[0], out=around[1:-1, 1:-1])
+    same(around[1:-1, 1:-1], y[0])
     around[1:-1, 1:-1] = 7
     assert (around == 7).all()
-    everything = np.zeros((T, batch, hidden), np.float32)
-    stream = rnn.stream(batch)
-    for row, out in zip(x, everything, strict=True):
-        stream(row, out=out)
-    same(everything, y)
 
 
 def test_out_without_a_batch_axis_and_over_the_input(rng):

@@ -8,7 +8,7 @@ import pytest
 import lnrnn
 from helpers import rounds_bfloat16_rows
 from lnrnn.speakers import SpeakerNetwork, SpeakerSettings, TrainingSettings
-from networks import each_norm, network, normal, same, unchanged
+from networks import network, normal, same, unchanged
 from short_weights import flushed, int8_product, to_bfloat16, to_bits, to_int8
 
 each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int8 of 8 bits"])
@@ -161,20 +161,6 @@ def test_int8_sums_blocks_of_inputs(isa, rng, bits):
     assert (np.abs(got[0] - want) <= 4 * np.finfo(np.float32).eps * size).all()
     for batch in (1, 2, 3, 4, 7):
         same(small(x[:, :batch])[0], got[:, :batch])
-
-
-@each_dtype
-@each_norm
-def test_bits_do_not_depend_on_the_batch(isa, rng, dtype, norm):
-    for hidden, inputs in ((33, 5), (96, 97)):
-        rnn = converted(network(inputs, hidden, norm=norm, trained=6), dtype)
-        x, ends = normal(rng, 6, 70, inputs), rng.integers(0, 7, 70)
-        y = rnn(x, lengths=ends)[0]
-        for batch in (*range(1, 14), 31, 32, 33, 64):
-            who = rng.permutation(70)[:batch]
-            same(rnn(x[:, who], lengths=ends[who])[0], y[:, who])
-        stream = rnn.stream(70)
-        same([stream(row).copy() for row in x], rnn(x)[0])
 
 
 @each_dtype
