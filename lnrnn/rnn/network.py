@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._core import call_network, copied
-from ..errors import bad_type, bad_value, choice, flag, integer, number, real, shaped, unexpected
+from ..arguments import TAKES, Choice, Integer, check
+from ..arguments import Array as Takes
+from ..errors import bad_type, bad_value, real, unexpected
 from ..runtime import thread_limit
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import calibration, engine, file_format, training
@@ -28,10 +30,10 @@ from .cells import Cell
 from .quantized import Quantized, dequantized
 from .rows import by_state, ragged
 from .snapshot import ACTIVATION_BITS, DTYPES, ActivationBits, Dtype, Snapshot, frozen
-from .specs import OVERRUNS, BatchNormSpec, DropoutSpec, LayerNormSpec, Overrun, zoneout_rates
+from .specs import BatchNormSpec, DropoutSpec, LayerNormSpec, Overrun, zoneout_rates
 from .statistics import StepStatistics, named_shapes
 from .stream import Stream
-from .training import Tape
+from .training import CHECKPOINT, Tape
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -43,6 +45,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 RNG = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
 DRAWN = 2**16  # random values that are drawn at a time, as float64
+TAKES["Network.tape_bytes"] = {"T": Integer(0, LIMIT), "B": Integer(0, LIMIT), "checkpoint": CHECKPOINT}
+TAKES["Network.to_dtype"] = {"dtype": Choice(DTYPES)}
 DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
 
 
@@ -99,10 +103,12 @@ class Network(Closed, Generic[State]):
     num_directions: int
     reverse: bool
 
-    def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
-        """Initialises the network. arguments: the constructor's other arguments."""
+    def _make(self, arguments: dict[str, Any]) -> None:
+        """Initialises the network. arguments: the constructor's locals()."""
+        dropout, seed, rng = (arguments.pop(name) for name in ("dropout", "seed", "rng"))
+        del arguments["self"]
         made = Architecture.checked(self._cell, **arguments)
-        rate = number("dropout", dropout, 0, below=1)
+        (rate,) = check("Network.rates", {"dropout": dropout})
         if rate and made.num_layers == 1:
             # stacklevel=3 shows the line that calls the constructor.
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
@@ -147,7 +153,8 @@ class Network(Closed, Generic[State]):
             super().__setattr__(name, value)
         elif name in self._snapshot.parameters:
             value = dequantized(name, value, self.dtype)
-            new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))
+            known = {"shape": state[name].shape, "dtype": FLOAT32}
+            new = frozen(copied(Takes("shape").check(name, value, known)))
             self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
         elif name in state:
             raise AttributeError(f"{name} cannot be assigned; train, or use calibrate or load_state_dict")
@@ -260,7 +267,7 @@ class Network(Closed, Generic[State]):
     def overrun(self, value: Overrun) -> None:
         if not self._snapshot.architecture.sides:
             raise bad_value("norm", "batch norm to set overrun", self.norm)
-        new = choice("overrun", value, OVERRUNS)
+        (new,) = check("BatchNormSpec", {"overrun": value})
         self._change(lambda old: old.changed(overrun=new))
 
     @property
@@ -296,7 +303,7 @@ class Network(Closed, Generic[State]):
 
     @dropout.setter
     def dropout(self, value: float) -> None:
-        new = number("dropout", value, 0, below=1)
+        (new,) = check("Network.rates", {"dropout": value})
         self._change(lambda old: old.changed(dropout=new))
 
     # --- computing ------------------------------------------------------------------------------------------
@@ -327,7 +334,7 @@ class Network(Closed, Generic[State]):
             True where the state is set to 0 before a step, as if a new sequence began there. Batch norm also
             counts steps from 0 again. The shape is (B, T) with batch_first, or (T,) if x is (T, D).
         threads : int, optional
-            Maximum number of threads in this call; by default that of `set_num_threads`.
+            Maximum number of threads in this call, 1 to 1024; by default that of `set_num_threads`.
 
         Returns
         -------
@@ -485,8 +492,7 @@ class Network(Closed, Generic[State]):
 
         The size depends on the instruction set, because rows of the tape are padded to whole vectors.
         """
-        T, B = integer("T", T, 0, LIMIT), integer("B", B, 0, LIMIT)
-        return training.tape_bytes(self._snapshot, T, B, training.checked_checkpoint(checkpoint))
+        return training.tape_bytes(self._snapshot, *check("Network.tape_bytes", locals()))
 
     @overload
     def backward(
@@ -566,7 +572,8 @@ class Network(Closed, Generic[State]):
         """
         if not isinstance(tape, Tape) or tape.owner is not self:
             raise bad_type("tape", "a Tape of this network", tape, "forward_train returns one")
-        return training.backward(tape, gy, gh, flag("grad_x", grad_x), out)
+        (grad_x,) = check("Network.backward", {"grad_x": grad_x})
+        return training.backward(tape, gy, gh, grad_x, out)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
         """Replace batch norm's running statistics by the exact statistics of the given sequences.
@@ -650,7 +657,7 @@ class Network(Closed, Generic[State]):
         'int8'
         """
         other = copy.copy(self)
-        new = choice("dtype", dtype, DTYPES)
+        (new,) = check("Network.to_dtype", {"dtype": dtype})
         bits = checked_activation_bits(new, activation_bits)
         other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
@@ -676,7 +683,7 @@ class Network(Closed, Generic[State]):
 def _generator(seed: Any, rng: Any) -> np.random.Generator:
     """Returns the generator that draws initial parameters, from the constructor's arguments seed and rng."""
     if rng is None:
-        return np.random.default_rng(None if seed is None else integer("seed", seed, 0))
+        return np.random.default_rng(*check("Network", {"seed": seed}))
     if seed is not None:
         raise bad_value("seed", "None with rng", seed, "give one of the two")
     try:
@@ -692,7 +699,7 @@ def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
         if given is not None:
             raise bad_value("activation_bits", f"None with dtype {dtype!r}", given, "choose dtype 'int8'")
         return None
-    bits = ACTIVATION_BITS[0] if given is None else integer("activation_bits", given, 8, 14)
+    bits = ACTIVATION_BITS[0] if given is None else Integer(8, 14).check("activation_bits", given)
     for known in ACTIVATION_BITS:
         if bits == known:
             return known

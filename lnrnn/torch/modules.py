@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type, bad_value, choice, number, real, unexpected
+from ..arguments import TAKES, Choice, check
+from ..errors import bad_type, bad_value, real, unexpected
 from ..rnn import functional, models
 from ..rnn.architecture import Architecture
 from ..rnn.batches import states
 from ..rnn.cells import GateActivation, Nonlinearity, StateDtype
 from ..rnn.network import DROPS_NOTHING, architecture
-from ..rnn.specs import OVERRUNS, Overrun
+from ..rnn.specs import Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .common import LayerResult, contradicts_itself, exporting, layer_by_layer, run_packed, through_padding
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)
+TAKES["torch.modules"] = {"engine": Choice(ENGINES)}
 
 
 def _statistics_names(arch: Architecture) -> list[str]:
@@ -69,12 +71,13 @@ class Twin(Keeping):
     _states: int
     _layers: tuple[tuple[Architecture, str], ...]  # each layer as a network, and its description
 
-    def _make(
-        self, device: Any, dtype: Any, seed: int | None, rng: Any, engine: str | None, dropout: float,
-        **arguments: Any,
-    ) -> None:  # fmt: skip
+    def _make(self, arguments: dict[str, Any]) -> None:
+        """Initialises the module. arguments: the constructor's locals()."""
+        names = ("device", "dtype", "seed", "rng", "engine", "dropout")
+        device, dtype, seed, rng, engine, dropout = (arguments.pop(name) for name in names)
+        del arguments["self"]
         super().__init__()
-        self._engine = choice("engine", engine, ENGINES)
+        (self._engine,) = check("torch.modules", {"engine": engine})
         self.dropout = dropout
         if seed is None and rng is None:
             seed = int(torch.randint(2**62, ()))  # controlled by torch.manual_seed
@@ -125,7 +128,7 @@ class Twin(Keeping):
     def overrun(self, value: Overrun) -> None:
         if not self.sides:
             raise ValueError("overrun must not be set without batch norm, which this network does not have")
-        self.norm = replace(self.norm, overrun=choice("overrun", value, OVERRUNS))
+        self.norm = replace(self.norm, overrun=value)
 
     @property
     def engine(self) -> str:
@@ -142,7 +145,7 @@ class Twin(Keeping):
 
     @engine.setter
     def engine(self, value: str | None) -> None:
-        self._engine = choice("engine", value, ENGINES)
+        (self._engine,) = check("torch.modules", {"engine": value})
         forget(self)
 
     @property
@@ -152,7 +155,7 @@ class Twin(Keeping):
 
     @dropout.setter
     def dropout(self, value: float) -> None:
-        self._dropout = number("dropout", value, 0, below=1)
+        (self._dropout,) = check("Network.rates", {"dropout": value})
 
     def _parameter_list(self) -> list[Tensor]:
         # Read _parameters first, because getattr is slower, but only getattr returns parametrized parameters.
@@ -482,11 +485,7 @@ class RNN(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm, reverse=reverse,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class LSTM(Twin):
@@ -522,12 +521,7 @@ class LSTM(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm, reverse=reverse, num_heads=num_heads,
-            gate_activation=gate_activation,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class GRU(Twin):
@@ -564,12 +558,7 @@ class GRU(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, reverse=reverse, reset_after=reset_after, num_heads=num_heads,
-            gate_activation=gate_activation,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class LiGRU(Twin):
@@ -601,11 +590,7 @@ class LiGRU(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm, reverse=reverse,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class SLSTM(Twin):
@@ -641,11 +626,7 @@ class SLSTM(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
-            reverse=reverse, num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
-        )  # fmt: skip
+        self._make(locals())
 
 
 def from_network(network: models.Model) -> Twin:

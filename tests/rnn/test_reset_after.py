@@ -146,14 +146,3 @@ def test_copies_and_files_keep_reset_after(rng, tmp_path):
     state = stream.get_state()
     with pytest.raises(ValueError, match="state"):  # of another network
         after.stream(B).set_state(None, state)
-
-
-@pytest.mark.parametrize("placement, span", [("joint", None), ("gate", None), ("split", "all")])
-def test_other_placements_are_refused_by_name(placement, span):
-    with pytest.raises(ValueError, match="reset_after must be True with (placement|span) '"):
-        lnrnn.GRU(D, 4, norm=spec(placement, span=span), reset_after=False)
-    with pytest.raises(TypeError, match="reset_after must be True or False, got 0"):
-        lnrnn.GRU(D, 4, reset_after=0)
-    for other in (lnrnn.RNN, lnrnn.LSTM):
-        with pytest.raises(TypeError, match="reset_after"):
-            other(D, 4, reset_after=False)
