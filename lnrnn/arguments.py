@@ -22,6 +22,7 @@ TAKES: dict[str, dict[str, Any]] = {}
 # The most elements of a parameter, checked because NumPy's MemoryError would not name the argument.
 LARGEST = 2**40
 REAL, INTEGERS, BOOLEANS = "real numbers", "integers", "booleans"
+KINDS = {INTEGERS: "iu", BOOLEANS: "b"}  # of dtypes
 
 
 def check(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> list[Any]:
@@ -46,15 +47,15 @@ class Integer(NamedTuple):
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> int:
         most = math.inf if self.most is None else self.most
-        expected = f"an integer of at least {self.least}" + f" and at most {most}" * (most < math.inf)
         whole: Any = None if isinstance(value, (bool, np.bool_)) else value  # a bool has an index
         try:
             result = operator.index(whole)
         except TypeError:
-            raise bad_type(name, expected, value) from None
-        if not self.least <= result <= most:
-            raise bad_value(name, expected, value)
-        return result
+            result = None
+        if result is not None and self.least <= result <= most:
+            return result
+        expected = f"an integer of at least {self.least}" + f" and at most {most}" * (most < math.inf)
+        raise (bad_type if result is None else bad_value)(name, expected, value)
 
 
 class Number(NamedTuple):
@@ -65,21 +66,21 @@ class Number(NamedTuple):
     below: float = math.inf
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> float:
+        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts an array of one string
+        text = isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu"
+        wrong: Any = bad_value
+        result = math.nan
+        try:
+            result = float(value if not text else "text")
+        except OverflowError:
+            pass
+        except (TypeError, ValueError, RuntimeError):
+            wrong = bad_type
+        if self.least <= result <= self.most and result < self.below:  # not for NaN and infinity
+            return result
         limits = f" and at most {self.most:g}" * (self.most < math.inf)
         limits += f" and below {self.below:g}" * (self.below < math.inf)
-        expected = f"a finite number of at least {self.least:g}{limits}"
-        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts an array of one string
-        if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
-            raise bad_type(name, expected, value)
-        try:
-            result = float(value)
-        except OverflowError:
-            raise bad_value(name, expected, value) from None
-        except (TypeError, ValueError, RuntimeError):
-            raise bad_type(name, expected, value) from None
-        if not (math.isfinite(result) and self.least <= result <= self.most and result < self.below):
-            raise bad_value(name, expected, value)
-        return result
+        raise wrong(name, f"a finite number of at least {self.least:g}{limits}", value)
 
 
 class Flag(NamedTuple):
@@ -123,6 +124,8 @@ class Sizes(NamedTuple):
     """The size of an axis, or the sizes of several."""
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> tuple[int, ...]:
+        if type(value) is int and 0 <= value <= LARGEST:
+            return (value,)
         one = isinstance(value, str) or getattr(value, "ndim", 1) == 0 or not hasattr(value, "__len__")
         sizes = tuple(Integer(0, LARGEST).check(name, n) for n in ((value,) if one else value))
         if sizes and math.prod(sizes) <= LARGEST:
@@ -150,11 +153,14 @@ class Array(NamedTuple):
     def check(self, name: str, value: Any, known: Known = NOTHING) -> np.ndarray:
         given = real(name, value)
         array = given[...] if self.of == REAL else np.array(given)  # other threads cannot set its shape
-        kinds = {INTEGERS: "iu", BOOLEANS: "b"}.get(self.of)
+        kinds = KINDS.get(self.of)
         if kinds and array.dtype.kind not in kinds and array.size:
             raise bad_type(name, f"an array of {self.of}", array)
-        shapes = [shape for axes in _lists(self.axes) if (shape := _sizes(axes, known)) is not None]
-        if not any(_fits(array.shape, shape) for shape in shapes):
+        for axes in _lists(self.axes):
+            if _fits(array.shape, _sizes(axes, known)):
+                break
+        else:
+            shapes = [shape for axes in _lists(self.axes) if (shape := _sizes(axes, known)) is not None]
             raise bad_value(name, f"of shape {' or '.join(map(_shown, shapes))}{self.note}", array)
         if self.most and array.size and not 0 <= array.min() <= array.max() <= known[self.most]:
             wrong = int(array.max() if array.min() >= 0 else array.min())
@@ -174,16 +180,18 @@ def _lists(axes: str) -> list[list[str]]:
 
 
 def _sizes(axes: list[str], known: Known) -> tuple[int | str, ...] | None:
-    found: tuple[int | str, ...] = ()
+    found: list[int | str] = []
     for axis in axes:
         size = known.get(axis, axis)
         if size is None:
             return None
         found += size if isinstance(size, tuple) else (size,)
-    return found
+    return tuple(found)
 
 
-def _fits(shape: tuple[int, ...], expected: tuple[int | str, ...]) -> bool:
+def _fits(shape: tuple[int, ...], expected: tuple[int | str, ...] | None) -> bool:
+    if expected is None or shape == expected:
+        return expected is not None
     if "*" in expected:
         first = expected.index("*")
         more = len(shape) - len(expected) + 1

@@ -91,9 +91,10 @@ def _computed(x: Array) -> np.dtype:
 def _of_rows(function: str, given: dict[str, Any]) -> list[Any]:
     """Returns the checked arguments of layer or RMS norm. given: the arguments by name."""
     x = input_array("x", given["x"])
-    (shape,) = check(function, {"normalized_shape": given["normalized_shape"]})
+    (shape,) = check(function, {"normalized_shape": given.pop("normalized_shape")})
     known = {"x": x.shape, "normalized_shape": shape, "dtype of x": x.dtype, "computed": _computed(x)}
-    return check(function, given | {"x": x}, known)
+    x, *more = check(function, given | {"x": x}, known)
+    return [x, shape, *more]
 
 
 def _of_channels(function: str, given: dict[str, Any]) -> list[Any]:

@@ -88,8 +88,11 @@ def checked_batch(
     """Returns x (T, B, D) float32, lengths (B,) int64 or None, and whether x had no batch axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
         refuse_packed(x, batch_first)
-    outer, inner = "BT" if batch_first else "TB"
-    x = check("Network.__call__", {"x": x}, {"outer": outer, "inner": inner, "D": input_size})[0][...]
+        x = real("x", x)
+    x = x[...]
+    if not 2 <= x.ndim <= 3 or x.shape[-1] != input_size:
+        outer, inner = "BT" if batch_first else "TB"
+        check("Network.__call__", {"x": x}, {"outer": outer, "inner": inner, "D": input_size})
     if x.dtype is not FLOAT32 or not rows_as_they_are(x):
         x = np.array(x, np.float32, order="C")
     unbatched = x.ndim == 2

@@ -209,7 +209,9 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
             for name, value in (("rows", rows), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
         lanes = self._chosen(rows)
-        x = check("Stream.__call__", {"x": x}, self._axes(len(lanes)))[0][...]
+        x = real("x", x)[...]
+        if x.shape != (len(lanes), self._snapshot.architecture.input_size):
+            check("Stream.__call__", {"x": x}, self._axes(len(lanes)))
         if x.ndim == 3:
             return self._chunk(x, lanes, out, lengths, resets, threads)
         if lengths is not None:
@@ -264,6 +266,8 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
 
     def _result(self, x: Array, out: Any) -> Array | None:
         """Returns the checked argument `out` as an array. x: checked."""
+        if out is None:
+            return None
         known = {"y": (*x.shape[:-1], self._snapshot.architecture.h_width), "dtype of y": FLOAT32}
         found: Array | None = check("Stream.__call__", {"out": out}, known)[0]
         return found
