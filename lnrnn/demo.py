@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import lnrnn
+from lnrnn.arguments import Choice
 from lnrnn.data import JapaneseVowels, Utterances, japanese_vowels
-from lnrnn.errors import choice
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.rnn.specs import Overrun
 from lnrnn.speakers import (
@@ -125,7 +125,7 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
     Before the training, it raises ValueError for an unknown cell, ImportError without matplotlib, and OSError
     if the figure cannot be written.
     """
-    choice("cell", cell, CELLS)
+    Choice(CELLS).check("cell", cell)
     if figure is not None:
         if importlib.util.find_spec("matplotlib") is None:
             raise ImportError("--figure needs matplotlib: pip install matplotlib")

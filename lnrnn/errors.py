@@ -1,19 +1,15 @@
-"""Errors about arguments, and the checks that raise them.
+"""Errors about arguments. arguments.py has the checks that raise them.
 
 A message has four parts: the argument, the expected value, the given value and, if there is one, a remedy.
 """
 
 from __future__ import annotations
 
-import math
-import operator
 import sys
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-
-Choice = TypeVar("Choice")
 
 
 class SequenceTooLongError(ValueError):
@@ -99,56 +95,7 @@ def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str])
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
-def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Returns value as an int in [least, most]. Raises TypeError for a bool or a float."""
-    expected = f"an integer of at least {least}" + (f" and at most {most}" if most is not None else "")
-    if isinstance(value, (bool, np.bool_)):
-        raise bad_type(name, expected, value)
-    try:
-        result = operator.index(value)
-    except TypeError:
-        raise bad_type(name, expected, value) from None
-    if result < least or (most is not None and result > most):
-        raise bad_value(name, expected, value)
-    return result
-
-
-def number(name: str, value: Any, least: float, most: float = math.inf, *, below: float = math.inf) -> float:
-    """Returns value as a finite float in [least, most], and less than `below`."""
-    expected = f"a finite number of at least {least:g}"
-    if most < math.inf:
-        expected += f" and at most {most:g}"
-    if below < math.inf:
-        expected += f" and below {below:g}"
-    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts an array of one string
-    if isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu":
-        raise bad_type(name, expected, value)
-    try:
-        result = float(value)
-    except OverflowError:
-        raise bad_value(name, expected, value) from None
-    except (TypeError, ValueError, RuntimeError):
-        raise bad_type(name, expected, value) from None
-    if not (math.isfinite(result) and least <= result <= most and result < below):
-        raise bad_value(name, expected, value)
-    return result
-
-
-def flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise bad_type(name, "True or False", value)
-    return bool(value)
-
-
-def choice(name: str, value: Any, choices: tuple[Choice, ...]) -> Choice:
-    for each in choices:
-        if value is each or (isinstance(value, str) and value == each):
-            return each
-    expected = "one of " + ", ".join(map(repr, choices))
-    raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
-
-
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
@@ -159,14 +106,14 @@ def is_masked(value: Any) -> bool:
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
-def _array(value: Any) -> np.ndarray:
+def as_array(value: Any) -> np.ndarray:
     """Returns value as an array. Arrays of other libraries in the CPU's memory are not copied.
 
     An array of another library may support only DLPack. Tensors of bfloat16 need the dtype of ml_dtypes.
     """
     if type(value) is np.ndarray:
         return value
-    if _is_tensor(value) and str(value.dtype) == "torch.bfloat16":
+    if is_tensor(value) and str(value.dtype) == "torch.bfloat16":
         import torch
 
         try:
@@ -189,50 +136,11 @@ def _array(value: Any) -> np.ndarray:
 def real(name: str, value: Any) -> np.ndarray:
     """Returns value as an array of real numbers of any dtype. An array is not copied."""
     try:
-        array = _array(value)
+        array = as_array(value)
     except MemoryError:  # not an error of the user
         raise
     except Exception as error:  # errors of ragged lists, tensors on a GPU or with gradients have many types
         raise bad_type(name, "an array of real numbers", value, str(error)) from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)
-    return array
-
-
-def shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Returns value as a C-contiguous, aligned array of this shape and dtype.
-
-    The result is a new view or a copy, so other threads cannot set its shape.
-    """
-    array = real(name, value)[...]
-    if array.shape != shape:
-        raise bad_value(name, f"of shape {shape}", array)
-    flags = array.flags
-    if array.dtype == dtype and flags.c_contiguous and flags.aligned and type(array) is np.ndarray:
-        return array  # the same as from np.require, which is slower
-    return np.require(array, dtype, ["C", "A"])
-
-
-def output(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Returns the argument `out` as an array to which a result of this shape and dtype can be written.
-
-    For a torch tensor, the array has the tensor's memory.
-    """
-    if not isinstance(value, np.ndarray) or is_masked(value):
-        kind = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {np.dtype(dtype)}"
-        if not _is_tensor(value):
-            raise bad_type(name, kind, value)
-        try:
-            value = _array(value)
-        except MemoryError:  # pragma: no cover - no memory for a copy of a tensor
-            raise
-        except Exception as error:  # a tensor on a GPU, a sparse one, or one that requires a gradient
-            raise bad_type(name, kind, value, str(error)) from None
-    if value.dtype != dtype:
-        raise bad_type(name, f"of dtype {np.dtype(dtype)}", value)
-    if value.shape != shape:
-        raise bad_value(name, f"of shape {shape}", value)
-    if not value.flags.writeable:
-        raise ValueError(message(name, "writeable", "a read-only array"))
-    array: np.ndarray = value
     return array

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from . import _core
-from .errors import integer, message
+from .arguments import TAKES, THREADS, check
+from .errors import message
 from .startup import is_command
+
+TAKES["set_num_threads"] = TAKES["num_threads"] = {"n": THREADS.of}
 
 
 def _choose(variable: str, available: list[str], use: Callable[[str], None]) -> None:
@@ -66,7 +69,7 @@ def set_num_threads(n: int) -> None:
     2
     >>> lnrnn.set_num_threads(before)
     """
-    _core.set_num_threads(integer("n", n, 1, 1024))
+    _core.set_num_threads(*check("set_num_threads", {"n": n}))
 
 
 def get_num_threads() -> int:
@@ -102,7 +105,7 @@ def num_threads(n: int) -> Iterator[None]:
     ...     lnrnn.get_num_threads()
     1
     """
-    n = integer("n", n, 1, 1024)
+    (n,) = check("num_threads", {"n": n})
     before = _core.own_num_threads.set(n)
     try:
         yield
@@ -113,8 +116,8 @@ def num_threads(n: int) -> Iterator[None]:
 def thread_limit(threads: int | None) -> int:
     """Returns the argument `threads` of a call, checked; 0 for None."""
     if type(threads) is int and 1 <= threads <= 1024:
-        return threads  # the checks of `integer` take longer than a step of a small network
-    return 0 if threads is None else integer("threads", threads, 1, 1024)
+        return threads  # the check takes longer than a step of a small network
+    return THREADS.check("threads", threads) or 0
 
 
 def cpu_info() -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ._core import copied
-from .errors import bad_type, bad_value, message, shaped
+from .arguments import Array as Takes
+from .errors import bad_type, bad_value, message
 
 Made = TypeVar("Made")
 
@@ -139,7 +140,8 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         wanted = "a mapping with the names of state_dict()"
         raise ValueError(message("state", wanted, " and ".join(parts)) + inner_hint(state))
     return {
-        name: copied(shaped(name, state[name], like.shape, like.dtype)) for name, like in expected.items()
+        name: copied(Takes("shape").check(name, state[name], {"shape": like.shape, "dtype": like.dtype}))
+        for name, like in expected.items()
     }
 
 

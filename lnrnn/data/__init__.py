@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import bad_value, integer, message, real
+from ..arguments import TAKES, Integer, Optional, check
+from ..errors import bad_value, message, real
 
 __all__ = ["JapaneseVowels", "Utterances", "japanese_vowels", "pad_sequence"]
 
+TAKES["data.pad_sequence"] = {"max_steps": Optional(Integer(1))}
 _FILE = Path(__file__).with_name("japanese_vowels.npz")
 _SHA256 = "c69a09b39bde332d5215029194e47382313591f93dc572e7c5ba71d25e5de3a1"
 
@@ -148,8 +150,7 @@ def pad_sequence(
     >>> x.shape, lengths
     ((5, 2, 3), array([2, 5]))
     """
-    if max_steps is not None:
-        max_steps = integer("max_steps", max_steps, 1)
+    (max_steps,) = check("data.pad_sequence", {"max_steps": max_steps})
     given = (real(f"sequences[{k}]", sequence) for k, sequence in enumerate(sequences))
     arrays = [np.asarray(sequence, dtype=np.float32)[:max_steps] for sequence in given]
     if not arrays:

@@ -78,7 +78,7 @@ def from_torch(
         The norms of the cell, if they differ from the system's. The parameters must fit this spec, and its
         eps is used. The string "layer" means that the cell has layer norms, at any places.
     eps : float, optional
-        The eps of the layer norms. Default: the module's; for a state dict 1e-5.
+        The eps of the layer norms, at least 0. Default: the module's; for a state dict 1e-5.
     nonlinearity : str, optional
         The nonlinearity of an RNN or LiGRU, one of lnrnn.RNN's.
     zoneout : float, optional
@@ -184,7 +184,7 @@ def from_keras(
         One of lnrnn.RNN's. Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must
         have activation "tanh", which is checked for a layer.
     eps : float, optional
-        The eps of the layer norms. Default: that of TensorFlow Addons, 1e-3 for the LSTM, 1e-5 for the RNN.
+        The eps of the layer norms, at least 0. Default: TensorFlow Addons' 1e-3 for LSTM, 1e-5 for RNN.
     batch_first : bool, optional
         Whether the model takes x as (B, T, I). Default: True, but False for a layer with time_major.
     recurrent_activation : {"sigmoid", "hard_sigmoid", "keras2_hard_sigmoid"}, optional

@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import bad_type, choice, flag, message, number
+from ..arguments import TAKES, Choice, Flag, Number, Optional, check
+from ..errors import bad_type, message
 from ..rnn.specs import LayerNormSpec
 from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
 
@@ -139,6 +140,11 @@ KINDS: dict[LayerName, Kind] = {
         _shapes("H", **{"layernorm/gamma": ("H",)}), _layer_norm_simple_rnn, 1e-5, "layernorm_epsilon"
     ),
 }
+TAKES["from_keras"] = {
+    "kind": Optional(Choice(tuple(KINDS))), "bidirectional": Flag(), "reset_after": Optional(Flag()),
+    "eps": Optional(Number(0)), "batch_first": Optional(Flag()),
+    "recurrent_activation": Optional(Choice(get_args(RecurrentActivation))),
+}  # fmt: skip
 
 
 def convert_keras(
@@ -153,19 +159,9 @@ def convert_keras(
     recurrent_activation: str | None = None,
 ) -> Converted:
     """Returns the conversion of `from_keras`, which explains the arguments."""
-    if kind is not None:
-        choice("kind", kind, tuple(KINDS))
-    if recurrent_activation is not None:
-        choice("recurrent_activation", recurrent_activation, get_args(RecurrentActivation))
-    options = {
-        "kind": kind,
-        "reset_after": None if reset_after is None else flag("reset_after", reset_after),
-        "nonlinearity": nonlinearity,
-        "recurrent_activation": recurrent_activation,
-        "eps": None if eps is None else number("eps", eps, 0),
-    }
-    bidirectional = flag("bidirectional", bidirectional)
-    batch_first = None if batch_first is None else flag("batch_first", batch_first)
+    kind, bidirectional, reset_after, eps, batch_first, recurrent_activation = check("from_keras", locals())
+    options = dict(kind=kind, reset_after=reset_after, nonlinearity=nonlinearity, eps=eps)
+    options["recurrent_activation"] = recurrent_activation
     several = isinstance(source, (list, tuple)) and any(
         isinstance(part, (list, tuple, Mapping)) or hasattr(part, "get_weights") for part in source
     )

@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import bad_type, choice, flag, number, real
+from ..arguments import TAKES, Choice, Flag, Number, Optional, check
+from ..errors import bad_type, real
 from ..state import inner_hint
 from .computed_weights import with_weight_norm
 from .quantized_weights import with_unpacked_weights
 from .systems import KINDS, PROJECTED, SYSTEMS, TORCH, System, UnknownCell
 from .weights import Array, Converted, Weights, array, check_shapes, network, with_norm
+
+TAKES["from_torch"] = {
+    "kind": Optional(Choice(KINDS)), "eps": Optional(Number(0)), "zoneout": Optional(Number(0, below=1)),
+    "batch_first": Optional(Flag()),
+}  # fmt: skip
 
 # Keys of parameters as in torch.nn: weight_ih_l0_reverse.
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
@@ -44,14 +50,8 @@ def convert_torch(
     batch_first: bool | None = None,
 ) -> Converted:
     """Returns the conversion of `from_torch`, which explains the arguments."""
-    if kind is not None:
-        choice("kind", kind, KINDS)
-    given = {
-        "eps": None if eps is None else number("eps", eps, 0),
-        "nonlinearity": nonlinearity,
-        "zoneout": None if zoneout is None else number("zoneout", zoneout, 0, below=1),
-        "batch_first": None if batch_first is None else flag("batch_first", batch_first),
-    }
+    kind, eps, zoneout, batch_first = check("from_torch", locals())
+    given = dict(eps=eps, nonlinearity=nonlinearity, zoneout=zoneout, batch_first=batch_first)
     state, module = source, not isinstance(source, Mapping)
     if module:
         if not callable(getattr(source, "state_dict", None)) or not callable(

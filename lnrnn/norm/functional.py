@@ -19,20 +19,59 @@ When such an array is deleted, lnrnn keeps the block for a later result: see doc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _core
-from ..errors import bad_type, bad_value, flag, integer, number, output, real, shaped
+from ..arguments import TAKES, Flag, Integer, Known, Number, Optional, Output, Sizes, check
+from ..arguments import Array as Takes
+from ..errors import bad_type, bad_value, real
 
 Array = np.ndarray
 Result = TypeVar("Result")
-# The most elements of a parameter, checked because NumPy's MemoryError would not name the argument.
-LARGEST = 2**40
+
+
+class Statistic(NamedTuple):
+    """Running means or variances of C channels. In training, these are updated in place, and may be None."""
+
+    def check(self, name: str, value: Any, known: Known) -> Array | None:
+        channels = known["C"]
+        if not known["training"]:
+            if value is None:
+                raise bad_value(name, f"an array of shape ({channels},) unless training", None)
+            return Takes("C", dtype="double").check(name, value, known)
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+            raise bad_type(name, "a numpy array of floats", value, "training updates it in place")
+        return Output("C").check(name, value, {"C": (channels,), "dtype of C": value.dtype})
+
+
+_ROWS, _CHANNELS = (
+    Optional(Takes("normalized_shape", dtype="computed")),
+    Optional(Takes("C", dtype="computed")),
+)
+_OUT, _GY = Optional(Output()), Takes("x", dtype="dtype of x")
+TAKES["rms_norm"] = {
+    "x": Takes("* normalized_shape"), "normalized_shape": Sizes(), "weight": _ROWS,
+    "eps": Optional(Number(0)), "out": _OUT,
+}  # fmt: skip
+TAKES["layer_norm"] = TAKES["rms_norm"] | {"eps": Number(0), "bias": _ROWS}
+TAKES["layer_norm_backward"] = {n: c for n, c in TAKES["layer_norm"].items() if n != "out"} | {"gy": _GY}
+TAKES["batch_norm_backward"] = {
+    "x": Takes("N C *"), "running_mean": Statistic(), "running_var": Statistic(), "weight": _CHANNELS,
+    "training": Flag(), "eps": Number(0), "gy": _GY,
+}  # fmt: skip
+TAKES["batch_norm"] = {n: c for n, c in TAKES["batch_norm_backward"].items() if n != "gy"} | {
+    "bias": _CHANNELS, "momentum": Number(0, 1), "out": _OUT,
+}  # fmt: skip
+TAKES["exp"] = TAKES["tanh"] = TAKES["sigmoid"] = {
+    "x": Takes("*", dtype="computed"),
+    "out": Optional(Output()),
+}
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
@@ -49,34 +88,30 @@ def _computed(x: Array) -> np.dtype:
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
-def checked_shape(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    one = isinstance(normalized_shape, str) or getattr(normalized_shape, "ndim", 1) == 0
-    if one or not hasattr(normalized_shape, "__len__"):
-        return (integer("normalized_shape", normalized_shape, 0, LARGEST),)
-    shape = tuple(integer("normalized_shape", n, 0, LARGEST) for n in normalized_shape)  # type: ignore[union-attr]
-    if not shape or math.prod(shape) > LARGEST:
-        raise bad_value(
-            "normalized_shape",
-            "an integer or a tuple of at least one, of at most 2**40 elements",
-            normalized_shape,
-        )
-    return shape
+def _of_rows(function: str, given: dict[str, Any]) -> list[Any]:
+    """Returns the checked arguments of layer or RMS norm. given: the arguments by name."""
+    x = input_array("x", given["x"])
+    (shape,) = check(function, {"normalized_shape": given.pop("normalized_shape")})
+    known = {"x": x.shape, "normalized_shape": shape, "dtype of x": x.dtype, "computed": _computed(x)}
+    x, *more = check(function, given | {"x": x}, known)
+    return [x, shape, *more]
 
 
-def _row_shape(x: Array, normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Returns normalized_shape as a tuple. Raises ValueError unless the last axes of x have this shape."""
-    shape = checked_shape(normalized_shape)
-    if x.shape[-len(shape) :] != shape:
-        raise bad_value("x", f"an array whose last axes are normalized_shape {shape}", x)
-    return shape
+def _of_channels(function: str, given: dict[str, Any]) -> list[Any]:
+    """Returns the checked arguments of batch norm. given: the arguments by name."""
+    x = input_array("x", given["x"])
+    x, training = check(function, {"x": x, "training": given["training"]})
+    if training and x.shape[1] and x.size // x.shape[1] < 2:
+        raise bad_value("x", "of more than 1 value per channel in training", x)
+    kinds = {"dtype of x": x.dtype, "computed": _computed(x), "double": np.float64}
+    return check(function, given | {"x": x}, {"x": x.shape, "C": x.shape[1], "training": training, **kinds})
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """Returns the array for the kernels' result: `out` if possible, else a new array for `_deliver` to
-    copy."""
+    """Returns the array for the kernels' result: the checked `out` if possible, else a new array for
+    `_deliver` to copy."""
     if out is None:
         return _core.empty_like(x)
-    out = output("out", out, x.shape, x.dtype)
     same = out.ctypes.data == x.ctypes.data and out.flags.c_contiguous
     clash = (not same and np.may_share_memory(out, x)) or any(
         other is not None and np.may_share_memory(out, other) for other in others
@@ -105,11 +140,11 @@ def _deliver(y: Array, out: Array | None) -> Array:
 
 def _axes(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns normalized_shape as a tuple, and the axes of x with these sizes, counted from 0."""
-    shape = checked_shape(normalized_shape)
+    (shape,) = check("layer_norm", {"normalized_shape": normalized_shape})
     given = axis if isinstance(axis, (tuple, list)) else (axis,)
     if len(given) != len(shape):
         raise bad_value("axis", f"one axis for each size of normalized_shape {shape}", axis)
-    axes = tuple(integer("axis", n, -x.ndim, x.ndim - 1) % x.ndim for n in given)
+    axes = tuple(Integer(-x.ndim, x.ndim - 1).check("axis", n) % x.ndim for n in given)
     if len(set(axes)) != len(axes):
         raise bad_value("axis", "different axes of x", axis)
     if tuple(x.shape[n] for n in axes) != shape:
@@ -123,11 +158,21 @@ def _over_axes(
     """Computes `norm`, layer_norm or rms_norm, over axes of x. rest: the arguments after normalized_shape."""
     x = input_array("x", x)
     shape, axes = _axes(x, normalized_shape, axis)
-    if out is not None:
-        output("out", out, x.shape, x.dtype)
+    check("layer_norm", {"out": out}, {"x": x.shape, "dtype of x": x.dtype})
     last = tuple(range(-len(axes), 0))
     y = np.ascontiguousarray(np.moveaxis(norm(np.moveaxis(x, axes, last), shape, *rest), last, axes))
     return _deliver(y, out)
+
+
+def _row_norm(function: str, given: dict[str, Any]) -> Array:
+    """Computes layer_norm or rms_norm for arguments that need a conversion, or raises an error."""
+    x, shape, weight, eps, place, *more = _of_rows(function, given)
+    bias = more[0] if more else None
+    eps = float(np.finfo(_computed(x)).eps) if eps is None else eps
+    y = _result(place, x, weight, bias)
+    if x.size:
+        _done(_core.layer_norm(x, shape, weight, bias, eps, y, bool(more)))
+    return _deliver(y, given["out"])
 
 
 def layer_norm(
@@ -190,17 +235,7 @@ def layer_norm(
     if axis is not None:
         return _over_axes(layer_norm, x, normalized_shape, axis, out, weight, bias, eps)
     y = _core.layer_norm(x, normalized_shape, weight, bias, eps, out)
-    if y is not None:
-        return y
-    x = input_array("x", x)
-    shape = _row_shape(x, normalized_shape)
-    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
-    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
-    eps = number("eps", eps, 0)
-    y = _result(out, x, weight, bias)
-    if x.size:
-        _done(_core.layer_norm(x, shape, weight, bias, eps, y))
-    return _deliver(y, out)
+    return _row_norm("layer_norm", locals()) if y is None else y
 
 
 def rms_norm(
@@ -241,16 +276,7 @@ def rms_norm(
     if axis is not None:
         return _over_axes(rms_norm, x, normalized_shape, axis, out, weight, eps)
     y = _core.layer_norm(x, normalized_shape, weight, None, eps, out, False)
-    if y is not None:
-        return y
-    x = input_array("x", x)
-    shape = _row_shape(x, normalized_shape)
-    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
-    eps = float(np.finfo(_computed(x)).eps) if eps is None else number("eps", eps, 0)
-    y = _result(out, x, weight)
-    if x.size:
-        _done(_core.layer_norm(x, shape, weight, None, eps, y, False))
-    return _deliver(y, out)
+    return _row_norm("rms_norm", locals()) if y is None else y
 
 
 def layer_norm_backward(
@@ -290,51 +316,21 @@ def layer_norm_backward(
     array([2., 2., 2.])
     """
     if axis is not None:
-        x, gy = input_array("x", x), real("gy", gy)
-        if gy.shape != x.shape:
-            raise bad_value("gy", f"of x's shape {x.shape}", gy)
+        x = input_array("x", x)
+        (g,) = check("layer_norm_backward", {"gy": gy}, {"x": x.shape})
         shape, axes = _axes(x, normalized_shape, axis)
         last = tuple(range(-len(axes), 0))
-        gy, x = np.moveaxis(gy, axes, last), np.moveaxis(x, axes, last)
+        gy, x = np.moveaxis(g, axes, last), np.moveaxis(x, axes, last)
         gx, gweight, gbias = layer_norm_backward(gy, x, shape, weight, bias, eps)
         return np.ascontiguousarray(np.moveaxis(gx, last, axes)), gweight, gbias
     found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
     if found is not None:
         return found
-    x = input_array("x", x)
-    shape = _row_shape(x, normalized_shape)
-    gy = shaped("gy", gy, x.shape, x.dtype)
-    weight = None if weight is None else shaped("weight", weight, shape, _computed(x))
-    bias = None if bias is None else shaped("bias", bias, shape, _computed(x))
-    eps = number("eps", eps, 0)
-    if x.size:
-        return _done(_core.layer_norm_backward(gy, x, shape, weight, bias, eps))
-    gweight, gbias = (None if p is None else np.zeros_like(p) for p in (weight, bias))
-    return np.empty_like(x), gweight, gbias
-
-
-def _channels(x: Array) -> int:
-    if x.ndim < 2:
-        raise bad_value("x", "of rank 2 or more, (N, C, *)", x)
-    return int(x.shape[1])
-
-
-def _enough(x: Array) -> None:
-    if x.shape[1] and x.size // x.shape[1] < 2:
-        raise bad_value("x", "of more than 1 value per channel in training", x)
-
-
-def _running(name: str, value: Any, channels: int, training: bool) -> Array | None:
-    """Returns a running statistic (C,) or None. In training it is `value` itself, to be updated in place."""
-    if value is None:
-        if not training:
-            raise bad_value(name, f"an array of shape ({channels},) unless training", None)
-        return None
-    if not training:
-        return shaped(name, value, (channels,), np.float64)
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        raise bad_type(name, "a numpy array of floats", value, "training updates it in place")
-    return output(name, value, (channels,), value.dtype)
+    a, shape, gain, eps, shift, g = _of_rows("layer_norm_backward", locals())
+    if a.size:
+        return _done(_core.layer_norm_backward(g, a, shape, gain, shift, eps))
+    gweight, gbias = (None if p is None else np.zeros_like(p) for p in (gain, shift))
+    return np.empty_like(a), gweight, gbias
 
 
 def batch_norm(
@@ -404,20 +400,11 @@ def batch_norm(
     y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
     if y is not None:
         return y
-    x = input_array("x", x)
-    C = _channels(x)
-    training = flag("training", training)
-    running = [_running(name, value, C, training) for name, value in
-               (("running_mean", running_mean), ("running_var", running_var))]  # fmt: skip
-    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
-    bias = None if bias is None else shaped("bias", bias, (C,), _computed(x))
-    momentum, eps = number("momentum", momentum, 0, 1), number("eps", eps, 0)
-    if training:
-        _enough(x)
-    y = _result(out, x, weight, bias, *running)
-    if x.size:
+    a, *running, gain, training, eps, shift, momentum, place = _of_channels("batch_norm", locals())
+    y = _result(place, a, gain, shift, *running)
+    if a.size:
         mean, var = plain = [None if r is None else np.array(r, np.float64) for r in running]
-        _done(_core.batch_norm(x, mean, var, weight, bias, training, momentum, eps, y))
+        _done(_core.batch_norm(a, mean, var, gain, shift, training, momentum, eps, y))
         if training:
             for old, new in zip(running, plain, strict=True):
                 if old is not None and new is not None:
@@ -465,20 +452,14 @@ def batch_norm_backward(
     found = _core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps)
     if found is not None:
         return found
-    x = input_array("x", x)
-    C = _channels(x)
-    gy = shaped("gy", gy, x.shape, x.dtype)
-    training = flag("training", training)
-    weight = None if weight is None else shaped("weight", weight, (C,), _computed(x))
-    eps = number("eps", eps, 0)
-    if training:
-        _enough(x)
-    else:
-        running_mean = shaped("running_mean", running_mean, (C,), np.float64)
-        running_var = shaped("running_var", running_var, (C,), np.float64)
-    if x.size:
-        return _done(_core.batch_norm_backward(gy, x, running_mean, running_var, weight, training, eps))
-    return np.empty_like(x), None if weight is None else np.zeros_like(weight), np.zeros(C, _computed(x))
+    (training,) = check("batch_norm_backward", {"training": training})
+    if training:  # the running statistics are not read
+        running_mean = running_var = None
+    a, mean, var, gain, _, eps, g = _of_channels("batch_norm_backward", locals())
+    if a.size:
+        return _done(_core.batch_norm_backward(g, a, mean, var, gain, training, eps))
+    gweight = None if gain is None else np.zeros_like(gain)
+    return np.empty_like(a), gweight, np.zeros(a.shape[1], _computed(a))
 
 
 # These are integers, because looking up a member of an enumeration takes longer than the function of a short
@@ -488,9 +469,10 @@ _EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
     """Computes the function if the kernel does not accept x or out without a conversion."""
-    x = np.require(real("x", x), np.float32, ["C", "A"])
-    y = _result(out, x)
-    _done(_core.map_f32(function, x, y))
+    (a,) = check("exp", {"x": x}, {"computed": np.float32})
+    (place,) = check("exp", {"out": out}, {"x": a.shape, "dtype of x": np.float32})
+    y = _result(place, a)
+    _done(_core.map_f32(function, a, y))
     return _deliver(y, out)
 
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _core
-from ..errors import bad_value, flag, integer, number, real, shaped
+from ..arguments import LARGEST, TAKES, Flag, Integer, Number, Optional, Sizes, check
+from ..arguments import Array as Takes
+from ..errors import bad_value
 from ..state import CHANGES, MOST_COUNTED, Closed, checked, counted
 from . import functional as F
 
@@ -17,6 +19,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Array = np.ndarray
+_TENSOR = Optional(Takes("shape"))
+TAKES["LayerNorm"] = {"normalized_shape": Sizes(), "elementwise_affine": Flag(), "bias": Flag()}
+TAKES["BatchNorm"] = {
+    "num_features": Integer(0, LARGEST), "affine": Flag(), "track_running_stats": Flag(),
+}  # fmt: skip
+TAKES["LayerNorm.options"] = {"training": Flag(), "eps": Number(0)}
+TAKES["BatchNorm.options"] = TAKES["LayerNorm.options"] | {"momentum": Optional(Number(0, 1))}
+TAKES["LayerNorm.tensors"] = {"weight": _TENSOR, "bias": _TENSOR}
+TAKES["BatchNorm.tensors"] = TAKES["LayerNorm.tensors"] | {
+    "running_mean": _TENSOR, "running_var": _TENSOR,
+    "num_batches_tracked": Optional(Integer(0, MOST_COUNTED)),
+}  # fmt: skip
 
 
 def _tensor(name: str) -> Any:
@@ -36,13 +50,13 @@ class _Norm(Closed):
     __slots__ = ("training", "eps", "_tensors")
     training: bool
     eps: float
-    _checks: dict[str, Any] = {  # functions that check attributes when they are set
-        "training": lambda value: flag("training", value), "eps": lambda value: number("eps", value, 0),
-    }  # fmt: skip
+    _kind: str  # the first word of the names of its tables
     _tensors: dict[str, Array | None]  # in torch's order; a change replaces the dict
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, self._checks[name](value) if name in self._checks else value)
+        if name in TAKES[f"{self._kind}.options"]:
+            (value,) = check(f"{self._kind}.options", {name: value})
+        super().__setattr__(name, value)
 
     def _shape(self) -> tuple[int, ...]:
         """Returns the shape of weight, bias and running statistics."""
@@ -50,11 +64,9 @@ class _Norm(Closed):
 
     def _kept(self, name: str, value: Any) -> Array | None:
         """Returns the tensor to store for `value`: an array of floats itself, other values as float32."""
+        (array,) = check(f"{self._kind}.tensors", {name: value}, {"shape": self._shape()})
         if value is None:
             return None
-        array = real(name, value)
-        if array.shape != self._shape():
-            raise bad_value(name, f"of shape {self._shape()}", array)
         floats = hasattr(value, "dtype") and array.dtype.kind not in "biu"
         return array if floats else np.array(array, np.float32)
 
@@ -64,7 +76,7 @@ class _Norm(Closed):
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode to training (the mode of a new layer), or with False to inference. Returns self."""
-        self.training = flag("mode", mode)
+        self.training = Flag().check("mode", mode)
         return self
 
     def eval(self) -> Self:
@@ -123,6 +135,8 @@ class LayerNorm(_Norm):
 
     __slots__ = ("normalized_shape", "elementwise_affine")
     _fixed = __slots__
+    _kind = "LayerNorm"
+    normalized_shape: tuple[int, ...]
     weight = _tensor("weight")
     bias = _tensor("bias")
 
@@ -133,10 +147,9 @@ class LayerNorm(_Norm):
         elementwise_affine: bool = True,
         bias: bool = True,
     ) -> None:
-        self.normalized_shape = F.checked_shape(normalized_shape)
+        self.normalized_shape, self.elementwise_affine, bias = check("LayerNorm", locals())
         self.eps, self.training = eps, True
-        self.elementwise_affine = flag("elementwise_affine", elementwise_affine)
-        with_bias = flag("bias", bias) and self.elementwise_affine
+        with_bias = bias and self.elementwise_affine
         self._tensors = {
             "weight": np.ones(self.normalized_shape, np.float32) if self.elementwise_affine else None,
             "bias": np.zeros(self.normalized_shape, np.float32) if with_bias else None,
@@ -161,7 +174,7 @@ class BatchNorm(_Norm):
     Parameters
     ----------
     num_features : int
-        C, the size of axis 1.
+        C, the size of axis 1; at least 0.
     eps : float
         Added to the variance; at least 0.
     momentum : float or None
@@ -193,9 +206,7 @@ class BatchNorm(_Norm):
     __slots__ = ("num_features", "momentum", "affine", "track_running_stats")
     momentum: float | None
     _fixed = ("num_features", "affine", "track_running_stats")
-    _checks = _Norm._checks | {
-        "momentum": lambda value: None if value is None else number("momentum", value, 0, 1),
-    }  # fmt: skip
+    _kind = "BatchNorm"
     weight = _tensor("weight")
     bias = _tensor("bias")
     running_mean = _tensor("running_mean")
@@ -210,11 +221,8 @@ class BatchNorm(_Norm):
         affine: bool = True,
         track_running_stats: bool = True,
     ) -> None:
-        self.num_features = integer("num_features", num_features, 0, F.LARGEST)
-        self.eps, self.training = eps, True
-        self.momentum = momentum
-        self.affine = flag("affine", affine)
-        self.track_running_stats = flag("track_running_stats", track_running_stats)
+        self.num_features, self.affine, self.track_running_stats = check("BatchNorm", locals())
+        self.eps, self.momentum, self.training = eps, momentum, True
         C, tracks = self.num_features, self.track_running_stats
         self._tensors = {
             "weight": np.ones(C, np.float32) if self.affine else None,
@@ -235,7 +243,7 @@ class BatchNorm(_Norm):
             raise bad_value(name, wanted, value)
         if value is None or name != "num_batches_tracked":
             return super()._kept(name, value)
-        return np.array(integer(name, value, 0, MOST_COUNTED), np.int64)
+        return np.array(check("BatchNorm.tensors", {name: value})[0], np.int64)
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
         tensors, eps, momentum = self._tensors, self.eps, self.momentum
@@ -253,8 +261,7 @@ class BatchNorm(_Norm):
             y = _core.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out)
         if y is None:
             x = F.input_array("x", x)
-            if x.ndim >= 2 and x.shape[1] != self.num_features:
-                shaped("x", x, (x.shape[0], self.num_features, *x.shape[2:]), x.dtype)
+            check("batch_norm", {"x": x}, {"C": self.num_features})
             y = F.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out=out)
         if updates:
             self._learn(seen, momentum)

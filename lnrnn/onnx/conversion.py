@@ -6,10 +6,15 @@ import re
 import warnings
 from typing import Any
 
-from ..errors import bad_type, flag
+from ..arguments import TAKES, Flag, Instance, Optional
+from ..arguments import check as checked
 from ..packages import require
 from .part import Difference, OneStep, Part
 from .parts import parts_of
+
+TAKES["from_onnx"] = {
+    "name": Optional(Instance(str, "a str or None")), "check": Flag(), "reset_after": Optional(Flag()),
+}  # fmt: skip
 
 
 def from_onnx(
@@ -84,10 +89,7 @@ def from_onnx(
     >>> y.shape
     (5, 2, 4)
     """
-    if name is not None and not isinstance(name, str):
-        raise bad_type("name", "a str or None", name)
-    check = flag("check", check)
-    reset_after = None if reset_after is None else flag("reset_after", reset_after)
+    name, check, reset_after = checked("from_onnx", locals())
     require("onnx_ir", "from_onnx", "onnx")
     from .graph.reading import read
 

@@ -16,11 +16,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ..errors import bad_type, bad_value, choice, integer, message
+from ..arguments import TAKES, THREADS, Choice, Instance, Optional, check
+from ..errors import bad_type, bad_value, message
 
 __all__ = ["ep_name", "library_path", "register", "session"]
 
 _PROVIDER = "LnrnnExecutionProvider"
+TAKES["onnxruntime.session"] = {
+    "path": Instance((str, bytes, os.PathLike), "a path, or a file's contents as bytes"),
+    "dtype": Optional(Choice(("float32", "bfloat16", "int8"))), "threads": THREADS.of,
+}  # fmt: skip
 _OLDEST = 1, 25  # earlier, a provider of a library can be given in options alone
 _SESSION_ARGUMENTS = (
     "sess_options", "providers", "provider_options", "enable_fallback", "disabled_optimizers",
@@ -109,11 +114,8 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     >>> session = lnrnn.onnxruntime.session("model.onnx", dtype="int8")  # doctest: +SKIP
     >>> y, h = session.run(None, {"x": x})  # doctest: +SKIP
     """
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        raise bad_type("path", "a path, or a file's contents as bytes", path)
+    path, dtype, threads = check("onnxruntime.session", locals())
     file = path if isinstance(path, bytes) else os.fsdecode(path)
-    weights = "float32" if dtype is None else choice("dtype", dtype, ("float32", "bfloat16", "int8"))
-    threads = integer("threads", threads, 1, 1024)
     for name in session_arguments:
         if name not in _SESSION_ARGUMENTS:  # the runtime ignores arguments that it does not know
             raise TypeError(f"session() got an unexpected keyword argument {name!r}")
@@ -134,7 +136,7 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     if others is None:
         others = [] if _refuses_cpu(options) else ["CPUExecutionProvider"]
     log = str(options.log_severity_level)
-    own = {"dtype": weights, "threads": str(threads), "log_severity_level": log}
+    own = {"dtype": dtype or "float32", "threads": str(threads), "log_severity_level": log}
     providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from .._core import Description
-from ..errors import bad_type, bad_value, choice, flag, integer
+from ..arguments import TAKES, Choice, Flag, Integer, Optional, by_name
+from ..errors import bad_type, bad_value
 from .cells import (
     GATE_ACTIVATIONS,
     NONLINEARITIES,
@@ -24,6 +25,14 @@ from .specs import BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
 LIMIT = 2**31 - 1  # the largest size: products of two sizes do not overflow int64
+_SIZE = Integer(1, LIMIT)
+TAKES["Network"] = {
+    "input_size": _SIZE, "hidden_size": _SIZE, "num_layers": Integer(1, 1024),
+    "nonlinearity": Choice(NONLINEARITIES), "bias": Flag(), "batch_first": Flag(), "bidirectional": Flag(),
+    "reverse": Flag(), "reset_after": Flag(), "num_heads": _SIZE, "proj_size": Integer(0, LIMIT),
+    "gate_activation": Choice(GATE_ACTIVATIONS), "exp_forget": Flag(), "state_dtype": Choice(STATE_DTYPES),
+    "seed": Optional(Integer(0)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,53 +95,37 @@ class Architecture:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def checked(
-        cls, cell: Cell, *, input_size: Any, hidden_size: Any, num_layers: Any, nonlinearity: Any = "tanh",
-        bias: Any, batch_first: Any, bidirectional: Any, norm: Any, reverse: Any = False,
-        reset_after: Any = True, num_heads: Any = 1, proj_size: Any = 0, gate_activation: Any = "sigmoid",
-        exp_forget: Any = False, state_dtype: Any = "float32",
-    ) -> Architecture:  # fmt: skip
+    def checked(cls, cell: Cell, *, norm: Any, **arguments: Any) -> Architecture:
         """Returns the architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
-        for name, value in (("nonlinearity", nonlinearity), ("bias", bias)):
+        for name in {"nonlinearity", "bias"} & arguments.keys():
+            value = arguments[name]
             named = isinstance(value, str) and value in ("layer", "batch")
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
                 raise bad_type(name, "no norm", value, "give the norm by name, norm=...")
-        nonlinearity = choice("nonlinearity", nonlinearity, NONLINEARITIES)
-        input_size = integer("input_size", input_size, 1, LIMIT)
-        hidden_size = integer("hidden_size", hidden_size, 1, LIMIT)
-        num_layers = integer("num_layers", num_layers, 1, 1024)
-        if cell.gates * hidden_size * max(hidden_size, input_size) > 2**40:
+        given = {"nonlinearity": "tanh", **DEFAULTS, **by_name("Network", arguments)}
+        hidden_size, num_heads, proj_size = (given[n] for n in ("hidden_size", "num_heads", "proj_size"))
+        if cell.gates * hidden_size * max(hidden_size, given["input_size"]) > 2**40:
             raise bad_value(
                 "hidden_size", "such that a weight matrix has at most 2**40 elements", hidden_size
             )
-        bidirectional, reverse = flag("bidirectional", bidirectional), flag("reverse", reverse)
-        if bidirectional and reverse:
-            raise bad_value("reverse", "False with bidirectional=True", reverse)
-        num_heads = integer("num_heads", num_heads, 1, LIMIT)
+        if given["bidirectional"] and given["reverse"]:
+            raise bad_value("reverse", "False with bidirectional=True", True)
         if hidden_size % num_heads:
             hint = "it is 4 by default" if cell.name == "SLSTM" else ""
             raise bad_value("num_heads", f"a divisor of hidden_size {hidden_size}", num_heads, hint)
-        proj_size = integer("proj_size", proj_size, 0, LIMIT)
         if proj_size >= hidden_size:
             raise bad_value("proj_size", f"smaller than hidden_size {hidden_size}", proj_size)
         if proj_size and num_heads > 1:
             raise bad_value("proj_size", f"0 with num_heads {num_heads}", proj_size)
         norm = norm_spec(norm, cell)
-        reset_after = flag("reset_after", reset_after)
-        if not reset_after and isinstance(norm, LayerNormSpec):
+        if not given["reset_after"] and isinstance(norm, LayerNormSpec):
             if norm.placement != "split":
-                raise bad_value("reset_after", f"True with placement {norm.placement!r}", reset_after)
+                raise bad_value("reset_after", f"True with placement {norm.placement!r}", False)
             if norm.span is not None:
-                raise bad_value("reset_after", f"True with span {norm.span!r}", reset_after)
-        gate_activation = choice("gate_activation", gate_activation, GATE_ACTIVATIONS)
-        if gate_activation != "sigmoid" and norm is not None:
-            raise bad_value("gate_activation", "'sigmoid' with a norm", gate_activation)
-        return cls(
-            cell, input_size, hidden_size, num_layers, nonlinearity, flag("bias", bias),
-            flag("batch_first", batch_first), bidirectional, norm, reverse, reset_after, num_heads,
-            proj_size, gate_activation, flag("exp_forget", exp_forget),
-            choice("state_dtype", state_dtype, STATE_DTYPES),
-        )  # fmt: skip
+                raise bad_value("reset_after", f"True with span {norm.span!r}", False)
+        if given["gate_activation"] != "sigmoid" and norm is not None:
+            raise bad_value("gate_activation", "'sigmoid' with a norm", given["gate_activation"])
+        return cls(cell, norm=norm, **given)
 
     def __str__(self) -> str:
         """Returns a short description, for the reprs of streams and tapes."""

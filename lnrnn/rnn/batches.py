@@ -12,12 +12,33 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..arguments import BOOLEANS, INTEGERS, TAKES, THREADS, Flag, Optional, Output, check
+from ..arguments import Array as Takes
 from ..errors import bad_type, bad_value, message, real
 from .cells import Cell
 
 Array = np.ndarray
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
+
+STATE = Optional(Takes("state"))
+_LENGTHS = Takes("B|alone", INTEGERS, "T", "the {} steps of x", ", one for each sequence")
+_ROWS = Optional(Takes("R|", INTEGERS, "last lane"))
+TAKES["Network.__call__"] = {
+    "x": Takes("outer inner D|T D"), "h0": STATE, "lengths": Optional(_LENGTHS),
+    "resets": Optional(Takes("steps", BOOLEANS, note=", as x")), "threads": THREADS,
+}  # fmt: skip
+TAKES["Network.ragged"] = {
+    "values": Takes("N D"), "offsets": Takes("B+1", INTEGERS, "N", "the {} rows of values"), "h0": STATE,
+    "threads": THREADS,
+}  # fmt: skip
+TAKES["Network.backward"] = {"gy": Optional(Takes("y")), "gh": STATE, "grad_x": Flag()}
+TAKES["Stream.__call__"] = {
+    "x": Takes("R D|one|outer inner D"), "rows": _ROWS, "out": Optional(Output("y")),
+    "lengths": Optional(_LENGTHS), "resets": Optional(Takes("R", BOOLEANS, note=", one for each lane")),
+    "threads": THREADS,
+}  # fmt: skip
+TAKES["Stream.state"] = {"state": STATE.of, "rows": _ROWS}
 
 # The type of a state: h, or of an LSTM (h, c), or of an SLSTM (h, c, n, m).
 State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
@@ -54,16 +75,7 @@ def integers(name: str, value: Any) -> Array:
 
 def different_rows(rows: Any, count: int) -> Array:
     """Returns the argument rows, different indices of lanes below `count`, as a new array (R,) int64."""
-    given = np.array(integers("rows", rows))
-    if given.dtype.kind not in "iu" and given.size:
-        raise bad_type("rows", "an array of integers, or an integer", given)
-    if given.ndim > 1:
-        raise bad_value("rows", "of shape (R,)", given)
-    given = given.reshape(-1)
-    if given.size and (given.min() < 0 or given.max() >= count):
-        wrong = int(given.max() if given.min() >= 0 else given.min())
-        raise bad_value("rows", f"between 0 and {count - 1}", wrong)
-    found: Array = given.astype(np.int64)
+    found: Array = check("Stream.state", {"rows": rows}, {"last lane": count - 1})[0].reshape(-1)
     each, times = np.unique(found, return_counts=True)
     if (times > 1).any():
         raise ValueError(message("rows", "different lanes", f"lane {each[times > 1][0]} twice"))
@@ -71,59 +83,40 @@ def different_rows(rows: Any, count: int) -> Array:
 
 
 def checked_batch(
-    x: ArrayLike, lengths: ArrayLike | None, input_size: int, batch_first: bool
+    x: Any, lengths: ArrayLike | None, input_size: int, batch_first: bool
 ) -> tuple[Array, Array | None, bool]:
     """Returns x (T, B, D) float32, lengths (B,) int64 or None, and whether x had no batch axis."""
     if type(x) is not np.ndarray or x.dtype is not FLOAT32:
         refuse_packed(x, batch_first)
         x = real("x", x)
     x = x[...]
-    shape = x.shape
-    if not 2 <= len(shape) <= 3 or shape[-1] != input_size:
-        axes = "(B, T, input_size)" if batch_first else "(T, B, input_size)"
-        raise bad_value("x", f"{axes} or (T, input_size) with input_size {input_size}", x)
+    if not 2 <= x.ndim <= 3 or x.shape[-1] != input_size:
+        outer, inner = "BT" if batch_first else "TB"
+        check("Network.__call__", {"x": x}, {"outer": outer, "inner": inner, "D": input_size})
     if x.dtype is not FLOAT32 or not rows_as_they_are(x):
         x = np.array(x, np.float32, order="C")
-    unbatched = len(shape) == 2
+    unbatched = x.ndim == 2
     batch: Array = time_first(x, unbatched, batch_first)
     if lengths is None:
         return batch, None, unbatched
     T, B = batch.shape[:2]
-    given = np.array(integers("lengths", lengths))
-    if given.dtype.kind not in "iu" and given.size:
-        raise bad_type("lengths", "an array of integers", given)
-    if given.shape != (B,) and not (unbatched and given.shape == ()):
-        raise bad_value("lengths", f"of shape ({B},), one for each sequence", given)
-    if given.size and (given.min() < 0 or given.max() > T):
-        raise bad_value(
-            "lengths",
-            f"between 0 and the {T} steps of x",
-            int(given.max() if given.max() > T else given.min()),
-        )
-    return batch, given.reshape(B).astype(np.int64), unbatched
+    known = {"T": T, "B": B, "alone": () if unbatched else None}
+    return batch, check("Network.__call__", {"lengths": lengths}, known)[0].reshape(B), unbatched
 
 
 def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tuple[Array, Array]:
     """Returns values (N, 1, D) float32, and a copy of offsets, (B + 1,) int64."""
-    x = real("values", values)[...]
-    if x.ndim != 2 or x.shape[1] != input_size:
-        raise bad_value("values", f"(N, input_size) with input_size {input_size}", x)
+    x = check("Network.ragged", {"values": values}, {"D": input_size})[0][...]
     # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
     x = np.require(x, FLOAT32, ["C", "A"]).reshape(-1).reshape(len(x), 1, input_size)
-    given = np.array(integers("offsets", offsets))
-    if given.dtype.kind not in "iu" and given.size:
-        raise bad_type("offsets", "an array of integers", given)
-    if given.ndim != 1 or not given.size:
-        raise bad_value("offsets", "of shape (B + 1,)", given)
-    found: Array = given.astype(np.int64)
+    found: Array = check("Network.ragged", {"offsets": offsets}, {"N": len(x)})[0]
+    if not found.size:
+        raise bad_value("offsets", "of shape (B+1,)", found)
     falls = np.flatnonzero(np.diff(found) < 0)
     if len(falls):
         k = int(falls[0])
         got = f"{found[k]} and then {found[k + 1]}, of sequence {k}"
         raise ValueError(message("offsets", "in ascending order", got))
-    if found[0] < 0 or found[-1] > len(x):
-        wrong = int(found[0] if found[0] < 0 else found[-1])
-        raise bad_value("offsets", f"between 0 and the {len(x)} rows of values", wrong)
     return x, found
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import bad_type, bad_value, integer
+from ..arguments import Integer
+from ..errors import bad_type, bad_value
 from .architecture import Architecture
 from .batches import FLOAT32
 from .specs import DropoutSpec
@@ -35,10 +36,10 @@ def checked_seed(seed: Any) -> Entropy:
         if getattr(seed, "ndim", 0):
             raise bad_value("seed", expected, seed)
         try:
-            return integer("seed", seed, 0)
+            return Integer(0).check("seed", seed)
         except TypeError:
             raise bad_type("seed", expected, seed) from None
-    return [integer(f"seed[{k}]", value, 0) for k, value in enumerate(seed)]
+    return [Integer(0).check(f"seed[{k}]", value) for k, value in enumerate(seed)]
 
 
 def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], rate: float) -> Array:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core import empty
-from ..errors import shaped
 from .architecture import Architecture
-from .batches import FLOAT32, as_caller, as_state, checked_batch, integers, side_by_side, states
+from .batches import FLOAT32, STATE, as_caller, as_state, checked_batch, integers, side_by_side, states
 from .dropout import MaskArrays
 from .rows import Rows, call_rows
 from .snapshot import Snapshot
@@ -82,7 +81,8 @@ def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatche
     for (n, v), width in zip(named, made.state_widths, strict=True):
         shape = lines, batch, width
         outer = (lines, width) if unbatched else shape
-        found.append(np.zeros(shape, FLOAT32) if v is None else shaped(n, v, outer, FLOAT32).reshape(shape))
+        given = STATE.check(n, v, {"state": outer, "dtype": FLOAT32})
+        found.append(np.zeros(shape, FLOAT32) if given is None else given.reshape(shape))
     return side_by_side(found, cell)
 
 

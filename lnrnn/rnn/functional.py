@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from ..errors import bad_value, choice
+from ..arguments import check
+from ..errors import bad_value
 from . import engine, training
 from .architecture import Architecture
 from .batches import FLOAT32, as_caller, as_state, checked_batch, time_first
 from .file_format import architecture_of
 from .rows import LENGTH, Rows, by_state, padded, reset
 from .settings import checked_activation_bits
-from .snapshot import DTYPES, Dtype, Snapshot, tape_width
+from .snapshot import Dtype, Snapshot, tape_width
 from .specs import Overrun
 from .statistics import StepStatistics, blank, named_shapes, of_steps, refuse_beyond
 
@@ -49,7 +50,7 @@ def architecture(network: str) -> Architecture:
 @lru_cache(maxsize=256)
 def with_dtype(network: str, dtype: Dtype) -> str:
     """Returns the text with another dtype of the packed weights. Calls with gradients compute in float32."""
-    choice("dtype", dtype, DTYPES)
+    check("Network.to_dtype", {"dtype": dtype})
     return json.dumps(json.loads(network) | {"dtype": dtype})
 
 

@@ -26,7 +26,7 @@ class RNN(Network[np.ndarray]):
     input_size, hidden_size : int
         Inputs D and hidden units H.
     num_layers : int
-        Number of layers. Each layer reads the outputs of the layer below.
+        Number of layers, 1 to 1024. Each layer reads the outputs of the layer below.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}
         The function f of the equations.
     bias : bool
@@ -100,11 +100,7 @@ class RNN(Network[np.ndarray]):
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
         norm: Norm = "layer", reverse: bool = False, seed: int | None = None, rng: RNG = None,
     ) -> None:  # fmt: skip
-        self._make(
-            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, reverse=reverse,
-        )  # fmt: skip
+        self._make(locals())
 
 
 def _with_arguments(model: type[T]) -> type[T]:
@@ -207,11 +203,7 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         norm: Norm = "layer", reverse: bool = False, num_heads: int = 1,
         gate_activation: GateActivation = "sigmoid", seed: int | None = None, rng: RNG = None,
     ) -> None:  # fmt: skip
-        self._make(
-            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            num_heads=num_heads, proj_size=proj_size, gate_activation=gate_activation,
-        )  # fmt: skip
+        self._make(locals())
 
 
 @_with_arguments
@@ -289,11 +281,7 @@ class GRU(Network[np.ndarray]):
         reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
         gate_activation: GateActivation = "sigmoid", seed: int | None = None, rng: RNG = None,
     ) -> None:  # fmt: skip
-        self._make(
-            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            reset_after=reset_after, num_heads=num_heads, gate_activation=gate_activation,
-        )  # fmt: skip
+        self._make(locals())
 
 
 @_with_arguments
@@ -353,11 +341,7 @@ class LiGRU(Network[np.ndarray]):
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
         norm: Norm = "layer", reverse: bool = False, seed: int | None = None, rng: RNG = None,
     ) -> None:  # fmt: skip
-        self._make(
-            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            nonlinearity=nonlinearity, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, reverse=reverse,
-        )  # fmt: skip
+        self._make(locals())
 
 
 @_with_arguments
@@ -440,11 +424,7 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         norm: Norm = "layer", exp_forget: bool = False, state_dtype: StateDtype = "float32",
         reverse: bool = False, seed: int | None = None, rng: RNG = None,
     ) -> None:  # fmt: skip
-        self._make(
-            dropout, seed, rng, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers,
-            bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm, reverse=reverse,
-            num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
-        )  # fmt: skip
+        self._make(locals())
 
 
 Model = RNN | LSTM | GRU | LiGRU | SLSTM

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._core import call_network
-from ..errors import bad_type, bad_value, flag, integer, unexpected
+from ..arguments import TAKES, Integer, check
+from ..errors import bad_type, bad_value, unexpected
 from ..runtime import thread_limit
 from . import calibration, engine, training
 from .architecture import LIMIT
@@ -22,13 +23,14 @@ from .rows import by_state, ragged
 from .settings import Settings
 from .specs import DropoutSpec
 from .stream import Stream
-from .training import Tape
+from .training import CHECKPOINT, Tape
 
 if TYPE_CHECKING:
     from typing_extensions import Never
 
 Array = np.ndarray
 Function = TypeVar("Function", bound=Callable[..., Any])
+TAKES["Network.tape_bytes"] = {"T": Integer(0, LIMIT), "B": Integer(0, LIMIT), "checkpoint": CHECKPOINT}
 
 
 def _if_refused(function: Function) -> Function:
@@ -88,7 +90,7 @@ class Network(Settings, Generic[State]):
             True where the state is set to 0 before a step, as if a new sequence began there. Batch norm also
             counts steps from 0 again. The shape is (B, T) with batch_first, or (T,) if x is (T, D).
         threads : int, optional
-            Maximum number of threads in this call; by default that of `set_num_threads`.
+            Maximum number of threads in this call, 1 to 1024; by default that of `set_num_threads`.
 
         Returns
         -------
@@ -246,8 +248,7 @@ class Network(Settings, Generic[State]):
 
         The size depends on the instruction set, because rows of the tape are padded to whole vectors.
         """
-        T, B = integer("T", T, 0, LIMIT), integer("B", B, 0, LIMIT)
-        return training.tape_bytes(self._snapshot, T, B, training.checked_checkpoint(checkpoint))
+        return training.tape_bytes(self._snapshot, *check("Network.tape_bytes", locals()))
 
     @overload
     def backward(
@@ -327,7 +328,8 @@ class Network(Settings, Generic[State]):
         """
         if not isinstance(tape, Tape) or tape.owner is not self:
             raise bad_type("tape", "a Tape of this network", tape, "forward_train returns one")
-        return training.backward(tape, gy, gh, flag("grad_x", grad_x), out)
+        (grad_x,) = check("Network.backward", {"grad_x": grad_x})
+        return training.backward(tape, gy, gh, grad_x, out)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
         """Replace batch norm's running statistics by the exact statistics of the given sequences.

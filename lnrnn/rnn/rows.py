@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import bad_type, bad_value, real
+from ..arguments import check
 
 Array = np.ndarray
 
@@ -175,22 +175,11 @@ def by_state(table: Array) -> Array:
     return named
 
 
-def booleans(name: str, value: Any, shape: tuple[int, ...], shown: str) -> Array:
-    """Returns a copy of value as booleans of this shape. shown: a text for the shape in messages."""
-    given = np.array(real(name, value))
-    if given.dtype != bool and given.size:
-        raise bad_type(name, "an array of booleans", given)
-    if given.shape != shape:
-        raise bad_value(name, f"of shape {shown}", given)
-    return given.astype(bool)
-
-
 def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_first: bool) -> Array:
     """Returns a copy of the argument resets as (T, B) bool. shape: (T, B)."""
     T, B = shape
     expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
-    axes = "(T,)" if unbatched else "(B, T)" if batch_first else "(T, B)"
-    given = booleans("resets", resets, expected, f"{axes} = {expected}, as x")
+    (given,) = check("Network.__call__", {"resets": resets}, {"steps": expected})
     found: Array = given[:, None] if unbatched else given.T if batch_first else given
     return found
 

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._core import copied
-from ..errors import bad_type, bad_value, choice, integer, number, real, shaped
+from ..arguments import TAKES, Choice, Integer, check
+from ..arguments import Array as Takes
+from ..errors import bad_type, bad_value, real
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import file_format
 from .architecture import DEFAULTS, Architecture, argument_names
@@ -22,7 +24,7 @@ from .batches import FLOAT32
 from .cells import Cell
 from .quantized import Quantized, dequantized
 from .snapshot import ACTIVATION_BITS, DTYPES, ActivationBits, Dtype, Snapshot, frozen
-from .specs import OVERRUNS, BatchNormSpec, LayerNormSpec, Overrun, zoneout_rates
+from .specs import BatchNormSpec, LayerNormSpec, Overrun, zoneout_rates
 from .statistics import StepStatistics, named_shapes
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ Made = TypeVar("Made", bound="Settings")
 RNG = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 _OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
 DRAWN = 2**16  # random values that are drawn at a time, as float64
+TAKES["Network.to_dtype"] = {"dtype": Choice(DTYPES)}
 DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
 
 
@@ -64,10 +67,12 @@ class Settings(Closed):
     num_directions: int
     reverse: bool
 
-    def _make(self, dropout: Any, seed: Any, rng: Any, **arguments: Any) -> None:
-        """Initialises the network. arguments: the constructor's other arguments."""
+    def _make(self, arguments: dict[str, Any]) -> None:
+        """Initialises the network. arguments: the constructor's locals()."""
+        dropout, seed, rng = (arguments.pop(name) for name in ("dropout", "seed", "rng"))
+        del arguments["self"]
         made = Architecture.checked(self._cell, **arguments)
-        rate = number("dropout", dropout, 0, below=1)
+        (rate,) = check("Network.rates", {"dropout": dropout})
         if rate and made.num_layers == 1:
             # stacklevel=3 shows the line that calls the constructor.
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
@@ -110,7 +115,8 @@ class Settings(Closed):
             super().__setattr__(name, value)
         elif name in self._snapshot.parameters:
             value = dequantized(name, value, self.dtype)
-            new = frozen(copied(shaped(name, value, state[name].shape, np.float32)))
+            known = {"shape": state[name].shape, "dtype": FLOAT32}
+            new = frozen(copied(Takes("shape").check(name, value, known)))
             self._change(lambda old: old.changed(parameters={**old.parameters, name: new}))
         elif name in state:
             raise AttributeError(f"{name} cannot be assigned; train, or use calibrate or load_state_dict")
@@ -223,7 +229,7 @@ class Settings(Closed):
     def overrun(self, value: Overrun) -> None:
         if not self._snapshot.architecture.sides:
             raise bad_value("norm", "batch norm to set overrun", self.norm)
-        new = choice("overrun", value, OVERRUNS)
+        (new,) = check("BatchNormSpec", {"overrun": value})
         self._change(lambda old: old.changed(overrun=new))
 
     @property
@@ -259,7 +265,7 @@ class Settings(Closed):
 
     @dropout.setter
     def dropout(self, value: float) -> None:
-        new = number("dropout", value, 0, below=1)
+        (new,) = check("Network.rates", {"dropout": value})
         self._change(lambda old: old.changed(dropout=new))
 
     @property
@@ -310,7 +316,7 @@ class Settings(Closed):
         'int8'
         """
         other = copy.copy(self)
-        new = choice("dtype", dtype, DTYPES)
+        (new,) = check("Network.to_dtype", {"dtype": dtype})
         bits = checked_activation_bits(new, activation_bits)
         other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
         return other
@@ -336,7 +342,7 @@ class Settings(Closed):
 def _generator(seed: Any, rng: Any) -> np.random.Generator:
     """Returns the generator that draws initial parameters, from the constructor's arguments seed and rng."""
     if rng is None:
-        return np.random.default_rng(None if seed is None else integer("seed", seed, 0))
+        return np.random.default_rng(*check("Network", {"seed": seed}))
     if seed is not None:
         raise bad_value("seed", "None with rng", seed, "give one of the two")
     try:
@@ -352,7 +358,7 @@ def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
         if given is not None:
             raise bad_value("activation_bits", f"None with dtype {dtype!r}", given, "choose dtype 'int8'")
         return None
-    bits = ACTIVATION_BITS[0] if given is None else integer("activation_bits", given, 8, 14)
+    bits = ACTIVATION_BITS[0] if given is None else Integer(8, 14).check("activation_bits", given)
     for known in ACTIVATION_BITS:
         if bits == known:
             return known

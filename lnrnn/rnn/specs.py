@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, get_args
 
-from ..errors import bad_type, bad_value, choice, flag, integer, number
+from ..arguments import TAKES, Choice, Flag, Integer, Number, Optional, by_name, check
+from ..errors import bad_type, bad_value
 from ..state import Named, frozen_by_name
 from .cells import Cell
 
@@ -15,6 +16,24 @@ Span = Literal["all"]
 Overrun = Literal["raise", "last", "mean", "batch"]
 PLACEMENTS: tuple[Placement, ...] = ("joint", "split", "gate", "input")  # of all cells but the SLSTM
 OVERRUNS: tuple[Overrun, ...] = get_args(Overrun)
+
+_RATE = Number(0, below=1)
+TAKES["LayerNormSpec"] = {
+    "placement": Choice((*PLACEMENTS, "output", None)), "cell": Choice(("out", "carry", None)),
+    "eps": Number(0), "span": Choice(("all", None)), "inner_bias": Flag(),
+}  # fmt: skip
+TAKES["BatchNormSpec"] = {
+    "max_steps": Optional(Integer(1, 2**31 - 1)), "overrun": Choice(OVERRUNS),
+    "momentum": Optional(Number(0, 1)), "eps": Number(0),
+}  # fmt: skip
+TAKES["DropoutSpec"] = {"between": _RATE, "inputs": _RATE, "states": _RATE}
+TAKES["Network.rates"] = {"dropout": _RATE, "zoneout": _RATE}
+
+
+def _check_fields(spec: Any, function: str) -> None:
+    """Checks the fields of a new spec, and replaces them by converted values."""
+    for name, value in by_name(function, vars(spec)).items():
+        object.__setattr__(spec, name, value)
 
 
 @frozen_by_name
@@ -59,18 +78,14 @@ class LayerNormSpec(Named):
     inner_bias: bool = False
 
     def __post_init__(self) -> None:
-        choice("placement", self.placement, (*PLACEMENTS, "output", None))
-        choice("cell", self.cell, ("out", "carry", None))
-        choice("span", self.span, ("all", None))
-        object.__setattr__(self, "eps", number("eps", self.eps, 0))
-        object.__setattr__(self, "inner_bias", flag("inner_bias", self.inner_bias))
+        _check_fields(self, "LayerNormSpec")
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
         """Returns the spec with the defaults of a cell: placement is a string, and cell is None for a cell
         without c."""
         behind = cell.placement == "output"
         known = ("output",) if behind else PLACEMENTS
-        placement = choice("placement", self.placement or cell.placement, known)
+        placement = Choice(known).check("placement", self.placement or cell.placement)
         if behind and self.inner_bias:
             raise bad_value("inner_bias", f"False for {cell.name}, whose norm is behind the cell", True)
         if placement == "input" != cell.placement:
@@ -120,12 +135,7 @@ class BatchNormSpec(Named):
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        if self.max_steps is not None:
-            object.__setattr__(self, "max_steps", integer("max_steps", self.max_steps, 1, 2**31 - 1))
-        choice("overrun", self.overrun, OVERRUNS)
-        if self.momentum is not None:
-            object.__setattr__(self, "momentum", number("momentum", self.momentum, 0, 1))
-        object.__setattr__(self, "eps", number("eps", self.eps, 0))
+        _check_fields(self, "BatchNormSpec")
 
 
 @frozen_by_name
@@ -133,16 +143,16 @@ class BatchNormSpec(Named):
 class DropoutSpec(Named):
     """Dropout rates, for the argument `dropout` of `Network.forward_train`.
 
-    Each value is set to 0 with the probability `rate`, in [0, 1), and else multiplied by 1 / (1 - rate).
+    Each value is set to 0 with the probability `rate`, and else multiplied by 1 / (1 - rate).
 
     Parameters
     ----------
     between : float
-        Rate for the outputs of all layers but the last, with a new mask for each step, as in torch.nn.LSTM.
+        Rate in [0, 1) for the outputs of all layers but the last, with a mask for each step, as in torch.
     inputs : float
-        Rate for the inputs of every layer, with one mask for all steps of a sequence.
+        Rate in [0, 1) for the inputs of every layer, with one mask for all steps of a sequence.
     states : float
-        Rate for h_{t-1} in the product with W_hh, with one mask for all steps of a sequence.
+        Rate in [0, 1) for h_{t-1} in the product with W_hh, with one mask for all steps of a sequence.
 
     Notes
     -----
@@ -164,39 +174,37 @@ class DropoutSpec(Named):
     states: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("between", "inputs", "states"):
-            object.__setattr__(self, name, number(name, getattr(self, name), 0, below=1))
+        _check_fields(self, "DropoutSpec")
 
 
 def dropout_spec(dropout: Any) -> DropoutSpec:
     """Returns the argument `dropout` of forward_train (a rate between layers, a spec or None) as a spec."""
     if dropout is None or isinstance(dropout, DropoutSpec):
         return dropout or DropoutSpec()
-    return DropoutSpec(number("dropout", dropout, 0, below=1))
+    return DropoutSpec(*check("Network.rates", {"dropout": dropout}))
 
 
 def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
     """Returns the value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
     if cell.parts > 1:
-        if number("zoneout", zoneout, 0, below=1):
+        if _RATE.check("zoneout", zoneout):
             raise bad_value("zoneout", f"0 for {cell.name}, whose states belong together", zoneout)
         return ()
     if isinstance(zoneout, (tuple, list)):
         if cell.states == 1 or len(zoneout) != 2:
             expected = "a number, or a pair of numbers for h and c" if cell.states == 2 else "a number"
             raise bad_type("zoneout", f"{expected}, for {cell.name}", zoneout)
-        rates = tuple(number(f"zoneout[{k}]", rate, 0, below=1) for k, rate in enumerate(zoneout))
+        rates = tuple(_RATE.check(f"zoneout[{k}]", rate) for k, rate in enumerate(zoneout))
     else:
-        rates = (number("zoneout", zoneout, 0, below=1),) * cell.states
+        rates = (_RATE.check("zoneout", zoneout),) * cell.states
     return rates if any(rates) else ()
 
 
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
     """Returns the argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
     if isinstance(norm, str):
-        norm = (
-            LayerNormSpec() if choice("norm", norm, ("layer", "batch", None)) == "layer" else BatchNormSpec()
-        )
+        name = Choice(("layer", "batch", None)).check("norm", norm)
+        norm = LayerNormSpec() if name == "layer" else BatchNormSpec()
     if isinstance(norm, LayerNormSpec):
         return norm.resolved(cell)
     if isinstance(norm, BatchNormSpec) and cell.placement == "output":

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import bad_type, bad_value, integer, message, real
+from ..arguments import Integer
+from ..errors import bad_type, bad_value, message, real
 from .cells import CELLS
 from .snapshot import LAST_STEP
 
@@ -152,7 +153,7 @@ def _arrays(header: dict[str, Any], content: memoryview) -> dict[str, Array]:
             kind, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
             dtype = np.dtype(_DTYPES[kind])
             for n in (*shape, begin, end):
-                integer(name, n, 0)
+                Integer(0).check(name, n)
             if len(entry) != 3 or end - begin != prod(shape) * dtype.itemsize:
                 raise ValueError
             array = np.ndarray(shape, dtype, content, begin)

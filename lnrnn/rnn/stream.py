@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _core
-from ..errors import bad_type, bad_value, integer, message, output, real, shaped
+from ..arguments import TAKES, Integer, check
+from ..errors import bad_type, bad_value, message, real
 from ..runtime import thread_limit
 from ..state import Closed
 from . import engine
@@ -27,11 +28,12 @@ from .batches import (
     side_by_side,
     states,
 )  # fmt: skip
-from .rows import LENGTH, SEQUENCE, START, Rows, booleans, call_rows, padded
+from .rows import LENGTH, SEQUENCE, START, Rows, call_rows, padded
 from .snapshot import LAST_STEP, Snapshot, frozen
 from .state_bytes import decode, encode
 
 Array = np.ndarray
+TAKES["Network.stream"] = {"batch_size": Integer(1, 2**31 - 1)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,10 +125,10 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         Where to write y. It may be the memory of x.
     lengths : array_like of int of shape (R,), optional
         For a chunk: the number of steps of each lane, 0 to T. y is 0 past a length.
-    resets : array_like of bool of shape (R,), or for a chunk (T, R)
-        True where a lane's state and step number are set to 0 before the step.
+    resets : array_like of bool of shape (R,), optional
+        True where a lane's state and step number are set to 0 before the step. For a chunk (T, R).
     threads : int, optional
-        Maximum number of threads in this call; by default that of `set_num_threads`.
+        Maximum number of threads in this call, 1 to 1024; by default that of `set_num_threads`.
 
     Returns
     -------
@@ -177,7 +179,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     ) -> None:
         """Creates a stream. snapshot: of a network with one direction. state: h, or h and c, (num_layers, B,
         *) each. step: an integer or (B,). All arguments are checked, because they may come from a pickle."""
-        batch_size = integer("batch_size", batch_size, 1, 2**31 - 1)
+        (batch_size,) = check("Network.stream", {"batch_size": batch_size})
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
         self._lanes = _core.Lanes(snapshot.compiled(), batch_size, batch_size)
@@ -208,18 +210,16 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
                 self._refuse_apart(name, value)
         lanes = self._chosen(rows)
         x = real("x", x)[...]
+        if x.shape != (len(lanes), self._snapshot.architecture.input_size):
+            check("Stream.__call__", {"x": x}, self._axes(len(lanes)))
         if x.ndim == 3:
             return self._chunk(x, lanes, out, lengths, resets, threads)
         if lengths is not None:
             raise bad_value("lengths", "None for one step", lengths, "a chunk has an x of three dimensions")
-        self._refuse_shape("x", x, len(lanes), ", or a chunk of three dimensions")
         fresh = np.zeros(len(lanes), bool)
         if resets is not None:
-            fresh = booleans("resets", resets, fresh.shape, f"{fresh.shape}, one for each lane")
-        result = None
-        if out is not None:
-            wide = (*x.shape[:-1], self._snapshot.architecture.h_width)
-            result = output("out", out, wide, FLOAT32)
+            (fresh,) = check("Stream.__call__", {"resets": resets}, {"R": len(lanes)})
+        result = self._result(x, out)
         taken = np.where(fresh, 0, self._lanes.steps[lanes])
         self._refuse_overrun(padded(None, 1, len(lanes)).after(taken), lanes)
         y = self._lanes.step(np.array(x, FLOAT32, order="C"), lanes, None, fresh, threads)
@@ -234,17 +234,12 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     def _chunk(self, x: Any, lanes: Array, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
         """Computes a call with several steps: x has three dimensions, in the caller's order of axes."""
         made = self._snapshot.architecture
-        axes = "(R, T, input_size)" if made.batch_first else "(T, R, input_size)"
-        if x.shape[0 if made.batch_first else 1] != len(lanes) or x.shape[2] != made.input_size:
-            raise bad_value("x", f"{axes} with R {len(lanes)} and input_size {made.input_size}", x)
         batch, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
         rows = call_rows(resets, lengths, batch, False, made.batch_first).after(self._lanes.steps[lanes])
         self._refuse_overrun(rows, lanes)
-        direct = result = None
-        if out is not None:
-            result = output("out", out, (*x.shape[:2], made.h_width), FLOAT32)
-            if rows_as_they_are(result) and not np.may_share_memory(result, batch):
-                direct = as_caller(result, False, made.batch_first)
+        direct, result = None, self._result(x, out)
+        if result is not None and rows_as_they_are(result) and not np.may_share_memory(result, batch):
+            direct = as_caller(result, False, made.batch_first)
         y, end = engine.run(
             self._snapshot,
             batch,
@@ -262,17 +257,25 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         found: Array = out
         return found
 
-    def _refuse_shape(self, name: str, x: Any, lanes: int, otherwise: str = "") -> None:
-        """Raises ValueError unless x has the shape of one step of `lanes` lanes."""
-        shape = lanes, self._snapshot.architecture.input_size
-        if x.shape != shape and (lanes != 1 or x.shape != shape[1:]):
-            expected = f"{shape} or {shape[1:]}" if lanes == 1 else f"{shape}"
-            raise bad_value(name, f"of shape {expected}{otherwise}", x)
+    def _axes(self, lanes: int) -> dict[str, Any]:
+        """Returns the sizes of the axes of x, for its constraint."""
+        made = self._snapshot.architecture
+        outer, inner = (lanes, "T") if made.batch_first else ("T", lanes)
+        one = (made.input_size,) if lanes == 1 else None
+        return {"R": lanes, "D": made.input_size, "one": one, "outer": outer, "inner": inner}
+
+    def _result(self, x: Array, out: Any) -> Array | None:
+        """Returns the checked argument `out` as an array. x: checked."""
+        if out is None:
+            return None
+        known = {"y": (*x.shape[:-1], self._snapshot.architecture.h_width), "dtype of y": FLOAT32}
+        found: Array | None = check("Stream.__call__", {"out": out}, known)[0]
+        return found
 
     def _next_input(self, pair: str, x: Any) -> Array:
         """Returns a copy of x for the compiled step of all lanes. pair: the name of (self, x) in messages."""
-        x = real(f"{pair}[1]", x)[...]
-        self._refuse_shape(f"{pair}[1]", x, len(self._all))
+        axes = self._axes(len(self._all)) | {"outer": None}
+        x = TAKES["Stream.__call__"]["x"].check(f"{pair}[1]", x, axes)[...]
         rows = padded(None, 1, len(self._all)).after(self._lanes.steps)
         self._refuse_overrun(rows, self._all, f"{pair}[0], lane")
         return np.array(x, FLOAT32, order="C")
@@ -332,14 +335,14 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         do: the remedy for a wrong shape, for the message.
         """
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
-            value = integer(name, value, 0, LAST_STEP)
+            value = Integer(0, LAST_STEP).check(name, value)
         given = np.array(real(name, value))
         if given.dtype.kind not in "iu" and given.size:
             raise bad_type(name, "an integer, or an array of one for each lane", given)
         if given.shape not in ((), (lanes,)):
             raise bad_value(name, f"of shape ({lanes},), or an integer", given, do)
         for most in (given.min(), given.max()) if given.size else ():
-            integer(name, int(most), 0, LAST_STEP)
+            Integer(0, LAST_STEP).check(name, int(most))
         if self._together and given.size and given.min() != given.max():
             raise bad_value(name, "the same for all lanes with overrun='batch'", given)
         return np.ascontiguousarray(np.broadcast_to(given, lanes).astype(np.int64))
@@ -391,8 +394,10 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
 
 def stream_states(name: str, value: Any, lanes: int, made: Architecture) -> list[Array]:
     """Returns the argument `name`, the state of `lanes` lanes, as the arrays of the engine."""
-    named = zip(states(name, value, made.cell), made.state_widths, strict=True)
-    found = [shaped(n, v, (made.num_layers, lanes, width), FLOAT32) for (n, v), width in named]
+    known = [{"state": (made.num_layers, lanes, width), "dtype": FLOAT32} for width in made.state_widths]
+    named = states(name, value, made.cell)
+    takes = TAKES["Stream.state"]["state"]
+    found = [takes.check(n, v, each) for (n, v), each in zip(named, known, strict=True)]
     return side_by_side(found, made.cell)
 
 
@@ -406,8 +411,8 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
     steps : iterable of (Stream, array_like)
         The streams, each once, and the inputs of all lanes of each: (R, D), or (D,) for one lane.
     threads : int, optional
-        Limit on the threads of each step; by default that of `set_num_threads`. The streams are computed one
-        after the other, so one may not depend on the result of another.
+        Limit on the threads of each step, 1 to 1024; by default that of `set_num_threads`. The streams are
+        computed one after the other, so one may not depend on the result of another.
 
     Returns
     -------

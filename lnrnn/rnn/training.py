@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core import Network, aligned, copied, empty, isa
-from ..errors import bad_type, bad_value, integer, is_masked, message, shaped
+from ..arguments import Integer, Optional, check
+from ..errors import bad_type, bad_value, is_masked, message
 from . import engine
 from .architecture import LIMIT, Architecture
 from .batches import FLOAT32, State, as_caller, as_state, checked_batch, integers, time_first
@@ -21,6 +22,7 @@ from .specs import dropout_spec
 from .statistics import blank, refuse_beyond
 
 Array = np.ndarray
+CHECKPOINT = Optional(Integer(1, LIMIT))
 
 
 class Run(NamedTuple):
@@ -133,7 +135,8 @@ def forward(
         found: Any = short(owner, snapshot, x, h0, None if lengths is None else integers("lengths", lengths))
         if found is not None:
             return *found, []
-    spec, entropy, every = dropout_spec(dropout), checked_seed(seed), checked_checkpoint(checkpoint)
+    spec, entropy = dropout_spec(dropout), checked_seed(seed)
+    every = CHECKPOINT.check("checkpoint", checkpoint)
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     x = copied(x)  # the caller may change x
     T, B, _ = x.shape
@@ -228,11 +231,6 @@ def _forward_checkpoints(tape: Tape) -> list[Array]:
     return [tape.rows.finish(s, reverse) for s in after]
 
 
-def checked_checkpoint(checkpoint: Any) -> int | None:
-    """Returns the argument `checkpoint` of forward_train and tape_bytes, checked."""
-    return None if checkpoint is None else integer("checkpoint", checkpoint, 1, LIMIT)
-
-
 def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) -> int:
     _refuse(snapshot)
     made = snapshot.architecture
@@ -256,7 +254,8 @@ def backward(
     if gy is None:
         grad = np.zeros((T, B, D * P), FLOAT32)
     else:
-        grad = time_first(shaped("gy", gy, shape, FLOAT32), unbatched, made.batch_first)
+        (gy,) = check("Network.backward", {"gy": gy}, {"y": shape, "dtype": FLOAT32})
+        grad = time_first(gy, unbatched, made.batch_first)
     gend: list[Array] | None = (
         None if gh is None else engine.state_arrays(made, "gh", gh, tape.start[0].shape[1], unbatched)
     )

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from ..errors import choice, integer, message
+from ..arguments import THREADS, Choice
+from ..errors import message
 from . import inputs, parquet
 from .compression import Compression
 from .engines import outcomes
@@ -55,8 +56,8 @@ def score(
     arguments, or if another process is writing there.
     """
     parquet.packages()
-    engine, log = choice("engine", engine, ENGINES), choice("log", log, LOGS)
-    workers = integer("workers", workers, 1, 1024)
+    engine, log = Choice(ENGINES).check("engine", engine), Choice(LOGS).check("log", log)
+    workers = THREADS.of.check("workers", workers)
     files, folder = inputs.find([os.fspath(source) for source in sources])
     _check_output(output, files, folder)
     output = Path(os.path.realpath(output))

@@ -8,12 +8,13 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import _core
+from ..arguments import TAKES, THREADS, Choice, Flag, Instance, Optional, check
 from ..counts import Counts, OnCall
-from ..errors import bad_type, bad_value, choice, flag, integer, message
+from ..errors import bad_type, bad_value, message
 from ..io import load
 from ..rnn.models import Model
 from ..state import Closed
@@ -21,6 +22,12 @@ from . import columns
 from .sequences import BAD, INTO, Bad, Into, Sequences, run
 
 KEPT = 4  # the largest number of models in memory at a time
+_TEXT = Instance(str, "a string")
+TAKES["Scorer"] = {
+    "column": Optional(_TEXT), "into": Choice(INTO), "output": Optional(_TEXT), "bad": Choice(BAD),
+    "id_column": Optional(_TEXT), "isa": Optional(_TEXT), "flat": Flag(),
+    "on_call": Optional(Instance(Callable, "a function")), "threads": THREADS,
+}  # fmt: skip
 
 _LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # the SHA-256 and the model of each file
 _LOCK = threading.Lock()
@@ -96,7 +103,7 @@ class Scorer(Closed):
         The result of a row. W is the width of y. "last": (W,), the last layer's h, in a reverse direction
         at step 0. "mean": (W,), the mean of y over the steps, zeros without steps. "all": y (T, W).
     threads : int or None
-        The number of threads that a call may use. None: the number of lnrnn.set_num_threads.
+        The number of threads that a call may use, 1 to 1024. None: the number of lnrnn.set_num_threads.
     output : str, optional
         The name of the column of results, which the table must not have yet. Default: column + "_" + into,
         or "y_" + into with `columns`.
@@ -209,25 +216,17 @@ class Scorer(Closed):
         flat: bool = False,
         on_call: OnCall | None = None,
     ) -> None:
-        names = {"column": column, "output": output, "id_column": id_column, "isa": isa}
-        for name, value in names.items():
-            if not isinstance(value, str) and (value is not None or (name == "column" and columns is None)):
-                raise bad_type(name, "a string", value)
+        if column is None and columns is None:
+            raise bad_type("column", "a string", column)
+        column, self.into, output, self.bad, self.id_column, isa, self.flat, *more = check("Scorer", locals())
+        self.on_call, self.threads = more
         self.path = os.path.abspath(os.fsdecode(os.fspath(path)))
         self.column, self.columns = column, _names(column, columns)
-        self.flat = flag("flat", flat)
         if self.flat and columns is not None:
             raise ValueError(message("flat", "False with columns=", "True", "each row has one number a step"))
-        self.into = choice("into", into, INTO)
-        self.threads = None if threads is None else integer("threads", threads, 1, 1024)
         self.output = f"{'y' if column is None else column}_{self.into}" if output is None else output
         if not self.output:
             raise bad_value("output", "the name of the column of results", output)
-        self.bad = choice("bad", bad, BAD)
-        self.id_column = id_column
-        if on_call is not None and not callable(on_call):
-            raise bad_type("on_call", "a function", on_call)
-        self.on_call = on_call
         self.version, own = _here()
         self.isa = own if isa is None else isa
         self.sha256 = digest(self.path)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _core
+from ..arguments import TAKES, Choice, Instance, Integer, Number, Optional, check
 from ..counts import Counts, OnCall
-from ..errors import bad_type, bad_value, choice, described, integer, message, number, output
+from ..errors import bad_type, bad_value, described, message
 from ..rnn.batches import FLOAT32
 from ..rnn.network import Network
 from ..state import Closed
@@ -23,6 +24,14 @@ from .parked import Store, Values, pack, pop_old, unpack
 from .results import Joined, Maintained
 
 Array = np.ndarray
+_FUNCTION = Instance(Callable, "a function")
+TAKES["SessionPool"] = {
+    "rnn": Instance(Network, "a network"), "max_sessions": Optional(Integer(1, 2**31 - 1)),
+    "bad": Choice(get_args(Bad)), "park_after": Optional(Number(0)), "drop_after": Optional(Number(0)),
+    "checkpoint_every": Optional(Integer(1)), "prefix": Instance(str, "a str"),
+    "on_call": Optional(_FUNCTION), "clock": _FUNCTION,
+}  # fmt: skip
+TAKES["SessionPool.maintain"] = {"limit": Integer(1)}
 TABLES = 64  # dicts of ids. A dict that grows copies its entries, which would take 40 ms at a million.
 
 
@@ -43,7 +52,7 @@ class SessionPool(Closed):
         "reset": the session gets NaN as output, and starts anew. "pass": the frame is computed. The session
         may give NaN for ever, also after parking.
     park_after, drop_after : float, optional
-        Seconds without a step after which `maintain` parks a session, or ends it.
+        Seconds, at least 0, without a step after which `maintain` parks a session, or ends it.
     store : mapping, optional
         Where states of parked sessions and checkpoints are kept: a `RedisStore`, a dict, or a mapping of
         bytes by str with ``get(key)``, and perhaps ``update(mapping)``. Default: the pool keeps them.
@@ -104,26 +113,14 @@ class SessionPool(Closed):
         on_call: OnCall | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not isinstance(rnn, Network):
-            raise bad_type("rnn", "a network", rnn)
-        if max_sessions is not None:
-            max_sessions = integer("max_sessions", max_sessions, 1, 2**31 - 1)
-        self._bad = choice("bad", bad, get_args(Bad))
-        self._park_after = None if park_after is None else number("park_after", park_after, 0)
-        self._drop_after = None if drop_after is None else number("drop_after", drop_after, 0)
+        rnn, max_sessions, self._bad, self._park_after, *more = check("SessionPool", locals())
+        self._drop_after, self._every, prefix, self._on_call, self._clock = more
         if store is None and checkpoint_every is not None:
             raise bad_value("checkpoint_every", "None without a store", checkpoint_every)
-        self._every = None if checkpoint_every is None else integer("checkpoint_every", checkpoint_every, 1)
-        if not isinstance(prefix, str):
-            raise bad_type("prefix", "a str", prefix)
-        for name, value in (("clock", clock), ("on_call", on_call if on_call is not None else clock)):
-            if not callable(value):
-                raise bad_type(name, "a function", value)
         self._snapshot = rnn.stream()._snapshot  # refuses networks that cannot stream
         if self._snapshot.overrun == "batch":
             wanted = "'raise', 'last' or 'mean'"
             raise bad_value("rnn.overrun", wanted, "batch", "its lanes are not independent")
-        self._clock, self._on_call = clock, on_call
         self._values = None if store is None else Values(store, prefix, self._snapshot)
         self._blocks = Blocks(self._snapshot, max_sessions)
         self._tables: list[dict[Hashable, int]] = [{} for _ in range(TABLES)]
@@ -194,7 +191,7 @@ class SessionPool(Closed):
         """Computes a step that Blocks.step does not accept, or raises the error."""
         refuse_twice(ids, rows)
         wide = len(rows), self._snapshot.architecture.h_width
-        result = None if out is None else output("out", out, wide, FLOAT32)
+        (result,) = check("Stream.__call__", {"out": out}, {"y": wide, "dtype of y": FLOAT32})
         refuse_last(ids, self._blocks.steps(rows), self._snapshot)
         y = self._blocks.step(rows, x, None, now)
         if y is None:  # pragma: no cover - another thread uses the lanes at this moment
@@ -334,7 +331,7 @@ class SessionPool(Closed):
         Maintained
             ``(stored, parked, dropped, errors)``. A failing store raises nothing: its errors are listed.
         """
-        left = integer("limit", limit, 1)
+        (left,) = check("SessionPool.maintain", {"limit": limit})
         now = self._clock()
         result = Maintained([], [], [], {})
         if self._drop_after is not None:

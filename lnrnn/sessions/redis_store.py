@@ -6,9 +6,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import integer
+from ..arguments import TAKES, Integer, check
 from .errors import TakenError
 
+TAKES["sessions.RedisStore"] = {"seconds": Integer(1, 2**31 - 1)}
 # Scripts. KEYS: the key of a session, a hash with the fields owner and state. ARGV: the owner, the seconds.
 _GET = """
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
@@ -54,7 +55,7 @@ class RedisStore:
 
     def __init__(self, client: Any, seconds: int = 86400) -> None:
         self._client = client
-        self._words = (secrets.token_hex(8), integer("seconds", seconds, 1, 2**31 - 1))
+        self._words = (secrets.token_hex(8), *check("sessions.RedisStore", {"seconds": seconds}))
         self._get, self._set, self._delete = (
             client.register_script(text) for text in (_GET, _SET + _END, _DELETE + _END)
         )

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from ..errors import bad_type, choice, flag
+from ..arguments import TAKES, Choice, Flag, Optional
+from ..arguments import check as checked
+from ..errors import bad_type
 from ..importers.probes import one_thread
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
@@ -27,6 +29,8 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 _QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantised layers
 _ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
+
+TAKES["torch.accelerate"] = {"dtype": Optional(Choice(DTYPES)), "frozen": Flag()}
 
 
 @dataclass(repr=False)
@@ -190,12 +194,12 @@ def accelerate(
     """
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
-    frozen = flag("frozen", frozen)
+    dtype, frozen = checked("torch.accelerate", locals())
     once: Any = None if check is None else call(model, check)
     run = None if once is None else partial(outputs, model, once)
     if run:
         compare_weights(model)
-    report = Report([], [], None if dtype is None else choice("dtype", dtype, DTYPES), _frozen=frozen)
+    report = Report([], [], dtype, _frozen=frozen)
     try:
         if report.dtype is not None:
             _set_dtype(model, "float32", report)

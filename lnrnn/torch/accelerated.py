@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .._core import quick_call
-from ..errors import choice
+from ..arguments import Choice
 from ..rnn.functional import dtype_of, with_dtype
 from . import computed
 from .common import other_system
@@ -69,7 +69,7 @@ class Accelerated(Keeping):
 
     @engine.setter
     def engine(self, value: str | None) -> None:
-        self._engine = choice("engine", value, ENGINES)
+        self._engine = Choice(ENGINES).check("engine", value)
         forget(self)
 
     def __setattr__(self, name: str, value: Any) -> None:

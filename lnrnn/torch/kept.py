@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _core
-from ..errors import flag
+from ..arguments import Flag
 from ..rnn.functional import Served, architecture, dtype_of, with_dtype
 from ..rnn.snapshot import Snapshot
 from . import computed
@@ -162,7 +162,7 @@ class Keeping(torch.nn.Module):
 
     @frozen.setter
     def frozen(self, value: bool) -> None:
-        vars(self)["_frozen"] = flag("frozen", value)
+        vars(self)["_frozen"] = Flag().check("frozen", value)
         forget(self)
 
     def _tensors(self) -> dict[str, Tensor]:

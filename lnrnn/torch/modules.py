@@ -56,11 +56,7 @@ class RNN(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm, reverse=reverse,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class LSTM(Twin):
@@ -96,12 +92,7 @@ class LSTM(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            proj_size=proj_size, norm=norm, reverse=reverse, num_heads=num_heads,
-            gate_activation=gate_activation,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class GRU(Twin):
@@ -138,12 +129,7 @@ class GRU(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional,
-            norm=norm, reverse=reverse, reset_after=reset_after, num_heads=num_heads,
-            gate_activation=gate_activation,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class LiGRU(Twin):
@@ -175,11 +161,7 @@ class LiGRU(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, nonlinearity=nonlinearity, bias=bias, batch_first=batch_first,
-            bidirectional=bidirectional, norm=norm, reverse=reverse,
-        )  # fmt: skip
+        self._make(locals())
 
 
 class SLSTM(Twin):
@@ -215,11 +197,7 @@ class SLSTM(Twin):
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip
-        self._make(
-            device, dtype, seed, rng, engine, dropout, input_size=input_size, hidden_size=hidden_size,
-            num_layers=num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional, norm=norm,
-            reverse=reverse, num_heads=num_heads, exp_forget=exp_forget, state_dtype=state_dtype,
-        )  # fmt: skip
+        self._make(locals())
 
 
 def from_network(network: models.Model) -> Twin:

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import bad_type, bad_value, choice, number, real, unexpected
+from ..arguments import TAKES, Choice, check
+from ..errors import bad_type, bad_value, real, unexpected
 from ..rnn import functional, models
 from ..rnn.architecture import Architecture
 from ..rnn.batches import states
 from ..rnn.settings import DROPS_NOTHING, architecture
-from ..rnn.specs import OVERRUNS, Overrun
+from ..rnn.specs import Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .common import LayerResult, contradicts_itself, exporting, layer_by_layer, run_packed, through_padding
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)
+TAKES["torch.modules"] = {"engine": Choice(ENGINES)}
 
 
 def _statistics_names(arch: Architecture) -> list[str]:
@@ -68,12 +70,13 @@ class Twin(Keeping):
     _states: int
     _layers: tuple[tuple[Architecture, str], ...]  # each layer as a network, and its description
 
-    def _make(
-        self, device: Any, dtype: Any, seed: int | None, rng: Any, engine: str | None, dropout: float,
-        **arguments: Any,
-    ) -> None:  # fmt: skip
+    def _make(self, arguments: dict[str, Any]) -> None:
+        """Initialises the module. arguments: the constructor's locals()."""
+        names = ("device", "dtype", "seed", "rng", "engine", "dropout")
+        device, dtype, seed, rng, engine, dropout = (arguments.pop(name) for name in names)
+        del arguments["self"]
         super().__init__()
-        self._engine = choice("engine", engine, ENGINES)
+        (self._engine,) = check("torch.modules", {"engine": engine})
         self.dropout = dropout
         if seed is None and rng is None:
             seed = int(torch.randint(2**62, ()))  # controlled by torch.manual_seed
@@ -124,7 +127,7 @@ class Twin(Keeping):
     def overrun(self, value: Overrun) -> None:
         if not self.sides:
             raise ValueError("overrun must not be set without batch norm, which this network does not have")
-        self.norm = replace(self.norm, overrun=choice("overrun", value, OVERRUNS))
+        self.norm = replace(self.norm, overrun=value)
 
     @property
     def engine(self) -> str:
@@ -141,7 +144,7 @@ class Twin(Keeping):
 
     @engine.setter
     def engine(self, value: str | None) -> None:
-        self._engine = choice("engine", value, ENGINES)
+        (self._engine,) = check("torch.modules", {"engine": value})
         forget(self)
 
     @property
@@ -151,7 +154,7 @@ class Twin(Keeping):
 
     @dropout.setter
     def dropout(self, value: float) -> None:
-        self._dropout = number("dropout", value, 0, below=1)
+        (self._dropout,) = check("Network.rates", {"dropout": value})
 
     def _parameter_list(self) -> list[Tensor]:
         # Read _parameters first, because getattr is slower, but only getattr returns parametrized parameters.

@@ -106,24 +106,6 @@ def test_pad_sequence_truncates_to_max_steps():
     assert not x[:, 2].any()
 
 
-@pytest.mark.parametrize(
-    ("sequences", "max_steps", "message"),
-    [
-        ([], None, "sequences must be at least one array of shape"),
-        ([np.ones(3)], None, r"sequences\[0\] must be of shape \(T_i, C\), got an array of shape \(3,\)"),
-        (
-            [np.ones((3, 2)), np.ones((3, 1))],
-            None,
-            r"sequences\[1\] must be of shape \(T_i, 2\), got an array of shape \(3, 1\)",
-        ),
-        ([np.ones((3, 2))], 0, "max_steps must be an integer of at least 1, got 0"),
-    ],
-)
-def test_pad_sequence_refuses_wrong_arguments(sequences, max_steps, message):
-    with pytest.raises(ValueError, match=message):
-        data.pad_sequence(sequences, max_steps)
-
-
 def test_reprs_are_short(vowels):
     half = "Utterances(270 of 7 to 26 steps, 12 channels, 9 speakers)"
     assert repr(vowels.train) == half

@@ -164,20 +164,6 @@ def test_reset_after_false_is_another_equation(rng):
     assert np.abs(after - before).max() > 0.01
 
 
-def test_three_arrays_of_an_rnn_are_ambiguous(rng):
-    p = drawn(rng, shapes(1, (H,)))
-    with pytest.raises(ValueError, match="kind must be given"):
-        convert_keras(list(p.values()), nonlinearity="tanh")
-
-
-def test_options_that_arrays_do_not_show_are_needed(rng):
-    p = drawn(rng, shapes(1, (H,)))
-    with pytest.raises(ValueError, match="nonlinearity must be given"):
-        convert_keras(p)
-    with pytest.raises(ValueError, match="nonlinearity must be one of"):
-        convert_keras(p, nonlinearity="selu").model()
-
-
 @pytest.mark.parametrize("name", KERAS)
 def test_missing_surplus_and_misshapen_arrays_are_refused(rng, name):
     p, options = weights(rng, name), KERAS[name][3]
@@ -199,51 +185,3 @@ def test_missing_surplus_and_misshapen_arrays_are_refused(rng, name):
     for source in ([*p.values()][:1], [*p.values()] * 2, [*p.values(), np.ones(3), np.ones(3), np.ones(3)]):
         with pytest.raises(ValueError, match="weights must be those of|must be of shape"):
             convert_keras(source, **options)
-
-
-def test_options_that_mean_nothing_are_refused(rng):
-    for name, option in (
-        ("LSTM", {"eps": 1e-3}),
-        ("LSTM", {"nonlinearity": "tanh"}),
-        ("LSTM", {"reset_after": True}),
-        ("GRU", {"eps": 1e-3}),
-        ("LayerNormLSTMCell", {"reset_after": True}),
-    ):
-        with pytest.raises(ValueError, match=next(iter(option))):
-            convert_keras(weights(rng, name), **option)
-    with pytest.raises(ValueError, match="kind must be one of"):
-        convert_keras(weights(rng, "LSTM"), kind="CuDNNLSTM")
-    for kind in ("GRU", "LayerNormLSTMCell"):
-        for source in (weights(rng, "LSTM"), list(weights(rng, "LSTM").values())):
-            with pytest.raises(ValueError, match=kind):
-                convert_keras(source, kind=kind)
-
-
-def test_directions_of_different_shapes_are_refused(rng):
-    p = weights(rng, "LSTM")
-    with pytest.raises(ValueError, match="forward_ and backward_"):
-        convert_keras(p, bidirectional=True)
-    with pytest.raises(ValueError, match="even in number, got 3"):
-        convert_keras(list(p.values()), bidirectional=True)
-    forward = {f"forward_lstm/{k}": v for k, v in p.items()}
-    with pytest.raises(ValueError, match="with some of each"):
-        convert_keras(forward | {f"forward_gru/{k}": v for k, v in p.items()})
-    with pytest.raises(ValueError, match="dense/kernel"):
-        convert_keras(
-            forward | {f"backward_lstm/{k}": v for k, v in p.items()} | {"dense/kernel": np.ones((2, 2))}
-        )
-
-
-@pytest.mark.parametrize("source", [None, 3, "lstm.h5", object(), np.ones(3), [None], []])
-def test_other_arguments_are_refused(source):
-    with pytest.raises((TypeError, ValueError), match=r"arrays_or_layer|weights must be|weights\[0\]"):
-        convert_keras(source)
-
-
-@pytest.mark.parametrize(
-    "value", [np.ones((I, 4 * H), np.int64), np.full((I, 4 * H), "a"), None, np.ones((I, 4 * H), complex)]
-)
-def test_weights_that_are_no_real_numbers_are_refused(rng, value):
-    p = weights(rng, "LSTM")
-    with pytest.raises(TypeError, match="kernel must be an array of"):
-        convert_keras({**p, "kernel": value})

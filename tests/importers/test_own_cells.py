@@ -336,20 +336,6 @@ def test_names_of_a_state_dict_may_be_given():
     np.testing.assert_array_equal(lnrnn.from_torch(deep, names=names, prefix="enc.")(x)[0], want)
 
 
-@pytest.mark.parametrize(("names", "error", "message"), [
-    ({"w_ihh": "weight_ih_l0"}, ValueError, "keys of the state dict, got 'w_ihh'; did you mean 'w_ih'"),
-    ({"q": "weight_ih_l0"}, ValueError, "keys of the state dict, got 'q'; the keys are b_hh, b_ih"),
-    (G2P | {"w_hh": "weight_ih_l0"}, ValueError, "keys, got 'weight_ih_l0' for 'w_ih' and 'w_hh'"),
-    ({"w_ih": "w_hh"}, ValueError, "different keys, got 'w_hh' for"),
-    (["w_ih"], TypeError, "names must be a mapping"),
-    ({"w_ih": 3}, TypeError, "names must be a mapping"),
-])  # fmt: skip
-def test_wrong_names_are_refused(names, error, message):
-    state = {old: v for (old, _), v in zip(G2P.items(), nn.GRU(5, 8).state_dict().values(), strict=True)}
-    with pytest.raises(error, match=message):
-        lnrnn.from_torch(state, names=names)
-
-
 def test_the_state_dict_of_a_custom_cell_is_not_enough():
     with pytest.raises(ValueError, match="give the module, which can be run, or names= if only names"):
         lnrnn.from_torch(two_linears(5, 8).state_dict())

@@ -291,33 +291,6 @@ def test_modules_accept_a_device_and_load_as_parts_of_a_model():
         other.load_state_dict(unknown)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"x": np.zeros((T, B, I))}, "x must be a torch tensor"),
-    ({"x": torch.zeros(T, B, I + 1)}, "x must be of two or three dimensions, the last of size 3"),
-    ({"h0": torch.zeros(1, B, H)}, "h0 must be a pair"),
-    ({"h0": (torch.zeros(1, B, H), torch.zeros(1, B))}, r"h0\[1\] must be of shape \(1, 4, 12\)"),
-    ({"h0": (np.zeros((1, B, H)), None)}, r"h0\[0\] must be a torch tensor"),
-    ({"lengths": [1, 2]}, r"lengths must be of shape \(4,\)"),
-    ({"lengths": [1, 2, 3, T + 1]}, "lengths must be between 0 and the 7 steps"),
-    ({"lengths": [1.0, 2, 3, 4]}, "lengths must be an array of integers"),
-    ({"lengths": torch.tensor([1, 2, 3, -1])}, "lengths must be between 0 and the 7 steps of x, got -1"),
-    ({"lengths": torch.ones(4)}, "lengths must be an array of integers"),
-    ({"lengths": torch.ones(4, dtype=torch.bool)}, "lengths must be an array of integers"),
-    ({"lengths": [[1, 2], [3]]}, "lengths must be an array of real numbers"),
-    ({"lengths": "abcd"}, "lengths must be an array of real numbers"),
-])  # fmt: skip
-@pytest.mark.parametrize("engine", ["lnrnn", "torch"])
-def test_bad_input_is_refused(arguments, message, engine):
-    with pytest.raises((ValueError, TypeError), match=message):
-        lnrnn.torch.LSTM(I, H, engine=engine)(**{"x": torch.zeros(T, B, I), **arguments})
-
-
-def test_constructors_refuse_the_arguments_that_lnrnn_refuses():
-    for bad in ({"num_layers": 0}, {"norm": "group"}, {"bias": 1}, {"norm": Layer("joint", span="all")}):
-        with pytest.raises((ValueError, TypeError)):
-            lnrnn.torch.LSTM(I, H, **bad)
-
-
 def test_from_torch_of_a_twin_refuses_norm():
     with pytest.raises(ValueError, match="norm must be None with a module"):
         lnrnn.from_torch(twin("GRU"), norm="layer")

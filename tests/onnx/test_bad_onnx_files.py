@@ -60,16 +60,6 @@ def test_other_files_are_refused(raw):
     refused(raw, "the file must be an ONNX model, got")
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        lnrnn.from_onnx(tmp_path / "none.onnx")
-    with pytest.raises(OnnxFileError, match="path_or_model must be a file"):
-        lnrnn.from_onnx(tmp_path)
-    os.mkfifo(tmp_path / "pipe")  # reading it would never end
-    with pytest.raises(OnnxFileError, match="path_or_model must be a file"):
-        lnrnn.from_onnx(tmp_path / "pipe")
-
-
 def test_a_file_of_more_bytes_than_a_protobuf_may_have_is_not_read(tmp_path):
     path = tmp_path / "sparse.onnx"
     with path.open("wb") as file:

@@ -344,18 +344,6 @@ def test_a_missing_package_is_named(rng, monkeypatch):
             function("model.onnx")
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ((3,), "path_or_model must be a path, bytes, an onnx.ModelProto or an onnx_ir.Model, got 3"),
-    ((b"", 3), "name must be a str or None, got 3"),
-    ((b"", None, 1), "check must be True or False, got 1"),
-])  # fmt: skip
-def test_arguments_of_other_types_are_named(arguments, message):
-    with pytest.raises(TypeError, match=message):
-        lnrnn.from_onnx(*arguments)
-    with pytest.raises(TypeError, match="reset_after must be True or False"):
-        lnrnn.from_onnx(b"", reset_after=1)
-
-
 # --- warnings -----------------------------------------------------------------------------------------------
 
 

@@ -99,32 +99,6 @@ def test_each_opset_has_the_same_results(tmp_path, rng, variant, opset):
     assert onnx.load(str(tmp_path / "m.onnx")).opset_import[0].version == opset
 
 
-REFUSED = {
-    "a torch module": (dict(rnn="rnn"), TypeError, "rnn must be a network, such as"),
-    "opset": (dict(opset=FIRST - 1), ValueError, "opset must be an integer of at least 13 and at most 28"),
-    "newer opset": (dict(opset=LAST + 1), ValueError, "opset must be an integer of at least 13 and at most"),
-    "opset of a float": (dict(opset=17.0), TypeError, "opset must be an integer"),
-    "step": (dict(step=1), TypeError, "step must be True or False, got 1"),
-    "lengths": (dict(lengths=[3]), TypeError, "lengths must be True or False"),
-    "step and lengths": (
-        dict(step=True, lengths=True),
-        ValueError,
-        "lengths must be False for a file of one",
-    ),
-    "step, no states": (dict(step=True, states=False), ValueError, "states must be True for a file of one"),
-}
-
-
-@pytest.mark.parametrize("refused", REFUSED)
-def test_a_wrong_argument_is_refused_and_the_old_file_stays(tmp_path, refused):
-    given, error, match = REFUSED[refused]
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"old")
-    with pytest.raises(error, match=match):
-        lnrnn.to_onnx(**{"rnn": lnrnn.GRU(3, 4), "path": path, **given})
-    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("name", ["bidirectional", "reverse"])
 def test_one_step_has_one_forward_direction(tmp_path, name):
     with pytest.raises(ValueError, match=f"{name} must be False for a file of one step, got True"):

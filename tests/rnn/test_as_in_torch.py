@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import named
 from networks import each_cell, same
 
 x = np.random.default_rng(0).standard_normal((6, 2, 3), dtype=np.float32)
@@ -48,18 +47,6 @@ def test_positional_arguments_are_those_of_torch(cell):
 
 
 @each_cell
-def test_norm_seed_and_rng_are_keyword_only(cell, module):
-    ours = getattr(module, cell)
-    places = [*positional(cell).values(), *([0] if cell == "LSTM" else [])]
-    ours(*places)
-    with pytest.raises(TypeError, match="positional arguments"):
-        ours(*places, "layer")
-    for norm in ("layer", "batch", lnrnn.LayerNormSpec("joint")):
-        with pytest.raises(TypeError, match="give the norm by name, norm="):
-            ours(3, 4, 1, norm)
-
-
-@each_cell
 def test_rng_draws_the_numbers_of_its_seed_and_continues(cell):
     make = getattr(lnrnn, cell)
     rng = np.random.default_rng(7)
@@ -90,19 +77,6 @@ def test_dropout_only_acts_in_training_and_equals_the_argument_of_forward_train(
     assert "dropout" not in repr(rnn)
 
 
-@pytest.mark.parametrize(("wrong", "error"), [
-    (1, ValueError), (-0.1, ValueError), (np.nan, ValueError),
-    (True, TypeError), ("a", TypeError), (None, TypeError),
-])  # fmt: skip
-def test_dropout_must_be_a_rate(wrong, error):
-    with pytest.raises(error, match=named("dropout")):
-        lnrnn.LSTM(3, 4, 2, dropout=wrong)
-    rnn = lnrnn.LSTM(3, 4, 2, dropout=0.25)
-    with pytest.raises(error, match=named("dropout")):
-        rnn.dropout = wrong
-    assert rnn.dropout == 0.25
-
-
 def test_dropout_of_one_layer_warns_once_and_drops_nothing():
     with pytest.warns(UserWarning, match="dropout=0.5 has no effect with num_layers=1"):
         rnn = lnrnn.GRU(3, 4, dropout=0.5, seed=0)
@@ -118,29 +92,6 @@ def test_from_torch_keeps_the_dropout_of_a_module(cell):
         with pytest.warns(UserWarning, match="dropout"):
             one = make(3, 4, dropout=0.25)
         assert lnrnn.from_torch(one).dropout == 0
-
-
-@each_cell
-def test_the_error_for_hx_names_h0(cell, module):
-    rnn = getattr(module, cell)(3, 4)
-    for call in [rnn, rnn.forward_train] if module is lnrnn else [rnn]:
-        with pytest.raises(TypeError, match="unexpected keyword argument 'hx'; it is called h0"):
-            call(x, hx=None)
-        with pytest.raises(TypeError, match="unexpected keyword argument 'length'$"):
-            call(x, length=[1, 2])
-
-
-def test_a_wrong_proj_size_is_refused_by_name(module):
-    assert module.LSTM(3, 4, proj_size=0).proj_size == 0
-    assert module.LSTM(3, 4, proj_size=3).proj_size == 3
-    with pytest.raises(ValueError, match="proj_size must be smaller than hidden_size 4, got 4"):
-        module.LSTM(3, 4, proj_size=4)
-    for wrong, error in ((-1, ValueError), (5, ValueError), (True, TypeError), (2.0, TypeError)):
-        with pytest.raises(error, match=named("proj_size")):
-            module.LSTM(3, 4, proj_size=wrong)
-    for cell in ("RNN", "GRU"):  # as in torch.nn, only an LSTM has proj_size
-        with pytest.raises(TypeError, match="proj_size"):
-            getattr(module, cell)(3, 4, proj_size=0)
 
 
 @each_cell

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import NOT_REAL, named
 from networks import each_cell, each_norm, network, normal, same
 
 W = np.zeros((1, 1), np.float32)
@@ -174,17 +173,9 @@ X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
         *((lnrnn.BatchNorm, name) for name in ("weight", "bias", "running_mean", "running_var")),
     ],
 )
-def test_tensors_of_a_layer_are_checked_when_assigned(make, name):
+def test_tensors_of_a_layer_keep_the_dtype_of_floats(make, name):
     layer = make(4)
     want = layer.eval()(X)
-    for bad in NOT_REAL:
-        if bad is not None:
-            with pytest.raises(TypeError, match=named(name)):
-                setattr(layer, name, bad)
-    for bad in (1.0, np.ones(3), np.ones((4, 1)), np.ones((1, 4)), []):
-        with pytest.raises(ValueError, match=rf"{named(name)}.*\(4,\)"):
-            setattr(layer, name, bad)
-    same(layer(X), want)
     for good in ([1, 2, 3, 4], np.arange(4, dtype="i1"), np.arange(4.0), np.arange(4, dtype="f2")):
         setattr(layer, name, good)
         same(getattr(layer, name), good)
@@ -202,30 +193,6 @@ def test_a_layer_keeps_the_array_that_is_assigned():
     first.weight = first.bias = None
     same(first(X), lnrnn.layer_norm(X, 4))
     assert first.state_dict() == {}
-
-
-def test_running_statistics_exist_only_if_they_are_tracked():
-    layer = lnrnn.BatchNorm(4, track_running_stats=False)
-    for name in ("running_mean", "running_var", "num_batches_tracked"):
-        with pytest.raises(ValueError, match=named(name)):
-            setattr(layer, name, np.ones(4))
-        with pytest.raises(ValueError, match=named(name)):
-            setattr(lnrnn.BatchNorm(4), name, None)
-    wrong = [(v, ValueError) for v in (-1, 2**53 + 1)] + [(v, TypeError) for v in (1.5, "a", True)]
-    for bad, error in wrong:
-        with pytest.raises(error, match="num_batches_tracked"):
-            lnrnn.BatchNorm(4).num_batches_tracked = bad
-
-
-@pytest.mark.parametrize(
-    "name, bad", [("eps", -1), ("eps", "a"), ("momentum", 2), ("training", 1), ("training", None)]
-)
-def test_options_of_a_layer_are_checked_when_assigned(name, bad):
-    layer = lnrnn.BatchNorm(4)
-    with pytest.raises((ValueError, TypeError), match=named(name)):
-        setattr(layer, name, bad)
-    layer.eps, layer.momentum, layer.training = 0.5, None, False
-    same(layer(X), lnrnn.batch_norm(X, np.zeros(4), np.ones(4), eps=0.5))
 
 
 @pytest.mark.parametrize("layer", [lnrnn.LayerNorm(4), lnrnn.BatchNorm(4)], ids=repr)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import lnrnn
-from bad_values import NO_INTEGER, label
 from helpers import relative_error, using_threads
 from networks import (
     STARTS,
@@ -110,19 +109,3 @@ def test_tape_bytes_is_the_size_of_a_tape(rng, variant, every):
 def test_checkpoints_save_memory():
     rnn = lnrnn.LSTM(64, 64)
     assert rnn.tape_bytes(400, 32, checkpoint=20) < rnn.tape_bytes(400, 32) / 5
-
-
-@pytest.mark.parametrize("wrong", [0, -1, *NO_INTEGER], ids=label)
-def test_a_wrong_checkpoint_is_refused(wrong):
-    rnn = lnrnn.RNN(3, 4)
-    if wrong is not None:
-        for call in (
-            lambda: rnn.forward_train(np.zeros((2, 1, 3)), checkpoint=wrong),
-            lambda: rnn.tape_bytes(2, 1, checkpoint=wrong),
-        ):
-            with pytest.raises((TypeError, ValueError), match="checkpoint must"):
-                call()
-    if not isinstance(wrong, int) or isinstance(wrong, bool) or wrong < 0:
-        for name, sizes in (("T", (wrong, 1)), ("B", (1, wrong))):
-            with pytest.raises((TypeError, ValueError), match=f"{name} must"):
-                rnn.tape_bytes(*sizes)

@@ -23,7 +23,6 @@ from networks import (
     network,
     normal,
     same,
-    unchanged,
     zone_out,
 )
 
@@ -196,37 +195,3 @@ def test_dropout_specs_compare_by_value():
         spec.state = 0.5
     with pytest.raises(TypeError):
         DropoutSpec(0.3, 0.2)
-
-
-WRONG = [(ValueError, v) for v in (1, 1.0, -0.1, np.nan, np.inf)]
-WRONG += [(TypeError, v) for v in ("0.5", True, [0.5], np.zeros(2, bool))]
-
-
-@pytest.mark.parametrize("error, value", [*WRONG, (TypeError, None)])
-@pytest.mark.parametrize("name", ["between", "inputs", "states"])
-def test_a_wrong_rate_of_a_spec_is_refused(name, error, value):
-    with pytest.raises(error, match=f"{name} must be a finite number of at least 0 and below 1, got"):
-        DropoutSpec(**{name: value})
-
-
-@pytest.mark.parametrize("norm", ["layer", "batch"])
-@pytest.mark.parametrize(
-    "error, said, arguments",
-    [
-        *((error, "dropout must be a finite number .* below 1", dict(dropout=v)) for error, v in WRONG),
-        *((error, "seed must be|seed.0. must be", dict(seed=v)) for error, v in [
-            (ValueError, -1), (TypeError, 1.0), (TypeError, "1"), (TypeError, True), (TypeError, b"1"),
-            (TypeError, [1.5]), (ValueError, [-1]), (TypeError, ["1"]), (ValueError, np.zeros((2, 2), int)),
-            (TypeError, {1}), (TypeError, np.zeros(2)), (TypeError, np.random.default_rng(0)),
-        ]),
-    ],
-)  # fmt: skip
-def test_wrong_arguments_are_refused_before_any_change(norm, error, said, arguments):
-    rnn = network(D, H, norm=norm, num_layers=2)
-    with unchanged(rnn), pytest.raises(error, match=f"^({said})"):
-        rnn.forward_train(np.zeros((T, B, D)), **arguments)
-
-
-def test_rates_of_a_spec_are_keyword_only():
-    with pytest.raises(TypeError, match="positional"):
-        network(D, H).forward_train(np.zeros((T, B, D)), None, None, None, 0.5)

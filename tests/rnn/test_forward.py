@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import absolute_error, layouts, on_every_family
+from helpers import absolute_error, on_every_family
 from lnrnn import reference as ref
 from networks import (
     NONLINEARITIES,
     VARIANTS,
     calm,
     drawn_state,
-    each_cell,
     each_norm,
     each_variant,
     equal,
@@ -163,38 +162,6 @@ def test_without_a_norm_results_are_those_of_torch(rng, cell, options, layers, b
         y, h = other(packed, start)
         y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, batch_first)
         close(rnn, rnn(x, h0, torch.tensor(ends)), (y, h))
-
-
-@each_cell
-@each_norm
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_inputs_of_every_dtype_and_container(rng, cell, norm, batch_first):
-    """If x has values that all these dtypes can represent, every dtype gives the same bits.
-
-    The call does not change x.
-    """
-    rnn = network(3, 17, cell=cell, norm=norm, batch_first=batch_first, trained=5)
-    for steps in (5, 1):
-        x = rng.integers(-3, 4, (5, steps, 3) if batch_first else (steps, 5, 3)).astype(np.float32)
-        h0 = [rng.integers(-3, 4, (1, 5, 17)).astype(np.float32) for _ in parts(rnn, None)]
-        ends = np.array([5, 0, 3, 1, 4]) if steps == 5 else None
-        want = rnn(x, whole(rnn, h0), ends)
-        kinds = {
-            "list": np.ndarray.tolist,
-            **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1", "i8", "g")},
-            **{
-                name: lambda a, name=name: layouts(a).get(name, a)
-                for name in {**layouts(x), **layouts(h0[0])}
-            },
-        }
-        for kind, made in kinds.items():
-            given = made(x), [made(s) for s in h0]
-            before = np.array(given[0]), np.array(given[1])
-            for lengths in (ends, ends.tolist(), ends.astype("u1")) if steps == 5 else (None,):
-                equal(rnn, rnn(given[0], whole(rnn, given[1]), lengths), want, kind)
-            same(given[0], before[0])
-            same(given[1], before[1])
-    same(rnn(x > 0)[0], rnn((x > 0).astype("f4"))[0])
 
 
 def test_a_tensor_of_torch_is_accepted(rng):

@@ -48,15 +48,6 @@ def test_slopes_are_0_beyond_the_limits(isa, rnn):
         assert gates.any() == moves
 
 
-@pytest.mark.parametrize("norm", ["layer", "batch"])
-@pytest.mark.parametrize("cell", [lnrnn.LSTM, lnrnn.GRU])
-def test_norms_are_refused(cell, norm):
-    with pytest.raises(ValueError, match="gate_activation must be 'sigmoid' with a norm, got 'hard_sigmoid'"):
-        cell(3, 4, norm=norm, gate_activation="hard_sigmoid")
-    with pytest.raises(ValueError, match="gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"):
-        cell(3, 4, norm=None, gate_activation="relu")
-
-
 def test_the_default_is_not_in_reprs():
     assert "gate_activation" not in repr(lnrnn.GRU(3, 4))
     assert "gate_activation='hard_sigmoid'" in repr(lnrnn.GRU(3, 4, **HARD))

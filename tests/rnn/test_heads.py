@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
@@ -135,28 +133,3 @@ def test_initial_values_of_heads_are_uniform(cell):
     values = rnn.weight_hh_l0
     assert values.shape == ({"LSTM": 4, "GRU": 3}[cell] * 64, 16)
     assert 0.12 < np.abs(values).max() <= 0.125
-
-
-@each_cell
-@pytest.mark.parametrize(
-    "heads, error, text",
-    [
-        (4, ValueError, "num_heads must be a divisor of hidden_size 6, got 4"),
-        (12, ValueError, "num_heads must be a divisor of hidden_size 6, got 12"),
-        (0, ValueError, "num_heads must be an integer of at least 1"),
-        (-2, ValueError, "num_heads must be an integer of at least 1"),
-        (2.0, TypeError, "num_heads must be an integer"),
-        (True, TypeError, "num_heads must be an integer"),
-        (None, TypeError, "num_heads must be an integer"),
-    ],
-)
-def test_wrong_numbers_of_heads_are_refused(cell, heads, error, text):
-    with pytest.raises(error, match=re.escape(text)):
-        getattr(lnrnn, cell)(3, 6, num_heads=heads)
-    with pytest.raises(AttributeError, match="num_heads is set by the constructor only"):
-        getattr(lnrnn, cell)(3, 6, num_heads=3).num_heads = 2
-
-
-def test_an_rnn_has_no_heads():
-    with pytest.raises(TypeError, match="num_heads"):
-        lnrnn.RNN(3, 6, num_heads=2)

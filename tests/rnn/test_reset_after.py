@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import lnrnn
 from helpers import absolute_error
-from networks import drawn_state, equal, network, normal, spec
+from networks import drawn_state, equal, network, normal
 
 D, T, B = 5, 9, 7
 # The tolerance for nine steps in float32. The largest measured error is 6e-7.
@@ -121,14 +120,3 @@ def test_files_and_states_of_both_forms_differ(tmp_path):
     assert b"reset_after" not in (tmp_path / "after").read_bytes()
     with pytest.raises(ValueError, match="state"):  # of another network
         after.stream(B).set_state(None, before.stream(B).get_state())
-
-
-@pytest.mark.parametrize("placement, span", [("joint", None), ("gate", None), ("split", "all")])
-def test_other_placements_are_refused_by_name(placement, span):
-    with pytest.raises(ValueError, match="reset_after must be True with (placement|span) '"):
-        lnrnn.GRU(D, 4, norm=spec(placement, span=span), reset_after=False)
-    with pytest.raises(TypeError, match="reset_after must be True or False, got 0"):
-        lnrnn.GRU(D, 4, reset_after=0)
-    for other in (lnrnn.RNN, lnrnn.LSTM):
-        with pytest.raises(TypeError, match="reset_after"):
-            other(D, 4, reset_after=False)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import layouts
 from networks import (
     VARIANTS,
     drawn_state,
@@ -33,17 +32,6 @@ def cuts(resets, lengths, b):
 
 def laid(rnn, a):
     return a.swapaxes(0, 1) if rnn.batch_first else a
-
-
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_one_step_or_one_sequence_in_every_layout(rng, batch_first):
-    """An axis of length 1 may have any stride."""
-    rnn = network(D, H, batch_first=batch_first)
-    for x in (normal(rng, 1, 4, D), normal(rng, 4, 1, D), normal(rng, 1, 1, D)):
-        resets = np.ones(x.shape[:2], bool)
-        want = rnn(x, resets=resets)[0]
-        for name, found in layouts(x).items():
-            same(rnn(found, resets=resets)[0], want, err_msg=name)
 
 
 @each_variant
@@ -133,71 +121,3 @@ def test_the_longest_part_must_fit_the_statistics(rng):
         with unchanged(rnn), pytest.raises(lnrnn.SequenceTooLongError) as caught:
             call()
         assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 6, 4)
-
-
-@pytest.mark.parametrize(
-    "error, words, resets",
-    [
-        (TypeError, "booleans", np.zeros((T, B))),
-        (TypeError, "booleans", np.zeros((T, B), int)),
-        (ValueError, "shape", np.zeros((B, T), bool)),
-        (ValueError, "shape", np.zeros(T, bool)),
-        (ValueError, "shape", True),
-        (TypeError, "real numbers", "yes"),
-    ],
-)
-def test_wrong_resets_are_refused(error, words, resets):
-    x, rnn = np.zeros((T, B, D)), network(D, H, norm="batch", trained=T)
-    for call in (
-        lambda: rnn(x, resets=resets),
-        lambda: rnn.forward_train(x, resets=resets),
-        lambda: rnn.calibrate([x, (x, None, resets)]),
-    ):
-        with unchanged(rnn), pytest.raises(error, match=f"resets must .*{words}"):
-            call()
-
-
-def test_values_and_offsets_of_every_kind(rng):
-    rnn = network(D, H)
-    values, offsets = normal(rng, 9, D), np.array([0, 4, 4, 9])
-    want = rnn.ragged(values, offsets)[0]
-    for name, given_values in layouts(values).items():
-        for kind in (list, tuple, np.int32, np.uint8):
-            given_offsets = kind(offsets) if kind in (list, tuple) else offsets.astype(kind)
-            same(rnn.ragged(given_values, given_offsets)[0], want, err_msg=name)
-    assert rnn.ragged(np.zeros((0, D)), [0])[0].shape == (0, H)
-    want = rnn.ragged(values[:1], [0, 1])[0]
-    for name, given_values in layouts(values[:1]).items():  # an axis of length 1 may have any stride
-        same(rnn.ragged(given_values, [0, 1])[0], want, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    "error, words, values, offsets",
-    [
-        (ValueError, "values must be .*input_size 3", np.zeros((4, D + 1)), [0, 4]),
-        (ValueError, "values must be", np.zeros(4), [0, 4]),
-        (TypeError, "values must be an array of real numbers", ["a"], [0, 1]),
-        (
-            ValueError,
-            "offsets must be in ascending order, got 3 and then 2, of sequence 1",
-            np.zeros((4, D)),
-            [0, 3, 2],
-        ),
-        (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [0, 5]),
-        (ValueError, "offsets must be between 0 and the 4 rows", np.zeros((4, D)), [-1, 4]),
-        (ValueError, "offsets must be of shape", np.zeros((4, D)), []),
-        (ValueError, "offsets must be of shape", np.zeros((4, D)), [[0, 4]]),
-        (TypeError, "offsets must be an array of integers", np.zeros((4, D)), [0.0, 4.0]),
-        (TypeError, "offsets must be an array of integers", np.zeros((4, D)), [False, True]),
-    ],
-)
-def test_wrong_values_or_offsets_are_refused(error, words, values, offsets):
-    with pytest.raises(error, match=words):
-        network(D, H).ragged(values, offsets)
-
-
-def test_a_ragged_sequence_that_is_too_long_is_named(rng):
-    rnn = network(D, H, norm="batch", trained=4)
-    with pytest.raises(lnrnn.SequenceTooLongError) as caught:
-        rnn.ragged(normal(rng, 13, D), [0, 4, 4, 9, 13])
-    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (2, 5, 4)

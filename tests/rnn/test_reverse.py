@@ -115,16 +115,3 @@ def test_files_and_pickles_without_reverse(cell, tmp_path):
     old = type(forward).__new__(type(forward))
     old.__setstate__(state)
     assert old.reverse is False
-
-
-@each_cell
-def test_wrong_uses_of_reverse_are_refused(cell):
-    make = getattr(lnrnn, cell)
-    with pytest.raises(ValueError, match="reverse must be False with bidirectional=True, got True"):
-        make(D, H, bidirectional=True, reverse=True)
-    with pytest.raises(TypeError, match="reverse must be True or False, got 1"):
-        make(D, H, reverse=1)
-    with pytest.raises(ValueError, match="reverse must be False for a stream, got True"):
-        make(D, H, reverse=True).stream()
-    with pytest.raises(AttributeError, match="reverse is set by the constructor only"):
-        make(D, H).reverse = True

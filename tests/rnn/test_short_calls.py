@@ -11,7 +11,7 @@ import pytest
 import lnrnn
 from helpers import Kind
 from lnrnn.rnn import engine, training
-from networks import drawn_state, network, normal, run_python, same
+from networks import network, normal, run_python, same
 
 D, H = 5, 17
 
@@ -26,28 +26,6 @@ def test_an_array_of_a_subclass_gives_plain_arrays(rng):
     y = rnn(x.view(Kind))[0]
     assert type(y) is np.ndarray
     same(y, rnn(x)[0])
-
-
-def test_wrong_arguments_give_the_errors_of_other_calls(rng):
-    rnn = network(D, H, cell="LSTM", norm="batch", trained=3)
-    x, good = normal(rng, 3, 2, D), drawn_state(rng, rnn, 2)
-    wrong = [
-        (ValueError, "x must be", dict(x=normal(rng, 3, 2, D + 1))),
-        (ValueError, r"h0\[0\] must be of shape", dict(h0=(good[0][:, :1], good[1]))),
-        (ValueError, r"h0\[1\] must be of shape", dict(h0=(good[0], good[1][0]))),
-        (TypeError, "h0 must be a pair", dict(h0=good[0])),
-        (TypeError, "h0 must be a pair", dict(h0=(*good, good[0]))),
-        (ValueError, "lengths must be between", dict(lengths=np.array([3, 4]))),
-        (ValueError, "lengths must be between", dict(lengths=np.array([-1, 3]))),
-        (ValueError, "lengths must be of shape", dict(lengths=np.array([3]))),
-        (lnrnn.SequenceTooLongError, "sequence 0 has 4 steps", dict(x=normal(rng, 4, 2, D))),
-        (ValueError, "threads must be", dict(threads=0)),
-    ]
-    for error, words, changed in wrong:
-        with pytest.raises(error, match=words):
-            rnn(**{"x": x, "h0": good, "lengths": None, **changed})
-    # The lengths are within the known steps, although x has more.
-    rnn(normal(rng, 4, 2, D), good, np.array([3, 2]))
 
 
 def way_of(kind, values):
@@ -83,19 +61,6 @@ def test_integers_of_every_kind_go_directly_to_c(rng, monkeypatch, kind):
     same(rnn.stream(5)(x[0], given), stepped)
     same(rnn.stream(5)(x[0], given, resets=[True, False, True]), stepped)
     same(rnn.stream(5)(x[0, 1], way_of(kind, [0]), resets=(True,)), stepped[1])
-
-
-def test_values_that_are_no_integers_are_refused(rng):
-    rnn, x = network(D, H), normal(rng, 4, 2, D)
-    for wrong in (np.array([1, 2**64 - 1], np.uint64), np.array([5, 1], np.uint64), [-1, 1]):
-        got = "got (5|-1|18446744073709551615) "
-        with pytest.raises(ValueError, match=f"lengths must be between 0 and the 4 steps of x, {got}"):
-            rnn(x, None, wrong)
-        with pytest.raises(ValueError, match=f"rows must be between 0 and 1, {got}"):
-            rnn.stream(2)(x[0], wrong)
-    for wrong in ([True, False], [1.0, 2.0], np.array([1, 2], "f2")):
-        with pytest.raises(TypeError, match="lengths must be an array of integers"):
-            rnn(x, None, wrong)
 
 
 NO_MEMORY = """

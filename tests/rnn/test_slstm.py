@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
@@ -46,45 +44,6 @@ def test_start_values_are_torchs_and_those_of_a_norm():
         value = getattr(slstm, name)
         assert 0.045 < np.abs(value).max() <= 0.05 and abs(value.mean()) < 0.005, name
     assert (slstm.gain_y_l0 == 1).all() and (slstm.bias_y_l0 == 0).all()
-
-
-@pytest.mark.parametrize("argument, value, words", [
-    ("norm", "batch", "norm must be 'layer', None or a LayerNormSpec for SLSTM"),
-    ("norm", lnrnn.LayerNormSpec("split"), "placement must be one of 'output', got 'split'"),
-    ("norm", lnrnn.LayerNormSpec(cell="carry"), "cell must be 'out' or None for SLSTM"),
-    ("norm", lnrnn.LayerNormSpec(inner_bias=True), "inner_bias must be False for SLSTM"),
-    ("num_heads", 3, "num_heads must be a divisor of hidden_size 8, got 3"),
-    ("num_heads", 0, "num_heads must be"),
-    ("exp_forget", "yes", "exp_forget must be"),
-    ("state_dtype", "float16", "state_dtype must be"),
-])  # fmt: skip
-def test_wrong_arguments_are_named(argument, value, words):
-    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(words)}"):
-        lnrnn.SLSTM(3, 8, **{argument: value})
-
-
-def test_a_norm_behind_the_cell_is_its_own():
-    for cell in ("RNN", "LSTM", "GRU"):
-        with pytest.raises(
-            ValueError, match="^placement must be one of 'joint', 'split', 'gate', 'input', got 'output'"
-        ):
-            getattr(lnrnn, cell)(3, 8, norm=lnrnn.LayerNormSpec("output"))
-
-
-def test_zoneout_is_refused_and_wrong_states_are_named():
-    slstm = lnrnn.SLSTM(3, 8)
-    assert slstm.zoneout == 0
-    slstm.zoneout = 0
-    with pytest.raises(ValueError, match="^zoneout must be 0 for SLSTM"):
-        slstm.zoneout = 0.1
-    x, zeros = np.zeros((2, 1, 3)), np.zeros((1, 1, 8))
-    for state in (zeros, (zeros, zeros), [zeros] * 3):
-        with pytest.raises(TypeError, match=re.escape("h0 must be a tuple (h, c, n, m) of arrays")):
-            slstm(x, state)
-    with pytest.raises(ValueError, match=re.escape("h0[2] must be")):
-        slstm(x, (zeros, zeros, np.zeros((1, 1, 9)), None))
-    y, _ = slstm(x, (None, None, None, zeros))
-    same(y, slstm(x)[0])
 
 
 # --- the stabiliser -----------------------------------------------------------------------------------------

@@ -79,19 +79,6 @@ def test_special_values_and_any_layout(rng):
             assert lnrnn.StreamState(made, state.step.astype(">i8"), state.fingerprint).to_bytes() == want
 
 
-@pytest.mark.parametrize("state, step, error", [
-    (np.zeros((1, 2, 3)), np.zeros(3, int), ValueError),
-    (np.zeros((2, 3)), np.zeros(2, int), ValueError),
-    ((np.zeros((1, 2, 3)), np.zeros((2, 2, 3))), np.zeros(2, int), ValueError),
-    ((np.zeros((1, 2, 3)),) * 3, np.zeros(2, int), TypeError),
-    (np.array([[["a"]]]), np.zeros(1, int), TypeError),
-    ({"c": np.zeros((1, 1), np.float16).view("V2")}, np.zeros(1, int), TypeError),
-], ids=str)  # fmt: skip
-def test_a_wrong_state_has_no_bytes(state, step, error):
-    with pytest.raises(error, match="^state"):
-        lnrnn.StreamState(state, step, "0" * 64).to_bytes()
-
-
 def test_states_of_onnx_files_by_name():
     state = {"a": np.arange(6, dtype=np.float16).reshape(2, 3), "": np.array([[True, False]]),
              "step": np.array([[2**63]], np.uint64)}  # fmt: skip
@@ -178,12 +165,6 @@ def test_hostile_bytes_are_refused(data):
     """The digest is right, so another check refuses them."""
     assert data != GOOD
     with pytest.raises(ValueError, match=f"{WRONG}(?!damaged)"):
-        lnrnn.StreamState.from_bytes(data)
-
-
-@pytest.mark.parametrize("data", [None, "text", 5, object()], ids=lambda each: type(each).__name__)
-def test_other_objects_are_refused(data):
-    with pytest.raises(TypeError, match=WRONG):
         lnrnn.StreamState.from_bytes(data)
 
 

@@ -347,24 +347,6 @@ def test_training_continues_from_loaded_statistics(rng):
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_impossible_statistics_are_refused(rng, cell):
-    rnn = network(3, 5, cell=cell, norm="batch", num_layers=2, trained=T)
-    state = rnn.state_dict()
-    for name, value in (
-        ("running_var_hh_l1", np.full_like(state["running_var_hh_l1"], -1e-300)),
-        ("running_mean_ih_l0", state["running_mean_ih_l0"][:-1]),
-        ("running_mean_ih_l0", state["running_mean_ih_l0"][:, :-1]),
-        ("count_l1", state["count_l1"] + 1),
-        ("count_l0", state["count_l0"] + 0.0),
-        ("count_l0", state["count_l0"][:, None]),
-    ):
-        with unchanged(rnn), pytest.raises((ValueError, TypeError), match=name):
-            rnn.load_state_dict(state | {name: value})
-        with pytest.raises(AttributeError, match=name):
-            setattr(rnn, name, state[name])
-
-
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_statistics_beyond_float32(rng, cell):
     """Statistics are doubles and may exceed float32.
 
@@ -422,17 +404,6 @@ def with_counts(count, **options):
     state = rnn.state_dict()
     rnn.load_state_dict(state | {name: np.full(T, count) for name in ("count_l0", "count_l1")})
     return rnn
-
-
-@pytest.mark.parametrize("count", [MOST + 1, 2**62, 2**63 - 1])
-def test_counts_beyond_the_bound_are_refused(count):
-    with pytest.raises(ValueError, match=r"count_l0 must be .*2\*\*53"):
-        with_counts(count)
-    layer = lnrnn.BatchNorm(3)
-    with pytest.raises(ValueError, match=r"num_batches_tracked must be .*2\*\*53"):
-        layer.load_state_dict(layer.state_dict() | {"num_batches_tracked": count})
-    with pytest.raises(ValueError, match="num_batches_tracked"):
-        layer.load_state_dict(layer.state_dict() | {"num_batches_tracked": -1})
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import absolute_error, available_isas, layouts, on_every_family, relative_error, using_isa
+from helpers import absolute_error, available_isas, on_every_family, relative_error, using_isa
 from lnrnn import reference as ref
 from networks import (
     MILD,
@@ -345,24 +345,6 @@ def test_one_sequence_without_a_batch_axis(rng, cell, norm):
     assert y.shape == (T, 17) and all(s.shape == (2, 17) for s in parts(rnn, h))
     for name, g in named_gradients(rnn, rnn.backward(tape, gy, gh)).items():
         same(g, want[name][:, 0] if name in ("x", "h0", "c0") else want[name], err_msg=name)
-
-
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("first", [5, 1])
-def test_gradients_accept_arrays_of_every_layout(rng, batch_first, first):
-    """NumPy gives an axis of length 1 any stride. So the test also has one step, and one sequence."""
-    rnn = network(3, 17, batch_first=batch_first)
-    x, gy = (rng.integers(-3, 4, (first, 5, n)).astype(np.float32) for n in (3, 17))
-    h0, gh = rng.integers(-3, 4, (2, 1, first if batch_first else 5, 17)).astype(np.float32)
-    want = trained(rnn, x, h0, None, gy, gh)
-    forms = {
-        "list": np.ndarray.tolist,
-        **{d: lambda a, d=d: a.astype(d) for d in ("f8", "f2", "i1")},
-        **{name: lambda a, name=name: layouts(a).get(name, a) for name in {**layouts(gh), **layouts(gy)}},
-    }
-    for form, made in forms.items():
-        for name, g in trained(rnn, made(x), made(h0), None, made(gy), made(gh)).items():
-            same(g, want[name], err_msg=f"{form}: {name}")
 
 
 def test_backward_with_another_instruction_set(rng):

@@ -273,20 +273,6 @@ def test_to_dtype_returns_a_new_network(rng, dtype):
         other.forward_train(x)
 
 
-@pytest.mark.parametrize(
-    "dtype, bits, error",
-    [
-        *(("int8", bits, ValueError) for bits in (0, 7, 9, 13, 15, 16, -8)),
-        *(("int8", bits, TypeError) for bits in (8.0, "8", True, [8], np.array([8]))),
-        ("bfloat16", 8, ValueError),
-        ("float32", 14, ValueError),
-    ],
-)
-def test_wrong_activation_bits_are_refused(dtype, bits, error):
-    with pytest.raises(error, match="activation_bits"):
-        lnrnn.RNN(2, 3).to_dtype(dtype, activation_bits=bits)
-
-
 def test_repr_shows_activation_bits():
     rnn = lnrnn.RNN(2, 3)
     assert rnn.activation_bits is None and "activation_bits" not in repr(rnn)

@@ -114,26 +114,3 @@ def test_zoneout_can_be_set_and_read():
     for value in ((0, 0.5), [0, 0.5]):
         rnn.zoneout = value
         assert rnn.zoneout == (0.0, 0.5)
-
-
-@pytest.mark.parametrize("error, value", [
-    *((ValueError, v) for v in (1, 1.5, -1e-9, np.nan, np.inf)),
-    *((TypeError, v) for v in ("0.1", True, None, 0.1j, np.zeros(2, bool))),
-])  # fmt: skip
-@each_cell
-def test_wrong_rates_are_refused(cell, error, value):
-    rnn = getattr(lnrnn, cell)(3, 4)
-    rnn.zoneout = 0.5
-    for given in [value] + [(0.1, value), (value, 0.1)] * (cell == "LSTM"):
-        with pytest.raises(error, match="^zoneout"):
-            rnn.zoneout = given
-    assert rnn.zoneout == (0.5 if cell != "LSTM" else (0.5, 0.5))
-
-
-def test_a_pair_of_rates_needs_a_cell_state():
-    for cell in ("RNN", "GRU"):
-        with pytest.raises(TypeError, match=f"zoneout must be a number, for {cell}"):
-            getattr(lnrnn, cell)(3, 4).zoneout = 0.1, 0.1
-    for wrong in ((), (0.1,), (0.1, 0.1, 0.1)):
-        with pytest.raises(TypeError, match="zoneout must be a number, or a pair of numbers"):
-            lnrnn.LSTM(3, 4).zoneout = wrong

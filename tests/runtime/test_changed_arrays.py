@@ -17,7 +17,7 @@ import pytest
 
 import lnrnn
 from helpers import in_parts_of, using_threads
-from lnrnn.errors import shaped
+from lnrnn.arguments import Array
 from lnrnn.rnn.rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
 from networks import CELLS, NORMS, drawn_state, each_cell, each_norm, network, normal, run_apart, same
 
@@ -352,6 +352,6 @@ def test_a_tape_can_be_copied_but_not_pickled():
 def test_a_checked_array_keeps_its_shape():
     """lnrnn checks its own view of the array. The caller cannot set the shape of the view."""
     given = np.zeros((2, 3), np.float32)
-    found = shaped("x", given, (2, 3), np.float32)
+    found = Array("T D").check("x", given, {"dtype": np.float32})
     given.shape = 6
     assert found.shape == (2, 3) and np.shares_memory(found, given)

@@ -51,23 +51,6 @@ def test_num_threads_does_not_affect_other_threads_and_tasks():
     assert seen == {"thread": 3}
 
 
-@pytest.mark.parametrize(
-    "error, n", [(ValueError, 0), (ValueError, 1025), (TypeError, 2.0), (TypeError, None), (TypeError, True)]
-)
-def test_wrong_numbers_are_refused(error, n):
-    with pytest.raises(error, match="n must be"), lnrnn.num_threads(n):
-        pass
-    rnn = network(3, 5)
-    if n is not None:
-        for call in (
-            lambda: rnn(np.zeros((2, 3)), threads=n),
-            lambda: rnn.stream()(np.zeros(3, np.float32), threads=n),
-            lambda: rnn.ragged(np.zeros((2, 3)), [0, 2], threads=n),
-        ):
-            with pytest.raises(error, match="threads must be"):
-                call()
-
-
 # (limit of the process, limit of num_threads, limit of the call, number of threads that the call uses)
 ORDER = [(1, None, 2, 2), (2, None, 1, 1), (1, 2, None, 2), (2, 1, None, 1), (1, 1, 2, 2), (2, 2, 1, 1)]
 

@@ -169,33 +169,6 @@ def test_flat_rows_with_a_part_of_a_step_are_bad(path):
     assert got["x_last"].to_pylist() == [None, want.as_py(), None]
 
 
-@pytest.mark.parametrize(
-    "options, error, message",
-    [
-        ({}, TypeError, "column must be a string, got None"),
-        ({"column": "x", "columns": ["a"]}, ValueError, "column must be left out with columns=, got 'x'"),
-        ({"columns": "abc"}, TypeError, "columns must be different strings"),
-        ({"columns": []}, TypeError, "columns must be different strings"),
-        ({"columns": ["a", 3]}, TypeError, "columns must be different strings"),
-        ({"columns": ["a", "a"]}, ValueError, "columns must be different strings"),
-        ({"columns": ["a"], "flat": True}, ValueError, "flat must be False with columns="),
-        ({"column": "x", "flat": 1}, TypeError, "flat must be True or False"),
-    ],
-)
-def test_wrong_layouts_are_refused(path, options, error, message):
-    with pytest.raises(error, match=message):
-        lnrnn.Scorer(path, **options)
-
-
-def test_wrong_columns_are_refused(path, rows):
-    with pytest.raises(ValueError, match="columns must be 3 columns, as the model takes, got 2"):
-        lnrnn.Scorer(path, columns=["a", "b"])(features(rows))
-    with pytest.raises(ValueError, match="there is no column 'z'"):
-        lnrnn.Scorer(path, columns=["a", "b", "z"])(features(rows))
-    with pytest.raises(TypeError, match="column 'a' must be .*list<float>, got string"):
-        lnrnn.Scorer(path, columns=FEATURES)(features(rows, FLAT).set_column(0, "a", [["text"] * 5]))
-
-
 @pytest.mark.parametrize("layout", ["features", "flat"])
 def test_the_command_reads_all_layouts(tmp_path, path, rows, layout, capsys):
     table, words = flat(rows), ["--column", "x", "--flat"]

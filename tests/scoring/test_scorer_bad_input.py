@@ -219,114 +219,6 @@ def test_an_iterator_of_tables_gives_columns_of_errors(path):
         assert table["x_last"].null_count == 3 and table["x_last_error"].null_count == 3
 
 
-@pytest.mark.parametrize(
-    "kind, error, message",
-    [
-        (pa.list_(pa.list_(pa.float32(), 4)), ValueError, "has 4 numbers a step, the model takes 3"),
-        (pa.list_(pa.float32()), TypeError, "must be .*, got list<item: float>"),
-        (pa.string(), TypeError, "must be .*list<list<float>>, got string"),
-        (pa.list_(pa.list_(pa.string())), TypeError, "must be .*, got list<item: list<item: string>>"),
-        (pa.list_(pa.list_(pa.list_(pa.float32()))), TypeError, "must be "),
-        (pa.float32(), TypeError, "must be "),
-    ],
-)
-def test_arrow_columns_of_another_type_are_refused(path, kind, error, message):
-    with pytest.raises(error, match=rf"^column 'x' {message}"):
-        lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([], kind)}))
-
-
-@pytest.mark.parametrize(
-    "table, error, message",
-    [
-        ({"x": np.ones((2, D)), "x_offsets": [0, 3]}, ValueError, "'x_offsets' must be between 0 and the 2"),
-        ({"x": np.ones((2, D)), "x_offsets": [-1, 2]}, ValueError, "'x_offsets' must be between 0 and the 2"),
-        (
-            {"x": np.ones((2, D)), "x_offsets": [0, 2, 1]},
-            ValueError,
-            "must not decrease, got a smaller offset after row 1",
-        ),
-        ({"x": np.ones((2, D)), "x_offsets": []}, TypeError, "an array of integers"),
-        ({"x": np.ones((2, D)), "x_offsets": np.zeros(0, int)}, ValueError, r"of shape \(B \+ 1,\)"),
-        ({"x": np.ones((2, D)), "x_offsets": [0.0, 2.0]}, TypeError, "an array of integers"),
-        ({"x": np.ones((2, 4)), "x_offsets": [0, 2]}, ValueError, r"'x' must be of shape \(N, 3\)"),
-        ({"x": ["a"], "x_offsets": [0, 1]}, TypeError, "column 'x' must be an array of real numbers"),
-        ({"x": np.ones((2, D))}, ValueError, r"'x' must be of shape \(B, T, 3\), or with an array 'x_off"),
-        ({"x": np.ones((2, 5, 4))}, ValueError, r"'x' must be of shape \(B, T, 3\)"),
-        ({"x": np.ma.ones((1, 2, D))}, TypeError, "column 'x' must be .*, got a masked array .* filled"),
-        ({"x": "text"}, TypeError, "column 'x' must be an array of real numbers"),
-        ({"y": 1}, ValueError, "there is no column 'x'; the columns are 'y'"),
-        ({}, ValueError, "there is no column 'x'; the columns are none"),
-        ({"x": [GOOD], "x_last": 1}, ValueError, "there is a column 'x_last' already"),
-        (pd.DataFrame({"y": [1]}), ValueError, "there is no column 'x'; the columns are 'y'"),
-        (pd.DataFrame([[1, 2]], columns=["x", "x"]), ValueError, "there are 2 columns 'x'"),
-        (pd.DataFrame({"x": [GOOD], "x_last": [1]}), ValueError, "there is a column 'x_last' already"),
-        (pa.table({"y": [1]}), ValueError, "there is no column 'x'; the columns are 'y'"),
-        (pa.table([[1], [2]], names=["x", "x"]), ValueError, "there are 2 columns 'x'"),
-        (np.ones((2, D)), TypeError, "table must be a dict of arrays, .*, got an array of shape"),
-        ([GOOD], TypeError, "table must be a dict of arrays"),
-        (None, TypeError, "table must be a dict of arrays"),
-        (type("LazyFrame", (), {})(), TypeError, r"table must be .*; call \.collect\(\)"),
-    ],
-)
-def test_bad_tables_are_refused(path, table, error, message):
-    with pytest.raises(error, match=message):
-        lnrnn.Scorer(path, "x")(table)
-
-
-def test_offsets_of_all_steps_need_a_name_of_their_own(path):
-    table = {"x": np.ones((2, D)), "x_offsets": [0, 2], "x_all_offsets": 1}
-    with pytest.raises(ValueError, match="there is a column 'x_all_offsets' already"):
-        lnrnn.Scorer(path, "x", "all")(table)
-
-
-@pytest.mark.parametrize(
-    "options, error, message",
-    [
-        (dict(column=3), TypeError, "column must be a string, got 3"),
-        (dict(column=None), TypeError, "column must be a string"),
-        (dict(into="first"), ValueError, "into must be one of 'last', 'mean', 'all', got 'first'"),
-        (dict(threads=0), ValueError, "threads must be an integer of at least 1"),
-        (dict(threads=1.5), TypeError, "threads must be an integer"),
-        (dict(output=3), TypeError, "output must be a string"),
-        (dict(output=""), ValueError, "output must be the name of the column of results, got ''"),
-        (dict(bad="skip"), ValueError, "bad must be one of 'raise', 'null', got 'skip'"),
-        (dict(id_column=3), TypeError, "id_column must be a string"),
-        (dict(isa=3), TypeError, "isa must be a string"),
-        (dict(on_call=3), TypeError, "on_call must be a function"),
-    ],
-)
-def test_bad_options_are_refused(path, options, error, message):
-    with pytest.raises(error, match=message):
-        lnrnn.Scorer(path, **{"column": "x", **options})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_missing_and_existing_names_of_columns_are_refused(path, kind):
-    table = bad_tables(kind)
-    with pytest.raises(ValueError, match="there is no column 'who'; the columns are 'x', 'user'"):
-        lnrnn.Scorer(path, "x", id_column="who")(table)
-    good = two_rows(table)
-    with pytest.raises(ValueError, match="there is a column 'code_error' already"):
-        lnrnn.Scorer(path, "x", output="code", bad="null")(lnrnn.Scorer(path, "x", output="code_error")(good))
-
-
-def test_wrong_paths_are_refused(tmp_path):
-    with pytest.raises(TypeError):
-        lnrnn.Scorer(3, "x")
-    with pytest.raises(FileNotFoundError, match="no such file: .*nothing.safetensors"):
-        lnrnn.Scorer(tmp_path / "nothing.safetensors", "x")
-    with pytest.raises(ValueError, match="cannot load .* it is not a regular file"):
-        lnrnn.Scorer(tmp_path, "x")
-    (tmp_path / "m.safetensors").write_text("")
-    scorer = lnrnn.Scorer(tmp_path / "m.safetensors", "x")
-    (tmp_path / "m.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="no such file: .*m.safetensors"):
-        scorer({"x": [GOOD]})
-    (tmp_path / "text").write_text("to whom it may concern")
-    with pytest.raises(ValueError, match="cannot load"):
-        lnrnn.Scorer(tmp_path / "text", "x")({"x": [GOOD]})
-
-
 # --- batch norm ---------------------------------------------------------------------------------------------
 
 
@@ -334,12 +226,6 @@ def batch_normed(tmp_path, overrun, trained=4):
     model = network(D, 4, norm=lnrnn.BatchNormSpec(max_steps=4, overrun=overrun), trained=trained)
     model.save(tmp_path / "m.safetensors")
     return model, lnrnn.Scorer(tmp_path / "m.safetensors", "x")
-
-
-def test_overrun_batch_is_refused(tmp_path):
-    _, scorer = batch_normed(tmp_path, "batch")
-    with pytest.raises(ValueError, match="overrun must be 'raise', 'last' or 'mean', got 'batch' in "):
-        scorer({"x": [GOOD]})
 
 
 def test_a_row_beyond_the_known_steps_is_named(tmp_path):

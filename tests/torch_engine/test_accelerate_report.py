@@ -282,12 +282,6 @@ def test_the_report_says_nothing_if_no_call_is_small(module):
     assert str(accelerate(module)) == f"replaced 1, left 0\n  replaced the model: {module}"
 
 
-def test_bad_models_are_refused():
-    for bad in (None, {}, nn.LSTM, "model"):
-        with pytest.raises(TypeError, match="model must be a torch.nn.Module, got"):
-            accelerate(bad)
-
-
 # --- check --------------------------------------------------------------------------------------------------
 
 
@@ -326,9 +320,6 @@ def test_check_takes_the_arguments_of_a_call():
 
 def test_bad_values_of_check_are_refused():
     model = nn.Sequential(nn.GRU(I, H))
-    for bad in (1, "x", [torch.randn(T, B, I)], True):
-        with pytest.raises(TypeError, match="check must be None, a tensor, a tuple"):
-            accelerate(model, check=bad)
     with pytest.raises(RuntimeError, match="input.size"):
         accelerate(model, check=torch.randn(T, B, I + 1))
     assert type(model[0]) is nn.GRU

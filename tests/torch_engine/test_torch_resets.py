@@ -183,20 +183,3 @@ def test_the_function_for_sb3_on_the_page():
         loss = sum(r.sin().sum() for r in results_)
         found.append([*results_, *torch.autograd.grad(loss, [features, *states, *theirs.parameters()])])
     assert_close(*found, 2e-6)
-
-
-def test_wrong_resets_are_refused(rng):
-    module = made("LSTM")
-    x, start, resets = drawn(rng, module)
-    with pytest.raises(ValueError, match=r"resets must be of shape \(9, 6\), as x, got .*\(6, 9\)"):
-        module(x, resets=resets.T)
-    with pytest.raises(ValueError, match=r"resets must be of shape \(9,\), as x"):
-        module(x[:, 0], resets=resets)
-    for wrong in (resets.float(), resets.numpy().astype(int)):
-        with pytest.raises(TypeError, match="resets must be an array of booleans"):
-            module(x, resets=wrong)
-    with pytest.raises(TypeError, match="resets must be an array of real numbers"):
-        module(x, resets="no")
-    packed = torch.nn.utils.rnn.pack_sequence([x[:, 0].detach()])
-    with pytest.raises(ValueError, match="resets must be None with a PackedSequence"):
-        module(packed, resets=resets[:, :1])

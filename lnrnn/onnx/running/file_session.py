@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import bad_type, bad_value, integer, message, real
+from ...arguments import Integer
+from ...errors import bad_type, bad_value, message, real
 from ...onnxruntime import register
 from ...onnxruntime import session as plugin_session
 from ..errors import text_of
@@ -306,7 +307,7 @@ def _checked_shapes(shapes: Any, known: list[Tensor]) -> dict[str, Dims] | None:
             )
         if not isinstance(shape, (tuple, list)):
             raise bad_type(label, "a tuple of sizes, with None for a free one", shape)
-        result[name] = tuple(s if s is None else integer(label, s, 0) for s in shape)
+        result[name] = tuple(s if s is None else Integer(0).check(label, s) for s in shape)
         declared = ranks[name]
         if declared is not None and len(declared) != len(shape):
             raise bad_value(label, f"of {len(declared)} sizes, as the file's {shown(declared)}", shape)

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import bad_type, flag, integer
+from ...arguments import TAKES, THREADS, Flag, Instance, check
 from ...packages import require
 from ...state import Closed
 from .model_stream import ModelStream
 from .states import Dims
 
 Array = np.ndarray
+TAKES["onnx.Model"] = {
+    "path": Instance((str, os.PathLike), "the path of an ONNX file"), "threads": THREADS.of, "plugin": Flag(),
+}  # fmt: skip
 
 
 class Model(Closed):
@@ -39,7 +42,7 @@ class Model(Closed):
         Shapes of inputs, for files that declare too little. None is a free size, and in a state the axis of
         lanes: ``{"state": (2, None, 128)}``.
     threads : int
-        Threads of onnxruntime, and of the plug-in.
+        Threads of onnxruntime, and of the plug-in, 1 to 1024.
     plugin : bool
         Whether lnrnn's plug-in computes the recurrent nodes, those that it takes. It needs onnxruntime 1.25;
         older versions compute all nodes themselves. Outputs with and without it differ by rounding errors,
@@ -93,10 +96,7 @@ class Model(Closed):
         threads: int = 1,
         plugin: bool = True,
     ) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            raise bad_type("path", "the path of an ONNX file", path)
-        threads = integer("threads", threads, 1, 1024)
-        plugin = flag("plugin", plugin)
+        path, threads, plugin = check("onnx.Model", locals())
         require("onnx_ir", "lnrnn.onnx.Model", "onnx")
         from .file_session import FileSession
 

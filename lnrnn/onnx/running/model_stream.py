@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import bad_type, bad_value, integer, message, shaped
+from ...arguments import TAKES, Integer, check
+from ...arguments import Array as Takes
+from ...errors import bad_type, bad_value, message
 from ...rnn.batches import different_rows
 from ...rnn.stream import StreamState
 from ...state import Closed
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from .file_session import FileSession
 
 Array = np.ndarray
+TAKES["onnx.Model.stream"] = {"lanes": Integer(1, 2**31 - 1)}
 
 
 class ModelStream(Closed):
@@ -70,10 +73,11 @@ class ModelStream(Closed):
     """
 
     __slots__ = ("_file", "_lanes", "_kept")
+    _lanes: int
 
     def __init__(self, file: FileSession, lanes: int) -> None:
         self._file = file
-        self._lanes = integer("lanes", lanes, 1, 2**31 - 1)
+        (self._lanes,) = check("onnx.Model.stream", {"lanes": lanes})
         self._kept = self._file.zeros(self._lanes), np.zeros(self._lanes, np.int64)  # states and steps
 
     def __call__(self, x: Any, rows: ArrayLike | None = None) -> Any:
@@ -172,7 +176,8 @@ class ModelStream(Closed):
         if state.fingerprint != self._file.fingerprint():
             raise ValueError(message("state", "a state of this file", "one of another file or other states"))
         count = self._lanes if lanes is None else len(lanes)
-        steps = shaped("state.step", state.step, (count,), np.dtype(np.int64))
+        known = {"R": count, "dtype": np.int64}
+        steps = Takes("R").check("state.step", state.step, known)
         self._put(self._file.checked_states("state.state", state.state, count), lanes, steps.copy())
 
     def _put(self, states: dict[str, Array], rows: Array | None, steps: Array) -> None:

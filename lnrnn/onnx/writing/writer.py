@@ -6,7 +6,8 @@ import os
 import sys
 from typing import Any
 
-from ...errors import bad_type, bad_value, flag, integer, message
+from ...arguments import TAKES, Flag, Instance, Integer, check
+from ...errors import bad_value, message
 from ...files import replacing
 from ...packages import require
 from ...rnn.network import Network
@@ -15,6 +16,10 @@ from ...rnn.snapshot import Snapshot
 from ...rnn.specs import LayerNormSpec
 
 OPSETS = 13, 28  # the first and the last
+TAKES["to_onnx"] = {
+    "rnn": Instance(Network, "a network, such as lnrnn.LSTM(3, 4)"), "opset": Integer(*OPSETS),
+    "step": Flag(), "states": Flag(), "lengths": Flag(), "resets": Flag(),
+}  # fmt: skip
 LAYER_NORM = 17  # the first opset with LayerNormalization
 IR_VERSION = 8  # of opset 17; older runtimes refuse newer ones
 MOST_BYTES = 2**31 - 2**20  # of all arrays; a protobuf has less than 2 GiB
@@ -96,11 +101,8 @@ def to_onnx(
     >>> bool(np.abs(y - rnn(x)[0]).max() < 1e-5)
     True
     """
-    if not isinstance(rnn, Network):
-        raise bad_type("rnn", "a network, such as lnrnn.LSTM(3, 4)", rnn)
-    options = dict(step=step, states=states, lengths=lengths, resets=resets)
-    options = {name: flag(name, value) for name, value in options.items()}
-    now, opset = snapshot(rnn), integer("opset", opset, *OPSETS)
+    rnn, opset, *flags = check("to_onnx", locals())
+    now, options = snapshot(rnn), dict(zip(("step", "states", "lengths", "resets"), flags, strict=True))
     _check(now, opset, **options)
     helper = require("onnx", "to_onnx", "onnx").helper
     from .networks import Form, network_graph

@@ -25,9 +25,9 @@ OF_MACHINE = (
     "tests/rnn/test_equal_bits.py", "tests/runtime/test_teams.py",
 )  # fmt: skip
 # Tests of the Python module: arguments and their errors, streams, files.
-OF_MODULE = ("tests/rnn/test_bad_calls.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
+OF_MODULE = ("tests/arguments/test_refusals.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
 # The few tests that run in an emulator, which is about twenty times slower.
-IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/rnn/test_bad_calls.py", "tests/files/test_io.py")
+IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/arguments/test_refusals.py", "tests/files/test_io.py")
 FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
 
 

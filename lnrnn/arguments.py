@@ -1,0 +1,236 @@
+"""Tables of the arguments of public functions, and the constraints in them.
+
+TAKES maps the name of a function or class to its table. A table maps arguments to constraints. A constraint
+checks one value and returns it converted. `known` has values of this call, such as the sizes of axes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .errors import as_array, bad_type, bad_value, is_masked, is_tensor, message, real
+
+Known = Mapping[str, Any]
+NOTHING: Known = {}
+TAKES: dict[str, dict[str, Any]] = {}
+# The most elements of a parameter, checked because NumPy's MemoryError would not name the argument.
+LARGEST = 2**40
+REAL, INTEGERS, BOOLEANS = "real numbers", "integers", "booleans"
+KINDS = {INTEGERS: "iu", BOOLEANS: "b"}  # of dtypes
+
+
+def check(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> list[Any]:
+    """Returns the converted values of all arguments that the table and `given` have, in the table's order."""
+    return list(by_name(function, given, known).values())
+
+
+def by_name(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> dict[str, Any]:
+    """Does the same as `check`, and returns a dict. Raises ValueError or TypeError for the first wrong value.
+
+    given: values by name, for example locals().
+    """
+    takes = TAKES[function].items()
+    return {name: each.check(name, given[name], known) for name, each in takes if name in given}
+
+
+class Integer(NamedTuple):
+    """An integer in [least, most], but no bool."""
+
+    least: int
+    most: int | None = None
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> int:
+        most = math.inf if self.most is None else self.most
+        whole: Any = None if isinstance(value, (bool, np.bool_)) else value  # a bool has an index
+        try:
+            result = operator.index(whole)
+        except TypeError:
+            result = None
+        if result is not None and self.least <= result <= most:
+            return result
+        expected = f"an integer of at least {self.least}" + f" and at most {most}" * (most < math.inf)
+        raise (bad_type if result is None else bad_value)(name, expected, value)
+
+
+class Number(NamedTuple):
+    """A finite number in [least, most], and less than `below`."""
+
+    least: float
+    most: float = math.inf
+    below: float = math.inf
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> float:
+        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts an array of one string
+        text = isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu"
+        wrong: Any = bad_value
+        result = math.nan
+        try:
+            result = float(value if not text else "text")
+        except OverflowError:
+            pass
+        except (TypeError, ValueError, RuntimeError):
+            wrong = bad_type
+        if self.least <= result <= self.most and result < self.below:  # not for NaN and infinity
+            return result
+        limits = f" and at most {self.most:g}" * (self.most < math.inf)
+        limits += f" and below {self.below:g}" * (self.below < math.inf)
+        raise wrong(name, f"a finite number of at least {self.least:g}{limits}", value)
+
+
+class Flag(NamedTuple):
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> bool:
+        if not isinstance(value, (bool, np.bool_)):
+            raise bad_type(name, "True or False", value)
+        return bool(value)
+
+
+class Choice(NamedTuple):
+    choices: tuple[Any, ...]
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> Any:
+        for each in self.choices:
+            if value is each or (isinstance(value, str) and value == each):
+                return each
+        expected = "one of " + ", ".join(map(repr, self.choices))
+        raise (bad_value if isinstance(value, str) or value is None else bad_type)(name, expected, value)
+
+
+class Instance(NamedTuple):
+    kind: Any
+    expected: str
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> Any:
+        if not isinstance(value, self.kind):
+            raise bad_type(name, self.expected, value)
+        return value
+
+
+class Optional(NamedTuple):
+    """None, or a value for another constraint."""
+
+    of: Any
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> Any:
+        return None if value is None else self.of.check(name, value, known)
+
+
+class Sizes(NamedTuple):
+    """The size of an axis, or the sizes of several."""
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> tuple[int, ...]:
+        if type(value) is int and 0 <= value <= LARGEST:
+            return (value,)
+        one = isinstance(value, str) or getattr(value, "ndim", 1) == 0 or not hasattr(value, "__len__")
+        sizes = tuple(Integer(0, LARGEST).check(name, n) for n in ((value,) if one else value))
+        if sizes and math.prod(sizes) <= LARGEST:
+            return sizes
+        raise bad_value(name, "an integer or a tuple of at least one, of at most 2**40 elements", value)
+
+
+class Array(NamedTuple):
+    """An array, whose axes have names. `known` maps these to sizes; a name that it lacks means a free axis.
+
+    axes: names of axes, or several possible lists of names, separated by |. A name may stand for several
+    axes, and * for any number. A list with a name whose size is None does not count. of: the kind of the
+    elements. most: the name of the largest integer in `known`; words: its text in messages. note: follows the
+    shape in messages. dtype: the name of the result's dtype in `known`; without one, real numbers are not
+    converted.
+    """
+
+    axes: str
+    of: str = REAL
+    most: str = ""
+    words: str = "{}"
+    note: str = ""
+    dtype: str = "dtype"
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> np.ndarray:
+        given = real(name, value)
+        array = given[...] if self.of == REAL else np.array(given)  # other threads cannot set its shape
+        kinds = KINDS.get(self.of)
+        if kinds and array.dtype.kind not in kinds and array.size:
+            raise bad_type(name, f"an array of {self.of}", array)
+        for axes in _lists(self.axes):
+            if _fits(array.shape, _sizes(axes, known)):
+                break
+        else:
+            shapes = [shape for axes in _lists(self.axes) if (shape := _sizes(axes, known)) is not None]
+            raise bad_value(name, f"of shape {' or '.join(map(_shown, shapes))}{self.note}", array)
+        if self.most and array.size and not 0 <= array.min() <= array.max() <= known[self.most]:
+            wrong = int(array.max() if array.min() >= 0 else array.min())
+            raise bad_value(name, f"between 0 and {self.words.format(known[self.most])}", wrong)
+        if kinds:
+            return array.astype(np.int64 if self.of == INTEGERS else bool, copy=False)
+        dtype, flags = known.get(self.dtype), array.flags
+        if dtype is None:
+            return given
+        plain = array.dtype == dtype and flags.c_contiguous and flags.aligned and type(array) is np.ndarray
+        return array if plain else np.require(array, dtype, ["C", "A"])  # which takes longer
+
+
+@lru_cache
+def _lists(axes: str) -> list[list[str]]:
+    return [names.split() for names in axes.split("|")]
+
+
+def _sizes(axes: list[str], known: Known) -> tuple[int | str, ...] | None:
+    found: list[int | str] = []
+    for axis in axes:
+        size = known.get(axis, axis)
+        if size is None:
+            return None
+        found += size if isinstance(size, tuple) else (size,)
+    return tuple(found)
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int | str, ...] | None) -> bool:
+    if expected is None or shape == expected:
+        return expected is not None
+    if "*" in expected:
+        first = expected.index("*")
+        more = len(shape) - len(expected) + 1
+        expected = expected[:first] + ("*",) * more + expected[first + 1 :]
+    return len(shape) == len(expected) and all(
+        isinstance(size, str) or n == size for n, size in zip(shape, expected, strict=True)
+    )
+
+
+def _shown(shape: tuple[int | str, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+
+
+class Output(NamedTuple):
+    """An array for a result with the shape and dtype of another array, for example x."""
+
+    like: str = "x"
+
+    def check(self, name: str, value: Any, known: Known = NOTHING) -> np.ndarray:
+        """Returns an array to which the result can be written. It has the memory of a torch tensor."""
+        shape, dtype = known[self.like], np.dtype(known[f"dtype of {self.like}"])
+        if not isinstance(value, np.ndarray) or is_masked(value):
+            kind = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {dtype}"
+            if not is_tensor(value):
+                raise bad_type(name, kind, value)
+            try:
+                value = as_array(value)
+            except MemoryError:  # pragma: no cover - no memory for a copy of a tensor
+                raise
+            except Exception as error:  # a tensor on a GPU, a sparse one, or one that requires a gradient
+                raise bad_type(name, kind, value, str(error)) from None
+        if value.dtype != dtype:
+            raise bad_type(name, f"of dtype {dtype}", value)
+        if value.shape != shape:
+            raise bad_value(name, f"of shape {shape}", value)
+        if not value.flags.writeable:
+            raise ValueError(message(name, "writeable", "a read-only array"))
+        array: np.ndarray = value
+        return array
+
+
+THREADS = Optional(Integer(1, 1024))
