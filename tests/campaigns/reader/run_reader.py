@@ -78,12 +78,17 @@ def built(folder: Path, fault: tuple[str, str, str] | None = None) -> Path:
         objects.append(str(folder / f"{name}.o"))
         unit = str(source / "file" / f"{name}.c")
         done(["gcc", *flags, "-fsanitize-coverage=trace-pc", "-c", unit, "-o", objects[-1]])
+    # It defines the table of cells. Its functions need the kernels, and the linker removes them.
+    cells = [str(ROOT / "pyx/rnn/config.c"), "-c", "-o", objects[0].replace("json.o", "cells.o")]
+    done(["gcc", *CFLAGS, *include, "-ffunction-sections", *cells])
     program = folder / "fuzz_reader"
     link = [
         "gcc",
         *flags,
         str(Path(__file__).with_name("fuzz_reader.c")),
         *objects,
+        cells[-1],
+        "-Wl,--gc-sections",
         "-lm",
         "-o",
         str(program),
