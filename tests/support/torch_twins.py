@@ -23,7 +23,8 @@ NETWORKS = [
 ]
 NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
 NETWORKS += [(f"{cell} hard", None) for cell in CELLS if "gate_activation" in cells.CELLS[cell].options]
-NETWORKS += [("GRU reset", norm) for norm in (None, Layer(inner_bias=True, eps=0.1), "batch")]
+NETWORKS += [(f"{cell} reset", norm) for cell in CELLS if "reset_after" in cells.CELLS[cell].options
+             for norm in (None, Layer(inner_bias=True, eps=0.1), "batch")]  # fmt: skip
 # An SLSTM has no batch norm, so it is not in CELLS.
 NETWORKS += [("SLSTM", norm) for norm in (None, "layer", Layer(eps=0.1))]
 # Networks that the tests make with several heads.
