@@ -9,7 +9,6 @@ import lnrnn
 torch = pytest.importorskip("torch")
 from torch.nn.utils.rnn import PackedSequence  # noqa: E402
 
-from lnrnn.torch import modules, torch_nn  # noqa: E402
 from mixed_models import assert_same, flat, pair, state  # noqa: E402
 from torch_twins import twin  # noqa: E402
 
@@ -27,8 +26,8 @@ def packed(module, sizes=(3, 3, 3, 1, 1), order=ORDER):
 
 @pytest.fixture
 def unpadded(monkeypatch):
-    for module in (modules, torch_nn):
-        monkeypatch.setattr(module, "through_padding", None)
+    for name in ("twin", "torch_nn"):
+        monkeypatch.setattr(f"lnrnn.torch.{name}.through_padding", None)
 
 
 @pytest.mark.parametrize("order", [ORDER, None], ids=str)
