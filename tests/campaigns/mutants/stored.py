@@ -1,7 +1,7 @@
 """Reads and writes the stored sample: a patch for each mutant, which `git apply` and `patch` understand.
 
-The first lines of a patch say which test noticed the mutant, on which commit. Code moves, so a patch belongs
-to the mutant of today's sources that removes and adds the same lines.
+The first line of a patch says which test noticed the mutant. Code moves, so a patch belongs to the mutant of
+today's sources that removes and adds the same lines.
 """
 
 from __future__ import annotations
