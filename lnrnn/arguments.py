@@ -156,12 +156,10 @@ class Array(NamedTuple):
         kinds = KINDS.get(self.of)
         if kinds and array.dtype.kind not in kinds and array.size:
             raise bad_type(name, f"an array of {self.of}", array)
-        for axes in _lists(self.axes):
-            if _fits(array.shape, _sizes(axes, known)):
-                break
-        else:
-            shapes = [shape for axes in _lists(self.axes) if (shape := _sizes(axes, known)) is not None]
-            raise bad_value(name, f"of shape {' or '.join(map(_shown, shapes))}{self.note}", array)
+        if array.shape != known.get(self.axes):
+            lists = [sizes for axes in _lists(self.axes) if (sizes := _sizes(axes, known)) is not None]
+            if not any(_fits(array.shape, sizes) for sizes in lists):
+                raise bad_value(name, f"of shape {' or '.join(map(_shown, lists))}{self.note}", array)
         if self.most and array.size and not 0 <= array.min() <= array.max() <= known[self.most]:
             wrong = int(array.max() if array.min() >= 0 else array.min())
             raise bad_value(name, f"between 0 and {self.words.format(known[self.most])}", wrong)
@@ -189,16 +187,12 @@ def _sizes(axes: list[str], known: Known) -> tuple[int | str, ...] | None:
     return tuple(found)
 
 
-def _fits(shape: tuple[int, ...], expected: tuple[int | str, ...] | None) -> bool:
-    if expected is None or shape == expected:
-        return expected is not None
-    if "*" in expected:
-        first = expected.index("*")
-        more = len(shape) - len(expected) + 1
-        expected = expected[:first] + ("*",) * more + expected[first + 1 :]
-    return len(shape) == len(expected) and all(
-        isinstance(size, str) or n == size for n, size in zip(shape, expected, strict=True)
-    )
+def _fits(shape: tuple[int, ...], sizes: tuple[int | str, ...]) -> bool:
+    if "*" in sizes:
+        first, more = sizes.index("*"), len(shape) - len(sizes) + 1
+        sizes = sizes[:first] + shape[first : first + more] + sizes[first + 1 :]
+    same = [isinstance(size, str) or n == size for n, size in zip(shape, sizes, strict=False)]
+    return len(shape) == len(sizes) and all(same)
 
 
 def _shown(shape: tuple[int | str, ...]) -> str:

@@ -361,7 +361,9 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     shapes = dict(kind.shapes)
     if name == "GRU" and "bias" in weights and weights["bias"].ndim == 2:
         shapes["bias"] = ("2", "3H")
-    check_shapes(weights, {k: v for k, v in shapes.items() if k in weights}, f"{name}: ")
+    check_shapes(
+        weights, {k: v for k, v in shapes.items() if k in weights}, {k: f"{name}: {k}" for k in weights}
+    )
     for option, owner in (
         ("reset_after", name == "GRU"),
         ("eps", kind.eps is not None),

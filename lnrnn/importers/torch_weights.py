@@ -285,11 +285,7 @@ def _cells(
     for place in places:
         keys = {leaf: key for leaf, key in parts[place].items() if leaf not in system.buffers}
         arrays: dict[str, Array] = {leaf: array(key, state[key]) for leaf, key in keys.items()}
-        check_shapes(
-            arrays,
-            system.shapes,
-            keys["x2g.weight" if "x2g.weight" in keys else leaves[0]].removesuffix(leaves[0]),
-        )
+        check_shapes(arrays, system.shapes, keys)
         cell = system.convert(arrays, options)
         cells.append(cell if norm is None else with_norm(cell, norm, system.name))
     batch_first = system.batch_first if options["batch_first"] is None else options["batch_first"]

@@ -214,12 +214,12 @@ def _triple(name: str, tensor: Any) -> tuple[Array, Any, Any]:
 
 
 def check_shapes(
-    arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], where: str = ""
+    arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], named: Mapping[str, str] | None = None
 ) -> dict[str, int]:
     """Compares arrays with shapes such as ("4H", "I"). Returns the size for each letter.
 
-    The first axis that is named by a letter alone, such as "I", decides its size. where: text before the
-    array's name in the ValueError.
+    The first axis that is named by a letter alone, such as "I", decides its size. named: the arrays' names in
+    the ValueError.
     """
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
@@ -233,7 +233,8 @@ def check_shapes(
         if value.shape != wanted or 0 in wanted:
             written = ", ".join(dims)
             known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
-            raise ValueError(f"{where}{name} must be of shape ({written}) with {known}, got {value.shape}")
+            name = (named or {}).get(name, name)
+            raise ValueError(f"{name} must be of shape ({written}) with {known}, got {value.shape}")
     return sizes
 
 

@@ -20,91 +20,18 @@ When such an array is deleted, lnrnn keeps the block for a later result: see doc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _core
-from ..arguments import TAKES, Flag, Integer, Known, Number, Optional, Output, Sizes, check
-from ..arguments import Array as Takes
-from ..errors import bad_type, bad_value, real
+from ..arguments import check
+from ..errors import real
+from .arguments import axes_of, computed, input_array, of_channels, of_rows
 
 Array = np.ndarray
 Result = TypeVar("Result")
-
-
-class Statistic(NamedTuple):
-    """Running means or variances of C channels. In training, these are updated in place, and may be None."""
-
-    def check(self, name: str, value: Any, known: Known) -> Array | None:
-        channels = known["C"]
-        if not known["training"]:
-            if value is None:
-                raise bad_value(name, f"an array of shape ({channels},) unless training", None)
-            return Takes("C", dtype="double").check(name, value, known)
-        if value is None:
-            return None
-        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-            raise bad_type(name, "a numpy array of floats", value, "training updates it in place")
-        return Output("C").check(name, value, {"C": (channels,), "dtype of C": value.dtype})
-
-
-_ROWS, _CHANNELS = (
-    Optional(Takes("normalized_shape", dtype="computed")),
-    Optional(Takes("C", dtype="computed")),
-)
-_OUT, _GY = Optional(Output()), Takes("x", dtype="dtype of x")
-TAKES["rms_norm"] = {
-    "x": Takes("* normalized_shape"), "normalized_shape": Sizes(), "weight": _ROWS,
-    "eps": Optional(Number(0)), "out": _OUT,
-}  # fmt: skip
-TAKES["layer_norm"] = TAKES["rms_norm"] | {"eps": Number(0), "bias": _ROWS}
-TAKES["layer_norm_backward"] = {n: c for n, c in TAKES["layer_norm"].items() if n != "out"} | {"gy": _GY}
-TAKES["batch_norm_backward"] = {
-    "x": Takes("N C *"), "running_mean": Statistic(), "running_var": Statistic(), "weight": _CHANNELS,
-    "training": Flag(), "eps": Number(0), "gy": _GY,
-}  # fmt: skip
-TAKES["batch_norm"] = {n: c for n, c in TAKES["batch_norm_backward"].items() if n != "gy"} | {
-    "bias": _CHANNELS, "momentum": Number(0, 1), "out": _OUT,
-}  # fmt: skip
-TAKES["exp"] = TAKES["tanh"] = TAKES["sigmoid"] = {
-    "x": Takes("*", dtype="computed"),
-    "out": Optional(Output()),
-}
-
-
-def input_array(name: str, value: ArrayLike) -> Array:
-    """Returns value as a C-contiguous, aligned array in a dtype that the kernels support."""
-    array = real(name, value)
-    # Test dtype.char first, because dtype.name takes longer than the conversion of a short array.
-    if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
-        array = np.asarray(array, np.result_type(array.dtype, np.float32))
-        array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
-    return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
-
-
-def _computed(x: Array) -> np.dtype:
-    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-
-
-def _of_rows(function: str, given: dict[str, Any]) -> list[Any]:
-    """Returns the checked arguments of layer or RMS norm. given: the arguments by name."""
-    x = input_array("x", given["x"])
-    (shape,) = check(function, {"normalized_shape": given.pop("normalized_shape")})
-    known = {"x": x.shape, "normalized_shape": shape, "dtype of x": x.dtype, "computed": _computed(x)}
-    x, *more = check(function, given | {"x": x}, known)
-    return [x, shape, *more]
-
-
-def _of_channels(function: str, given: dict[str, Any]) -> list[Any]:
-    """Returns the checked arguments of batch norm. given: the arguments by name."""
-    x = input_array("x", given["x"])
-    x, training = check(function, {"x": x, "training": given["training"]})
-    if training and x.shape[1] and x.size // x.shape[1] < 2:
-        raise bad_value("x", "of more than 1 value per channel in training", x)
-    kinds = {"dtype of x": x.dtype, "computed": _computed(x), "double": np.float64}
-    return check(function, given | {"x": x}, {"x": x.shape, "C": x.shape[1], "training": training, **kinds})
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
@@ -138,26 +65,12 @@ def _deliver(y: Array, out: Array | None) -> Array:
     return out
 
 
-def _axes(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns normalized_shape as a tuple, and the axes of x with these sizes, counted from 0."""
-    (shape,) = check("layer_norm", {"normalized_shape": normalized_shape})
-    given = axis if isinstance(axis, (tuple, list)) else (axis,)
-    if len(given) != len(shape):
-        raise bad_value("axis", f"one axis for each size of normalized_shape {shape}", axis)
-    axes = tuple(Integer(-x.ndim, x.ndim - 1).check("axis", n) % x.ndim for n in given)
-    if len(set(axes)) != len(axes):
-        raise bad_value("axis", "different axes of x", axis)
-    if tuple(x.shape[n] for n in axes) != shape:
-        raise bad_value("x", f"an array whose axes {axes} are normalized_shape {shape}", x)
-    return shape, axes
-
-
 def _over_axes(
     norm: Callable[..., Array], x: ArrayLike, normalized_shape: Any, axis: Any, out: Any, *rest: Any
 ) -> Array:
     """Computes `norm`, layer_norm or rms_norm, over axes of x. rest: the arguments after normalized_shape."""
     x = input_array("x", x)
-    shape, axes = _axes(x, normalized_shape, axis)
+    shape, axes = axes_of(x, normalized_shape, axis)
     check("layer_norm", {"out": out}, {"x": x.shape, "dtype of x": x.dtype})
     last = tuple(range(-len(axes), 0))
     y = np.ascontiguousarray(np.moveaxis(norm(np.moveaxis(x, axes, last), shape, *rest), last, axes))
@@ -166,9 +79,9 @@ def _over_axes(
 
 def _row_norm(function: str, given: dict[str, Any]) -> Array:
     """Computes layer_norm or rms_norm for arguments that need a conversion, or raises an error."""
-    x, shape, weight, eps, place, *more = _of_rows(function, given)
+    x, shape, weight, eps, place, *more = of_rows(function, given)
     bias = more[0] if more else None
-    eps = float(np.finfo(_computed(x)).eps) if eps is None else eps
+    eps = float(np.finfo(computed(x)).eps) if eps is None else eps
     y = _result(place, x, weight, bias)
     if x.size:
         _done(_core.layer_norm(x, shape, weight, bias, eps, y, bool(more)))
@@ -318,7 +231,7 @@ def layer_norm_backward(
     if axis is not None:
         x = input_array("x", x)
         (g,) = check("layer_norm_backward", {"gy": gy}, {"x": x.shape})
-        shape, axes = _axes(x, normalized_shape, axis)
+        shape, axes = axes_of(x, normalized_shape, axis)
         last = tuple(range(-len(axes), 0))
         gy, x = np.moveaxis(g, axes, last), np.moveaxis(x, axes, last)
         gx, gweight, gbias = layer_norm_backward(gy, x, shape, weight, bias, eps)
@@ -326,7 +239,7 @@ def layer_norm_backward(
     found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
     if found is not None:
         return found
-    a, shape, gain, eps, shift, g = _of_rows("layer_norm_backward", locals())
+    a, shape, gain, eps, shift, g = of_rows("layer_norm_backward", locals())
     if a.size:
         return _done(_core.layer_norm_backward(g, a, shape, gain, shift, eps))
     gweight, gbias = (None if p is None else np.zeros_like(p) for p in (gain, shift))
@@ -400,7 +313,7 @@ def batch_norm(
     y = _core.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps, out)
     if y is not None:
         return y
-    a, *running, gain, training, eps, shift, momentum, place = _of_channels("batch_norm", locals())
+    a, *running, gain, training, eps, shift, momentum, place = of_channels("batch_norm", locals())
     y = _result(place, a, gain, shift, *running)
     if a.size:
         mean, var = plain = [None if r is None else np.array(r, np.float64) for r in running]
@@ -455,11 +368,11 @@ def batch_norm_backward(
     (training,) = check("batch_norm_backward", {"training": training})
     if training:  # the running statistics are not read
         running_mean = running_var = None
-    a, mean, var, gain, _, eps, g = _of_channels("batch_norm_backward", locals())
+    a, mean, var, gain, _, eps, g = of_channels("batch_norm_backward", locals())
     if a.size:
         return _done(_core.batch_norm_backward(g, a, mean, var, gain, training, eps))
     gweight = None if gain is None else np.zeros_like(gain)
-    return np.empty_like(a), gweight, np.zeros(a.shape[1], _computed(a))
+    return np.empty_like(a), gweight, np.zeros(a.shape[1], computed(a))
 
 
 # These are integers, because looking up a member of an enumeration takes longer than the function of a short

@@ -14,6 +14,7 @@ from ..arguments import Array as Takes
 from ..errors import bad_value
 from ..state import CHANGES, MOST_COUNTED, Closed, checked, counted
 from . import functional as F
+from .arguments import input_array
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -260,7 +261,7 @@ class BatchNorm(_Norm):
         if tracks or getattr(x, "shape", ())[1:2] == (self.num_features,):  # else a wrong x is refused below
             y = _core.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out)
         if y is None:
-            x = F.input_array("x", x)
+            x = input_array("x", x)
             check("batch_norm", {"x": x}, {"C": self.num_features})
             y = F.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out=out)
         if updates:
