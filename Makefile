@@ -81,10 +81,10 @@ warnings:
 	$(PYTHON) tests/campaigns/run.py warnings $(ARGS)
 
 # Campaigns build in build/campaigns. Those of this list need more packages than the tests.
-whole_campaigns = coverage engines mutants shards torch_samples
+whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
     $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns) $(if $(filter site,$(NAME)),$(VENV)/.docs)
-	$(if $(filter engines,$(NAME)),$(PIP) install --quiet "pyspark>=4")
+	$(if $(filter engines,$(NAME)),$(PIP) install --quiet "pyspark>=4" "ray[serve]>=2.40")
 	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 
@@ -113,8 +113,8 @@ peers: $(VENV)/.bench
 
 # Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
-	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16" "onnxscript>=0.5" "openvino>=2025.4" redis uvloop picows \
-	    prometheus_client websockets
+	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16" "onnxscript>=0.5" "openvino>=2025.4" redis \
+	    prometheus_client "websockets>=15"
 	$(PIP) install --quiet --no-deps silero-vad piper-tts ddddocr
 	touch $@
 

@@ -6,7 +6,7 @@
 
 The body of a request is a sequence (T, D) of float32, and its answer is the last h of the last layer, (H,).
 Ray starts more replicas while requests wait. Live sessions need a process that keeps their states:
-session_shards.py.
+session_server.py.
 """
 
 from __future__ import annotations

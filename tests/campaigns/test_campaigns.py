@@ -28,7 +28,6 @@ QUICK = {
     "plugin": ["graphs cells quantized hostile control"],
     "races": ["readers callers settings fork pools exit"],
     "reader": ["fuzz"],
-    "shards": ["kills server control"],
     "site": ["control"],
     "soak": ["streams calls"],
     "ulp": ["aarch64"],

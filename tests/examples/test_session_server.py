@@ -1,294 +1,177 @@
-"""The server of sessions in examples/session_server, run as a process."""
+"""examples/session_server.py, the server of docs/sessions.md: its answers, and the clients that it refuses."""
 
-import contextlib
-import json
-import re
-import resource
-import signal
-import socket
-import struct
+import asyncio
+import runpy
 import subprocess
 import sys
-import threading
-import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lnrnn
-from session_server import EXAMPLE, Client, D, H, joined_again, running
 
-for name in ("uvloop", "picows", "safetensors", "Cython", "setuptools"):
-    pytest.importorskip(name)
+client = pytest.importorskip("websockets.asyncio.client")
+from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "session_server.py"
+D, SECRET, PAGE, LATER = 6, b"0123456789abcdef" * 2, "https://example.org", 10**12
+RNN, example = lnrnn.LSTM(D, 8, seed=0), runpy.run_path(str(EXAMPLE))
+token_of, TWICE = example["token_of"], (1013, "the session has another connection")
 
 
-def test_sessions_have_the_bits_of_streams_and_continue(model, rng):
-    x = rng.standard_normal((7, 2, D), dtype=np.float32)
-    stream = lnrnn.load(model).stream(2)
-    with running(model) as (process, port, _):
-        ann, bob = Client(port, "ann"), Client(port, "bob")
-        assert ann.joined == bob.joined == "new"
-        assert "must be new" in Client(port, "bob").joined
-        for t in range(7):
+def serving(**options):
+    """Returns a decorator that runs a coroutine function of a server in this process and its port."""
+
+    async def serve(talk):
+        server = example["SessionServer"](RNN, SECRET, **options)
+        async with server.listen("127.0.0.1", 0, [PAGE]) as listening:
+            await talk(server, listening.sockets[0].getsockname()[1])
+
+    return lambda talk: asyncio.run(asyncio.wait_for(serve(talk), 60))
+
+
+def connect(port, name, token=None, **options):
+    offered = ["lnrnn", token or token_of(SECRET, name, LATER)]
+    return client.connect(f"ws://127.0.0.1:{port}/{name}", subprotocols=offered, proxy=None, **options)
+
+
+async def end_of(socket):
+    await socket.wait_closed()
+    return socket.close_code, socket.close_reason
+
+
+async def join(port, name, first="new 0"):
+    """Returns a connection after its first message. The server may not have parked the session yet."""
+    while True:
+        socket = await connect(port, name)
+        try:
+            assert await socket.recv() == first
+            return socket
+        except ConnectionClosed:
+            assert await end_of(socket) == TWICE
+
+
+async def step(socket, frame):
+    await socket.send(np.asarray(frame, "<f4").tobytes())
+    return np.frombuffer(await socket.recv(), "<f4")
+
+
+def test_two_clients_get_the_bits_of_the_call_and_one_comes_back(rng):
+    x, y, calls = rng.standard_normal((7, 2, D), dtype=np.float32), [], []
+
+    @serving(on_call=calls.append)
+    async def talk(server, port):
+        ann, bob = await join(port, "ann"), await join(port, "bob")
+        for t in range(6):
             if t == 4:
-                bob.close()
-                bob = joined_again(port, "bob", "restored 4")
-            ann.message(x[t, 0].tobytes())
-            y = bob.step(x[t, 1]), ann.answer()
-            np.testing.assert_array_equal(y[::-1], stream(x[t]))
-    assert process.counts["frames"] == 14
-    assert process.counts["refused"] == 1
+                await bob.close()
+                bob = await join(port, "bob", "restored 4")
+            y.append(await asyncio.gather(step(ann, x[t, 0]), step(bob, x[t, 1])))
+        calls.clear()
+        both = (server.step(name, frame.tobytes()) for name, frame in zip(("ann", "bob"), x[6], strict=True))
+        y.append([np.frombuffer(answer, "<f4") for answer in await asyncio.gather(*both)])
+
+    np.testing.assert_array_equal(y, RNN(x)[0])
+    assert [counts.rows for counts in calls] == [2]  # one step for both
 
 
-def test_wrong_frames_are_refused_by_name_and_change_no_other_session(model, rng):
-    x = rng.standard_normal((2, D), dtype=np.float32)
-    stream = lnrnn.load(model).stream()
-    with running(model) as (process, port, _):
-        ann, bob, eve = Client(port, "ann"), Client(port, "bob"), Client(port, "eve")
-        for t in range(2):
-            bob.message(np.full(D, np.nan, np.float32).tobytes())
-            y = ann.step(x[t])
-            assert "'bob'" in (text := bob.answer()) and "nan" in text
-            np.testing.assert_array_equal(y, stream(x[t : t + 1])[0])
-        eve.message(bytes(4 * D - 1))
-        assert eve.answer() == "a frame must have 24 bytes, got 23"
-        assert eve.answer() is None
-        bob.socket.sendall(struct.pack("<i", 2**31 - 1))
-        assert bob.answer() == "a frame must have 24 bytes, got 2147483647"
-        assert bob.answer() is None
-        assert ann.step(x[0]).shape == (H,)
-    assert process.counts["refused"] == 4
+@pytest.mark.parametrize("token, more, status", [
+    ("none", {}, 401), (token_of(SECRET, "bob", LATER), {}, 401), (token_of(SECRET, "ann", 1), {}, 401),
+    (token_of(bytes(32), "ann", LATER), {}, 401), ("9" + token_of(SECRET, "ann", LATER), {}, 401),
+    (None, {"additional_headers": {"Sec-WebSocket-Protocol": "é"}}, 401),
+    (None, {"origin": "https://evil.example"}, 403), (None, {"origin": PAGE}, 101),
+], ids=["none", "another session", "late", "another secret", "forged", "é", "page", "right"])  # fmt: skip
+def test_a_wrong_token_or_origin_is_refused(token, more, status):
+    @serving()
+    async def talk(server, port):
+        try:
+            async with connect(port, "ann", token, **more) as socket:
+                assert await socket.recv() == "new 0" and status == 101
+        except InvalidStatus as error:
+            assert error.response.status_code == status and not len(server.pool)
 
 
-@contextlib.contextmanager
-def sent_too_fast(process, send, x):
-    """Sends all frames x by a thread that begins while the server is stopped."""
-    process.send_signal(signal.SIGSTOP)
-    sender = threading.Thread(target=lambda: [send(frame.tobytes()) for frame in x])
-    sender.start()
-    time.sleep(0.2)
-    process.send_signal(signal.SIGCONT)
-    yield
-    sender.join()
+@pytest.mark.parametrize("message, code, reason", [
+    (bytes(4 * D - 1), 1007, "a message must be a frame of 24 bytes, got 23 (bytes)"),
+    ("x" * 4 * D, 1007, "a message must be a frame of 24 bytes, got 24 (str)"),
+    (bytes(4 * D + 1), 1009, ""),
+    (np.full(D, np.nan, "<f4").tobytes(), 1007, "the session cannot take this frame, which may have NaN"),
+], ids=["short", "text", "long", "NaN"])  # fmt: skip
+def test_a_wrong_frame_ends_only_its_connection(message, code, reason):
+    @serving()
+    async def talk(server, port):
+        ann, bob = await join(port, "ann"), await join(port, "bob")
+        y = [await step(bob, np.ones(D))]
+        await bob.send(message), await ann.send(np.ones(D, "<f4").tobytes())
+        assert await ann.recv() == y[0].tobytes()
+        closed, why = await end_of(bob)
+        assert closed == code and why.startswith(reason)
+        y += [await step(ann, np.ones(D)), await step(await join(port, "bob", "restored 1"), np.ones(D))]
+        np.testing.assert_array_equal(y, RNN(np.ones((2, 1, D)))[0][[0, 1, 1], 0])
 
 
-def test_a_client_that_is_too_fast_waits_in_order(model, rng):
-    x = rng.standard_normal((500, D), dtype=np.float32)
-    want = lnrnn.load(model)(x[:, None])[0][:, 0]
-    with running(model, "--backlog", "5") as (process, port, _):
-        ann, bob = Client(port, "ann\n"), Client(port, "bob")
-        with sent_too_fast(process, ann.message, x):
-            np.testing.assert_array_equal(bob.step(x[0]), want[0])
-            np.testing.assert_array_equal([ann.answer() for _ in x], want)
-    assert process.counts["refused"] == 0 and process.counts["too_fast"] >= 1
-    assert r"'ann\n' is too fast: more than 5 frames wait" in map(str.strip, process.lines)
+def test_live_and_parked_sessions_are_bounded():
+    @serving(max_sessions=2, parked=2)
+    async def talk(server, port):
+        sockets = {name: await join(port, name) for name in ("ann", "bob")}
+        assert await end_of(await connect(port, "ann")) == TWICE
+        code, reason = await end_of(await connect(port, "eve"))
+        assert code == 1013 and "at most max_sessions 2" in reason and set(server.open) == {"ann", "bob"}
+        for name in ("ann", "bob", "eve"):
+            await (sockets.get(name) or await join(port, name)).close()
+            while name in server.open:
+                await asyncio.sleep(0)
+        assert server.pool.parked == 2 and list(server.parked) == ["bob", "eve"]
+        await join(port, "ann"), await join(port, "eve", "restored 0")
+        assert list(server.parked) == ["bob"]
 
 
-def test_a_websocket_that_is_too_fast_waits_in_order(model, rng):
-    websockets = pytest.importorskip("websockets.sync.client")
-    x = rng.standard_normal((3000, D), dtype=np.float32)
-    want = lnrnn.load(model)(x[:, None])[0][:, 0]
-    with (
-        running(model, "--backlog", "5") as (process, port, other),
-        websockets.connect(f"ws://127.0.0.1:{other}/ann", compression=None) as ann,
-    ):
-        assert ann.recv() == "new"
-        bob = Client(port, "bob")
-        with sent_too_fast(process, ann.send, x):
-            np.testing.assert_array_equal(bob.step(x[0]), want[0])
-            np.testing.assert_array_equal([np.frombuffer(ann.recv(), np.float32) for _ in x], want)
-    assert process.counts["refused"] == 0 and process.counts["too_fast"] >= 1
-    assert "'ann' is too fast: 5 frames wait\n" in process.lines
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_idle_client_is_ended_even_if_it_does_not_read(reads, monkeypatch):
+    monkeypatch.setitem(example["main"].__globals__, "PATIENCE", 60 if reads else 0.01)
+    now = [0.0]
+
+    @serving(park_after=60, clock=lambda: now[0])
+    async def talk(server, port):
+        ann, bob = await join(port, "ann"), await join(port, "bob")
+        transport = server.open["ann"].transport
+        if not reads:
+            ann.transport.pause_reading()
+            transport.write(bytes(2**26))  # fills the buffers
+            await ann.send(bytes(4 * D))
+        for now[0] in (0.0, 61.0):
+            await step(bob, np.zeros(D))
+        await server.maintain()
+        assert transport.is_closing()
+        while "ann" in server.open:
+            await asyncio.sleep(0)
+        assert list(server.parked) == ["ann"]
+        await join(port, "ann", "restored 0" if reads else "restored 1")
+        ann.transport.resume_reading()
+        assert await end_of(ann) == (1001, "no frame has come for too long") or not reads
+        await step(bob, np.zeros(D))
 
 
-HANDSHAKE = (
-    b"GET /%s HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
+def test_the_program_gives_tokens_and_ends_its_connections(tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    RNN.save(model := tmp_path / "model.safetensors")
+    monkeypatch.setenv("SECRET", "a")
+    short = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True)
+    assert short.returncode == 2 and "SECRET must have at least 32 bytes, got 1" in short.stderr
+    monkeypatch.setenv("SECRET", SECRET.decode())
+    token = subprocess.check_output([sys.executable, EXAMPLE, "--token", "ann"], text=True).strip()
+    process = subprocess.Popen([sys.executable, EXAMPLE, model, "--port", "0"], stdout=subprocess.PIPE)
 
+    async def talk(port):
+        async with connect(port, "ann", token) as socket:
+            assert await socket.recv() == "new 0" and (await step(socket, np.zeros(D))).shape == (8,)
+            process.terminate()
+            assert await end_of(socket) == (1001, "the server ends")
 
-def connected(port, name):
-    """Returns a socket that has joined as a websocket."""
-    raw = Client.opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
-    raw.sendall(HANDSHAKE % name)
-    head = b""
-    while not head.endswith(b"\x81\x03new"):
-        head += raw.recv(1000)
-    return raw
-
-
-def end_of(raw):
-    """Returns all bytes until the server ends the connection."""
-    data = b""
-    with contextlib.suppress(ConnectionError):
-        while part := raw.recv(1000):
-            data += part
-    return data
-
-
-def test_a_websocket_that_does_not_read_is_ended(model):
-    with running(model) as (process, port, other):
-        ann, deaf = Client(port, "ann"), connected(other, b"deaf")
-        frames = (bytes([0x82, 0x80 + 4 * D]) + bytes(4 + 4 * D)) * 1000
-        with pytest.raises(ConnectionError):
-            while True:
-                deaf.sendall(frames)
-        assert ann.step(np.zeros(D)).shape == (H,)
-    assert process.counts["deaf"] == 1 and process.counts["refused"] == 0
-    assert "'deaf' does not read its answers\n" in process.lines
-
-
-def test_bytes_of_other_protocols_end_only_their_connection(model):
-    http = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    tls = bytes.fromhex("16030102000100") + bytes(300)
-    masked = bytes([0x80]) + bytes(4)  # the length 0, and the mask
-    frames = {
-        b"text": (b"\x81" + masked, b"a message must be binary"),
-        b"continued": (b"\x80" + masked, b"a message must be binary"),
-        b"part": (b"\x02" + masked, b"a frame must have 24 bytes, got 0"),
-        b"unmasked": (b"\x82\x18" + bytes(24), b"un-masked"),
-        b"huge": (b"\x82\xff" + bytes([63] + [0] * 11), b"exceeding"),
-        b"code": (b"\x83" + masked, b"invalid opcode"),
-    }
-    with running(model) as (process, port, other):
-        ann = Client(port, "ann")
-        for data in (http, tls, bytes(4), struct.pack("<i", -(2**31)), struct.pack("<i", -201) + bytes(201)):
-            for place in (port, other):
-                raw = Client.opened.enter_context(socket.create_connection(("127.0.0.1", place), timeout=60))
-                raw.sendall(data)
-                with contextlib.suppress(OSError):  # the server may have ended the connection already
-                    raw.shutdown(socket.SHUT_WR)
-                assert (b"the first message must be a name" in end_of(raw)) == (place == port)
-        for name, (data, text) in frames.items():
-            raw = connected(other, name)
-            raw.sendall(data)
-            assert text in end_of(raw)
-        assert ann.step(np.zeros(D)).shape == (H,)
-    assert process.counts["refused"] == 5 + len(frames)
-    assert "'code' has sent bytes that are no websocket's\n" in process.lines
-
-
-def test_connections_that_are_reset_while_they_join(model):
-    with running(model) as (process, port, _):
-        ann = Client(port, "ann")
-        for k in range(300):
-            with socket.create_connection(("127.0.0.1", port)) as raw:
-                raw.sendall(struct.pack("<i", -3) + b"%03d" % k + struct.pack("<i", 4 * D) + b"half")
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert ann.step(np.zeros(D)).shape == (H,)
-    assert process.counts["refused"] == 0
-
-
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
-def test_clients_wait_if_no_descriptor_is_left(model):
-    with running(model) as (process, port, _):
-        ann = Client(port, "ann")
-        used = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
-        _, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + 2, most))
-        clients = [Client(port, f"{k}", wait=False) for k in range(10)]
-        assert [client.answer() for client in clients[:2]] == ["new", "new"]
-        assert process.stdout.readline().startswith("no client is accepted for ")
-        assert ann.step(np.zeros(D)).shape == (H,)
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
-        assert [client.answer() for client in clients[2:]] == ["new"] * 8
-    assert 1 <= process.counts["refused"] < 100
-
-
-def test_clients_that_send_half_a_frame_or_nothing_or_do_not_read(model, rng):
-    x = rng.standard_normal((3, D), dtype=np.float32)
-    stream = lnrnn.load(model).stream()
-    with running(model) as (process, port, _):
-        bob, half, deaf = Client(port, "bob"), Client(port, "half"), Client(port, "deaf")
-        with socket.create_connection(("127.0.0.1", port)) as silent:
-            half.step(x[0])
-            half.socket.sendall(struct.pack("<i", 4 * D) + x[1].tobytes()[:7])
-            with pytest.raises(ConnectionError):
-                frames = (struct.pack("<i", 4 * D) + x[0].tobytes()) * 1000
-                while True:
-                    deaf.socket.sendall(frames)
-            np.testing.assert_array_equal(bob.step(x[0]), stream(x[:1])[0])
-            half.close()
-            half = joined_again(port, "half", "restored 1")
-            wrong = Client.__new__(Client)
-            wrong.socket = Client.opened.enter_context(socket.create_connection(("127.0.0.1", port)))
-            wrong.message(bytes(4 * D))
-            assert wrong.answer() == "the first message must be a name of at most 200 bytes"
-            np.testing.assert_array_equal(bob.step(x[1]), stream(x[1:2])[0])
-            Client.answer(wrong), wrong.close()
-            assert b"no name has come in 2 s" in silent.recv(100)
-            assert silent.recv(100) == b""
-    assert process.counts["refused"] == 2 and process.counts["deaf"] == 1
-    assert "'deaf' does not read its answers\n" in process.lines
-
-
-def test_a_silent_session_is_parked(model, rng):
-    x = rng.standard_normal((2, D), dtype=np.float32)
-    stream = lnrnn.load(model).stream()
-    with running(model, "--idle", "0.3") as (_, port, _):
-        ann = Client(port, "ann")
-        np.testing.assert_array_equal(ann.step(x[0]), stream(x[:1])[0])
-        assert "parked" in ann.answer()
-        assert ann.answer() is None
-        ann = joined_again(port, "ann", "restored 1")
-        np.testing.assert_array_equal(ann.step(x[1]), stream(x[1:])[0])
-
-
-def test_counters_for_prometheus(model):
-    pytest.importorskip("prometheus_client")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        metrics = free.getsockname()[1]
-    with running(model, "--metrics-port", str(metrics)) as (_, port, _):
-        ann = Client(port, "ann")
-        ann.step(np.zeros(D)), ann.step(np.full(D, np.nan))
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as page:
-            lines = page.read().decode().splitlines()
-    values = dict(line.split() for line in lines if not line.startswith("#"))
-    assert float(values.pop("lnrnn_step_seconds_total")) > 0
-    want = {
-        "frames_total": 2,
-        "bad_frames_total": 1,
-        "steps_total": 1,
-        "batches_total": 2,
-        "refused_total": 1,
-    }
-    want |= {"late_frames_total": 0, "too_fast_total": 0, "deaf_total": 0, "sessions": 1}
-    want |= {"exceptions_total": 0, "stored_total": 0, "store_errors_total": 0, "store_waiting": 0}
-    assert values == {f"lnrnn_{name}": str(float(value)) for name, value in want.items()}
-
-
-@pytest.mark.parametrize("websocket", [False, True])
-def test_the_load_generator(model, websocket):
-    page = (EXAMPLE.parents[1] / "docs" / "sessions.md").read_text()
-    words = re.search(r"^\$ python load.py (.*?) +#", page, re.M)[1].split()  # options that follow win
-    command = [
-        sys.executable,
-        EXAMPLE / "load.py",
-        *words,
-        "--clients",
-        "5",
-        "--every",
-        "50",
-        "--seconds",
-        "1",
-    ]
-    with running(model) as (process, *ports):
-        command += ["--inputs", str(D), "--port", str(ports[websocket]), *["--websocket"] * websocket]
-        result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    # A timer of uvloop has whole milliseconds, so a client may send its last frame or not.
-    assert 95 <= process.counts["frames"] == result["frames_per_second"] <= 100
-    assert (result["unanswered"], result["errors"]) == (0, 0)
-
-
-def test_onnx_runtime_has_the_same_answers(model, rng):
-    pytest.importorskip("onnxruntime")
-    x = rng.standard_normal((5, D), dtype=np.float32)
-    stream = lnrnn.load(model).stream()
-    with running(model, "--engine", "onnxruntime") as (_, port, _):
-        ann, bob = Client(port, "ann"), Client(port, "bob")
-        for t in range(5):
-            bob.step(x[0])
-            assert np.abs(ann.step(x[t]) - stream(x[t : t + 1])[0]).max() < 1e-5
+    try:
+        asyncio.run(asyncio.wait_for(talk(int(process.stdout.readline().split()[1])), 60))
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +14,25 @@ import pytest
 import lnrnn
 from lnrnn.sessions import RedisStore, StoreError, TakenError
 from networks import network, normal, same
-from session_shards import redis_server
 
 redis = pytest.importorskip("redis")
 if shutil.which("redis-server") is None:
     pytest.skip("needs redis-server", allow_module_level=True)
 
 D, H = 3, 5
+
+
+def redis_server(folder: Path, *words: str) -> tuple[Path, subprocess.Popen]:
+    """Starts a server that keeps nothing on the disk. Returns its socket in `folder`, and the process."""
+    socket = folder / "redis.sock"
+    socket.unlink(missing_ok=True)
+    command = ["redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder, *words]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    until = time.monotonic() + 30
+    while not socket.exists():
+        assert time.monotonic() < until and server.poll() is None, "redis-server did not start"
+        time.sleep(0.01)
+    return socket, server
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 clusters: `lnrnn score` on Dask and Ray. maps: a Scorer in Dask's map_partitions and Ray's map_batches. spark:
 a Scorer in Spark's mapInArrow, which needs pyspark and Java. kills: SIGKILL ends `lnrnn score` over a folder,
 or one of its workers, at random moments, 50 times. The outputs must have the bytes of an undisturbed run.
+serve: examples/ray_serve.py must give the model's bits; it needs ray[serve].
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from ray_serving import serve_with_ray
 
 import lnrnn
 import sequence_files
@@ -34,10 +36,20 @@ def maps(options):
     return run_pytest(str(HERE / "maps.py"), options.pytest)
 
 
+def needs_modules(*names: str) -> None:
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise Missing(f"needs {name}")
+
+
+def serve(options):
+    needs_modules("ray", "starlette", "fastapi", "grpc_reflection")
+    return serve_with_ray(options.seed)
+
+
 def spark(options):
     needs("java")
-    if importlib.util.find_spec("pyspark") is None:
-        raise Missing("needs pyspark")
+    needs_modules("pyspark")
     return run_pytest(str(HERE / "spark.py"), options.pytest)
 
 
@@ -100,4 +112,4 @@ def kills(options) -> dict[str, int]:
         run = start("out")
 
 
-PARTS = {"clusters": clusters, "maps": maps, "spark": spark, "kills": kills}
+PARTS = {"clusters": clusters, "maps": maps, "serve": serve, "spark": spark, "kills": kills}
