@@ -242,7 +242,7 @@ def measure(seeds, settings, quick):
         str(count): join_utterances(data.test, count, np.random.default_rng(count))
         for count in ((8, 12) if quick else JOINED)
     }
-    epochs = 30 if quick else EPOCHS
+    epochs = 5 if quick else EPOCHS
     results = stacked(side_by_side(lambda seed: of_seed(data, joined, seed, epochs), seeds, "networks"))
     count = [int((data.train.lengths >= step).sum()) for step in range(1, data.train.lengths.max() + 1)]
     steps = {name: float(np.mean([len(x) for x in sequences])) for name, sequences in joined.items()}

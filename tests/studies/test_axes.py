@@ -1,4 +1,4 @@
-"""Tests the study ``axes``: its functions on cases with known answers, and the statements of its page."""
+"""Tests the study ``axes``: its functions on cases with known answers."""
 
 from __future__ import annotations
 
@@ -55,24 +55,3 @@ def test_a_case_that_differs_fails_a_check():
     ):  # fmt: skip
         other = {**results, case: {**results[case], name: value}}
         assert sum(not check.holds for check in axes.clauses(other)) == 1
-
-
-@pytest.mark.parametrize(
-    ("case", "over", "means", "gains", "stored", "back"),
-    [
-        ("BN, NC", "N", 3, 3, 7, 3),
-        ("BN, NCL", "NL", 3, 3, 7, 3),
-        ("BN, NCHW", "NHW", 3, 3, 7, 3),
-        ("BN per step, TBH", "B", 20, 5, 44, 5),
-        ("BN over all steps, TBH", "TB", 5, 5, 11, 5),
-        ("LN, NC", "C", 4, 3, 0, 1),
-        ("LN, NCL", "CL", 3, 12, 0, 1),
-        ("LN, NCHW", "CHW", 2, 12, 0, 1),
-        ("LN, TBH", "H", 12, 5, 0, 1),
-    ],
-)
-def test_the_statements_of_the_page_hold(case, over, means, gains, stored, back):
-    found = axes.STUDY.results()[case]
-    said = {"over": over, "means": means, "gains": gains, "stored": stored, "back": back}
-    assert {name: found[name] for name in said} == said
-    assert found["groups"].shape == axes.SHAPES[case.split(", ")[1]]

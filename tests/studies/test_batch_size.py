@@ -1,4 +1,4 @@
-"""Tests the study ``batch_size``: parts of its measurement, and the statements of its page."""
+"""Tests the study ``batch_size``: parts of its measurement."""
 
 import batch_size
 import numpy as np
@@ -43,24 +43,3 @@ def test_accuracy_in_training_mode_counts_every_image_once():
     )
     parts = batch_size.accuracy_in_training_mode(networks, data, 100) * len(data.test_x)
     np.testing.assert_allclose(parts, parts.round(), atol=1e-9)
-
-
-def test_the_statements_of_the_page_hold():
-    results = batch_size.STUDY.results()
-    settings = batch_size.STUDY.kept()["settings"]
-    highest = [case for case, rate in settings.items() if rate == max(batch_size.RATES)]
-    assert sorted(highest) == ["BN, 256", "LN, 32", "no norm, 256"]
-
-    def change(name, size):
-        return round(100 * batch_size.change(results, name, size).mean(), 1)
-
-    assert [change("LN", 4), change("LN", 2)] == [0.7, 0.7]
-    assert [change("no norm", 4), change("no norm", 2)] == [1.3, 0.8]
-    assert [change("BN", 4), round(change("BN", 2))] == [-1.5, -24]
-    behind = [100 * batch_size.difference(results, name, "no norm", 4).mean() for name in ("BN", "LN")]
-    assert np.round(behind, 1).tolist() == [-1.5, 0.0]
-    in_training = results["own statistics"]["BN, 8"] - results["accuracy"]["BN, 8"]
-    assert round(100 * in_training.mean(), 1) == -5.5
-    for name in ("no norm", "LN", "BN"):
-        assert results["training"][f"{name}, 32"].mean() > 0.999
-        assert round(100 * results["accuracy"][f"{name}, 32"].mean()) == 96

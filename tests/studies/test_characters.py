@@ -143,26 +143,3 @@ def test_ranges_of_steps_meet_at_the_length_of_training():
     assert firsts[0] == 1 and firsts[-1] < 3000 and STEPS + 1 in firsts and (np.diff(firsts) > 0).all()
     values = np.arange(1.0, 7.0)[None]
     assert study.in_ranges(values, [1, 2, 4]).tolist() == [[1.0, 2.5, 5.0]]
-
-
-def test_the_statements_of_the_page_hold():
-    results = study.STUDY.results()
-    beyond = {method: [results["beyond"][cell][method].mean() for cell in CELLS] for method in study.METHODS}
-    assert max(map(abs, beyond["BN last"])) < 0.0015
-    assert np.round(beyond["BN batch"], 2).tolist() == [0.10, 0.12, 0.10]
-    averaged = [results["averaged"][cell].mean() for cell in CELLS]
-    assert np.round([min(averaged), max(averaged)], 3).tolist() == [-0.003, 0.001]
-    assert [round(study.ahead(results, cell).mean(), 3) for cell in ("lstm", "gru")] == [-0.025, -0.010]
-    assert [round(100 * study.saved(results, cell).mean()) for cell in CELLS] == [-10, 39, 33]
-    for cell in CELLS:
-        needed = {norm: results["needed"][cell][norm].mean() for norm in study.NORMS}
-        assert needed["BN"] == min(needed.values())
-    within = [
-        {name: bits.mean() for name, bits in results["within"][cell].items()} for cell in ("lstm", "gru")
-    ]
-    gained = [bits["no norm"] - bits[norm] for bits in within for norm in ("LN", "BN")]
-    assert np.round([min(gained), max(gained)], 2).tolist() == [0.09, 0.17]
-    # The loss with more than ten characters of context is hardly lower.
-    for cell in CELLS:
-        for method in study.METHODS:
-            assert abs(results["lost"][cell][method][:, 1].mean()) < 0.005

@@ -1,4 +1,4 @@
-"""Tests the study ``convolution``: gradients of its network, its measures, and the statements of its page."""
+"""Tests the study ``convolution``: gradients of its network, its measures."""
 
 from __future__ import annotations
 
@@ -128,14 +128,3 @@ def test_the_border_is_the_outermost_ring():
     border, inside = convolution.border_and_inside(on)
     np.testing.assert_allclose(border, [0, 0.28 * 15 / 28])
     np.testing.assert_allclose(inside, 0)
-
-
-def test_the_statements_of_the_page_hold():
-    results = convolution.STUDY.results()
-    assert results["accuracy"]["LN"].min() > convolution.CONVERGED
-    assert round(100 * results["accuracy"]["LN"].mean(), 1) == 97.0
-    held_out = results["held_out"]
-    converged = {name: round(100 * np.mean(held_out[name] >= convolution.CONVERGED)) for name in held_out}
-    assert converged == {"no norm": 79, "LN": 93, "BN": 99}
-    apart = {name: np.abs(results["inside"][name] - results["border"][name]).mean() for name in NORMS}
-    assert [round(100 * apart[name], 1) for name in ("no norm", "LN", "BN")] == [3.8, 8.5, 5.1]

@@ -1,4 +1,4 @@
-"""Tests the study ``definitions``: its measures on known cases, and the statements of its page."""
+"""Tests the study ``definitions``: its measures on known cases."""
 
 from __future__ import annotations
 
@@ -70,15 +70,3 @@ def test_multiply_adds_are_counted():
     networks = study.FeedForward([0], "batch")
     weights = [layer.weight.size for layer in networks.layers(networks.values)]
     assert study.multiply_adds(8, 100) == (3 * 8 * sum(weights), 100 * sum(weights[:2]))
-
-
-def test_the_statements_of_the_page_hold():
-    results = study.STUDY.results()
-    assert round(100 * results["shape"]["rejected"].mean()) == 82
-    assert np.abs(results["error"]["mean"].mean(axis=0) * np.sqrt(study.SIZES) - 1).max() < 0.015
-    assert round(results["cost"]["multiply-adds"][1], 1) == 8.5
-    update, statistics = study.multiply_adds(32, 60000)
-    assert round(1 + statistics / update, -1) == 570
-    assert round(100 * study.change(results, "accuracy", "BN", 4).mean(), 1) == 4.7
-    stuck = results["accuracy"]["LN, 4, trained"]
-    assert (stuck < 0.12).sum() == 2

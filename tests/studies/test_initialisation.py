@@ -1,4 +1,4 @@
-"""Tests the study ``initialisation``: its arithmetic, and the statements of its page."""
+"""Tests the study ``initialisation``: its arithmetic."""
 
 from __future__ import annotations
 
@@ -50,28 +50,3 @@ def test_updates_are_counted_until_the_first_above_the_target(monkeypatch):
     np.testing.assert_array_equal(everything, 50)  # never reached: all updates count
     some, _ = updates(float(end.min()))
     assert (some <= 50).all() and (updates(0.3)[0] < some).all() and (updates(0.0)[0] == 1).all()
-
-
-def test_the_statements_of_the_page_hold():
-    results = initialisation.STUDY.results()
-    layer, batch, sensitive, sgd, adam = initialisation.clauses(results)
-    shares = {name: 100 * initialisation.share_of_grid(results, name).mean() for name in initialisation.NORMS}
-    assert {name: round(share) for name, share in shares.items()} == {"no norm": 9, "LN": 44, "BN": 54}
-    assert [round(100 * c.values.mean()) for c in (layer, batch, sensitive)] == [36, 45, -9]
-    updates = {key: round(found.mean()) for key, found in results["updates"].items()}
-    assert [updates[f"{name}, SGD"] for name in initialisation.NORMS] == [57, 53, 20]
-    np.testing.assert_allclose([np.exp(c.values.mean()) for c in (sgd, adam)], [1.08, 1.32], atol=0.006)
-    assert all(0.945 < found.mean() < 0.965 for found in results["end"].values())
-    reached = {name: found >= initialisation.REACHED for name, found in results["accuracy"].items()}
-    by_scale = 100 * reached["no norm"].mean(axis=(0, 2))
-    assert by_scale[[3, 4]].min() > 20 and np.delete(by_scale, [3, 4]).max() < 2
-    assert not any(found[:, -1].any() for found in reached.values())
-    high = [100 * reached[name][:, :, -1].mean() for name in ("BN", "LN")]
-    np.testing.assert_allclose(high, [72, 17], atol=0.6)
-    # At He's scale, plain networks with the best rate are as good as with a norm.
-    ends = {name: found[:, 4].mean(axis=0).max() for name, found in results["accuracy"].items()}
-    assert abs(ends["no norm"] - max(ends.values())) < 0.01
-    settings = initialisation.STUDY.kept()["settings"]
-    for key, rate in settings.items():
-        rates = initialisation.SPEED_RATES[key.split(", ")[1]]
-        assert rates[0] < rate < rates[-1]

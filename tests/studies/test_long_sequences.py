@@ -1,4 +1,4 @@
-"""Tests the study ``long_sequences``: parts of its measurement, and the statements of its page."""
+"""Tests the study ``long_sequences``: parts of its measurement."""
 
 from types import SimpleNamespace
 
@@ -130,36 +130,3 @@ def test_kept_settings_are_of_the_grid_and_those_of_the_demo(cell):
             assert rate in study.RATES and gain in study.GAINS[norm]
     for name, norm in study.NORMS.items():
         assert demo.SETTINGS[cell, norm] == tuple(settings[study.WHOLE][name])
-
-
-def change(cell, training, method):
-    return round(100 * study.change(study.STUDY.results(cell), training, method).mean(), 1)
-
-
-def test_the_statements_of_the_page_about_the_rnn_hold():
-    results = study.STUDY.results("rnn")
-    assert results["known"] == 26 and round(results["steps"][-1]) == 2610 and results["counts"][-1] == 170
-    whole = [change("rnn", study.WHOLE, method) for method in ("LN", "BN mean", "no norm")]
-    assert whole == [-0.1, -7.1, 1.0]
-    assert [change("rnn", "10 steps", method) for method in ("BN last", "BN mean")] == [-0.8, -1.6]
-    ends = {
-        name: 100 * results["accuracy"][f"{study.WHOLE}, {name}"].mean(axis=0) for name in ("LN", "BN last")
-    }
-    assert [round(ends["LN"][0], 1), *np.round(ends["BN last"][[0, -1]], 1)] == [98.2, 98.2, 14.2]
-    shown = {name: 100 * found.mean(axis=0) / 370 for name, found in results["right_by_step"].items()}
-    assert shown["last"][30:].max() < 25 and shown["layer norm"][26:].min() > 70
-    assert np.sum(japanese_vowels().train.lengths >= 26) == 1
-
-
-@pytest.mark.parametrize(
-    ("cell", "layer", "last", "mean", "epochs"),
-    [("rnn", -0.1, -84.0, -7.1, -7), ("lstm", -1.1, -73.3, -1.2, -22), ("gru", -1.4, -55.7, -2.0, 13)],
-)
-def test_the_statements_of_the_page_about_every_cell_hold(cell, layer, last, mean, epochs):
-    results = study.STUDY.results(cell)
-    changes = [change(cell, study.WHOLE, method) for method in ("LN", "BN last", "BN mean")]
-    assert changes == [layer, last, mean]
-    assert round(100 * study.saved(results, ", fastest").mean()) == epochs
-    assert max(epochs.max() for epochs in results["epochs"].values()) < study.EPOCHS // 2
-    fastest = {name: results["epochs"][f"{name}, fastest"].mean() for name in study.NORMS}
-    assert cell != "rnn" or [round(mean, 1) for mean in fastest.values()] == [6.9, 19.1, 6.6]

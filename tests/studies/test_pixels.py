@@ -1,4 +1,4 @@
-"""Tests the study ``pixels``: sequences, noise, initial values, updates, and the statements of its page."""
+"""Tests the study ``pixels``: sequences, noise, initial values, updates."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ pytest.importorskip("scipy")
 pytest.importorskip("tqdm")
 
 import pixels
-from common import PIXELS, load_digits, points
-from pixels import HIDDEN, IN_ORDER, NORMS, PERMUTED, STUDY, PixelLSTM, sequences, trained, updates_to
+from common import PIXELS, load_digits
+from pixels import HIDDEN, IN_ORDER, NORMS, PERMUTED, PixelLSTM, sequences, trained, updates_to
 
 UPDATES = np.array([64, 128, 192, 256])
 
@@ -91,24 +91,3 @@ def test_a_training_reports_accuracies_and_is_reproducible():
     assert curve.shape == (2,)
     x = sequences(data.test_x[:50])
     np.testing.assert_array_equal(network.rnn(x)[0], again.rnn(x)[0])
-
-
-def test_the_statements_of_the_page_hold():
-    results = STUDY.results()
-    told = {
-        ("BN", IN_ORDER): ("+4.0 [+2.2, +5.7]", "1.11 [1.01, 1.23]"),
-        ("BN", PERMUTED): ("+7.6 [+4.9, +10.3]", "1.58 [1.36, 1.83]"),
-        ("LN", IN_ORDER): ("-0.8 [-3.2, +1.6]", "0.76 [0.65, 0.88]"),
-        ("LN", PERMUTED): ("+0.8 [-2.0, +3.5]", "0.89 [0.77, 1.03]"),
-    }
-    for part, (gained, as_fast) in told.items():
-        assert points(pixels.gain(results, *part)) == gained
-        assert pixels.times(pixels.faster(results, *part)) == as_fast
-    below = [pixels.gain(results, "LN", order, "BN").mean() for order in (IN_ORDER, PERMUTED)]
-    np.testing.assert_allclose(below, [-0.048, -0.068], atol=0.0005)
-    ends = {part: curves[:, -1].mean() for part, curves in results["curves"].items()}  # as in the figure
-    assert round(100 * (ends["BN, permuted"] - ends["no norm, permuted"])) == 8
-    assert round(100 * (ends["BN, in order"] - ends["no norm, in order"])) == 5
-    kept = STUDY.kept()
-    assert kept["settings"]["BN, permuted"][0] == 0.003
-    assert max(rate for rate, _ in kept["settings"].values()) == max(pixels.RATES)

@@ -1,4 +1,4 @@
-"""Tests the study ``saturation``: measures on cases with known answers, and the statements of its page."""
+"""Tests the study ``saturation``: measures on cases with known answers."""
 
 from __future__ import annotations
 
@@ -140,19 +140,3 @@ def test_changes_from_below_are_those_with_fixed_weights(net):
 def test_epochs_are_counted_from_chance_and_interpolated():
     found = saturation.passes_to(np.array([[0.5, 0.9, 0.7], [0.9, 1.0, 1.0], [0.2, 0.3, 0.3]]), 0.7)
     np.testing.assert_allclose(found, [1.5, 0.75, 3])
-
-
-def test_the_statements_of_the_page_hold():
-    results = saturation.STUDY.results()
-    saturated = [round(100 * results[f"deep, {name}"]["saturated"].mean()) for name in ("LN", "no norm")]
-    assert saturated == [43, 35]
-    for name, vanished in (("no norm", 1600), ("LN", 560), ("BN", 0.58)):
-        start = results[f"deep, {name}, usual"]["start gradient"][:, 0].mean()
-        assert float(f"{10**-start:.2g}") == vanished
-    decades = [results[case]["decades"].mean() for case in results if not case.endswith("usual")]
-    assert max(decades) < 0.7 < np.log10(560)
-    best = {net: results[f"{net}, no norm, usual"]["accuracy"].max(axis=1) for net in ("deep", "RNN")}
-    assert [int((right < saturation.REACHED).sum()) for right in best.values()] == [20, 3]
-    factors = {case: setting[0] for case, setting in saturation.STUDY.kept()["settings"].items()}
-    chosen = [factors[f"{net}, {name}"] for net in ("deep", "RNN") for name in ("no norm", "LN")]
-    assert chosen == [4, 4, 8, 2]

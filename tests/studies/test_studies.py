@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from common import FOLDER, SEEDS
@@ -20,6 +21,10 @@ from lnrnn import studies
 
 for package in ("scipy", "sklearn", "tqdm", "matplotlib"):
     pytest.importorskip(package)
+import matplotlib  # noqa: E402
+from matplotlib import pyplot  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
+from sklearn.datasets import load_digits  # noqa: E402
 
 NAMES = [path.stem for path in studies.studies().values()]
 KEPT = sorted((FOLDER / "results").glob("*.json"))
@@ -66,6 +71,9 @@ QUICK_RUN = ["--quick", "--tune", "--output-dir", "out put"]
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "axes"])  # the next test runs that
 def test_a_quick_run_works_from_another_folder(name, tmp_path, monkeypatch, capsys):
     """All run in this process, because the imports of a new one take longer than a quick run."""
+    whole = load_digits()
+    few = SimpleNamespace(data=whole.data[:720], target=whole.target[:720])
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda: few)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *QUICK_RUN])
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
@@ -93,70 +101,46 @@ def of(path):
     raise AssertionError(f"{path.name} belongs to no study")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_study_keeps_results_of_twenty_seeds(name):
-    study = importlib.import_module(name).STUDY
-    assert study.name == name
-    for option in study.options or (None,):
-        kept = study.kept(option)
-        assert kept and not kept["quick"] and kept["seeds"] == list(SEEDS), study.file(option)
-
-
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_the_kept_verdicts_follow_from_the_kept_results_and_are_those_of_the_page(path):
+def test_the_kept_verdicts_follow_from_the_kept_results_of_twenty_seeds(path):
     study, option = of(path)
-    rows = [clause.row() for clause in study.clauses(study.results(option))]
-    assert study.kept(option)["clauses"] == rows
+    kept, rows = study.kept(option), [clause.row() for clause in study.clauses(study.results(option))]
+    assert kept["clauses"] == rows and not kept["quick"] and kept["seeds"] == list(SEEDS)
     assert [row[3][0] + row[4][:1] for row in rows] == VERDICTS[path.stem].split()
     assert path.stat().st_size < 300_000
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_draws_and_prints_the_kept_results(name, monkeypatch, capsys):
-    """The file runs as in sphinx-gallery and notebooks, from the first cell to the last."""
-    import matplotlib
-    from matplotlib import pyplot
-
-    matplotlib.use("agg")
-    monkeypatch.setattr("common.in_page", lambda: True)
-    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
-    assert pyplot.get_fignums()
-    pyplot.close("all")
-    printed = capsys.readouterr().out
-    assert any(word in printed for word in ("confirmed", "refuted", "holds"))
-
-
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_a_figure_is_readable(path):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-
-    study, option = of(path)
-    figure = Figure(figsize=study.size, dpi=100, layout="constrained")
-    FigureCanvasAgg(figure).draw()
-    study.draw(study.results(option), figure)
+def check_a_figure(figure):
+    """Asserts that the texts of a figure are large enough, and that its edges cut nothing off."""
     figure.canvas.draw()
     texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
-    assert texts
-    small = {t.get_text(): t.get_fontsize() for t in texts if t.get_fontsize() < SMALLEST}
-    assert not small
+    assert texts and not {t.get_text(): t for t in texts if t.get_fontsize() < SMALLEST}
     titles = [axes.get_title(loc="left") + axes.get_title() for axes in figure.axes]
     assert any(titles) or figure.get_suptitle()
-    assert figure.get_size_inches()[0] <= WIDEST
-    # The edges cut nothing off.
     drawn, inches = figure.get_tightbbox(), figure.get_size_inches()
-    assert min(drawn.x0, drawn.y0) >= -0.02
+    assert inches[0] <= WIDEST and min(drawn.x0, drawn.y0) >= -0.02
     assert drawn.x1 <= inches[0] + 0.02 and drawn.y1 <= inches[1] + 0.02
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_study_and_its_page_draw_the_same_figure(name):
-    text = (FOLDER / f"{name}.py").read_text("utf-8")
-    assert re.search(rf'^show\("{name}", draw\b', text, re.MULTILINE)
-    assert importlib.import_module(name).STUDY.draw.__name__ == "draw"
+def test_a_page_draws_and_prints_the_kept_results(name, monkeypatch, capsys):
+    """The file runs as in sphinx-gallery and notebooks. Every study and option has kept results."""
+    matplotlib.use("agg")
+    study, text = importlib.import_module(name).STUDY, (FOLDER / f"{name}.py").read_text("utf-8")
+    assert study.name == name and study.draw.__name__ == "draw"
+    assert {study.file(option) for option in study.options or (None,)} <= {path.name for path in KEPT}
     title = (ast.get_docstring(ast.parse(text)) or "").splitlines()
     assert title and set(title[1]) == {"="} and len(title[1]) == len(title[0])
+    assert re.search(rf'^show\("{name}", draw\b', text, re.MULTILINE)
+    monkeypatch.setattr("common.in_page", lambda: True)
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    check_a_figure(pyplot.figure(pyplot.get_fignums()[0]))
+    for option in study.options[1:]:
+        study.draw(study.results(option), figure := pyplot.figure(figsize=study.size, layout="constrained"))
+        check_a_figure(figure)
+    pyplot.close("all")
+    printed = capsys.readouterr().out
+    assert any(word in printed for word in ("confirmed", "refuted", "holds"))
 
 
 INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")

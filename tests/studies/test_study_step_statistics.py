@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import step_statistics as study
-from common import interval
 
 import lnrnn
 from lnrnn.data import japanese_vowels
@@ -82,34 +81,3 @@ def test_the_loss_alone_is_that_of_longer_utterances():
     assert found["joined"]["1"][11] == cut.mean() - own.mean()
     # If the statistics of all steps are kept, no result changes.
     assert found["joined"]["1"][-1] == 0
-
-
-def test_the_statements_of_the_page_hold():
-    results = study.STUDY.results()
-    found = {clause.text: clause for clause in study.clauses(results)}
-    change = results["change"].mean(axis=0)
-    assert change[:2].round(2).tolist() == [0.44, 0.11] and change[2:].max() < 0.115 and len(change) == 21
-    for length in ("123", "2,610"):
-        last, ten, thirteen = (
-            found[f"repeating step {step} is harmless for {length} steps"] for step in (26, 10, 13)
-        )
-        for middle in (ten, thirteen):
-            assert 1.65 < -100 * middle.values.mean() < 2.05
-        assert round(100 * last.values.mean()) == -84
-    assert change[12:].argmin() == 0 and round(change[12], 2) == 0.02 and round(change[20], 2) == 0.11
-    # 78 utterances reach step 18, enough for an error of 0.06. So their number does not cause the loss.
-    assert results["count"][17] == 78 and results["count"][25] == 1
-    assert round(results["error"][:, 17].mean(), 2) == 0.06
-    assert -11.05 < 100 * study.after(results, 18, 8).mean() < -10.35
-    assert round(100 * results["long_only"].mean(), 1) == -3.0
-    assert round(100 * results["drawn"].mean(), 1) == -2.9
-    assert interval(results["alone"][:, 17])[0] > 0
-    assert round(100 * results["accuracy"].mean(), 1) == 98.2
-    # The figure: steps from 18 on lose more than 10 points, the last one most; steps 10 to 14 lose 1 to 2
-    # points.
-    for joined in results["joined"].values():
-        mean = 100 * joined.mean(axis=0)
-        assert mean[17:].max() < -10 and mean.argmin() == 25
-        assert mean[9:14].min() > -2.1 and mean[9:14].max() < -0.75
-    # The section "Try it yourself" begins at other steps.
-    assert [round(100 * study.after(results, step, 8).mean()) for step in (12, 15)] == [-1, -5]

@@ -1,4 +1,4 @@
-"""Tests the study ``two_digits``: pairs, statistics beyond step 64, and the statements of its page."""
+"""Tests the study ``two_digits``: pairs, statistics beyond step 64."""
 
 from __future__ import annotations
 
@@ -82,21 +82,6 @@ def test_a_change_is_relative_to_the_image_alone():
     }
     np.testing.assert_allclose(two_digits.change(results, LAST), -0.8)
     np.testing.assert_allclose(two_digits.change(results, "LN"), -0.1)
-
-
-def test_the_statements_of_the_page_hold():
-    results = STUDY.results()
-    percents = {
-        "BN, alone": 92.6, "LN, alone": 87.8, "no norm, alone": 88.6, "LN": 73.9, "no norm": 73.3,
-        LAST: 12.5, AGAIN: 85.6, BATCH: 87.9, PAIRS: 88.4,
-    }  # fmt: skip
-    assert {name: round(100 * results[name].mean(), 1) for name in percents} == percents
-    assert round(100 * (results["BN, alone"] - results["repeated"].max(axis=1)).mean()) == 54
-    assert round(100 * two_digits.change(results, MEAN).mean()) == -66
-    assert round(100 * (two_digits.change(results, "LN") - two_digits.change(results, LAST)).mean()) == 66
-    by_step = results["repeated"].mean(axis=0)
-    assert by_step.argmax() == 30
-    np.testing.assert_allclose(by_step[[30, 31]], [0.33, 0.11], atol=0.005)
 
 
 def test_settings_and_networks_are_those_of_the_study_pixels():
