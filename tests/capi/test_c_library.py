@@ -122,7 +122,7 @@ def python_flags() -> list[str]:
     folder, library, *more = (sysconfig.get_config_var(name) or "" for name in names)
     header, file = Path(sysconfig.get_path("include"), "Python.h"), Path(folder, library)
     for needed in (header, file):
-        if not needed.is_file():
+        if not os.access(needed, os.R_OK):
             pytest.skip(f"needs {needed}, to embed Python")
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         pytest.skip("needs a shared library of Python, to embed it")
@@ -145,7 +145,8 @@ def test_a_library_of_another_version_is_refused(tmp_path):
     version = lnrnn.__version__.encode()
     assert text.count(version + b"\0") == 1
     path.write_bytes(text.replace(version + b"\0", b"9" * len(version) + b"\0"))
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    folders = filter(None, [str(tmp_path), os.environ.get("LD_LIBRARY_PATH")])
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
     done = subprocess.run(
         [sys.executable, "-c", "import lnrnn"], env=environment, capture_output=True, text=True
     )

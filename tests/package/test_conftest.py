@@ -33,7 +33,7 @@ def test_a_suite_below_a_folder_named_demo_whose_parent_ignores_ctrl_c(tmp_path)
     (clone / "tests/test_one.py").write_text(TESTS)
     (clone / "tests/test_missing.py").write_text('import pytest\npytest.importorskip("nosuch")\n')
     support = ROOT / "tests/support"
-    (clone / "pytest.ini").write_text(f"[pytest]\npythonpath = {support}\nmarkers = quick\n")
+    (clone / "pytest.ini").write_text(f'[pytest]\npythonpath = "{support}"\nmarkers = quick\n')
 
     def run(*words):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
