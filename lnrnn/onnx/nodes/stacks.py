@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir
 
-from ..graph.constants import constant
-from ..graph.folding import DOMAINS, Unfolded, attribute, named
-from ..graph.values import moved_axes
+from ...recognise.constants import constant
+from ...recognise.graph import DOMAINS, attribute, has_references, named
+from ...recognise.values import moved_axes
 from .node import NodeLayer
 
 Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all directions
@@ -172,10 +172,12 @@ def _step(walk: Walk, node: onnx_ir.Node) -> bool:
     """Moves the walk past a node. Returns False for a node that does other things to the value."""
     if node.domain not in DOMAINS or not node.outputs or node.inputs[0] is not walk.value:
         return False
+    if has_references(node):  # to arguments of a function
+        return False
     used: list[onnx_ir.Node] = []
     try:
         axes = _after(walk, node, used)
-    except (Unfolded, ArithmeticError, LookupError, TypeError, ValueError):  # attributes may be anything
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # attributes may be anything
         return False
     if axes is None:
         return False
@@ -273,7 +275,7 @@ class _Shapes:
             fits = known.dtype.kind in "iu" and known.size <= LONGEST
             return [int(i) for i in known.reshape(-1)] if fits else None
         node = value.producer()
-        if node is None or node.domain not in DOMAINS or not node.inputs:
+        if node is None or node.domain not in DOMAINS or not node.inputs or has_references(node):
             return None
         if node.op_type == "Shape":
             axes = self.walk.shapes.get(id(node.inputs[0]))

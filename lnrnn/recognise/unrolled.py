@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx_ir
-
-from ..graph.constants import constant, is_zero
-from ..graph.counting import element, size
-from ..graph.folding import DOMAINS, restarts
-from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
+from .constants import constant, is_zero
+from .graph import DOMAINS, Node, Value, attribute
 from .matching import Step, match
 from .operators import new_terms
+from .part import restarts
 from .recurrences import Layer, Recurrence, if_used, linked, recurrence, same_constants, used, with_unused
 from .terms import Terms
+from .values import constant_input, element, moved_axes, outside_of_loops, rank, size
 
-Values = Sequence[onnx_ir.Value]
+Values = Sequence[Value]
 AXES = {("x", 3, 0): "TBI", ("x", 3, 1): "BTI", ("x", 3, 2): "BIT", ("y", 3, 0): "TBH", ("y", 3, 1): "BTH",
         ("y", 3, 2): "BHT"}  # fmt: skip
 
@@ -130,7 +128,7 @@ def batch(step: Step) -> int | None:
     return None
 
 
-def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool, list[onnx_ir.Node]] | None:
+def stacked(values: Values, inside: set[int]) -> tuple[Value, int, bool, list[Node]] | None:
     """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
     and the nodes that compute it."""
     for user in values[0].consumers():
@@ -163,7 +161,7 @@ def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool,
     return None
 
 
-def _order(given: Sequence[onnx_ir.Value | None], values: Values) -> bool | None:
+def _order(given: Sequence[Value | None], values: Values) -> bool | None:
     """Returns whether two lists of values are each other's reverse, False if they are equal, else None."""
     ids = [id(outside_of_loops(v)) for v in given if v is not None]
     wanted = [id(v) for v in values]
