@@ -11,7 +11,7 @@ from .graph import DOMAINS, Graph, Node, Value, attribute, producer
 from .masks import Choice, all_true, choice, in_order_of_x, lengths_of, reversed_of
 from .matching import Step
 from .part import Difference, restarts
-from .recurrences import Layer, Nodes, Recurrence, if_used, recurrence, used, with_unused
+from .recurrences import Layer, Nodes, Recurrence, if_used, linked, recurrence, used, with_unused
 from .terms import Terms
 from .values import STEP, Element, Linear, Width, element, number, outside_of_loops, rank, size
 
@@ -170,15 +170,10 @@ def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
     """Returns layers, each with the h of the one before as x."""
     if not found:
         raise Unfit("its body passes the states of no step on")
-    result = [each for each in found if not any(_is_h(each.step.x, other) for other in found)]
-    while len(result) < len(found):
-        above = [each for each in found if _is_h(each.step.x, result[-1])]
-        if len(result) > len(found) or len(above) != 1:
-            break
-        result += above
-    if len({id(each) for each in result}) != len(found) or len(result) != len(found):
+    chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
+    if len(chains) != 1 or len(chains[0]) != len(found):
         raise Unfit("its steps are no layers of one network")
-    return result
+    return chains[0]
 
 
 def _is_h(x: Value, of: CarriedStep) -> bool:

@@ -178,18 +178,8 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
     if nodes is None:
         return None
     functions = {name: bound[name] for name in FUNCTIONS if name in bound}
-    return Step(
-        pattern,
-        matcher.units,
-        constants,
-        functions,
-        bound.get("eps"),
-        x,
-        old,
-        new,
-        nodes,
-        outside(nodes, new),
-    )
+    eps, others = bound.get("eps"), outside(nodes, new)
+    return Step(pattern, matcher.units, constants, functions, eps, x, old, new, nodes, others)
 
 
 def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:

@@ -191,22 +191,25 @@ def numbers(
 
     counters: the values of the step's number, by identity.
     """
-    return _Counting(width, counters or {}).numbers(value)
+    return Counting(width, {key: [value] for key, value in (counters or {}).items()}).numbers(value)
 
 
 @dataclass
-class _Counting:
-    """The arguments and the results of `numbers`. Results are kept, since a node may read a value twice."""
+class Counting:
+    """The arguments and the results of `numbers`. Results are kept, since a node may read a value twice.
+
+    known: numbers of values, by identity.
+    """
 
     width: Width
-    counters: Mapping[int, Linear]
+    known: Mapping[int, Numbers]
     found: dict[int, Numbers | None] = field(default_factory=dict)
 
     def numbers(self, value: Value | None, depth: int = 0) -> Numbers | None:
         if value is None or depth > MOST_DEPTH:
             return None
-        if id(value) in self.counters:
-            return [self.counters[id(value)]]
+        if id(value) in self.known:
+            return self.known[id(value)]
         value = outside_of_loops(value)
         if id(value) not in self.found:
             result = self._numbers(value, depth)
@@ -220,7 +223,7 @@ class _Counting:
             whole = whole and (array == array.round()).all()
             return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
         node = value.producer()
-        if node is None or node.domain not in DOMAINS or not node.inputs:
+        if node is None or node.domain not in DOMAINS or not 0 < len(node.inputs) <= MOST_NUMBERS:
             return None
         if node.op_type == "Shape":
             return shape(node, self.width)
@@ -376,56 +379,34 @@ class Element:
 
 def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = None) -> Element | None:
     """Returns the value that this value is one element of, such as x[:, t] of x. None for other values."""
-    value = outside_of_loops(value)
-    node = value.producer()
-    if node is None or node.domain not in DOMAINS or not node.inputs or node.inputs[0] is None:
+    node = inner = producer(outside_of_loops(value), "Gather", "SequenceAt", "Squeeze")
+    if node is not None and node.op_type == "Squeeze":
+        inner = producer(node.inputs[0], "Gather", "Slice", "Split")
+    elif node is not None and node.op_type == "SequenceAt":
+        inner = producer(node.inputs[0], "SplitToSequence")
+    if node is None or inner is None or inner.inputs[0] is None:
         return None
-    data = node.inputs[0]
-    if node.op_type == "Gather":
-        index = number(node.inputs[1], width, counters)
-        if index is None or node.inputs[1] is None or (rank(node.inputs[1]) or 0) > 0:
-            return None
-        return _element(data, attribute(node, "axis", 0), index, (node,), width)
-    if node.op_type == "SequenceAt":
-        split, index = data.producer(), number(node.inputs[1], width, counters)
-        if split is None or not in_single_steps(split) or split.inputs[0] is None or index is None:
-            return None
-        return _element(split.inputs[0], attribute(split, "axis", 0), index, (node, split), width)
-    if node.op_type != "Squeeze":
-        return None
-    inner = data.producer()
-    axes = moved_axes(node)
-    if inner is None or inner.inputs[0] is None or axes is None or len(axes) != 1:
-        return None
-    if inner.op_type == "Gather":
-        index = number(inner.inputs[1], width, counters)
-        if index is None or attribute(inner, "axis", 0) != axes[0]:
-            return None
-        return _element(inner.inputs[0], axes[0], index, (node, inner), width)
+    whole, axis, index = inner.inputs[0], attribute(inner, "axis", 0), None
     if inner.op_type == "Slice":
         found = bounds(inner, width, counters)
-        if found is None or found[3] != 1 or found[0] != axes[0]:
-            return None
-        difference = found[2].plus(found[1], -1).number
-        last = found[1].number == -1 and (found[2].number or 0) > 2**30
-        if difference != 1 and not last:
-            return None
-        return _element(inner.inputs[0], axes[0], found[1], (node, inner), width)
-    if inner.op_type == "Split" and attribute(inner, "axis", 0) == axes[0]:
+        if found is not None and found[3] == 1:
+            axis, start, end = found[:3]
+            last = start.number == -1 and (end.number or 0) > 2**30
+            index = start if last or end.plus(start, -1).number == 1 else None
+    elif inner.op_type == "Split":
         sizes = constant_input(inner, 1)
         parts = attribute(inner, "split") if sizes is None else sizes.reshape(-1).tolist()
-        if parts is None:
-            whole = size(inner.inputs[0], axes[0], width).number
-            parts = None if whole != len(inner.outputs) else [1] * len(inner.outputs)
-        if parts is None or set(parts) != {1}:
-            return None
-        index = Linear(next(k for k, v in enumerate(inner.outputs) if v is data))
-        return _element(inner.inputs[0], axes[0], index, (node, inner), width)
-    return None
-
-
-def _element(whole: Value, axis: int, index: Linear, nodes: tuple[Node, ...], width: Width) -> Element:
+        if parts is None and size(whole, axis, width).number == len(inner.outputs):
+            parts = [1]
+        if parts is not None and set(parts) == {1}:
+            index = Linear(next(k for k, v in enumerate(inner.outputs) if v is node.inputs[0]))
+    elif inner.op_type == "Gather" or in_single_steps(inner):
+        at = (inner if inner.op_type == "Gather" else node).inputs[1]
+        if node is not inner or (at is not None and not rank(at)):
+            index = number(at, width, counters)
+    if index is None or (node.op_type == "Squeeze" and moved_axes(node) != [axis]):
+        return None
     axis = axis % (rank(whole) or 3)
     if index.number is not None and index.number < 0:
         index = index.plus(size(whole, axis, width))
-    return Element(whole, axis, index, nodes)
+    return Element(whole, axis, index, (node,) if node is inner else (node, inner))

@@ -27,17 +27,9 @@ from ...rnn import cells, quantized
 # The order of gates in ONNX, and in lnrnn. ONNX's c is the gate g of lnrnn.
 GATES = {"RNN": ("i", "i"), "LSTM": ("iofc", "ifco"), "GRU": ("zrh", "rzh")}
 VERSIONS = (7, 14, 22)  # of the three operators, in opsets 7 to 22
-TYPES = {
-    "activation_alpha": onnx_ir.AttributeType.FLOATS,
-    "activation_beta": onnx_ir.AttributeType.FLOATS,
-    "activations": onnx_ir.AttributeType.STRINGS,
-    "clip": onnx_ir.AttributeType.FLOAT,
-    "direction": onnx_ir.AttributeType.STRING,
-    "hidden_size": onnx_ir.AttributeType.INT,
-    "input_forget": onnx_ir.AttributeType.INT,
-    "layout": onnx_ir.AttributeType.INT,
-    "linear_before_reset": onnx_ir.AttributeType.INT,
-}
+_SCHEMAS = [onnx.defs.get_schema(op, VERSIONS[-1]) for op in GATES]
+TYPES = {name: onnx_ir.AttributeType(int(given.type.value))  # type: ignore[attr-defined]  # in onnx's stubs
+         for schema in _SCHEMAS for name, given in schema.attributes.items()}  # fmt: skip
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 SCALES = {"W": (8, 9), "R": (10, 11)}  # inputs with the scale and the zero point
 LARGEST = 2.0**119  # scales above it could make infinite weights
