@@ -1,4 +1,4 @@
-"""Writes the table of one-step patterns, lnrnn/onnx/cells/patterns.py, as C for the plug-in for ONNX Runtime.
+"""Writes the table of one-step patterns, lnrnn/recognise/patterns.py, as C for the plug-in for ONNX Runtime.
 
 `write` makes cell_patterns.h in a folder. pyx/onnxruntime/cells.h has the types of the table.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["write"]
 
-SOURCE = Path(__file__).parents[1] / "lnrnn/onnx/cells/patterns.py"
+SOURCE = Path(__file__).parents[1] / "lnrnn/recognise/patterns.py"
 KINDS = "value", "function", "product", "norm"
 
 

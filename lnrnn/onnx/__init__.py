@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from ..recognise.part import Part
 from .conversion import from_onnx
 from .errors import OnnxFileError
-from .part import Part
 from .parts import parts
 from .running.model import Model
 from .running.model_stream import ModelStream

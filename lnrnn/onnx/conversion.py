@@ -9,7 +9,8 @@ from typing import Any
 from ..arguments import TAKES, Flag, Instance, Optional
 from ..arguments import check as checked
 from ..packages import require
-from .part import Difference, OneStep, Part
+from ..recognise.finding import unknown_loops
+from ..recognise.part import Difference, OneStep, Part
 from .parts import parts_of
 
 TAKES["from_onnx"] = {
@@ -91,16 +92,14 @@ def from_onnx(
     """
     name, check, reset_after = checked("from_onnx", locals())
     require("onnx_ir", "from_onnx", "onnx")
-    from .graph.reading import read
+    from .reading import graphs, read
 
     model = read(path_or_model)
     every = parts_of(model, reset_after)
     if not every:
-        from .cells.finding import unknown_loops
-
         found = "nodes RNN, LSTM and GRU, and steps of these cells and of LiGRU in plain operators"
         text = f"the file has no recurrent part. lnrnn finds {found}, alone, in a Loop or Scan, or unrolled"
-        others = unknown_loops(model, every)
+        others = unknown_loops(graphs(model), every)
         raise ValueError(text + f". It does not know {'; '.join(others)}" * bool(others))
     chosen = every if name is None else [_named(every, name)]
     reasons = {part.path: part.reason for part in chosen if part.network is None}

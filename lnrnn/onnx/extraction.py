@@ -10,13 +10,11 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx_ir
 
+from ..recognise.constants import constant, is_zero
+from ..recognise.graph import DOMAINS, attribute, named, subgraphs
+from ..recognise.part import Part
 from .errors import quiet
-from .graph.constants import constant, is_zero
-from .graph.folding import DOMAINS, attribute, named
-from .graph.reading import subgraphs
-from .nodes.node import folded
-from .nodes.quantized import dequantized, is_quantized
-from .part import Part
+from .nodes.node import dequantized, folded, is_quantized
 
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
 OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0

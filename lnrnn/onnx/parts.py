@@ -1,4 +1,4 @@
-"""`parts`: the recurrent parts of an ONNX file, from the folders nodes and cells.
+"""`parts`: the recurrent parts of an ONNX file, its nodes RNN, LSTM and GRU and those of lnrnn.recognise.
 
 This file imports onnx_ir only when a file is read.
 """
@@ -6,14 +6,19 @@ This file imports onnx_ir only when a file is read.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..importers.weights import Converted
 from ..packages import require
+from ..recognise.constants import constant, is_zero
+from ..recognise.finding import changes_states, find_cells
+from ..recognise.graph import loop_around, parent
+from ..recognise.part import Difference, OneStep, Part
+from ..recognise.values import from_constants
 from .errors import naming
-from .part import Difference, OneStep, Part
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -39,20 +44,21 @@ def parts(path_or_model: Any) -> list[Part]:
         A ValueError, for a file that is damaged or breaks a rule of ONNX.
     """
     require("onnx_ir", "lnrnn.onnx.parts", "onnx")
-    from .graph.reading import read
+    from .reading import read
 
     return parts_of(read(path_or_model))
 
 
 def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
     """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
-    from .cells.finding import find_cells
-    from .graph.reading import PATH
-    from .nodes.plain import plain_parts
+    from .nodes.plain import node_steps, plain_parts
+    from .reading import PATH, checked_graphs, opset_of
     from .writing.read_back import read_back
 
     with naming(model.meta.get(PATH, "")), np.errstate(all="ignore"):  # the numbers of a file may be anything
-        every = _outermost([*plain_parts(model, reset_after), *find_cells(model, reset_after)])
+        steps = partial(node_steps, opset=opset_of(model), reset_after=reset_after)
+        every = [*plain_parts(model, reset_after), *find_cells(checked_graphs(model), steps)]
+        every = _outermost(every)
         own = read_back(model)
         if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
             every = [own]
@@ -64,11 +70,8 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part
 
 def _complete(part: Part) -> None:
     """Adds the initial states of a part, and warnings about differences between its calls and the file."""
-    from .cells.single_steps import changes_states
-    from .graph.reading import loop_around
-
     loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
-    if loop is not None and part.layers:  # cells/finding.py says it for steps in plain operators
+    if loop is not None and part.layers:  # recognise/finding.py says it for steps in plain operators
         part.warnings.append(Difference(f"the {loop.op_type} around it is not a part of it"))
     if part.converted is None:
         return
@@ -84,9 +87,6 @@ def _complete(part: Part) -> None:
 
 def _set_initial_states(part: Part) -> None:
     """Sets `initial_states`, or only a warning, if the file starts the part from constants other than 0."""
-    from .graph.constants import constant, is_zero
-    from .graph.values import from_constants
-
     assert part.converted is not None
     given, axes = part.converted.arguments, part.axes.get("h", "")
     own, H = 1 + given["bidirectional"] if "D" in axes else 1, given["hidden_size"]
@@ -132,8 +132,6 @@ def _has_layers(part: Part, own: Part) -> bool:
 
 def _outermost(every: list[Part]) -> list[Part]:
     """Returns the parts without those inside of a Loop or Scan that is a part itself."""
-    from .graph.reading import parent
-
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: Part) -> bool:

@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir
 
 from .. import onnxruntime as plugin
+from ..recognise.part import Part
 from .errors import text_of
 from .extraction import Unrun, extracted
-from .part import Part
 from .proof import drawn
 from .running.file_session import open_session
 from .running.states import inputs

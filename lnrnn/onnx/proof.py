@@ -14,12 +14,12 @@ import onnx
 import onnx_ir
 
 from ..importers.checking import MARGIN, RoundingHidesDifference, compared
+from ..recognise.constants import constant
+from ..recognise.graph import attribute
+from ..recognise.part import Part
 from ..rnn.models import LSTM
 from .errors import text_of
 from .extraction import Unrun, extracted
-from .graph.constants import constant
-from .graph.folding import attribute
-from .part import Part
 from .running.file_session import open_session
 from .writing.read_back import KIND
 

@@ -96,7 +96,7 @@ int constants_equal(const value *a, const value *b);
 /* Returns 1 if an axis is known to be the last one of a value. */
 int is_last_axis(int64_t axis, const value *v);
 
-/* --- sums.c: values as sums of products, as in lnrnn/onnx/cells/terms.py -------------------------------- */
+/* --- sums.c: values as sums of products, as in lnrnn/recognise/terms.py -------------------------------- */
 
 enum { ATOM_VALUE, ATOM_PRODUCT, ATOM_NORM, ATOM_ONE, ATOM_SIGMOID, ATOM_TANH, ATOM_RELU, ATOM_HARD_SIGMOID };
 enum { MOST_TERMS = 16, MOST_FACTORS = 4, MOST_NESTED = 16, MOST_DEPTH = 40, MOST_NUMBERS = 65536 };

@@ -1,6 +1,6 @@
 /* Matches one step of a cell: compares the equations of patterns with sums, and binds all constants, values
  * and nodes. The search keeps a list of goals. It binds one goal after the other, and goes back when a goal
- * cannot be met. lnrnn/onnx/cells/matching.py does the same for the importer. */
+ * cannot be met. lnrnn/recognise/matching.py does the same for the importer. */
 #include <string.h>
 
 #include "onnxruntime/match.h"

@@ -1,4 +1,4 @@
-/* Writes the results of ONNX's operators as sums, as lnrnn/onnx/cells/operators.py does for the importer. */
+/* Writes the results of ONNX's operators as sums, as lnrnn/recognise/operators.py does for the importer. */
 #include <math.h>
 #include <string.h>
 

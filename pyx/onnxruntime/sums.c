@@ -1,6 +1,6 @@
 /* Values of a graph as sums of products, so that equal equations of different nodes look the same. A sum has
  * products of atoms with constant factors. Sums are multiplied out, and a part of a value (Split, Slice)
- * becomes parts of its atoms. lnrnn/onnx/cells/terms.py does the same for the importer. */
+ * becomes parts of its atoms. lnrnn/recognise/terms.py does the same for the importer. */
 #include <string.h>
 
 #include "onnxruntime/cells.h"

@@ -11,10 +11,10 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 from graph_cases import FOLDER, read  # noqa: E402
-from lnrnn.onnx.graph import reading  # noqa: E402
-from lnrnn.onnx.part import OneStep  # noqa: E402
+from lnrnn.onnx import reading  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
+from lnrnn.recognise.part import OneStep  # noqa: E402
 
 CASES = [case for path in sorted(FOLDER.glob("*.txt")) if path.name != "cells.txt" for case in read(path)]
 SIZES = {"T": 5, "B": 3, "H": 4}, {"T": 7, "B": 1, "H": 4}

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn.onnx import Part  # noqa: E402
 from lnrnn.onnx.errors import OnnxFileError  # noqa: E402
-from lnrnn.onnx.graph.reading import read  # noqa: E402
+from lnrnn.onnx.reading import read  # noqa: E402
 from lnrnn.onnx.running.flow import Flow  # noqa: E402
 from lnrnn.onnx.running.states import AmbiguousStatesError, find_states, stem  # noqa: E402
 

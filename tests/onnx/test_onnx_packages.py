@@ -13,8 +13,8 @@ pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
-from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
+from lnrnn.onnx.reading import read  # noqa: E402
 from onnx_packages import path_of  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 

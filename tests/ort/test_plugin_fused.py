@@ -11,7 +11,7 @@ pytest.importorskip("onnx_ir")
 from onnx import helper  # noqa: E402
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.cells.patterns import PATTERNS  # noqa: E402
+from lnrnn.recognise.patterns import PATTERNS  # noqa: E402
 from networks import calm  # noqa: E402
 from onnx_cells import (  # noqa: E402
     Writer,

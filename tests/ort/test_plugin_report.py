@@ -16,8 +16,8 @@ import state_models  # noqa: E402
 from deployed_models import MODELS  # noqa: E402
 from lnrnn import cli  # noqa: E402
 from lnrnn.onnx import plugin_trial, report  # noqa: E402
-from lnrnn.onnx.graph.reading import read  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
+from lnrnn.onnx.reading import read  # noqa: E402
 from onnx_files import recurrent  # noqa: E402
 from plugin_runs import claimed, data_of, version  # noqa: E402
 

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the 
 
 # Git's patterns that exclude the files which read models of others. Importers have another table.
 IMPORTERS = (
-    ":!lnrnn/importers", ":!pyx/onnxruntime", ":(exclude,glob)lnrnn/onnx/*.py",
-    *(f":!lnrnn/onnx/{folder}" for folder in ("graph", "nodes", "cells", "running")),
+    ":!lnrnn/importers", ":!lnrnn/recognise", ":!pyx/onnxruntime", ":(exclude,glob)lnrnn/onnx/*.py",
+    ":!lnrnn/onnx/nodes", ":!lnrnn/onnx/running",
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ TABLES = [
         ("include", "pyx", "lnrnn", "docs/api", "tests/support"),
         others={
             "lnrnn/importers/": "cells of other people",
-            "lnrnn/onnx/graph/constants.py": "operators that keep 0",
+            "lnrnn/recognise/constants.py": "operators that keep 0",
             "lnrnn/reference/ligru.py": "the default of a LiGRU",
             "lnrnn/torch/": "the same default, and cells of torch",
             "pyx/onnxruntime/": "the plug-in leaves other functions to ONNX Runtime",

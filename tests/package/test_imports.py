@@ -6,6 +6,8 @@ The tests read the source, so imports in functions and for type checkers count t
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -122,10 +124,26 @@ def test_private_attributes_are_used_where_they_are_defined():
     assert not {name: lines for name, lines in result.items() if lines}
 
 
-def test_norms_and_the_reference_do_not_import_networks():
+def test_norms_the_reference_and_the_recogniser_do_not_import_what_uses_them():
+    known = {
+        "lnrnn.reference": ("lnrnn.reference", "lnrnn.errors"),
+        "lnrnn.recognise": ("lnrnn.recognise", "lnrnn.importers.weights", "lnrnn.rnn"),
+    }
     for name, targets in graph(sources()).items():
         if name.startswith("lnrnn.norm"):
             assert not [other for other in targets if other.startswith("lnrnn.rnn")], name
-        if name.startswith("lnrnn.reference"):
-            known = ("lnrnn.reference", "lnrnn.errors")
-            assert all(other.startswith(known) for other in targets), (name, targets)
+        for start, others in known.items():
+            if name.startswith(start):
+                assert all(other.startswith(others) for other in targets), (name, targets)
+
+
+def test_the_recogniser_imports_neither_onnx_nor_torch():
+    seen = 0
+    for name, (tree, _) in sources().items():
+        if name.startswith("lnrnn.recognise"):
+            seen += 1
+            text = ast.unparse(tree)
+            found = re.findall(r"(?m)^ *(?:from|import) ([a-z_]\w*)", text)
+            assert {*found} <= {"numpy", *sys.stdlib_module_names}, (name, found)
+            assert "import_module" not in text and "__import__" not in text, name
+    assert seen > 10

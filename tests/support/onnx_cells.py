@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from lnrnn.onnx.graph.reading import read
 from lnrnn.onnx.parts import parts
 from lnrnn.onnx.proof import prove
+from lnrnn.onnx.reading import read
 from onnx_files import FLOAT, model
 
 GATES = {"LSTM": "ifgo", "GRU": "rzn", "RNN": "a", "LiGRU": "zn"}

@@ -1,19 +1,21 @@
-"""Finds parts that are nodes RNN, LSTM, GRU or DynamicQuantizeLSTM."""
+"""Finds parts that are nodes RNN, LSTM, GRU or DynamicQuantizeLSTM, and such nodes as steps in a body."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
-from ..batch_axis import is_batch_first
-from ..graph.folding import attribute, named, restarts
-from ..graph.reading import graphs, node_path, opset_of
-from ..part import Difference, Part
-from .node import NodeLayer, folded, is_recurrent, read_layer
-from .quantized import is_quantized, kept_by_int8
+from ...recognise.graph import attribute, named, node_path, producer
+from ...recognise.matching import Step, outside
+from ...recognise.part import Difference, Part, is_batch_first, restarts
+from ...recognise.patterns import PATTERNS
+from ...recognise.values import moved_axes, outside_of_loops
+from ..reading import graphs, opset_of
+from .node import NodeLayer, folded, is_quantized, is_recurrent, kept_by_int8, read_layer
 from .stacks import Stack, stacks
 
 
@@ -111,3 +113,63 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
             f"does not round its inputs as ONNX Runtime does; to_dtype('int8') {_as_int8(stack)}"
         )
     return result
+
+
+# --- steps in the body of a Loop or Scan --------------------------------------------------------------------
+
+
+# torch's exporter writes them for an LSTMCell or GRUCell in a scripted loop.
+
+
+@dataclass(frozen=True)
+class NodeStep(Step):
+    """A step that is one node, with an Unsqueeze before and a Squeeze after it."""
+
+    layer: NodeLayer | None = None
+
+    def weights(self) -> Weights:
+        assert self.layer is not None
+        return self.layer.weights[0]
+
+
+def node_steps(
+    path: str, graph: onnx_ir.Graph, opset: int | None, reset_after: bool | None = None
+) -> Iterator[list[Step]]:
+    """Yields the steps of a graph that are nodes, as `steps` of matching.py does."""
+    for node in graph:
+        if not is_recurrent(node):
+            continue
+        try:
+            layer = read_layer(node, node_path(path, node), opset, reset_after)
+        except ValueError:
+            continue
+        step = _step(layer)
+        if step is not None:
+            yield [step]
+
+
+def _step(layer: NodeLayer) -> Step | None:
+    given = (layer.x, layer.h0, layer.c0)[: 3 if layer.kind == "LSTM" else 2]
+    results = (layer.h, layer.c)[: len(given) - 1]
+    if layer.directions > 1 or layer.reverse or layer.batch_first or layer.lengths is not None:
+        return None
+    before = [producer(v, "Unsqueeze") for v in given]
+    after = [_squeeze(v) for v in results]
+    pairs = [(node, node.inputs[0]) for node in before if node is not None and moved_axes(node) == [0]]
+    values = [value for _, value in pairs if value is not None]
+    if len(values) != len(given) or None in after:
+        return None
+    ends = [node for node in after if node is not None]
+    nodes = (*(node for node, _ in pairs), layer.node, *ends)
+    new = tuple(node.outputs[0] for node in ends)
+    x, *old = (outside_of_loops(value) for value in values)
+    pattern = next(p for p in PATTERNS if p.cell == layer.kind)
+    return NodeStep(
+        pattern, layer.hidden_size, {}, {}, None, x, tuple(old), new, nodes, outside(nodes, new), layer
+    )
+
+
+def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
+    """Returns the node that removes the axis of directions from a state."""
+    users = [] if value is None else [u for u in value.consumers() if u.op_type == "Squeeze" and not u.domain]
+    return users[0] if len(users) == 1 and moved_axes(users[0]) == [0] else None

@@ -6,50 +6,52 @@ are those of the next node's input. A value that the file also uses elsewhere en
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir
 
-from ..graph.constants import constant
-from ..graph.folding import DOMAINS, Unfolded, attribute, named
-from ..graph.values import moved_axes
+from ...recognise.constants import constant
+from ...recognise.graph import DOMAINS, attribute, has_references, named
+from ...recognise.values import Counting, Linear, Numbers, moved_axes
 from .node import NodeLayer
 
 Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all directions
-DEEPEST, MOST, LONGEST = 16, 256, 8  # nodes after each other, values, and numbers of a shape
-Size = int | str | None  # a number, "T" or "B", or None for an unknown one
 
 
 @dataclass
 class Walk:
     """A value after a layer, its axes, and the nodes between them.
 
-    shapes: axes by id of values, for the operator Shape. declared: the numbers of steps and sequences that a
-    file declares for its input: {"T": 10}. baked: those that a Reshape sets. messages: about these, for
-    users of the file.
+    shapes: the results of nodes Shape, by id. declared: the numbers of steps and sequences that a file
+    declares for its input: {"T": 10}. baked: those that a Reshape sets. messages: about these, for users.
     """
 
     value: onnx_ir.Value
     axes: Axes
     sizes: dict[str, int]
     nodes: list[onnx_ir.Node] = field(default_factory=list)
-    shapes: dict[int, Axes] = field(default_factory=dict)
+    shapes: dict[int, Numbers] = field(default_factory=dict)
     declared: dict[str, int] = field(default_factory=dict)
     baked: dict[str, int] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
 
-    def note(self) -> None:
-        self.shapes[id(self.value)] = self.axes
+    def __post_init__(self) -> None:
+        self.counting = Counting(lambda _: None, self.shapes)
 
-    def size(self, axis: str) -> Size:
+    def note(self, value: onnx_ir.Value, axes: Axes) -> None:
+        """Adds the results of nodes Shape that read a value with these axes."""
+        for node in value.consumers():
+            start, end = attribute(node, "start", 0), attribute(node, "end", len(axes))
+            if node.op_type == "Shape" and node.domain in DOMAINS and type(start) is type(end) is int:
+                self.shapes |= {id(v): [self.size(axis) for axis in axes[start:end]] for v in node.outputs}
+
+    def size(self, axis: str) -> Linear:
         """Returns the size of an axis: a number for D, H and I."""
         if axis in ("T", "B"):
-            return axis
-        result = 1
-        for letter in axis:
-            result *= self.sizes[letter]
-        return result
+            return Linear(0, {axis: 1})
+        return Linear(math.prod(self.sizes[letter] for letter in axis))
 
 
 @dataclass
@@ -121,8 +123,9 @@ def _next(
     sizes = {"D": layer.directions, "H": layer.hidden_size, "I": layer.weights[0].input_size}
     if layer.y is None:
         return Walk(layer.node.outputs[0] if layer.node.outputs else layer.x, axes, sizes), None
-    walk = Walk(layer.y, axes, sizes, shapes={id(layer.x): (T, B, "I")}, declared=declared)
-    walk.note()
+    walk = Walk(layer.y, axes, sizes, declared=declared)
+    walk.note(layer.x, (T, B, "I"))
+    walk.note(layer.y, axes)
     end, best = 0, (walk.value, walk.axes)
     while True:
         user = _only_user(walk)
@@ -161,7 +164,7 @@ def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
         and (layer.directions, layer.reverse) == (above.directions, above.reverse)
         and layer.lengths is above.lengths
         and all(getattr(a, name) == getattr(b, name) for name in same)
-        and b.input_size == walk.size(walk.axes[2])
+        and b.input_size == walk.size(walk.axes[2]).number
     )
 
 
@@ -172,21 +175,22 @@ def _step(walk: Walk, node: onnx_ir.Node) -> bool:
     """Moves the walk past a node. Returns False for a node that does other things to the value."""
     if node.domain not in DOMAINS or not node.outputs or node.inputs[0] is not walk.value:
         return False
-    used: list[onnx_ir.Node] = []
+    if has_references(node):  # to arguments of a function
+        return False
     try:
-        axes = _after(walk, node, used)
-    except (Unfolded, ArithmeticError, LookupError, TypeError, ValueError):  # attributes may be anything
+        axes = _after(walk, node)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # attributes may be anything
         return False
     if axes is None:
         return False
     walk.value, walk.axes = node.outputs[0], axes
-    walk.nodes += [*used, node]
-    walk.note()
+    walk.nodes += [*(_of_shape(node.inputs[1]) if node.op_type == "Reshape" else ()), node]
+    walk.note(walk.value, axes)
     return True
 
 
-def _after(walk: Walk, node: onnx_ir.Node, used: list[onnx_ir.Node]) -> Axes | None:
-    """Returns the axes of a node's output, or None. Appends the nodes that compute its shape to `used`."""
+def _after(walk: Walk, node: onnx_ir.Node) -> Axes | None:
+    """Returns the axes of a node's output, or None."""
     axes, rank = walk.axes, len(walk.axes)
     if node.op_type == "Identity" or (node.op_type == "Dropout" and _idle(node)):
         return axes
@@ -195,11 +199,11 @@ def _after(walk: Walk, node: onnx_ir.Node, used: list[onnx_ir.Node]) -> Axes | N
         return tuple(axes[i] for i in order) if sorted(order) == list(range(rank)) else None
     if node.op_type == "Squeeze":
         squeezed = {i % rank for i in moved_axes(node) or ()}
-        if not squeezed or any(walk.size(axes[i]) != 1 for i in squeezed):
+        if not squeezed or any(walk.size(axes[i]) != Linear(1) for i in squeezed):
             return None
         return tuple(axis for i, axis in enumerate(axes) if i not in squeezed)
     if node.op_type == "Reshape" and len(node.inputs) > 1:
-        shape = _Shapes(walk, used).sizes(node.inputs[1])
+        shape = walk.counting.numbers(node.inputs[1])
         return None if shape is None else _reshaped(walk, node, shape)
     return None
 
@@ -212,9 +216,9 @@ def _idle(node: onnx_ir.Node) -> bool:
     return training is not None and not training.any()
 
 
-def _reshaped(walk: Walk, node: onnx_ir.Node, shape: list[Size]) -> Axes | None:
+def _reshaped(walk: Walk, node: onnx_ir.Node, shape: Numbers) -> Axes | None:
     """Returns the axes after a Reshape from (T, B, D, H) to (T, B, DH), in any order of T and B, or None."""
-    old = tuple(axis for axis in walk.axes if walk.size(axis) != 1 or axis not in ("D", "H"))
+    old = tuple(axis for axis in walk.axes if walk.size(axis) != Linear(1) or axis not in ("D", "H"))
     new: Axes = (*old[:2], "DH")
     if (
         len(shape) != 3
@@ -223,91 +227,36 @@ def _reshaped(walk: Walk, node: onnx_ir.Node, shape: list[Size]) -> Axes | None:
     ):
         return None
     if attribute(node, "allowzero", 0) == 0:
-        shape = [walk.size(walk.axes[i]) if size == 0 and i < len(walk.axes) else size
+        shape = [walk.size(walk.axes[i]) if size == Linear(0) and i < len(walk.axes) else size
                  for i, size in enumerate(shape)]  # fmt: skip
     baked: dict[str, int] = {}
     for size, axis in zip(shape, new, strict=True):
-        if size in (-1, walk.size(axis)):
+        if size in (Linear(-1), walk.size(axis)):
             continue
-        if axis not in ("T", "B") or not isinstance(size, int) or size < 1:
+        if axis not in ("T", "B") or size is None or (size.number or 0) < 1:
             return None
-        baked[axis] = size
-    if shape.count(-1) > 1:
+        baked[axis] = size.constant
+    if shape.count(Linear(-1)) > 1:
         return None
-    for axis, size in baked.items():
+    for axis, fixed in baked.items():
         what = {"T": "steps", "B": "sequences"}[axis]
         walk.messages.append(
-            f"node {named(node)} sets the number of {what} to {size}; the network takes any number"
+            f"node {named(node)} sets the number of {what} to {fixed}; the network takes any number"
         )
-    if any(walk.declared.get(axis) != size for axis, size in baked.items()):
+    if any(walk.declared.get(axis) != fixed for axis, fixed in baked.items()):
         return None  # it may divide the values into other steps and sequences
     walk.baked |= baked
     return new
 
 
-@dataclass
-class _Shapes:
-    """Finds the numbers of a shape that nodes compute from the shapes of a walk's values.
-
-    used: receives these nodes. results: the numbers by id of values. Both are bounded, since a file may have
-    long chains.
-    """
-
-    walk: Walk
-    used: list[onnx_ir.Node]
-    results: dict[int, list[Size] | None] = field(default_factory=dict)
-
-    def sizes(self, value: onnx_ir.Value | None, depth: int = 0) -> list[Size] | None:
-        """Returns the numbers, or None if they are computed from other values."""
-        if value is None or depth > DEEPEST or len(self.results) > MOST:
-            return None
-        if id(value) not in self.results:
-            self.results[id(value)] = None
-            result = self._sizes(value, depth)
-            self.results[id(value)] = result if result is None or len(result) <= LONGEST else None
-        return self.results[id(value)]
-
-    def _sizes(self, value: onnx_ir.Value, depth: int) -> list[Size] | None:
-        known = constant(value)
-        if known is not None:
-            fits = known.dtype.kind in "iu" and known.size <= LONGEST
-            return [int(i) for i in known.reshape(-1)] if fits else None
-        node = value.producer()
-        if node is None or node.domain not in DOMAINS or not node.inputs:
-            return None
-        if node.op_type == "Shape":
-            axes = self.walk.shapes.get(id(node.inputs[0]))
-            ends = attribute(node, "start", 0), attribute(node, "end")
-            result = None if axes is None else [self.walk.size(axis) for axis in axes][slice(*ends)]
-        elif node.op_type in ("Concat", "Mul"):
-            result = []
-            for each in node.inputs[:LONGEST]:
-                result += self.sizes(each, depth + 1) or [None] * (LONGEST + 1)
-            if node.op_type == "Mul":
-                result = [_product(result)] if len(result) == 2 else None
-        else:
-            result = self.sizes(node.inputs[0], depth + 1)
-            if node.op_type in ("Slice", "Gather"):
-                result = None if result is None else _taken(node, result)
-            elif node.op_type not in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
-                result = None
-        if result is not None:
-            self.used.append(node)
-        return result
-
-
-def _taken(node: onnx_ir.Node, given: list[Size]) -> list[Size] | None:
-    """Returns the numbers that a Slice or Gather takes from a shape."""
-    numbers = [constant(v) for v in node.inputs[1:]]
-    if any(n is None or n.size != 1 or n.dtype.kind not in "iu" for n in numbers):
-        return None
-    start, *more = (int(n.reshape(())) for n in numbers if n is not None)
-    if node.op_type == "Gather":
-        return given[start:][:1] if -len(given) <= start < len(given) else None
-    plain = bool(more) and more[1:2] in ([], [0]) and more[2:] in ([], [1])
-    return given[start : more[0]] if plain else None
-
-
-def _product(sizes: list[Size]) -> Size:
-    a, b = sizes
-    return a * b if isinstance(a, int) and isinstance(b, int) else None
+def _of_shape(shape: onnx_ir.Value | None) -> list[onnx_ir.Node]:
+    """Returns the nodes that compute a shape from the shapes of values."""
+    found: dict[int, onnx_ir.Node] = {}
+    stack = [shape]
+    while stack:
+        value = stack.pop()
+        node = None if value is None or constant(value) is not None else value.producer()
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
+            stack += () if node.op_type in ("Shape", "SequenceLength") else node.inputs
+    return list(found.values())[::-1]

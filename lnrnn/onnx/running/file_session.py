@@ -15,8 +15,7 @@ from ...errors import bad_type, bad_value, message, real
 from ...onnxruntime import register
 from ...onnxruntime import session as plugin_session
 from ..errors import text_of
-from ..graph.constants import external_file
-from ..graph.reading import external_tensors, read
+from ..reading import external_file, external_tensors, read
 from .flow import Flow
 from .states import Dims, State, Tensor, find_states, inputs, outputs, shown
 

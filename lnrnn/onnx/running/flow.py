@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...errors import message
-from ..graph.folding import DOMAINS, MOVES
-from ..graph.reading import subgraphs
-from ..graph.values import attribute
+from ...recognise.constants import MOVES
+from ...recognise.graph import DOMAINS, attribute, subgraphs
+from ...recognise.part import Part
 from ..nodes.node import is_recurrent
-from ..part import Part
 
 # The inputs of a node whose numbers it moves to its outputs. None: all inputs.
 MOVED: dict[str, tuple[int, ...] | None] = {

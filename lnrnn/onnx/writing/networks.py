@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...recognise.patterns import OPERATORS
 from ...rnn.snapshot import Snapshot
-from ..cells.patterns import OPERATORS
 from . import scan_bodies
 from .builder import Graph, Shape, Value
 from .stored_arrays import layer_arrays, node_arrays

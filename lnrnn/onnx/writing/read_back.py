@@ -15,14 +15,14 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Converted
+from ...recognise.constants import constant
+from ...recognise.part import Part
 from ...rnn.architecture import Architecture
 from ...rnn.file_format import architecture_of
 from ...rnn.snapshot import Snapshot
 from ...rnn.specs import zoneout_rates
 from ...rnn.statistics import StepStatistics
 from ..errors import quiet
-from ..graph.constants import constant
-from ..part import Part
 from .networks import Form, is_plain, network_graph
 from .scan_bodies import EQUATIONS
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...recognise.patterns import OPERATORS
 from ...rnn.architecture import Architecture
 from ...rnn.specs import LayerNormSpec
-from ..cells.patterns import OPERATORS
 from .builder import Graph, Value
 
 Array = np.ndarray

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 import lnrnn
 import onnx_loops
-from lnrnn.onnx.cells.patterns import PATTERNS
+from lnrnn.recognise.patterns import PATTERNS
 from networks import calm
 from onnx_cells import BLENDS, GATES, Writer, affine, cut, draw, gru, layer_norm, lstm, step, step_model
 from onnx_files import FLOAT, model

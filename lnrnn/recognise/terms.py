@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx_ir
 
-from ..graph.constants import constant, memory
-from ..graph.folding import DOMAINS
-from ..graph.values import MOST_DEPTH, Array, first_and_next, is_argument, keeps_last_axis, outside_of_loops
+from .constants import constant
+from .graph import DOMAINS, Array, Node, Value, front_of
+from .values import MOST_DEPTH, first_and_next, is_argument, keeps_last_axis, outside_of_loops
 
 MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
@@ -29,7 +28,7 @@ MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such
 class Matrix:
     """Rows and columns of a constant matrix. transposed: whether the rows are columns of the constant."""
 
-    value: onnx_ir.Value
+    value: Value
     transposed: bool
     rows: tuple[int, int]
     columns: tuple[int, int]
@@ -54,7 +53,7 @@ class Atom:
     kind: str
     key: int
     width: int | None
-    value: onnx_ir.Value | None = field(default=None, compare=False, repr=False)
+    value: Value | None = field(default=None, compare=False, repr=False)
     of: Sum | None = field(default=None, compare=False)
     matrix: Matrix | None = field(default=None, compare=False, repr=False)
     start: int = field(default=0, compare=False)
@@ -92,8 +91,16 @@ def single(atom: Atom) -> Sum:
     return Sum({(atom,): np.ones(())})
 
 
-class TooLarge(Exception):
-    """Raised for a sum with too many terms, or with too large a constant."""
+class Opaque(Exception):
+    """Raised for a value that becomes no sum: it would be too large, or its operator does something else."""
+
+
+def argument(node: Node, at: int) -> Value:
+    """Returns an input of a node. Raises Opaque if it is left out."""
+    value = node.inputs[at] if at < len(node.inputs) else None
+    if value is None:
+        raise Opaque
+    return value
 
 
 def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
@@ -105,20 +112,20 @@ def constant_sum(c: Array) -> Sum:
     while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
         c = c[0]
     if c.size > MOST_NUMBERS:
-        raise TooLarge
+        raise Opaque
     with np.errstate(invalid="ignore"):  # a NaN of other bits
         c = c.astype(np.float64)
     return Sum({(): c} if c.any() else {})
 
 
 def check_size(a: Array, b: Array) -> None:
-    """Raises TooLarge if a + b would have too many numbers."""
+    """Raises Opaque if a + b would have too many numbers."""
     try:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
-        raise TooLarge from None
+        raise Opaque from None
     if math.prod(shape) > MOST_NUMBERS:
-        raise TooLarge
+        raise Opaque
 
 
 def plus(a: Sum, b: Sum, sign: float = 1.0) -> Sum:
@@ -132,7 +139,7 @@ def plus(a: Sum, b: Sum, sign: float = 1.0) -> Sum:
         else:
             terms.pop(product, None)
     if len(terms) > MOST_TERMS:
-        raise TooLarge
+        raise Opaque
     return Sum(terms)
 
 
@@ -141,7 +148,7 @@ def times(a: Sum, b: Sum) -> Sum:
     for p, c in a.terms.items():
         for q, d in b.terms.items():
             if len(p) + len(q) > MOST_FACTORS:
-                raise TooLarge
+                raise Opaque
             check_size(c, d)
             if (c * d).any():
                 result = plus(result, Sum({_ordered(p + q): c * d}))
@@ -149,10 +156,10 @@ def times(a: Sum, b: Sum) -> Sum:
 
 
 def _nested(of: Sum) -> int:
-    """Returns `nested` of a function or norm of a sum. Raises TooLarge."""
+    """Returns `nested` of a function or norm of a sum. Raises Opaque."""
     result = 1 + max((atom.nested for product in of.terms for atom in product), default=0)
     if result > MOST_NESTED:
-        raise TooLarge
+        raise Opaque
     return result
 
 
@@ -162,7 +169,7 @@ def _nested(of: Sum) -> int:
 class Terms:
     """The sums of the values of one model.
 
-    operators: the functions that write the results of nodes as sums, or return None. joined: whether a
+    operators: the functions that write the results of nodes as sums, or raise Opaque. joined: whether a
     product with a Concat becomes a sum of products with its parts, for cells with one matrix for x and h.
     states: whether constants of two axes are values, as the initial states of a step.
     """
@@ -173,33 +180,33 @@ class Terms:
         self._sums: dict[int, Sum] = {}
         self._arrays: dict[int, str] = {}
         self._arguments: dict[int, bool] = {}
-        self._of_part: dict[int, onnx_ir.Value] = {}  # the value that is a part of another one, by atom
-        self._alive: list[onnx_ir.Value] = []  # whose id is a key
+        self._of_part: dict[int, Value] = {}  # the value that is a part of another one, by atom
+        self._alive: list[Value] = []  # whose id is a key
 
     # -- atoms
 
     def _key(self, *parts: Any) -> int:
         return self._keys.setdefault(parts, len(self._keys))
 
-    def value(self, value: onnx_ir.Value, start: int = 0, width: int | None = None) -> Atom:
+    def value(self, value: Value, start: int = 0, width: int | None = None) -> Atom:
         whole = self.width(value) if width is None else width
         self._alive.append(value)
         return Atom("value", self._key("value", id(value), start, whole), whole, value, start=start)
 
-    def product(self, value: onnx_ir.Value, matrix: Matrix) -> Atom:
+    def product(self, value: Value, matrix: Matrix) -> Atom:
         self._alive.append(value)
         key = self._key("product", id(value), self.identity(matrix))
         return Atom("product", key, matrix.rows[1] - matrix.rows[0], value, matrix=matrix)
 
-    def one(self, value: onnx_ir.Value) -> Atom:
+    def one(self, value: Value) -> Atom:
         self._alive.append(value)
         return Atom("one", self._key("one", id(value)), 1, value)
 
-    def norm(self, value: onnx_ir.Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
+    def norm(self, value: Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
         key = self._key("norm", of.key, eps, start, width)
         return Atom("norm", key, width, value, of, start=start, nested=_nested(of), eps=eps)
 
-    def function(self, name: str, value: onnx_ir.Value | None, of: Sum) -> Atom:
+    def function(self, name: str, value: Value | None, of: Sum) -> Atom:
         return Atom(name, self._key(name, of.key), of.width, value, of, nested=_nested(of))
 
     def identity(self, matrix: Matrix) -> tuple[Any, ...]:
@@ -213,7 +220,7 @@ class Terms:
             self._alive.append(value)
         return self._arrays[id(value)], matrix.transposed, matrix.rows, matrix.columns
 
-    def outer_value(self, atom: Atom) -> onnx_ir.Value | None:
+    def outer_value(self, atom: Atom) -> Value | None:
         """Returns the value of an atom of kind "value", or None for a part that is no value of its own."""
         if atom.key in self._of_part:
             return self._of_part[atom.key]
@@ -250,7 +257,7 @@ class Terms:
             return self.norm(atom.value, atom.of, atom.eps, atom.start + start, stop - start)
         return self.function(atom.kind, None, self.cut(atom.of, start, stop))
 
-    def operand(self, value: onnx_ir.Value, depth: int = 0) -> Sum:
+    def operand(self, value: Value, depth: int = 0) -> Sum:
         """Returns a value as a summand or factor: an argument of a product, norm or function stays whole."""
         value = outside_of_loops(value)
         array = constant(value)
@@ -260,36 +267,37 @@ class Terms:
             return single(self.value(value))
         return self.sum(value, depth)
 
-    def _is_argument(self, value: onnx_ir.Value) -> bool:
+    def input(self, node: Node, at: int, depth: int) -> Sum:
+        return self.operand(argument(node, at), depth)
+
+    def _is_argument(self, value: Value) -> bool:
         if id(value) not in self._arguments:
             self._arguments[id(value)] = is_argument(value)
             self._alive.append(value)
         return self._arguments[id(value)]
 
-    def sum(self, value: onnx_ir.Value, depth: int = 0) -> Sum:
+    def sum(self, value: Value, depth: int = 0) -> Sum:
         """Returns the sum that computes a value."""
         if id(value) in self._sums:
             return self._sums[id(value)]
         self._alive.append(value)
-        result = None
         node = value.producer()
-        if node is not None and node.domain in DOMAINS and depth < MOST_DEPTH:
-            how = self.operators.get(node.op_type)
-            try:
-                result = how(self, node, value, depth + 1) if how is not None else None
-            except TooLarge:
-                result = None
-        if result is None:
+        try:
+            if node is None or node.domain not in DOMAINS or depth >= MOST_DEPTH:
+                raise Opaque
+            if node.op_type not in self.operators:
+                raise Opaque
+            result = self.operators[node.op_type](self, node, value, depth + 1)
+            front_of(node.graph).take(sum(c.nbytes for c in result.terms.values()), node)
+        except Opaque:
             result = single(self.value(value))
-        elif node is not None:
-            memory(node.graph).take(sum(c.nbytes for c in result.terms.values()), node)
         atom = result.atom
         if atom is not None and atom.kind == "value" and atom.value is not value:
             self._of_part.setdefault(atom.key, value)
         self._sums[id(value)] = result
         return result
 
-    def width(self, value: onnx_ir.Value, depth: int = 0) -> int | None:
+    def width(self, value: Value, depth: int = 0) -> int | None:
         """Returns the size of the last axis, or None."""
         if depth > MOST_DEPTH:
             return None
@@ -310,4 +318,4 @@ class Terms:
 
 
 # The arguments are the node, its output, and the depth of the recursion.
-Operator = Callable[[Terms, onnx_ir.Node, onnx_ir.Value, int], Sum | None]
+Operator = Callable[[Terms, Node, Value, int], Sum]

@@ -12,17 +12,16 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-import onnx_ir
 
-from ...importers.weights import Weights
-from ...rnn.architecture import vectors
-from ...rnn.cells import CELLS
-from ...rnn.specs import LayerNormSpec
-from ..graph.constants import constant
-from ..graph.folding import DOMAINS
-from ..graph.values import Array, constant_input, in_order, outside_of_loops, producer
+from ..importers.weights import Weights
+from ..rnn.architecture import vectors
+from ..rnn.cells import CELLS
+from ..rnn.specs import LayerNormSpec
+from .constants import constant
+from .graph import DOMAINS, Array, Graph, Node, Value, in_order, producer
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
 from .terms import Atom, Sum, Terms, single
+from .values import constant_input, outside_of_loops
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
@@ -52,10 +51,10 @@ class Step:
     constants: Mapping[tuple[str, str], Any]
     functions: Mapping[str, str]
     eps: float | None
-    x: onnx_ir.Value
-    old: tuple[onnx_ir.Value, ...]
-    new: tuple[onnx_ir.Value, ...]
-    nodes: tuple[onnx_ir.Node, ...]
+    x: Value
+    old: tuple[Value, ...]
+    new: tuple[Value, ...]
+    nodes: tuple[Node, ...]
     outside: tuple[str, ...] = ()
 
     def weights(self) -> Weights:
@@ -117,7 +116,7 @@ class Step:
         return total
 
 
-def steps(graph: onnx_ir.Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
+def steps(graph: Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
     """Yields the alternatives of each step in a graph. Alternatives differ in the roles of x and h.
 
     joined: terms for cells with one matrix for x and h.
@@ -133,11 +132,11 @@ def steps(graph: onnx_ir.Graph, terms: Terms, joined: Terms) -> Iterator[list[St
             yield alternatives
 
 
-def _multiplies_concat(node: onnx_ir.Node) -> bool:
+def _multiplies_concat(node: Node) -> bool:
     return node.op_type in ("Gemm", "MatMul") and producer(node.inputs[0], "Concat") is not None
 
 
-def match(value: onnx_ir.Value, terms: Terms, zero: bool = False) -> list[Step]:
+def match(value: Value, terms: Terms, zero: bool = False) -> list[Step]:
     """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
     whole = terms.sum(value)
     kinds = sorted("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in whole.terms)
@@ -179,24 +178,14 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
     if nodes is None:
         return None
     functions = {name: bound[name] for name in FUNCTIONS if name in bound}
-    return Step(
-        pattern,
-        matcher.units,
-        constants,
-        functions,
-        bound.get("eps"),
-        x,
-        old,
-        new,
-        nodes,
-        outside(nodes, new),
-    )
+    eps, others = bound.get("eps"), outside(nodes, new)
+    return Step(pattern, matcher.units, constants, functions, eps, x, old, new, nodes, others)
 
 
-def _nodes(new: Sequence[onnx_ir.Value], given: Sequence[onnx_ir.Value]) -> tuple[onnx_ir.Node, ...] | None:
+def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:
     """Returns the nodes that compute `new` from `given` and constants; None if they read another value."""
     known = {id(v) for v in given}
-    seen: dict[int, onnx_ir.Node] = {}
+    seen: dict[int, Node] = {}
     stack = [v.producer() for v in new]
     while stack:
         node = stack.pop()
@@ -215,7 +204,7 @@ def _nodes(new: Sequence[onnx_ir.Value], given: Sequence[onnx_ir.Value]) -> tupl
     return result if len(result) == len(seen) else None
 
 
-def outside(nodes: Sequence[onnx_ir.Node], new: Sequence[onnx_ir.Value]) -> tuple[str, ...]:
+def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
     """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
     inside, results = {id(node) for node in nodes}, {id(v) for v in new}
     names: dict[str, None] = {}
@@ -248,7 +237,7 @@ class Matcher:
     units: int = field(default=0, init=False)
     state_size: int = field(default=0, init=False)
 
-    def whole(self, value: onnx_ir.Value, h: Sum) -> Iterator[Bound]:
+    def whole(self, value: Value, h: Sum) -> Iterator[Bound]:
         self.units = self.state_size = h.width or 0
         if self.pattern.has_projection:
             if h.atom is None or h.atom.matrix is None:

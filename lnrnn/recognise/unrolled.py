@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx_ir
-
-from ..graph.constants import constant, is_zero
-from ..graph.counting import element, size
-from ..graph.folding import DOMAINS, restarts
-from ..graph.values import attribute, constant_input, moved_axes, outside_of_loops, rank
+from .constants import constant, is_zero
+from .graph import DOMAINS, Node, Value, attribute, producer
 from .matching import Step, match
 from .operators import new_terms
+from .part import restarts
 from .recurrences import Layer, Recurrence, if_used, linked, recurrence, same_constants, used, with_unused
 from .terms import Terms
+from .values import constant_input, element, moved_axes, outside_of_loops, rank, size
 
-Values = Sequence[onnx_ir.Value]
+Values = Sequence[Value]
 AXES = {("x", 3, 0): "TBI", ("x", 3, 1): "BTI", ("x", 3, 2): "BIT", ("y", 3, 0): "TBH", ("y", 3, 1): "BTH",
         ("y", 3, 2): "BHT"}  # fmt: skip
 
@@ -130,40 +128,27 @@ def batch(step: Step) -> int | None:
     return None
 
 
-def stacked(values: Values, inside: set[int]) -> tuple[onnx_ir.Value, int, bool, list[onnx_ir.Node]] | None:
+def stacked(values: Values, inside: set[int]) -> tuple[Value, int, bool, list[Node]] | None:
     """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
     and the nodes that compute it."""
     for user in values[0].consumers():
-        if id(user) in inside or user.domain not in DOMAINS:
-            continue
-        if user.op_type == "SequenceConstruct":
-            for join in user.outputs[0].consumers():
-                known = join.op_type == "ConcatFromSequence" and join.domain in DOMAINS
-                if known and attribute(join, "new_axis", 0):
-                    backwards = _order(list(user.inputs), values)
-                    if backwards is not None:
-                        return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [user, join]
-        axes = moved_axes(user) if user.op_type == "Unsqueeze" else None
-        if axes is None or len(axes) != 1:
-            continue
-        for join in user.outputs[0].consumers():
-            if join.op_type != "Concat" or join.domain not in DOMAINS:
+        of_steps = id(user) in inside or user.domain not in DOMAINS
+        for join in () if of_steps else (j for v in user.outputs[:1] for j in v.consumers()):
+            ops, nodes, given = (user.op_type, join.op_type), [user], user.inputs
+            if ops == ("Unsqueeze", "Concat"):
+                every = [producer(v, "Unsqueeze") for v in join.inputs]
+                axis = attribute(join, "axis", 0) % 3
+                nodes = [n for n in every if n and [a % 3 for a in moved_axes(n) or ()] == [axis]]
+                given = [n.inputs[0] for n in nodes] if len(nodes) == len(join.inputs) else []
+            elif ops != ("SequenceConstruct", "ConcatFromSequence") or not attribute(join, "new_axis", 0):
                 continue
-            if attribute(join, "axis", 0) % 3 != axes[0] % 3:
-                continue
-            nodes = [v.producer() for v in join.inputs if v is not None]
-            same = [
-                node for node in nodes
-                if node is not None and node.op_type == "Unsqueeze" and node.domain in DOMAINS
-                and moved_axes(node) == axes
-            ]  # fmt: skip
-            backwards = _order([node.inputs[0] for node in same], values)
-            if len(same) == len(join.inputs) and backwards is not None:
-                return join.outputs[0], axes[0] % 3, backwards, [*same, join]
+            backwards = _order(given, values)
+            if join.domain in DOMAINS and backwards is not None:
+                return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [*nodes, join]
     return None
 
 
-def _order(given: Sequence[onnx_ir.Value | None], values: Values) -> bool | None:
+def _order(given: Sequence[Value | None], values: Values) -> bool | None:
     """Returns whether two lists of values are each other's reverse, False if they are equal, else None."""
     ids = [id(outside_of_loops(v)) for v in given if v is not None]
     wanted = [id(v) for v in values]

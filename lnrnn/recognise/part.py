@@ -1,17 +1,17 @@
-"""`Part` describes one recurrent part of an ONNX file."""
+"""`Part` describes one recurrent part of an ONNX file, or of another front's graph."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from ..importers.weights import Converted
 from ..rnn.models import Model
+from .graph import Node, Value, attribute, named, producer
 
-if TYPE_CHECKING:
-    import onnx_ir
+SWAPPED = [1, 0, 2]  # the order of axes of a Transpose from (B, T, *) to (T, B, *)
 
 
 class Difference(str):
@@ -75,23 +75,63 @@ class Part:
 
     path: str
     kind: str
-    nodes: tuple[onnx_ir.Node, ...] = field(repr=False)
+    nodes: tuple[Any, ...] = field(repr=False)
     network: Model | None = None
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     paths: tuple[str, ...] = field(default=(), repr=False)
     same: list[Part] = field(default_factory=list, repr=False)
     converted: Converted | None = field(default=None, repr=False)
-    x: onnx_ir.Value | None = field(default=None, repr=False)
-    lengths: onnx_ir.Value | None = field(default=None, repr=False)
-    h0: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
-    c0: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
+    x: Any = field(default=None, repr=False)
+    lengths: Any = field(default=None, repr=False)
+    h0: tuple[Any, ...] = field(default=(), repr=False)
+    c0: tuple[Any, ...] = field(default=(), repr=False)
     initial_states: np.ndarray | tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
-    mask: onnx_ir.Value | None = field(default=None, repr=False)
-    y: onnx_ir.Value | None = field(default=None, repr=False)
+    mask: Any = field(default=None, repr=False)
+    y: Any = field(default=None, repr=False)
     flipped: bool = field(default=False, repr=False)
-    h: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
-    c: tuple[onnx_ir.Value | None, ...] = field(default=(), repr=False)
+    h: tuple[Any, ...] = field(default=(), repr=False)
+    c: tuple[Any, ...] = field(default=(), repr=False)
     axes: dict[str, str] = field(default_factory=dict, repr=False)
     baked: dict[str, int] = field(default_factory=dict, repr=False)
-    layers: tuple[onnx_ir.Node, ...] = field(default=(), repr=False)
+    layers: tuple[Any, ...] = field(default=(), repr=False)
+
+
+def restarts(node: Node) -> str:
+    """Returns the warning that a state has no input of the file."""
+    return f"the state of node {named(node)} begins at 0 in each call of the file"
+
+
+def is_batch_first(part: Part) -> bool:
+    """Returns whether x, and y if the file uses it, have the axes (B, T, *) in the file.
+
+    If nodes Transpose at x and y stand between, the part takes them in.
+    """
+    before = None if part.axes.get("x") != "TBI" else _swap(producer(part.x, "Transpose"))
+    after = None if part.y is None or part.axes["y"] != "TBH" else _only_swap(part.y)
+    if part.y is not None and not (after or part.axes["y"].startswith("B")):
+        return part.axes.get("x") == "BTI" and part.axes["y"].startswith("B")
+    if before is not None and before.graph is part.nodes[0].graph and before.inputs[0] is not None:
+        own = {id(node) for node in part.nodes}
+        users = before.outputs[0].consumers()
+        alone = not before.outputs[0].is_graph_output() and all(id(user) in own for user in users)
+        part.x, part.axes["x"] = before.inputs[0], "BTI"
+        part.nodes = (*[before] * alone, *part.nodes)
+    if after is not None and part.axes.get("x") == "BTI":
+        part.y, part.axes["y"] = after.outputs[0], "BTH"
+        part.nodes = (*part.nodes, after)
+    return part.axes.get("x") == "BTI"
+
+
+def _swap(node: Node | None) -> Node | None:
+    """Returns a Transpose if it swaps steps and sequences."""
+    order = None if node is None else attribute(node, "perm")
+    return node if order is not None and list(order) == SWAPPED else None
+
+
+def _only_swap(y: Value) -> Node | None:
+    """Returns the Transpose that is the only user of y and swaps its steps and sequences."""
+    users = [user for user in y.consumers() if user.op_type != "Shape"]
+    if len(users) != 1 or y.is_graph_output() or producer(users[0].outputs[0], "Transpose") is None:
+        return None
+    return _swap(users[0])

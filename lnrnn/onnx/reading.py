@@ -1,6 +1,7 @@
 """Reads ONNX files safely, and walks their graphs.
 
-A file may be damaged or hostile, so `read` checks it before anything is computed.
+A file may be damaged or hostile, so `read` checks it before anything is computed. `checked_graphs` checks
+nodes with ONNX's own schemas, so that lnrnn.recognise may rely on their inputs and attributes.
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.defs
 import onnx.inliner
 import onnx_ir
 
-from ...errors import bad_type
-from ..errors import OnnxFileError, naming, quiet, text_of
-from .constants import forget, with_memory
-from .folding import DOMAINS, named
+from ..errors import bad_type, message
+from ..recognise.constants import forget
+from ..recognise.graph import DOMAINS, FRONT, PARENT, Array, Front, named, node_path, subgraphs
+from ..recognise.patterns import OPERATORS
+from .errors import OnnxFileError, naming, quiet, text_of
 
-_PARENT = "lnrnn.parent"
 MOST_BYTES = 2**31 - 1  # of a protobuf
 MOST_TIMES, LEAST = 16, 2**22  # the bytes of a model without functions, for each byte with them, and more
 PATH = "lnrnn.path"  # of a model's file, "" without one
@@ -58,13 +61,12 @@ def _read(path_or_model: Any) -> onnx_ir.Model:
             raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
     if model.functions:
         model = _inlined(model)
-    every = []
+    every, front = [], OnnxFront(size)
     for _, graph, around in _walk(model):
-        graph.meta[_PARENT] = around
+        graph.meta[PARENT], graph.meta[FRONT] = around, front
         every.append(graph)
     if model is path_or_model:  # its owner may have changed it
         forget(every)
-    with_memory(every, size)
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
         _check_order(graph)
     if folder is not None:
@@ -230,6 +232,74 @@ def external_tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.ExternalTensor]:
         yield from (tensor for tensor in every if isinstance(tensor, onnx_ir.ExternalTensor))
 
 
+# --- tensors ------------------------------------------------------------------------------------------------
+
+
+class OnnxFront(Front):
+    """size: the bytes of the model's file."""
+
+    error = OnnxFileError
+    most = "16 bytes for each byte of the file"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(2**26 + 16 * size)
+
+    def dtype(self, number: int) -> np.dtype[Any]:
+        return onnx_ir.DataType(number).numpy()
+
+    def array(self, tensor: Any, owner: Any) -> Array:
+        """Returns the numbers of a tensor, after a comparison of its dims with its data."""
+        name: str = getattr(tensor, "name", None) or getattr(owner, "name", None) or ""
+        try:
+            dims = [int(d) for d in tensor.shape]
+            if any(d < 0 for d in dims):
+                raise ValueError(f"dims {dims}")
+            if isinstance(tensor, onnx_ir.ExternalTensor):
+                _check_external(tensor)
+            proto = getattr(tensor, "raw", None)
+            if isinstance(proto, onnx.TensorProto) and 0 not in dims and not _has_data(proto):
+                raise ValueError(f"dims {dims} and no data")
+            array = np.asarray(tensor.numpy())
+        except (OnnxFileError, MemoryError):
+            raise
+        except Exception as error:  # asserts and other errors of onnx_ir and NumPy
+            raise OnnxFileError(
+                f"tensor {name!r} must have the data that its dims and type say, got {text_of(error)}"
+            ) from None
+        if array.dtype.kind not in "OSU" and array.flags.writeable:
+            array = array.view()
+            array.flags.writeable = False
+        return array
+
+
+def _has_data(proto: onnx.TensorProto) -> bool:
+    fields = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+    return proto.HasField("raw_data") or any(len(getattr(proto, field)) for field in fields)
+
+
+def external_file(tensor: onnx_ir.ExternalTensor) -> str:
+    """Returns the path of external data. Refuses all but regular files in the folder of the model's file."""
+    location = str(tensor.location)
+    if not tensor.base_dir:
+        raise OnnxFileError(
+            f"path_or_model must be a path if the model has external data, got a model with {location!r}"
+        )
+    folder = os.path.realpath(tensor.base_dir)
+    path = os.path.realpath(os.path.join(folder, location))
+    if os.path.commonpath([folder, path]) != folder or not os.path.isfile(path):
+        expected = "files in the folder of the model's file"
+        raise OnnxFileError(message("external data", expected, f"{location!r} for {tensor.name!r}"))
+    return path
+
+
+def _check_external(tensor: onnx_ir.ExternalTensor) -> None:
+    start, size, given = tensor.offset or 0, tensor.nbytes, os.path.getsize(external_file(tensor))
+    if start < 0 or start + size > given or (tensor.length or size) != size:
+        expected = f"{size} bytes in {str(tensor.location)!r}"
+        got = f"a part of {given} bytes from {start}, of length {tensor.length}"
+        raise OnnxFileError(message(f"external data of tensor {tensor.name!r}", expected, got))
+
+
 # --- walking ------------------------------------------------------------------------------------------------
 
 
@@ -255,38 +325,81 @@ def _walk(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph, onnx_ir.No
         stack.extend(reversed(inner))
 
 
-def subgraphs(node: onnx_ir.Node) -> Iterator[tuple[str, onnx_ir.Graph]]:
-    """Yields (name, graph) for the graphs in attributes of a node: the branches of an If, for example."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == onnx_ir.AttributeType.GRAPH:
-            yield attribute.name, attribute.value
-        elif attribute.type == onnx_ir.AttributeType.GRAPHS:
-            yield from ((f"{attribute.name}{i}", graph) for i, graph in enumerate(attribute.value))
-
-
-def node_path(graph: str, node: onnx_ir.Node) -> str:
-    """Returns the path of a node in the graph with the path `graph`."""
-    name = node.name or f"{node.op_type} of {node.outputs[0].name if node.outputs else 'nothing'}"
-    return f"{graph}/{name}" if graph else name
-
-
-def parent(graph: onnx_ir.Graph | None) -> onnx_ir.Node | None:
-    """Returns the node that has the graph as an attribute, or None. The model must come from `read`."""
-    result: onnx_ir.Node | None = None if graph is None else graph.meta.get(_PARENT)
-    return result
-
-
-def loop_around(graph: onnx_ir.Graph | None, within_if: bool = False) -> onnx_ir.Node | None:
-    """Returns the Loop or Scan whose body is the graph, or None. within_if: also around nodes If."""
-    node = parent(graph)
-    while within_if and node is not None and node.op_type == "If":
-        node = parent(node.graph)
-    is_loop = node is not None and node.op_type in ("Loop", "Scan") and node.domain in DOMAINS
-    return node if is_loop else None
-
-
 def opset_of(model: onnx_ir.Model) -> int | None:
     """Returns the version of ONNX's operators in a model."""
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+
+
+# --- nodes --------------------------------------------------------------------------------------------------
+
+
+# The operators that steps, and nodes around them, consist of.
+CHECKED = frozenset((
+    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "Greater",
+    "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range",
+    "ReduceMean", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
+    "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Slice", "Split", "SplitToSequence",
+    "Sqrt", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where", *OPERATORS.values(),
+))  # fmt: skip
+
+
+def checked_graphs(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph]]:
+    """Yields (path, graph) as `graphs` does, without functions, whose constants are arguments.
+
+    Raises OnnxFileError for a node with inputs, outputs or attributes that its operator does not have.
+    """
+    version = min(max(opset_of(model) or 1, 1), onnx.defs.onnx_opset_version())
+    for path, graph in graphs(model):
+        if path.startswith("function "):
+            continue
+        for node in graph:
+            if node.domain in DOMAINS and node.op_type in CHECKED and (wrong := _wrong(node, version)):
+                raise OnnxFileError(f"node {named(node)} must follow ONNX's rules, got {wrong}")
+        yield path, graph
+
+
+def _wrong(node: onnx_ir.Node, opset: int) -> str:
+    """Returns the rule that a node breaks, or ""."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return f"an operator that opset {opset} does not have"
+    optional = onnx.defs.OpSchema.FormalParameterOption.Single
+    if not schema.min_input <= len(node.inputs) <= schema.max_input:
+        return f"{len(node.inputs)} inputs"
+    if not schema.min_output <= len(node.outputs) <= schema.max_output:
+        return f"{len(node.outputs)} outputs"
+    for k, formal in enumerate(schema.inputs[: len(node.inputs)]):
+        if node.inputs[k] is None and formal.option == optional:
+            return f"no input {formal.name!r}"
+    for name, attribute in schema.attributes.items():
+        given = node.attributes.get(name)
+        if given is None:
+            if attribute.required:
+                return f"no attribute {name!r}"
+        elif given.is_ref() or int(given.type) != int(attribute.type.value):  # type: ignore[attr-defined]
+            return f"an attribute {name!r} of another type"
+    return _wrong_values({name: node.attributes.get(name) for name in schema.attributes}, node)
+
+
+def _wrong_values(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
+    """Returns axes or directions that a node cannot have, or "". attributes: those of the operator."""
+    order = attributes.get("perm")
+    if order is not None and sorted(order.value) != list(range(len(order.value))):
+        return f"perm {list(order.value)[:10]}"
+    data = node.inputs[0] if node.inputs else None
+    if (
+        order is not None
+        and data is not None
+        and data.shape is not None
+        and len(data.shape) != len(order.value)
+    ):
+        return f"perm {list(order.value)[:10]} for {len(data.shape)} axes"
+    axis = attributes.get("axis")
+    if axis is not None and not -100 <= axis.value <= 100:
+        return f"axis {axis.value}"
+    for name in ("scan_input_directions", "scan_output_directions"):
+        given = attributes.get(name)
+        if given is not None and not {*given.value} <= {0, 1}:
+            return f"{name} {list(given.value)[:10]}"
+    return ""

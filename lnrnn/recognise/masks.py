@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir
 
-from ..graph.constants import constant
-from ..graph.counting import WIDE, Linear, Width, bounds, number, size
-from ..graph.folding import DOMAINS
-from ..graph.values import attribute, moved_axes, outside_of_loops, producer, rank
+from .constants import constant
+from .graph import DOMAINS, Node, Value, attribute, producer
 from .recurrences import Nodes
+from .values import WIDE, Linear, Width, bounds, moved_axes, number, outside_of_loops, rank, size
+
+INT32 = 6
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,16 @@ class Choice:
     has_row: whether the mask is (B,), and an Unsqueeze gives it a second axis. Otherwise it should be (B, 1).
     """
 
-    mask: onnx_ir.Value
-    new: onnx_ir.Value
-    old: onnx_ir.Value
+    mask: Value
+    new: Value
+    old: Value
     has_row: bool = False
 
     def has_mask_of(self, other: Choice | None) -> bool:
         return other is not None and self.mask is other.mask and self.has_row == other.has_row
 
 
-def choice(value: onnx_ir.Value) -> Choice | None:
+def choice(value: Value) -> Choice | None:
     """Returns the choice that computes a value: Where, or as tf2onnx writes it, m new + (1 - m) old."""
     value = outside_of_loops(value)
     node = producer(value, "Where")
@@ -44,7 +44,7 @@ def choice(value: onnx_ir.Value) -> Choice | None:
     products = [producer(v, "Mul") for v in node.inputs]
     if len(products) != 2 or products[0] is None or products[1] is None:
         return None
-    found: dict[bool, tuple[onnx_ir.Value, onnx_ir.Value]] = {}  # whether the mask is negated: mask, value
+    found: dict[bool, tuple[Value, Value]] = {}  # whether the mask is negated: mask, value
     for product in products:
         assert product is not None
         for at in (0, 1):
@@ -62,7 +62,7 @@ def choice(value: onnx_ir.Value) -> Choice | None:
     return Choice(found[False][0], found[False][1], found[True][1])
 
 
-def without_axis(mask: onnx_ir.Value) -> onnx_ir.Value | None:
+def without_axis(mask: Value) -> Value | None:
     """Returns the mask (B,) behind an Unsqueeze to (B, 1), or None."""
     node = producer(mask, "Unsqueeze")
     if node is None or node.inputs[0] is None or moved_axes(node) not in ([1], [-1]):
@@ -70,7 +70,7 @@ def without_axis(mask: onnx_ir.Value) -> onnx_ir.Value | None:
     return outside_of_loops(node.inputs[0])
 
 
-def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
+def lengths_of(mask: Value) -> Value | None:
     """Returns the lengths (B,) of int32 if a mask (T, B) is true before each sequence's end."""
     node = producer(mask, "Less")
     if node is None:
@@ -87,13 +87,13 @@ def lengths_of(mask: onnx_ir.Value) -> onnx_ir.Value | None:
     if first is None or step is None or first.any() or not (step == 1).all():
         return None
     lengths = cast.inputs[0]
-    fits = lengths.dtype in (None, onnx_ir.DataType.INT32) and rank(lengths) in (None, 1)
+    fits = lengths.dtype in (None, INT32) and rank(lengths) in (None, 1)
     return lengths if fits else None
 
 
 def reversed_of(
-    value: onnx_ir.Value, axis: int, width: Width, steps: Linear | None = None
-) -> tuple[onnx_ir.Value, onnx_ir.Node] | None:
+    value: Value, axis: int, width: Width, steps: Linear | None = None
+) -> tuple[Value, Node] | None:
     """Returns the value that has the steps along an axis in the reverse order, and the node between.
 
     steps: the length of the axis, if it is known.
@@ -104,7 +104,7 @@ def reversed_of(
     return node.inputs[0], node
 
 
-def is_reversal(node: onnx_ir.Node, axis: int, width: Width, steps: Linear | None = None) -> bool:
+def is_reversal(node: Node, axis: int, width: Width, steps: Linear | None = None) -> bool:
     """Returns whether a node reverses an axis of its input. steps: the length of the axis, if it is known."""
     data = node.inputs[0] if node.inputs else None
     if data is None or node.domain not in DOMAINS:
@@ -130,15 +130,13 @@ def is_reversal(node: onnx_ir.Node, axis: int, width: Width, steps: Linear | Non
     return from_last and (to_first or found[2].plus(length).number == -1)
 
 
-def in_order_of_x(
-    y: onnx_ir.Value, axes: str, width: Width, steps: Linear
-) -> tuple[onnx_ir.Value, str, Nodes] | None:
+def in_order_of_x(y: Value, axes: str, width: Width, steps: Linear) -> tuple[Value, str, Nodes] | None:
     """Returns the only value that is y with its steps reversed, its axes, and the nodes between.
 
     steps: the number of steps.
     """
-    ends: list[tuple[onnx_ir.Value, str]] = []
-    nodes: list[onnx_ir.Node] = []
+    ends: list[tuple[Value, str]] = []
+    nodes: list[Node] = []
     stack = [(y, axes)]
     while stack:
         value, axes = stack.pop()
@@ -162,7 +160,7 @@ def in_order_of_x(
     return (*ends[0], nodes) if len(ends) == 1 else None
 
 
-def all_true(value: onnx_ir.Value | None) -> bool:
+def all_true(value: Value | None) -> bool:
     """Returns whether a value is a constant true."""
     array = None if value is None else constant(outside_of_loops(value))
     return array is not None and bool(np.asarray(array).all())

@@ -2,168 +2,141 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
-import onnx_ir
 
-from ..graph.constants import constant
-from ..graph.counting import bounds
-from ..graph.values import ACTIVATIONS, attribute, constant_input, is_last_axis, outside_of_loops, producer
-from .terms import Matrix, Operator, Sum, Terms, constant_sum, plus, single, times
-
-
-def _both(terms: Terms, node: onnx_ir.Node, depth: int) -> tuple[Sum, Sum] | None:
-    a, b = node.inputs[:2]
-    return None if a is None or b is None else (terms.operand(a, depth), terms.operand(b, depth))
+from .constants import constant
+from .graph import Node, Value, attribute, producer
+from .terms import Matrix, Opaque, Operator, Sum, Terms, argument, constant_sum, plus, single, times
+from .values import ACTIVATIONS, bounds, constant_input, is_last_axis, outside_of_loops
 
 
-def _add(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    result = Sum({})
-    for v in node.inputs:
-        if v is None:
-            return None
-        result = plus(result, terms.operand(v, depth))
-    return result
+def _add(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    return reduce(plus, (terms.input(node, at, depth) for at in range(len(node.inputs))), Sum({}))
 
 
-def _sub(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    both = _both(terms, node, depth)
-    return both and plus(*both, -1.0)
+def _sub(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    return plus(terms.input(node, 0, depth), terms.input(node, 1, depth), -1.0)
 
 
-def _mul(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    both = _both(terms, node, depth)
-    return both and times(*both)
+def _mul(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    return times(terms.input(node, 0, depth), terms.input(node, 1, depth))
 
 
-def _neg(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    a = node.inputs[0]
-    return None if a is None else plus(Sum({}), terms.operand(a, depth), -1.0)
+def _neg(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    return plus(Sum({}), terms.input(node, 0, depth), -1.0)
 
 
-def _identity(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    a = node.inputs[0]
-    return None if a is None else terms.operand(a, depth)
+def _identity(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    return terms.input(node, 0, depth)
 
 
-def _activation(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    a = node.inputs[0]
-    if a is None:
-        return None
-    of = terms.sum(outside_of_loops(a), depth)
+def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    of = terms.sum(outside_of_loops(argument(node, 0)), depth)
     name = ACTIVATIONS[node.op_type]
     if name == "hard_sigmoid":  # lnrnn's is min(max(a / 6 + 1/2, 0), 1)
         if attribute(node, "beta", 0.5) != 0.5:
-            return None
+            raise Opaque
         alpha = float(attribute(node, "alpha", 0.2)) * 6
         of = of if abs(alpha - 1) < 1e-6 else times(of, constant_sum(np.array(alpha)))
-    return single(terms.function(name, a, of))
+    return single(terms.function(name, argument(node, 0), of))
 
 
-def _matrix_product(
-    terms: Terms, a: onnx_ir.Value, b: onnx_ir.Value | None, transposed: bool, depth: int
-) -> Sum | None:
+def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: int) -> Sum:
     """Returns a times b. transposed: whether the rows of b are not the results."""
-    whole = None if b is None else constant(outside_of_loops(b))
-    if b is None or whole is None or whole.ndim != 2 or whole.dtype != np.float32:
-        return None
+    whole = constant(outside_of_loops(b))
+    if whole is None or whole.ndim != 2 or whole.dtype != np.float32:
+        raise Opaque
     rows, columns = whole.T.shape if transposed else whole.shape
     a = outside_of_loops(a)
     array = constant(a)
     if array is not None and not terms.states:
         if array.ndim < 1 or array.shape[-1] != columns or array.dtype != np.float32:
-            return None
+            raise Opaque
         (same,) = constant_sum(array).terms.values() or (np.zeros(columns),)
         if same.shape != (columns,):  # states that differ between sequences are no step's
-            return None
+            raise Opaque
         return constant_sum(same.astype(np.float32) @ (whole if transposed else whole.T))
     node = a.producer()
     if terms.joined and node is not None and node.op_type == "Concat" and _joins(node, a):
         result, start = Sum({}), 0
-        for part in node.inputs:
-            assert part is not None
-            size = terms.width(part)
+        for at, part in enumerate(node.inputs):
+            size = terms.width(argument(node, at))
             if size is None and part is node.inputs[-1]:
                 size = columns - start
             if size is None:
-                return None
+                raise Opaque
             matrix = Matrix(b, transposed, (0, rows), (start, start + size))
-            result = plus(result, single(terms.product(outside_of_loops(part), matrix)))
+            result = plus(result, single(terms.product(outside_of_loops(argument(node, at)), matrix)))
             start += size
-        return result if start == columns else None
+        if start != columns:
+            raise Opaque
+        return result
     return single(terms.product(a, Matrix(b, transposed, (0, rows), (0, columns))))
 
 
-def _joins(node: onnx_ir.Node, value: onnx_ir.Value) -> bool:
+def _joins(node: Node, value: Value) -> bool:
     return None not in node.inputs and is_last_axis(attribute(node, "axis", 1), value)
 
 
-def _matmul(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    a, b = node.inputs[:2]
-    return None if a is None else _matrix_product(terms, a, b, True, depth)
+def _matmul(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    return _matrix_product(terms, argument(node, 0), argument(node, 1), True, depth)
 
 
-def _gemm(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    a, b = node.inputs[:2]
-    if a is None or attribute(node, "transA", 0):
-        return None
+def _gemm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    a, b = argument(node, 0), argument(node, 1)
+    if attribute(node, "transA", 0):
+        raise Opaque
     product = _matrix_product(terms, a, b, not attribute(node, "transB", 0), depth)
     alpha, beta = (float(attribute(node, name, 1.0)) for name in ("alpha", "beta"))
-    if product is not None and alpha != 1:
+    if alpha != 1:
         product = times(product, constant_sum(np.array(alpha)))
-    if product is None or len(node.inputs) < 3 or node.inputs[2] is None or beta == 0:
+    if len(node.inputs) < 3 or node.inputs[2] is None or beta == 0:
         return product
-    return plus(product, _owned(terms, a, terms.operand(node.inputs[2], depth)), beta)
+    return plus(product, _owned(terms, a, terms.input(node, 2, depth)), beta)
 
 
-def _owned(terms: Terms, operand: onnx_ir.Value, bias: Sum) -> Sum:
+def _owned(terms: Terms, operand: Value, bias: Sum) -> Sum:
     """Returns a bias as that of the product with an operand, so that bias_ih and bias_hh stay apart."""
     return times(single(terms.one(outside_of_loops(operand))), bias)
 
 
-def _split(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    data = node.inputs[0]
-    if data is None or not is_last_axis(attribute(node, "axis", 0), data):
-        return None
-    a = terms.operand(data, depth)
-    sizes = constant_input(node, 1)
+def _split(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    if not is_last_axis(attribute(node, "axis", 0), argument(node, 0)):
+        raise Opaque
+    a, sizes = terms.input(node, 0, depth), constant_input(node, 1)
     given = list(map(int, sizes.reshape(-1))) if sizes is not None else attribute(node, "split")
     n, at = len(node.outputs), next(k for k, v in enumerate(node.outputs) if v is value)
-    if given is None:
-        if a.width is None or a.width % n:
-            return None
+    if given is None and a.width is not None and a.width % n == 0:
         given = [a.width // n] * n
-    if len(given) != n or a.width is None or sum(given) != a.width:
-        return None
+    if given is None or len(given) != n or sum(given) != a.width:
+        raise Opaque
     start = sum(given[:at])
     return terms.cut(a, start, start + given[at])
 
 
-def _slice(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    data = node.inputs[0]
-    if data is None:
-        return None
+def _slice(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     found = bounds(node, lambda v: terms.sum(outside_of_loops(v)).width)
-    if found is None or found[3] != 1 or not is_last_axis(found[0], data):
-        return None
+    if found is None or found[3] != 1 or not is_last_axis(found[0], argument(node, 0)):
+        raise Opaque
     start, stop = found[1].number, found[2].number
-    if start is None or stop is None:
-        return None
-    a = terms.operand(data, depth)
-    if a.width is None:
-        return None
+    a = terms.input(node, 0, depth)
+    if start is None or stop is None or a.width is None:
+        raise Opaque
     start, stop, _ = slice(start, stop).indices(a.width)
-    return terms.cut(a, start, stop) if start < stop else None
+    if start >= stop:
+        raise Opaque
+    return terms.cut(a, start, stop)
 
 
-def _layer_norm(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
-    a = node.inputs[0]
-    if a is None or value is not node.outputs[0] or not is_last_axis(attribute(node, "axis", -1), a):
-        return None
-    gain = constant_input(node, 1)
-    bias = constant_input(node, 2)
+def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    a = argument(node, 0)
+    gain, bias = constant_input(node, 1), constant_input(node, 2)
     given = len(node.inputs) > 2 and node.inputs[2] is not None
-    if gain is None or gain.ndim > 1 or (given and bias is None):
-        return None
+    is_last = value is node.outputs[0] and is_last_axis(attribute(node, "axis", -1), a)
+    if not is_last or gain is None or gain.ndim > 1 or (given and bias is None):
+        raise Opaque
     result = times(_norm(terms, a, attribute(node, "epsilon", 1e-5), gain.size, depth), constant_sum(gain))
     if bias is None:
         return result
@@ -176,28 +149,25 @@ def _layer_norm(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: i
     return plus(result, _owned(terms, operand, constant_sum(bias)))
 
 
-def _norm(terms: Terms, a: onnx_ir.Value, eps: float, width: int | None, depth: int) -> Sum:
+def _norm(terms: Terms, a: Value, eps: float, width: int | None, depth: int) -> Sum:
     of = terms.sum(outside_of_loops(a), depth)
     if not of.terms:
         return of  # zeros, as in the first step of a network that starts at 0
     return single(terms.norm(a, of, float(eps), 0, of.width or width))
 
 
-def _div(terms: Terms, node: onnx_ir.Node, value: onnx_ir.Value, depth: int) -> Sum | None:
+def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     """A quotient: the norm (a - mean) / sqrt(var + eps), or a division by a constant."""
-    a, b = node.inputs[:2]
-    if a is None or b is None:
-        return None
     divisor = constant_input(node, 1)
     if divisor is not None:
-        return times(terms.operand(a, depth), constant_sum(1 / divisor.astype(np.float64)))
-    of, eps = centred(a), deviation(b, a)
+        return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))
+    of, eps = centred(node.inputs[0]), deviation(argument(node, 1), argument(node, 0))
     if of is None or eps is None:
-        return None
+        raise Opaque
     return _norm(terms, of, eps, None, depth)
 
 
-def _mean(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
+def _mean(value: Value | None) -> Value | None:
     """Returns the argument of a mean over the last axis that keeps the axis."""
     node = producer(value, "ReduceMean")
     if node is None or node.inputs[0] is None or not attribute(node, "keepdims", 1):
@@ -208,13 +178,13 @@ def _mean(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
     return whole if axes is not None and len(axes) == 1 and is_last_axis(int(axes[0]), whole) else None
 
 
-def centred(value: onnx_ir.Value | None) -> onnx_ir.Value | None:
+def centred(value: Value | None) -> Value | None:
     """Returns a if the value is a - mean(a)."""
     node = producer(value, "Sub")
     return node.inputs[0] if node and node.inputs[0] is _mean(node.inputs[1]) else None
 
 
-def deviation(value: onnx_ir.Value, of: onnx_ir.Value) -> float | None:
+def deviation(value: Value, of: Value) -> float | None:
     """Returns eps if the value is sqrt(mean(d d) + eps), where d is `of`, a value without its mean."""
     node = producer(value, "Sqrt")
     total = producer(node.inputs[0], "Add") if node else None

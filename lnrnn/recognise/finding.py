@@ -1,0 +1,287 @@
+"""Finds the recurrent cells of graphs that are written in plain operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from .constants import MOVES, constant
+from .graph import (
+    DOMAINS,
+    Graph,
+    Node,
+    Value,
+    attribute,
+    loop_around,
+    node_path,
+    number_nodes,
+    producer,
+    subgraphs,
+)
+from .loops import Unfit, whole_loop
+from .matching import Step, steps
+from .operators import new_terms
+from .part import Difference, Part
+from .recurrences import Layer, Recurrence, if_used, joined, linked, recurrence
+from .terms import Terms
+from .unrolled import chains, unrolled
+from .values import ELEMENTWISE, MOST_DEPTH, first_and_next, outside_of_loops, rank
+
+Steps = Callable[[str, Graph], Iterable[list[Step]]]
+PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
+CHANGES = {*ELEMENTWISE, "Clip", "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
+
+
+def find_cells(graphs: Iterable[tuple[str, Graph]], more: Steps | None = None) -> list[Part]:
+    """Returns the parts of a model whose nodes compute one or more steps of a cell.
+
+    The parts are single steps, steps that follow each other, and nodes Loop and Scan whose body is a step.
+    graphs: (path, graph) of the model, and of the bodies after the graphs around them. more: yields further
+    steps that a body has, as `steps` of matching.py does.
+    """
+    found: list[Recurrence | Part] = []
+    terms, of_both = new_terms(), new_terms(joined=True)
+    for path, graph in graphs:
+        number_nodes(graph)
+        groups = _largest(list(steps(graph, terms, of_both)))
+        loop = loop_around(graph)
+        if loop is not None:
+            every = [*groups, *(more(path, graph) if more else ())]
+            found += _in_body(path, loop, graph, groups, every, terms)
+        elif groups:
+            found += _in_graph(path, groups, terms)
+    recurrences = joined([each for each in found if isinstance(each, Recurrence)])
+    return [each.finished() for each in recurrences] + [each for each in found if isinstance(each, Part)]
+
+
+def _in_body(
+    path: str, node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
+    terms: Terms,
+) -> list[Recurrence | Part]:  # fmt: skip
+    """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
+    if not every:
+        return []
+    carried = [[step for step in group if _is_carried(step, body)] for group in every]
+    try:
+        return [whole_loop(path.rpartition("/")[0], node, [group for group in carried if group], terms)]
+    except Unfit as reason:
+        found = _in_graph(path, groups, terms)
+        for each in found:
+            part = each.part if isinstance(each, Recurrence) else each
+            text = f"the {node.op_type} around it is not a part of it: {reason}"
+            part.warnings.append(Difference(text))
+        return found
+
+
+def _is_carried(step: Step, body: Graph) -> bool:
+    inputs = {id(v) for v in body.inputs}
+    return bool(step.old) and all(id(v) in inputs for v in step.old)
+
+
+def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
+    """Returns the groups without those whose steps are a piece of another step."""
+    sizes: dict[int, int] = {}
+    for group in groups:
+        for step in group:
+            for node in step.nodes:
+                sizes[id(node)] = max(sizes.get(id(node), 0), len(step.nodes))
+    kept = [
+        [step for step in group if sizes[id(step.new[0].producer())] <= len(step.nodes)] for group in groups
+    ]
+    return [group for group in kept if group]
+
+
+def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurrence | Part]:
+    """Returns the parts of the steps in one graph, apart from Loops."""
+    found = chains(groups, terms)
+    layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
+    done: set[int] = set()
+    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their new h
+    result: list[Recurrence | Part] = []
+    for stack in _stacks(layers):
+        whole = unrolled(node_path(path, _first(stack)), stack, terms)
+        if isinstance(whole, str):
+            text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
+            reasons |= {id(h): text for layer in stack for h in layer.h}
+        else:
+            result.append(whole)
+            done.update(id(node) for node in whole.part.nodes)
+    for group in groups:
+        if id(group[0].new[0].producer()) not in done:
+            single = one_step(path, group)
+            if single is not None:
+                part = single.part if isinstance(single, Recurrence) else single
+                part.warnings += [Difference(reasons[id(v)]) for v in group[0].new if id(v) in reasons]
+                result.append(single)
+    return result
+
+
+def _first(layers: Sequence[Layer]) -> Node:
+    return layers[0].steps[0].nodes[0]
+
+
+def _stacks(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Returns layers whose x is the h of the layer before."""
+    return linked(layers, lambda layer: next((k for k in layers if _same(k.x, layer.h)), None))
+
+
+def _same(a: Sequence[Value], b: Sequence[Value]) -> bool:
+    return len(a) == len(b) and all(outside_of_loops(v) is w for v, w in zip(a, b, strict=True))
+
+
+def unknown_loops(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part]) -> list[str]:
+    """Returns a text for each Loop or Scan with a state that is no part, and has none inside."""
+    every = [each for part in parts for each in (part, *part.same)]
+    taken = {id(node) for part in every for node in part.nodes}
+    paths = [path for part in parts for path in part.paths]
+    result = []
+    for path, graph in graphs:
+        for node in graph:
+            if node.op_type not in ("Loop", "Scan") or node.domain not in DOMAINS or id(node) in taken:
+                continue
+            before = 2 if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0)
+            inside = f"{node_path(path, node)}/"
+            if len(node.inputs) > before and not any(each.startswith(inside) for each in paths):
+                result.append(f"{inside[:-1]!r} ({node.op_type}): its body is no step of a cell of lnrnn")
+    return result
+
+
+# --- single steps -------------------------------------------------------------------------------------------
+
+
+def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
+    """Returns a step as a part, or None if its nodes may be another thing.
+
+    group: the alternatives, which differ in the roles of x and h.
+    """
+    whole = [step for step in group if not step.outside]
+    if not whole:
+        return _refused(path, group[0]) if group[0].pattern.cell != "RNN" else None
+    ranked = sorted(whole, key=evidence, reverse=True)
+    step = ranked[0]
+    if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
+        return None  # a sum of two products in a tanh is also an attention
+    for v in (step.x, *step.old, *step.new):
+        if rank(v) not in (None, 2):
+            reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
+            return Part(
+                node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason
+            )
+    users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
+    if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
+        return None
+    h, *c = (if_used(v, {id(node) for node in step.nodes}) for v in step.new)
+    warnings = []
+    if len(ranked) > 1 and evidence(ranked[0])[:-1] == evidence(ranked[1])[:-1]:
+        warnings.append(Difference(
+            f"x and h have the same size, and the nodes do not show which is which: x is taken to be "
+            f"{step.x.name!r}"
+        ))  # fmt: skip
+    return recurrence(
+        node_path(path, step.nodes[0]), f"{step.pattern.cell} step", [Layer((step,), step.weights())],
+        nodes=step.nodes, x=step.x, h=(h,), c=tuple(c), axes={"x": "BI", "h": "BH"},
+        baked={"T": 1}, warnings=warnings,
+    )  # fmt: skip
+
+
+def _refused(path: str, step: Step) -> Part:
+    reason = f"{step.outside[0]} reads a value inside of the step"
+    return Part(node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason)
+
+
+def evidence(step: Step) -> tuple[int, ...]:
+    """Returns numbers that are larger if the roles of x and h are likely."""
+    x, h = origin(step.x), origin(step.old[0])
+    carried = all(first_and_next(origin(v)) is not None for v in step.old)
+    with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
+    graph = h.graph
+    order = 0
+    if graph is not None and is_input(h) and is_input(x) and x.graph is graph:
+        at = {id(v): k for k, v in enumerate(graph.inputs)}
+        order = 1 if at[id(x)] < at[id(h)] else -1
+    return int(carried), int(with_c), int(_from_before(step)), int(is_input(h)) - int(is_input(x)), order
+
+
+def _from_before(step: Step) -> bool:
+    """Returns whether the old h comes from a step that has the old c too."""
+    if len(step.old) < 2 or any(v.producer() is None for v in step.old):
+        return False
+    h, c = step.old
+    node = producer(h, "Mul")  # sigmoid(o) * tanh(c)
+    tanhs = [producer(v, "Tanh") for v in node.inputs] if node is not None else []
+    of_c = any(tanh is not None and tanh.inputs[0] is c for tanh in tanhs)
+    return of_c or _source(h) is _source(c)
+
+
+def _source(value: Value) -> Node | None:
+    return origin(value).producer()
+
+
+def origin(value: Value) -> Value:
+    """Returns the value from which this one comes, before operators that only move numbers."""
+    for _ in range(MOST_DEPTH):
+        value = outside_of_loops(value)
+        before = _before(value)
+        if before is None:
+            break
+        value = before
+    return value
+
+
+def _before(value: Value) -> Value | None:
+    """Returns the value that a node moves, or that a Where resets to a constant, or None."""
+    where = producer(value, "Where")
+    if where is not None:
+        others = [v for v in where.inputs[1:] if constant(v) is None]
+        return others[0] if len(others) == 1 else None
+    node = producer(value, *PASSES)
+    return node.inputs[0] if node is not None and node.inputs else None
+
+
+def is_input(value: Value) -> bool:
+    return value.is_graph_input() and not value.is_initializer()
+
+
+def changes_states(part: Part, loop: Node) -> bool:
+    """Returns whether arithmetic in the loop around a part surely changes its states between two steps.
+
+    Arithmetic that mixes the old states with the new may be a mask, and masks may keep the states.
+    """
+    new = [v for node in part.nodes for v in node.outputs]
+    inputs = (v for _, body in subgraphs(loop) for v in body.inputs)
+    for state, after in ((v, both[1]) for v in inputs if (both := first_and_next(v))):
+        into = [_changed(v, {state: False}) for v in (*part.h0, *part.c0) if v is not None]
+        mixed = False in into and _changed(after, {**dict.fromkeys(new), state: False}) is not None
+        if True in into or (False in into and not mixed and _changed(after, dict.fromkeys(new, False))):
+            return True
+    return False
+
+
+def _changed(value: Value, known: dict[Value, bool | None], depth: int = 0) -> bool | None:
+    """Returns whether arithmetic computes a value from those that are False in `known`, None if nothing does.
+
+    known: receives the results, since a node may read a value twice.
+    """
+    node = value.producer()
+    if value not in known and node is not None and node.op_type not in ("If", "Shape") and depth < MOST_DEPTH:
+        known[value] = None
+        found = {v: _changed(v, known, depth + 1) for v in node.inputs if v is not None}
+        others = [v for v, changed in found.items() if changed is None]
+        if len(others) < len(found):
+            mask = node.op_type == "Mul" and any(constant(outside_of_loops(v)) is None for v in others)
+            known[value] = True in found.values() or (node.op_type in CHANGES and not mask)
+    return known.get(value)
+
+
+def reaches_output(value: Value) -> bool:
+    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
+    stack: list[Value] = [value]
+    seen: set[int] = set()
+    while stack and len(seen) < 1000:
+        top = stack.pop()
+        if top.is_graph_output():
+            return True
+        seen.add(id(top))
+        for user in top.consumers():
+            if user.op_type in PASSES:
+                stack += [v for v in user.outputs if id(v) not in seen]
+    return False

@@ -1,0 +1,181 @@
+"""The interface between the recogniser and a graph: onnx_ir's objects, or those of another front.
+
+Operators, their attributes and the numbers of dtypes are ONNX's. A recogniser asks:
+
+    what computes a value        `producer()`; `graph`, `is_graph_input()`, `is_initializer()` if no node does
+    its inputs                   `inputs` of a node: values, None for one that is left out
+    its attributes               `attribute(node, name)`
+    its constants                `constant(value)` of constants.py; `Front.array` reads a `const_value`
+    its users                    `consumers()`, each node once, and `is_graph_output()`
+    its sub-graphs               `subgraphs(node)`, and `parent(graph)`, the node around one
+
+Nodes and values are compared by identity. A shape is None or has an int, or any other object, for each axis.
+The `meta` of each graph has the `Front` of its model under FRONT, and under PARENT the node around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray
+Meta = MutableMapping[str, Any]
+DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
+FRONT, PARENT, PLACE = "lnrnn.front", "lnrnn.parent", "lnrnn.place"
+GRAPH, GRAPHS = 5, 10  # types of attributes
+DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
+
+
+class Attribute(Protocol):
+    @property
+    def value(self) -> Any: ...
+    @property
+    def type(self) -> Any: ...  # ONNX's number
+    def is_ref(self) -> bool: ...  # whether the value is an argument of the function around the node
+
+
+class Value(Protocol):
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def shape(self) -> Any: ...
+    @property
+    def dtype(self) -> Any: ...  # None or ONNX's number
+    @property
+    def const_value(self) -> Any: ...  # None or a tensor
+    @property
+    def meta(self) -> Meta: ...
+    @property
+    def graph(self) -> Graph | None: ...
+    def producer(self) -> Node | None: ...
+    def consumers(self) -> Sequence[Node]: ...
+    def is_graph_input(self) -> bool: ...
+    def is_graph_output(self) -> bool: ...
+    def is_initializer(self) -> bool: ...
+
+
+class Node(Protocol):
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def op_type(self) -> str: ...
+    @property
+    def domain(self) -> str: ...
+    @property
+    def inputs(self) -> Sequence[Value | None]: ...
+    @property
+    def outputs(self) -> Sequence[Value]: ...
+    @property
+    def attributes(self) -> Mapping[str, Attribute]: ...
+    @property
+    def graph(self) -> Graph | None: ...
+    @property
+    def meta(self) -> Meta: ...
+
+
+class Graph(Protocol):
+    @property
+    def inputs(self) -> Sequence[Value]: ...
+    @property
+    def outputs(self) -> Sequence[Value]: ...
+    @property
+    def meta(self) -> Meta: ...
+    def __iter__(self) -> Iterator[Node]: ...
+
+
+class Front:
+    """Reads the tensors of one model. All its graphs share one Front.
+
+    left: the bytes that arrays which are computed from constants may need. error: for wrong graphs.
+    """
+
+    error: type[ValueError] = ValueError
+    most = "2^26 bytes"
+
+    def __init__(self, left: int = 2**26) -> None:
+        self.left = left
+
+    def array(self, tensor: Any, owner: Value | Node) -> Array:
+        """Returns the numbers of a `const_value` or of an attribute. owner: the value or node with it."""
+        return np.asarray(tensor)
+
+    def dtype(self, number: int) -> np.dtype[Any]:
+        return np.dtype(DTYPES[number])
+
+    def take(self, size: int, node: Node) -> None:
+        if size > self.left:
+            raise self.error(f"constants must need at most {self.most}, got more at node {named(node)}")
+        self.left -= size
+
+
+def front_of(graph: Graph | None) -> Front:
+    assert graph is not None
+    result: Front = graph.meta[FRONT]
+    return result
+
+
+def named(node: Node) -> str:
+    """Returns a text for messages: the name and the operator of a node."""
+    domain = f"{node.domain}." if node.domain not in DOMAINS else ""
+    return f"{node.name!r} ({domain}{node.op_type})"
+
+
+def attribute(node: Node, name: str, default: Any = None) -> Any:
+    """Returns the value of an attribute. An argument of the function around the node counts as missing."""
+    given = node.attributes.get(name)
+    return default if given is None or given.is_ref() else given.value
+
+
+def has_references(node: Node) -> bool:
+    """Returns whether attributes of a node are arguments of the function around it."""
+    return any(each.is_ref() for each in node.attributes.values())
+
+
+def producer(value: Value | None, *ops: str) -> Node | None:
+    """Returns the node that computes a value if it is one of these operators."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type in ops and node.domain in DOMAINS else None
+
+
+def subgraphs(node: Node) -> Iterator[tuple[str, Any]]:
+    """Yields (name, graph) for the graphs in attributes of a node: the branches of an If, for example."""
+    for name, each in node.attributes.items():
+        if each.type == GRAPH and not each.is_ref():
+            yield name, each.value
+        elif each.type == GRAPHS and not each.is_ref():
+            yield from ((f"{name}{i}", graph) for i, graph in enumerate(each.value))
+
+
+def parent(graph: Graph | None) -> Node | None:
+    """Returns the node that has the graph as an attribute, or None."""
+    result: Node | None = None if graph is None else graph.meta.get(PARENT)
+    return result
+
+
+def loop_around(graph: Graph | None, within_if: bool = False) -> Node | None:
+    """Returns the Loop or Scan whose body is the graph, or None. within_if: also around nodes If."""
+    node = parent(graph)
+    while within_if and node is not None and node.op_type == "If":
+        node = parent(node.graph)
+    is_loop = node is not None and node.op_type in ("Loop", "Scan") and node.domain in DOMAINS
+    return node if is_loop else None
+
+
+def node_path(graph: str, node: Node) -> str:
+    """Returns the path of a node in the graph with the path `graph`."""
+    name = node.name or f"{node.op_type} of {node.outputs[0].name if node.outputs else 'nothing'}"
+    return f"{graph}/{name}" if graph else name
+
+
+def number_nodes(graph: Graph) -> None:
+    """Gives each node its place in the graph, for `in_order`."""
+    for place, node in enumerate(graph):
+        node.meta[PLACE] = place
+
+
+def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Returns nodes of one graph in its order, without those of other graphs."""
+    every = list(nodes)
+    return tuple(sorted((n for n in every if n.graph is every[0].graph), key=lambda node: node.meta[PLACE]))

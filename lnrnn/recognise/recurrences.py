@@ -1,0 +1,254 @@
+"""Steps that follow each other as a layer, and their Recurrence: a part of a file with its weights.
+
+`joined` joins recurrences: two directions to a layer, and layers to a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..importers.weights import Converted, Weights, network
+from .graph import DOMAINS, Array, Node, Value, attribute, in_order
+from .matching import Step
+from .part import Part, is_batch_first
+from .terms import Terms
+
+Nodes = Sequence[Node]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The steps of one layer in the order of computation, with equal weights."""
+
+    steps: tuple[Step, ...]
+    weights: Weights
+
+    @property
+    def old(self) -> tuple[Value | None, ...]:
+        """The initial states, None if they are 0."""
+        return self.steps[0].old or (None,) * len(self.new)
+
+    @property
+    def new(self) -> tuple[Value, ...]:
+        return self.steps[-1].new
+
+    @property
+    def x(self) -> tuple[Value, ...]:
+        return tuple(step.x for step in self.steps)
+
+    @property
+    def h(self) -> tuple[Value, ...]:
+        return tuple(step.new[0] for step in self.steps)
+
+
+def same_constants(a: Step, b: Step, terms: Terms) -> bool:
+    """Returns whether two steps have the same equations and the same constants.
+
+    A step with states of 0 may lack some. The file may have added bias_hh to bias_ih there.
+    """
+    if a.pattern is not b.pattern or a.functions != b.functions or a.units != b.units:
+        return False
+    whole = bool(a.old and b.old)
+    if whole and (a.eps != b.eps or set(a.constants) != set(b.constants)):
+        return False
+    for name, gate in a.constants:
+        if (name, gate) not in b.constants:
+            continue
+        if not whole and "bias" in name:
+            mine, theirs = (_all_biases(step, name, gate) for step in (a, b))
+        elif "bias" in name:
+            mine, theirs = (sum(v for _, v in step.constants[name, gate]) for step in (a, b))
+        elif name.startswith("weight"):
+            (first, mine), (second, theirs) = a.constants[name, gate], b.constants[name, gate]
+            if terms.identity(first) != terms.identity(second):
+                return False
+        else:
+            mine, theirs = a.constants[name, gate], b.constants[name, gate]
+        if not (np.asarray(mine) == theirs).all():
+            return False
+    return True
+
+
+def _all_biases(step: Step, name: str, gate: str) -> Array:
+    """Returns a bias of a gate, and for bias_ih the bias_hh that stands in the same sum."""
+    names = {name}
+    if name in ("bias_ih", "bias_hh") and not step.pattern.has("bias_hh", gate):
+        names = {"bias_ih", step.pattern.bias_of_h}
+    parts = [v for each in names for _, v in step.constants.get((each, gate), ())]
+    total: Array = np.zeros(step.units) + sum(parts)
+    return total
+
+
+def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> list[list[Item]]:
+    """Returns the items as lists in which the item `following(a)` comes after a."""
+    after = {id(item): following(item) for item in items}
+    later = {id(item) for item in after.values()}
+    result = [[item] for item in items if id(item) not in later]
+    for chain in result:
+        while (item := after[id(chain[-1])]) is not None and len(chain) <= len(items):
+            chain.append(item)
+    return result
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A part and its weights by layer and direction. reverse: whether one direction reads from the end."""
+
+    part: Part
+    weights: list[list[Weights]]
+    reverse: bool = False
+
+    def converted(self, batch_first: bool = False) -> Converted:
+        """Raises ValueError if the layers are not those of one network."""
+        return network(self.weights, batch_first, "ONNX", self.reverse)
+
+    def finished(self) -> Part:
+        """Returns the part with its network."""
+        try:
+            self.part.converted = self.converted(is_batch_first(self.part))
+        except ValueError as error:
+            self.part.reason = str(error)
+        return self.part
+
+
+def recurrence(
+    path: str, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
+) -> Recurrence:
+    """Returns a recurrence of these layers. values: fields of its part, by default the layers' states."""
+    for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
+        values.setdefault(f"h{name}", tuple(each[0] for each in states))
+        values.setdefault(f"c{name}", tuple(v for each in states for v in each[1:]))
+    return Recurrence(Part(path, kind, **values), [[layer.weights] for layer in layers], reverse)
+
+
+def used(value: Value, inside: Collection[int] = ()) -> bool:
+    """Returns whether a value is an output of its graph, or is read by a node that is not inside."""
+    return value.is_graph_output() or any(id(user) not in inside for user in value.consumers())
+
+
+def if_used(value: Value, inside: Collection[int] = ()) -> Value | None:
+    return value if used(value, inside) else None
+
+
+def with_unused(nodes: Iterable[Node], more: Iterable[Node]) -> tuple[Node, ...]:
+    """Returns nodes, and those of `more` that are needed by these alone, in the order of the graph."""
+    kept = {id(node): node for node in nodes}
+    left = list({id(node): node for node in more}.values())
+    changed = True
+    while changed:
+        changed = False
+        for node in left[:]:
+            if not any(used(v, kept) for v in node.outputs):
+                kept[id(node)] = node
+                left.remove(node)
+                changed = True
+    return in_order(kept.values())
+
+
+# --- joining ------------------------------------------------------------------------------------------------
+
+
+Join = Callable[[Recurrence, Recurrence], Recurrence | None]
+Values = Callable[[Part], Sequence[Value | None]]
+
+
+def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
+    """Returns the recurrences of one graph, joined where the values between them allow it."""
+    both = _pairwise(found, both_directions, lambda part: (part.x,))
+    return _pairwise(both, one_above, lambda part: (part.y, *part.h[-1:]))
+
+
+def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[Recurrence]:
+    """Replaces pairs by their join until there is no pair left. values: those that can be x of the second."""
+    left: list[Recurrence | None] = list(found)
+    by_x: dict[int, list[int]] = {}
+    for k, each in enumerate(found):
+        by_x.setdefault(id(each.part.x), []).append(k)
+    for i in range(len(left)):
+        while (a := left[i]) is not None:
+            places = [k for v in values(a.part) if v is not None for k in by_x.get(id(v), ())]
+            pairs = ((k, join(a, b)) for k in places if k != i and (b := left[k]) is not None)
+            k, result = next(((k, r) for k, r in pairs if r is not None), (i, None))
+            if result is None:
+                break
+            left[i], left[k] = result, None
+    return [each for each in left if each is not None]
+
+
+def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
+    """Returns two directions with one x, whose y are concatenated, as one layer."""
+    p, q = a.part, b.part
+    if a.reverse or not b.reverse or p.x is not q.x or p.y is None or q.y is None or p.flipped or q.flipped:
+        return None
+    if len(a.weights) > 1 or len(a.weights[0]) > 1 or not _same(a, b) or p.axes.get("y") != q.axes.get("y"):
+        return None
+    users = {id(user): user for v in (p.y, q.y) for user in v.consumers() if user.op_type != "Shape"}
+    if len(users) != 1 or p.y.is_graph_output() or q.y.is_graph_output():
+        return None
+    (concat,) = users.values()
+    if concat.op_type != "Concat" or concat.domain not in DOMAINS:
+        return None
+    if attribute(concat, "axis", 0) not in (-1, 2):
+        return None
+    if len(concat.inputs) != 2 or concat.inputs[0] is not p.y or concat.inputs[1] is not q.y:
+        return None
+    return _join(a, b, [[a.weights[0][0], b.weights[0][0]]], concat.outputs[0], (concat,))
+
+
+def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
+    """Returns two recurrences as layers of one, if b reads the outputs of a and nothing else does."""
+    p, q = a.part, b.part
+    if a.reverse != b.reverse or p.flipped or not _same(a, b) or q.x is None:
+        return None
+    if len(a.weights[0]) != len(b.weights[0]):
+        return None
+    if p.axes["x"] == "BI":
+        fits = q.axes["x"] == "BI" and q.x is p.h[-1]
+    else:
+        inside = {id(node) for node in q.nodes}
+        y = p.y
+        fits = y is not None and y is q.x and p.axes["y"].replace("H", "I") == q.axes["x"]
+        fits = fits and y is not None and not y.is_graph_output() and all(
+            id(user) in inside or user.op_type == "Shape" for user in y.consumers()
+        )  # fmt: skip
+    nodes = {id(node) for node in p.nodes}
+    if any(v is not None and id(v.producer()) in nodes for v in (*q.h0, *q.c0)):
+        return None  # the states of b are values of a
+    return _join(a, b, a.weights + b.weights, q.y, ()) if fits else None
+
+
+def _same(a: Recurrence, b: Recurrence) -> bool:
+    p, q = a.part, b.part
+    return (
+        p.lengths is q.lengths and p.mask is q.mask and p.baked == q.baked
+        and len(p.c0) * len(q.h0) == len(q.c0) * len(p.h0) and p.nodes[0].graph is q.nodes[0].graph
+    )  # fmt: skip
+
+
+def _join(
+    a: Recurrence,
+    b: Recurrence,
+    weights: list[list[Weights]],
+    y: Value | None,
+    more: tuple[Node, ...],
+) -> Recurrence | None:
+    p, q = a.part, b.part
+    part = replace(
+        p, nodes=in_order({id(n): n for n in (*p.nodes, *q.nodes, *more)}.values()), y=y, flipped=q.flipped,
+        h0=p.h0 + q.h0, c0=p.c0 + q.c0, h=p.h + q.h, c=p.c + q.c, axes=p.axes | q.axes | {"x": p.axes["x"]},
+        warnings=list(dict.fromkeys(p.warnings + q.warnings)),
+    )  # fmt: skip
+    result = Recurrence(part, weights, a.reverse)
+    try:
+        result.converted()
+    except ValueError:
+        return None
+    return result

@@ -1,0 +1,412 @@
+"""Facts about values of a graph: ranks, sizes of axes, values outside of Loops, and numbers of shapes.
+
+Exporters compute slices' bounds from shapes, and the number of a Loop's steps from the length of x. `Linear`
+is a linear form of sizes and of the number of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .constants import constant
+from .graph import DOMAINS, DTYPES, Array, Node, Value, attribute, loop_around, producer, subgraphs
+from .patterns import OPERATORS
+
+MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
+ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
+STEP = "step"  # the number of the current step of the innermost Loop
+MOST_NUMBERS = 16  # of one value
+LARGEST = 2**31  # of the numbers that are added or multiplied
+WIDE = tuple(number for number, name in DTYPES.items() if name != "bool")
+Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
+Symbol = Size | str
+Width = Callable[[Value], int | None]  # the size of the last axis
+
+
+def outside_of_loops(value: Value) -> Value:
+    """Returns the value behind Identity nodes, and behind inputs of a Loop's body that never change."""
+    while True:
+        value = _before_identity(value)
+        found = first_and_next(value)
+        if found is None or _before_identity(found[1]) is not value:
+            return value
+        value = found[0]
+
+
+def _before_identity(value: Value) -> Value:
+    while (node := producer(value, "Identity")) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value
+
+
+def first_and_next(value: Value) -> tuple[Value, Value] | None:
+    """Returns the first value of a state in the body of a Loop or Scan, and the output with its next value.
+
+    Returns None for other values than the body's inputs with states.
+    """
+    body = value.graph
+    loop = loop_around(body) if value.is_graph_input() else None
+    if body is None or loop is None:
+        return None
+    at, is_loop = next(k for k, v in enumerate(body.inputs) if v is value), loop.op_type == "Loop"
+    scanned = 0 if is_loop else attribute(loop, "num_scan_inputs", 0)
+    # A Loop's body has the inputs step and condition before the states, and the output condition.
+    if not 2 * is_loop <= at < len(loop.inputs) - scanned or at - is_loop >= len(body.outputs):
+        return None
+    first = loop.inputs[at]
+    return None if first is None else (first, body.outputs[at - is_loop])
+
+
+def rank(value: Value) -> int | None:
+    """Returns the number of axes of a value, or None."""
+    return _rank(value, {}, 0)
+
+
+def _rank(value: Value, known: dict[int, int | None], depth: int) -> int | None:
+    """As rank. known: receives the results by id, since a node may read a value twice."""
+    if value.shape is not None:
+        return len(value.shape)
+    if depth > MOST_DEPTH:
+        return None
+    if id(value) not in known:
+        known[id(value)] = _rank_of_result(value, known, depth)
+    return known[id(value)]
+
+
+def _rank_of_result(value: Value, known: dict[int, int | None], depth: int) -> int | None:
+    node = value.producer()
+    if node is None:
+        found = first_and_next(value)
+        return None if found is None else _rank(found[0], known, depth + 1)
+    if node.op_type == "Gemm":
+        return 2
+    if node.op_type in ELEMENTWISE:
+        ranks = [_rank(v, known, depth + 1) for v in node.inputs if v is not None]
+        return None if None in ranks else max(r for r in ranks if r is not None)
+    first = _rank(node.inputs[0], known, depth + 1) if node.inputs and node.inputs[0] is not None else None
+    if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice", "ReverseSequence", "Not"):
+        return first
+    if node.op_type == "Transpose":
+        order = attribute(node, "perm")
+        return first if order is None else len(order)
+    if first is None:
+        return None
+    if node.op_type == "Gather":
+        indices = None if node.inputs[1] is None else _rank(node.inputs[1], known, depth + 1)
+        return None if indices is None else first + indices - 1
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        axes = moved_axes(node)
+        return None if axes is None else first + (len(axes) if node.op_type == "Unsqueeze" else -len(axes))
+    return None
+
+
+def moved_axes(node: Node) -> list[int] | None:
+    """Returns the axes of a Squeeze or Unsqueeze."""
+    given = constant_input(node, 1) if len(node.inputs) > 1 else None
+    axes = attribute(node, "axes") if given is None else given.reshape(-1)
+    return None if axes is None else [int(a) for a in axes]
+
+
+def is_last_axis(axis: int, data: Value) -> bool:
+    """Returns whether this axis of a value is its last. A value of unknown rank counts as (B, H)."""
+    return axis == -1 or axis == (rank(data) or 2) - 1
+
+
+def from_constants(value: Value) -> bool:
+    """Returns whether a value depends on constants alone, and on inputs by their shapes at most."""
+    values = [value]
+    for each in values:
+        node = each.producer()
+        if not each.is_initializer() and (node is None or len(values) > 1000):
+            return False
+        if node is not None and node.op_type != "Shape":
+            nodes = (node, *(other for _, graph in subgraphs(node) for other in graph))
+            values += {v for other in nodes for v in other.inputs if v is not None}.difference(values)
+    return True
+
+
+def is_argument(value: Value, depth: int = 0) -> bool:
+    """Returns whether a value is the argument of a product with a constant, a norm, or a function."""
+    for user in value.consumers():
+        if user.op_type == "Identity" and depth < MOST_DEPTH and is_argument(user.outputs[0], depth + 1):
+            return True
+        if user.inputs[0] is not value or user.domain not in DOMAINS:
+            continue
+        if user.op_type in ACTIVATIONS or user.op_type in ("LayerNormalization", "ReduceMean"):
+            return True
+        if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:
+            return True
+    return False
+
+
+def constant_input(node: Node, at: int) -> Array | None:
+    """Returns the array of an input that is constant, also in the steps of a Loop, else None."""
+    value = node.inputs[at] if at < len(node.inputs) else None
+    return None if value is None else constant(outside_of_loops(value))
+
+
+def keeps_last_axis(node: Node) -> bool:
+    """Returns whether the last axis of a Gather's, Squeeze's or Unsqueeze's result is that of its input."""
+    data = node.inputs[0]
+    axes = [attribute(node, "axis", 0)] if node.op_type == "Gather" else moved_axes(node)
+    r = None if data is None else rank(data)
+    if axes is None or r is None:
+        return False
+    last = r if node.op_type == "Unsqueeze" else r - 1
+    return not any(a in (-1, last) for a in axes)
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Linear:
+    """constant + the sum of factor * symbol."""
+
+    constant: int
+    factors: Mapping[Symbol, int] = field(default_factory=dict)
+
+    def plus(self, other: Linear, sign: int = 1) -> Linear:
+        factors = dict(self.factors)
+        for symbol, factor in other.factors.items():
+            factors[symbol] = factors.get(symbol, 0) + sign * factor
+        return Linear(self.constant + sign * other.constant, {s: f for s, f in factors.items() if f})
+
+    @property
+    def number(self) -> int | None:
+        return None if self.factors else self.constant
+
+
+Numbers = list[Linear | None]
+
+
+def numbers(
+    value: Value | None, width: Width, counters: Mapping[int, Linear] | None = None
+) -> Numbers | None:
+    """Returns the numbers of a small value, None for those that are unknown.
+
+    counters: the values of the step's number, by identity.
+    """
+    return Counting(width, {key: [value] for key, value in (counters or {}).items()}).numbers(value)
+
+
+@dataclass
+class Counting:
+    """The arguments and the results of `numbers`. Results are kept, since a node may read a value twice.
+
+    known: numbers of values, by identity.
+    """
+
+    width: Width
+    known: Mapping[int, Numbers]
+    found: dict[int, Numbers | None] = field(default_factory=dict)
+
+    def numbers(self, value: Value | None, depth: int = 0) -> Numbers | None:
+        if value is None or depth > MOST_DEPTH:
+            return None
+        if id(value) in self.known:
+            return self.known[id(value)]
+        value = outside_of_loops(value)
+        if id(value) not in self.found:
+            result = self._numbers(value, depth)
+            self.found[id(value)] = result if result is None or len(result) <= MOST_NUMBERS else None
+        return self.found[id(value)]
+
+    def _numbers(self, value: Value, depth: int) -> Numbers | None:
+        array = constant(value)
+        if array is not None:
+            whole = array.size <= MOST_NUMBERS and array.dtype.kind in "iuf" and np.isfinite(array).all()
+            whole = whole and (array == array.round()).all()
+            return [Linear(int(i)) for i in array.reshape(-1)] if whole else None
+        node = value.producer()
+        if node is None or node.domain not in DOMAINS or not 0 < len(node.inputs) <= MOST_NUMBERS:
+            return None
+        if node.op_type == "Shape":
+            return shape(node, self.width)
+        if node.op_type == "SequenceLength":
+            split = producer(node.inputs[0], "SplitToSequence")
+            if split is None or split.inputs[0] is None:
+                return None
+            one = constant_input(split, 1)
+            if one is not None and one.tolist() not in (1, [1]):
+                return None
+            return [size(split.inputs[0], attribute(split, "axis", 0), self.width)]
+        if node.op_type == "Cast" and attribute(node, "to", 0) not in WIDE:
+            return None
+        if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity", "Reshape"):
+            return self.numbers(node.inputs[0], depth + 1)
+        parts = [self.numbers(v, depth + 1) for v in node.inputs]
+        first = parts[0]
+        if first is None or any(part is None for part in parts):
+            return None
+        given = [part for part in parts if part is not None]
+        match node.op_type:
+            case "Gather" if attribute(node, "axis", 0) == 0:
+                at = [None if i is None else i.number for i in given[1]]
+                return [first[i] if i is not None and -len(first) <= i < len(first) else None for i in at]
+            case "Slice" if len(given) > 2:
+                bounds = [p[0].number if len(p) == 1 and p[0] is not None else None for p in given[1:]]
+                if None in bounds or bounds[2:] not in ([], [0], [0, 1]):
+                    return None
+                return first[slice(*bounds[:2])]
+            case "Concat":
+                return [i for part in given for i in part]
+            case "Add" | "Sub" | "Mul" | "Div" if len(given) == 2:
+                n = max(map(len, given))
+                a, b = (part * n if len(part) == 1 else part for part in given)
+                divisor = constant_input(node, 1)
+                rounds = divisor is not None and divisor.dtype.kind in "iu"
+                return [_computed(node.op_type, i, j, rounds) for i, j in zip(a, b, strict=False)]
+        return None
+
+
+def number(value: Value | None, width: Width, counters: Mapping[int, Linear] | None = None) -> Linear | None:
+    """Returns the only number of a value."""
+    result = numbers(value, width, counters)
+    return result[0] if result is not None and len(result) == 1 else None
+
+
+def shape(node: Node, width: Width) -> Numbers | None:
+    """Returns the sizes that a Shape node gives. A value of unknown rank counts as (B, H)."""
+    data = node.inputs[0]
+    if data is None:
+        return None
+    axes = rank(data)
+    sizes: Numbers = [size(data, axis, width) for axis in ((0, -1) if axes is None else range(axes))]
+    return sizes[attribute(node, "start", 0) : attribute(node, "end")]
+
+
+def size(value: Value, axis: int, width: Width) -> Linear:
+    """Returns the size of an axis. Values with the same symbol have the same size."""
+    while True:
+        axes = rank(value) or None
+        axis = axis if axes is None else axis % axes
+        given = None if axes is None or value.shape is None else value.shape[axis]
+        if isinstance(given, int):
+            return Linear(given)
+        known = width(value) if axis == (-1 if axes is None else axes - 1) else None
+        if known is not None:
+            return Linear(known)
+        node = value.producer()
+        source = node.inputs[0] if node is not None and node.inputs else None
+        if node is None or source is None or node.domain not in DOMAINS:
+            break
+        if node.op_type == "Transpose" and axes is not None:
+            order = attribute(node, "perm")
+            axis = axes - 1 - axis if order is None else int(order[axis])
+        elif node.op_type == "Unsqueeze" and axes is not None:
+            new = [int(a) % axes for a in moved_axes(node) or ()]
+            if axis in new:
+                return Linear(1)
+            axis -= sum(a < axis for a in new)
+        elif node.op_type not in ("Identity", "Cast", "Not", "ReverseSequence"):
+            break
+        value = source
+    return Linear(0, {(id(value), axis): 1})
+
+
+def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Linear | None:
+    """Returns the result of an operator. rounds: whether a quotient is rounded to 0, as that of integers."""
+    if a is None or b is None:
+        return None
+    if any(abs(n) > LARGEST for v in (a, b) for n in (v.constant, *v.factors.values())):
+        return None
+    if op in ("Add", "Sub"):
+        return a.plus(b, 1 if op == "Add" else -1)
+    if op == "Mul":
+        a, b = (b, a) if a.number is not None else (a, b)
+        factor = b.number
+        if factor is None:
+            return None
+        return Linear(a.constant * factor, {s: f * factor for s, f in a.factors.items() if factor})
+    if a.number is None or not b.number or (a.number % b.number and not rounds):
+        return None
+    return Linear(int(a.number / b.number))
+
+
+# --- slices and elements ------------------------------------------------------------------------------------
+
+
+def bounds(
+    node: Node, width: Width, counters: Mapping[int, Linear] | None = None
+) -> tuple[int, Linear, Linear, int] | None:
+    """Returns axis, start, end and step of a Slice of one axis."""
+    names = ("starts", "ends", "axes", "steps")
+    given: list[Numbers | None]
+    if len(node.inputs) > 1:
+        inputs = (*node.inputs[1:], None, None)[:4]
+        given = [numbers(v, width, counters) for v in inputs]
+        left_out = [v is None for v in inputs]
+    else:  # opset 9 and before
+        of_node = [attribute(node, name) for name in names]
+        given = [None if a is None else [Linear(int(i)) for i in a] for a in of_node]
+        left_out = [a is None for a in of_node]
+    defaults = (None, None, [Linear(0)], [Linear(1)])
+    each = [d if out else a for a, out, d in zip(given, left_out, defaults, strict=True)]
+    only = [a[0] if a is not None and len(a) == 1 else None for a in each]
+    start, end, axis, step = only
+    if start is None or end is None or axis is None or step is None:
+        return None
+    if axis.number is None or step.number is None:
+        return None
+    return axis.number, start, end, step.number
+
+
+def in_single_steps(node: Node) -> bool:
+    """Returns whether a node is a SplitToSequence of elements without their axis."""
+    if node.op_type != "SplitToSequence":
+        return False
+    if len(node.inputs) < 2 or node.inputs[1] is None:
+        return not attribute(node, "keepdims", 1)
+    # The standard ignores keepdims with this input, torch and ONNX Runtime do not.
+    one = constant_input(node, 1)
+    return one is not None and one.ndim == 0 and one.item() == 1 and not attribute(node, "keepdims", 1)
+
+
+@dataclass(frozen=True)
+class Element:
+    """One step of a value: whole[index] along an axis. nodes: those that compute it."""
+
+    whole: Value
+    axis: int
+    index: Linear
+    nodes: tuple[Node, ...]
+
+
+def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = None) -> Element | None:
+    """Returns the value that this value is one element of, such as x[:, t] of x. None for other values."""
+    node = inner = producer(outside_of_loops(value), "Gather", "SequenceAt", "Squeeze")
+    if node is not None and node.op_type == "Squeeze":
+        inner = producer(node.inputs[0], "Gather", "Slice", "Split")
+    elif node is not None and node.op_type == "SequenceAt":
+        inner = producer(node.inputs[0], "SplitToSequence")
+    if node is None or inner is None or inner.inputs[0] is None:
+        return None
+    whole, axis, index = inner.inputs[0], attribute(inner, "axis", 0), None
+    if inner.op_type == "Slice":
+        found = bounds(inner, width, counters)
+        if found is not None and found[3] == 1:
+            axis, start, end = found[:3]
+            last = start.number == -1 and (end.number or 0) > 2**30
+            index = start if last or end.plus(start, -1).number == 1 else None
+    elif inner.op_type == "Split":
+        sizes = constant_input(inner, 1)
+        parts = attribute(inner, "split") if sizes is None else sizes.reshape(-1).tolist()
+        if parts is None and size(whole, axis, width).number == len(inner.outputs):
+            parts = [1]
+        if parts is not None and set(parts) == {1}:
+            index = Linear(next(k for k, v in enumerate(inner.outputs) if v is node.inputs[0]))
+    elif inner.op_type == "Gather" or in_single_steps(inner):
+        at = (inner if inner.op_type == "Gather" else node).inputs[1]
+        if node is not inner or (at is not None and not rank(at)):
+            index = number(at, width, counters)
+    if index is None or (node.op_type == "Squeeze" and moved_axes(node) != [axis]):
+        return None
+    axis = axis % (rank(whole) or 3)
+    if index.number is not None and index.number < 0:
+        index = index.plus(size(whole, axis, width))
+    return Element(whole, axis, index, (node,) if node is inner else (node, inner))
