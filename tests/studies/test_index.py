@@ -1,7 +1,4 @@
-"""The index of the studies has the verdict of every clause whose interval it shows. The first screen of
-README has the numbers of the kept results."""
-
-from __future__ import annotations
+"""The index of the studies has the verdicts of the kept results, and the first screen of README their numbers."""
 
 import json
 import re
