@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib
 import pytest
 from common import FOLDER, SEEDS
 from matplotlib import pyplot
@@ -116,7 +115,7 @@ def check_a_figure(figure):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_draws_and_prints_the_kept_results(name, monkeypatch, capsys):
     """The file runs as in sphinx-gallery and notebooks, from the first cell to the last."""
-    matplotlib.use("agg")
+    pyplot.switch_backend("agg")
     study, text = importlib.import_module(name).STUDY, (FOLDER / f"{name}.py").read_text("utf-8")
     title = (ast.get_docstring(ast.parse(text)) or "").splitlines()
     assert title and set(title[1]) == {"="} and len(title[1]) == len(title[0])
