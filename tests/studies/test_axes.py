@@ -1,7 +1,5 @@
 """Tests the study ``axes``: its functions on cases with known answers."""
 
-from __future__ import annotations
-
 import axes
 import numpy as np
 import pytest

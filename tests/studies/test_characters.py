@@ -1,7 +1,5 @@
 """Tests the study ``characters``: its text, models and measures on cases with known answers."""
 
-from __future__ import annotations
-
 import characters as study
 import numpy as np
 import pytest
@@ -26,15 +24,6 @@ def test_the_parts_are_contiguous_and_the_symbols_are_the_training_text_s():
     assert (train[:101] == [0] * 100 + [1]).all()
     # All characters but the 63 most frequent ones of the training text are one symbol.
     assert (test == SYMBOLS - 1).all() and others == 1.0
-
-
-def test_the_result_names_the_python_version_of_the_text():
-    found = study.load_help_text()
-    assert found.source.startswith("Python 3.") and "topics" in found.source
-    assert set(found.train) == set(range(SYMBOLS)) and found.others < 0.05
-    assert len(found.test) > study.LONG + 2 * STEPS
-    short = study.load_help_text(7)
-    assert [len(part) for part in (short.train, short.held_out, short.test)] == [7, 7, 7]
 
 
 def test_a_window_s_labels_are_the_characters_that_follow():

@@ -1,29 +1,20 @@
 """Tests the shared code of the studies: intervals, verdicts, and runs that lose no results."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 
 import common
+import matplotlib.pyplot
 import numpy as np
 import pytest
 from common import Check, Clause, Study, interval
 
 import lnrnn
 from lnrnn.files import replacing
-
-pytest.importorskip("scipy")
-pytest.importorskip("tqdm")
-
-
-needs_dev_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-
-
-# --- intervals and verdicts ---------------------------------------------------------------------------------
 
 
 def test_the_interval_of_five_differences():
@@ -35,13 +26,6 @@ def test_the_interval_of_five_differences():
     # Bonferroni's correction.
     half = 5.59757 * math.sqrt(2.5 / 5)
     assert interval(np.arange(1.0, 6.0), 10) == pytest.approx((3 - half, 3 + half), rel=1e-5)
-
-
-@pytest.mark.parametrize("seeds", [2, 5, 20])
-def test_an_interval_covers_the_mean_19_times_in_20(seeds):
-    rng = np.random.default_rng(0)
-    found = [interval(rng.standard_normal(seeds)) for _ in range(1500)]
-    assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.02)
 
 
 NARROW = 0.03 + 0.001 * np.array([-1.0, 0.0, 1.0])
@@ -65,9 +49,6 @@ def test_a_verdict_follows_the_interval(values, margin, verdict, at_zero):
     clause = Clause("it is so", values, margin)
     assert (clause.verdict(), clause.verdict(0.0)) == (verdict, at_zero)
     assert clause.row()[0] == "it is so" and clause.row()[3:] == [verdict, at_zero]
-
-
-# --- a study's run ------------------------------------------------------------------------------------------
 
 
 class Counted:
@@ -118,7 +99,6 @@ def kept(path="made_up.json"):
 
 
 def test_a_run_tunes_measures_and_keeps_the_results(counted, capsys):
-    pytest.importorskip("matplotlib")
     threads = lnrnn.get_num_threads()
     assert counted.run("--figure", "--output-dir", "a b/c") == 0 and lnrnn.get_num_threads() == threads
     assert counted.tuned == [(list(range(5)), "rnn")]
@@ -135,7 +115,7 @@ def test_a_run_tunes_measures_and_keeps_the_results(counted, capsys):
     assert sorted(os.listdir("a b/c")) == ["made_up.json", "made_up.png"]
 
 
-def test_kept_results_equal_the_measured_ones(counted, tmp_path, capsys):
+def test_kept_results_equal_the_measured_ones(counted, tmp_path, monkeypatch, capsys):
     assert counted.run("--output-dir", "studies/results", "--cell", "gru") == 0
     found = counted.study.results("gru")
     assert (found["share"]["LN"] == np.float64([f"{n / 3:.7g}" for n in range(5, 25)])).all()
@@ -153,6 +133,7 @@ def test_kept_results_equal_the_measured_ones(counted, tmp_path, capsys):
     file = tmp_path / "studies/results/made_up_gru.json"
     file.write_text(file.read_text().replace(lnrnn.__version__, "0.0.9"))
     capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "tqdm", None)  # printing needs no package of a run
     assert counted.run("--cell", "gru", "--kept") == 0
     assert f"Measured by lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
 
@@ -189,18 +170,13 @@ def test_a_continued_run_measures_only_missing_results(counted, capsys):
     count = len(counted.measured)
     changed = kept("out/made_up_gru.json")
     for words, change in (
-        (["--seeds", "5"], {}),
-        (["--seeds", "4", "--quick"], {}),
-        (["--seeds", "4", "--tune"], {}),
-        (["--seeds", "4"], {"lnrnn": "0.0.1"}),
-        (["--seeds", "4"], {"isa": "another"}),
-        (["--seeds", "4"], {"results": {}}),
-        (["--seeds", "4"], {"results": {"share": {}}}),
-        (["--seeds", "4"], None),
-    ):
+        ("--seeds 5", {}), ("--seeds 4 --quick", {}), ("--seeds 4 --tune", {}),
+        ("--seeds 4", {"lnrnn": "0.0.1"}), ("--seeds 4", {"isa": "another"}), ("--seeds 4", {"results": {}}),
+        ("--seeds 4", {"results": {"share": {}}}), ("--seeds 4", None),
+    ):  # fmt: skip
         with open("out/made_up_gru.json", "w") as file:
             file.write("{" if change is None else json.dumps({**changed, **change}))
-        assert counted.run("--resume", "--cell", "gru", *words, "--output-dir", "out") == 0
+        assert counted.run("--resume", "--cell", "gru", *words.split(), "--output-dir", "out") == 0
         count += 1
         assert len(counted.measured) == count, (words, change)
     # Kept settings that have changed since the first run make --resume measure all seeds again.
@@ -250,8 +226,11 @@ def test_a_full_disk_loses_nothing_that_was_measured(counted, monkeypatch, capsy
     assert "the shares are" in told and "confirmed" in told
     assert error.count("\n") == 1 and "no space left on device" in error and "made_up.json" in error
     monkeypatch.setattr(common, "replacing", replacing)
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, "text", Full("the terminal").write)
+        assert counted.run() == 2 and kept()["seeds"][0] == 5
+    os.unlink("made_up.json")
     monkeypatch.setattr(lnrnn.demo, "replacing", Full)  # no space left for the figure
-    pytest.importorskip("matplotlib")
     assert counted.run("--figure") == 2
     assert kept()["seeds"][0] == 5 and "made_up.png" in capsys.readouterr().err
 
@@ -267,25 +246,18 @@ def test_an_output_that_cannot_be_written_is_an_error_before_the_measurement(cou
     assert not counted.measured
 
 
-def test_kept_results_are_printed_without_the_packages_of_a_run(counted, monkeypatch, capsys):
-    assert counted.run("--output-dir", "studies/results", "--cell", "rnn") == 0
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert counted.run("--kept") == 0 and len(counted.measured) == 1
-    assert "the shares are" in capsys.readouterr().out
-
-
-BAD_WORDS = (
-    "--seeds 0",
-    "--seeds x",
-    "--cell lstm",
-    "--fast",
-    "--kept --quick",
-    "--kept --tune",
-    "--kept --seeds 3",
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--seeds 0",
+        "--seeds x",
+        "--cell lstm",
+        "--fast",
+        "--kept --quick",
+        "--kept --tune",
+        "--kept --seeds 3",
+    ],
 )
-
-
-@pytest.mark.parametrize("words", BAD_WORDS)
 def test_bad_arguments_are_refused(counted, words, capsys):
     assert counted.run(*words.split()) == 2 and not counted.measured
     error = "--kept measures nothing" if "--kept" in words else "made_up.py: error: "
@@ -302,7 +274,6 @@ def test_a_page_shows_the_kept_results(counted, monkeypatch, capsys):
     assert shown.strip() in told and "confirmed" in shown
     assert len(counted.measured) == 1
     drawn = []
-    pyplot = pytest.importorskip("matplotlib.pyplot")
 
     def draw(results, figure):
         drawn.append((results, figure))
@@ -312,61 +283,28 @@ def test_a_page_shows_the_kept_results(counted, monkeypatch, capsys):
     draw.__module__ = "__main__"
     common.show("made_up", draw, (5, 3))
     ((results, figure),) = drawn
-    pyplot.close(figure)
+    matplotlib.pyplot.close(figure)
     assert isinstance(results["share"]["LN"], np.ndarray) and figure.get_size_inches().tolist() == [5, 3]
     with pytest.raises(FileNotFoundError, match="results/other.json is missing: run other.py"):
         common.show("other", draw)
 
 
-SCRIPT = """
-import sys, time
-import numpy as np
-from common import Clause, Study
-
-def measure(seeds, settings, quick):
-    if {slow}:
-        print("measuring", flush=True)
-        time.sleep(60)
-    return {{"a": np.array(seeds, float)}}
-
-STUDY = Study("scripted", measure, lambda r: [Clause("a", r["a"], 0)], lambda r: "word " * 5000, None)
-STUDY.main(["--no-figure"])
-"""
-
-
-def script(tmp_path, slow=False, **options):
-    """Runs a study in another process."""
-    (tmp_path / "scripted.py").write_text(SCRIPT.format(slow=slow))
-    path = os.pathsep.join([common.__file__.rpartition(os.sep)[0], lnrnn.__file__.rpartition("lnrnn")[0]])
-    return subprocess.Popen(
-        [sys.executable, "scripted.py"], cwd=tmp_path, text=True, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path}, **options,
-    )  # fmt: skip
-
-
 def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path):
-    import signal
-
-    process = script(tmp_path, slow=True, stdout=subprocess.PIPE)
+    (tmp_path / "scripted.py").write_text(
+        "import time\nfrom common import Study\n"
+        "def measure(*_):\n    print('measuring', flush=True)\n    time.sleep(60)\n"
+        "Study('scripted', measure, None, None, None).main(['--no-figure'])\n"
+    )
+    path = os.pathsep.join([common.__file__.rpartition(os.sep)[0], lnrnn.__file__.rpartition("lnrnn")[0]])
+    process = subprocess.Popen(
+        [sys.executable, "scripted.py"], cwd=tmp_path, text=True, env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     assert process.stdout.readline() == "measuring\n"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=20)
     assert (process.returncode, error) == (130, "scripted.py: interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == ["scripted.py"]
-
-
-@pytest.mark.parametrize("full", [False, pytest.param(True, marks=needs_dev_full)])
-def test_an_output_without_reader_or_space_loses_no_results(tmp_path, full):
-    read, write = os.pipe()
-    os.close(read)
-    with open(write, "w") as pipe, open("/dev/full" if full else os.devnull, "w") as disk:
-        process = script(tmp_path, stdout=disk if full else pipe)
-    _, error = process.communicate(timeout=60)
-    if full:
-        assert process.returncode == 2 and error.count("\n") == 1 and "no space left" in error
-    else:
-        assert (process.returncode, error) == (141, "")
-    assert kept(tmp_path / "scripted.json")["seeds"][0] == 5
 
 
 def test_results_are_in_order_and_the_first_of_equal_settings_is_best():

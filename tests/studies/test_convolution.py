@@ -1,7 +1,5 @@
 """Tests the study ``convolution``: gradients of its network, its measures."""
 
-from __future__ import annotations
-
 import convolution
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Tests the study ``definitions``: its measures on known cases."""
 
-from __future__ import annotations
-
 import definitions as study
 import numpy as np
 import pytest
@@ -35,10 +33,6 @@ def test_errors_of_gaussian_numbers_decrease_with_the_root_of_the_size(frames):
     sizes = np.array(study.SIZES)
     np.testing.assert_allclose(found["variance"][0], np.sqrt(2 * sizes - 1) / sizes, rtol=0.15)
     assert study.exponent(found["mean"]) == pytest.approx([0.5], abs=0.03)
-
-
-def test_exponent_is_the_slope_of_the_logarithms():
-    assert study.exponent(7 * np.array([study.SIZES, study.SIZES]) ** -2.0) == pytest.approx([2, 2])
 
 
 def test_fixed_gains_and_biases_are_not_trained(rng):

@@ -1,7 +1,4 @@
-"""The index of the studies has the verdict of every clause whose interval it shows. The first screen of
-README has the numbers of the kept results."""
-
-from __future__ import annotations
+"""The index of the studies has the verdicts of the kept results, and README's first screen the numbers."""
 
 import json
 import re
@@ -48,9 +45,7 @@ def test_the_first_screen_has_the_kept_numbers():
     demo = long_sequences.STUDY.results("rnn")["demo"]
     shares = {name: [f"{100 * s:.0f}" for s in share.mean(axis=0)[[0, -1]]] for name, share in demo.items()}
     assert "falls from {} to {} % if batch norm repeats its last step".format(*shares["last"]) in text
-    assert (
-        "Layer norm stays at {} %. So does a plain RNN on this data".format(shares["layer norm"][1]) in text
-    )
+    assert f"Layer norm stays at {shares['layer norm'][1]} %. So does a plain RNN on this data" in text
     assert shares["layer norm"] == 2 * [shares["no norm"][1]]
     results = characters.STUDY.results()
     fewer = 100 * characters.saved(results, "lstm").mean()

@@ -1,7 +1,5 @@
 """Tests the study ``invariances``: its measures on known cases."""
 
-from __future__ import annotations
-
 import invariances as study
 import numpy as np
 import pytest

@@ -74,23 +74,6 @@ def test_epochs_are_counted_from_one_to_the_first_loss_below_the_threshold():
     np.testing.assert_allclose(study.saved({"epochs": epochs}), [-2, 0.2])
 
 
-def test_clauses_have_the_sign_of_the_claim(results):
-    accuracy = {
-        f"{training}, {method}": np.array([[0.97, 0.5, change], [0.98, 0.5, change]])
-        for training in study.TRAININGS
-        for method, change in {"LN": 0.97, "BN last": 0.2, "BN mean": 0.8}.items()
-    }
-    epochs = {"LN": np.array([5, 6]), "no norm": np.array([50, 60])}
-    epochs |= {f"{norm}, fastest": found for norm, found in epochs.items()}
-    made_up = {**results, "accuracy": accuracy, "epochs": epochs}
-    made_up["refused"] = {training: np.full((2, 3), 370) for training in study.TRAININGS}
-    for clause in study.clauses(made_up):
-        if hasattr(clause, "holds"):
-            assert clause.holds
-        elif "equal length" not in clause.text:
-            assert np.mean(clause.values) > clause.margin, clause.text
-
-
 def test_settings_are_chosen_on_held_out_utterances_cut_as_in_training(monkeypatch):
     x = [np.full((15 + k, 1), k, np.float32) for k in range(8)]
     data = Utterances(x, np.arange(8) % 9)

@@ -1,15 +1,7 @@
 """Tests the study ``pixels``: sequences, noise, initial values, updates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-
-pytest.importorskip("sklearn")
-pytest.importorskip("scipy")
-pytest.importorskip("tqdm")
-
-import pixels
 from common import PIXELS, load_digits
 from pixels import HIDDEN, IN_ORDER, NORMS, PERMUTED, PixelLSTM, sequences, trained, updates_to
 
@@ -21,13 +13,6 @@ def test_updates_to_a_level_are_interpolated():
     assert updates_to(0.5, np.array([0.8, 0.9, 0.9, 0.9]), UPDATES) == pytest.approx(40)
     assert updates_to(0.6, np.array([0.4, 0.6, 0.3, 0.9]), UPDATES) == pytest.approx(128)
     assert updates_to(0.95, np.array([0.4, 0.6, 0.3, 0.9]), UPDATES) == 256
-
-
-def test_half_the_updates_are_twice_as_fast():
-    curves = {"BN, permuted": [0.75, 0.8, 0.9, 0.9], "no norm, permuted": [0.6, 0.75, 0.8, 0.9]}
-    results = {"updates": UPDATES, "curves": {key: np.array([curve]) for key, curve in curves.items()}}
-    np.testing.assert_allclose(pixels.faster(results, "BN", PERMUTED), np.log(2))
-    assert pixels.times(np.log([2, 2, 2])) == "2.00 [2.00, 2.00]"
 
 
 def test_sequences_are_the_pixels_one_by_one(rng):

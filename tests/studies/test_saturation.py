@@ -1,7 +1,5 @@
 """Tests the study ``saturation``: measures on cases with known answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import saturation
@@ -68,8 +66,7 @@ def test_examining_changes_nothing(name):
     np.testing.assert_array_equal(deep.logits(x), before)
     np.testing.assert_array_equal(own.logits(x), before[:, :1])
 
-    recurrent = saturation.make_recurrent(name, 0, 1)
-    steps, lengths = saturation.as_sequences(x)
+    recurrent, (steps, lengths) = saturation.make_recurrent(name, 0, 1), saturation.as_sequences(x)
     recurrent.loss_and_gradients(steps, lengths, labels)
     outputs = recurrent.rnn(steps)[0]
     saturation.examine_recurrent(recurrent, name, x, labels)

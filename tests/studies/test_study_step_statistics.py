@@ -1,7 +1,5 @@
 """Tests the study ``step_statistics``: distances, errors, and losses by repeated steps, of known cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import step_statistics as study

@@ -1,15 +1,8 @@
 """Tests the study ``two_digits``: pairs, statistics beyond step 64."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
-
-pytest.importorskip("sklearn")
-pytest.importorskip("scipy")
-pytest.importorskip("tqdm")
-
 import pixels
+import pytest
 import two_digits
 from common import PIXELS
 from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, STUDY, WAYS, after_another, use_statistics_of
@@ -71,17 +64,6 @@ def test_choices_of_statistics_do_not_affect_each_other(lstm, rng):
     lstm.load_state_dict(known)
     use_statistics_of(lstm, np.concatenate([FIRST, FIRST]))
     assert pixels.accuracy(network, pairs, labels) == found[AGAIN]
-
-
-def test_a_change_is_relative_to_the_image_alone():
-    results = {
-        "BN, alone": np.array([0.9]),
-        LAST: np.array([0.1]),
-        "LN, alone": np.array([0.8]),
-        "LN": np.array([0.7]),
-    }
-    np.testing.assert_allclose(two_digits.change(results, LAST), -0.8)
-    np.testing.assert_allclose(two_digits.change(results, "LN"), -0.1)
 
 
 def test_settings_and_networks_are_those_of_the_study_pixels():

@@ -1,18 +1,14 @@
 """Tests the study ``weight_growth``: gradients, Fisher information, growth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import weight_growth
+from nets import Sgd
+from weight_growth import NORMALISED, NORMS, Images, Regression, angles, lengths, train
 
-pytest.importorskip("sklearn")
-weight_growth = pytest.importorskip("weight_growth")
-from nets import Sgd  # noqa: E402
-from weight_growth import NORMALISED, NORMS, Images, Regression, angles, lengths, train  # noqa: E402
-
-from lnrnn.speakers import Adam  # noqa: E402
+from lnrnn.speakers import Adam
 
 INPUTS, CLASSES, COUNT = 5, 4, 12
 
