@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import bad_type, message
+from ...recognise.misfits import unknown
+from ...recognise.part import Part
 from ..errors import OnnxFileError
 from ..parts import parts_of
 
@@ -163,6 +165,18 @@ def find_states(
         got = f"{len(given)} inputs and {len(returned)} outputs"
         raise ValueError(message("states", f"given for a file of more than {MOST} inputs or outputs", got))
     return _Search(model, given, returned).run()
+
+
+def unknown_recurrences(model: Any, parts: list[Part]) -> list[str]:
+    """Returns a text for each recurrence of a model that is no part, and has none inside."""
+    try:
+        found = find_states(model)
+    except ValueError:  # unclear, or too many
+        found = []
+    from ..reading import graphs
+
+    values = {each.name: each for each in (*model.graph.inputs, *model.graph.outputs)}
+    return unknown(graphs(model), parts, [(values[each.input], values[each.output]) for each in found])
 
 
 def _state(given: Tensor, returned: Tensor, evidence: str) -> State:
