@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from .constants import MOVES, constant
-from .graph import (
-    Graph,
-    Node,
-    Value,
-    loop_around,
-    named,
-    node_path,
-    number_nodes,
-    producer,
-    subgraphs,
-)
+from .graph import Graph, Node, Value, loop_around, named, node_path, number_nodes, producer, subgraphs
 from .loops import Unfit, whole_loop
 from .matching import Step, steps
 from .operators import new_terms
@@ -100,8 +90,9 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
     done: set[int] = set()
     reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their new h
     result: list[Recurrence | Part] = []
-    for stack in _stacks(layers):
-        whole = unrolled(node_path(path, _first(stack)), stack, terms)
+    # layers whose x is the h of the layer before
+    for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
+        whole = unrolled(node_path(path, stack[0].steps[0].nodes[0]), stack, terms)
         if isinstance(whole, str):
             text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
             reasons |= {id(h): text for layer in stack for h in layer.h}
@@ -116,15 +107,6 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
                 part.warnings += [Difference(reasons[id(v)]) for v in group[0].new if id(v) in reasons]
                 result.append(single)
     return result
-
-
-def _first(layers: Sequence[Layer]) -> Node:
-    return layers[0].steps[0].nodes[0]
-
-
-def _stacks(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Returns layers whose x is the h of the layer before."""
-    return linked(layers, lambda layer: next((k for k in layers if same_values(k.x, layer.h)), None))
 
 
 # --- single steps -------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ def unknown(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part], states: 
     paths = [path for part in parts for path in part.paths]
     result = []
     for path, graph in graphs:
-        steps = () if path.startswith("function ") else _repeated(graph, taken)
         number_nodes(graph)
+        steps = _repeated(graph, taken)
         pairs = steps if steps or path or parts else states
         if text := misfit(pairs, bool(steps)):
             result.append(f"the step of {', '.join(repr(new.name) for _, new in pairs)}: {text}")
@@ -38,12 +38,10 @@ def unknown(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part], states: 
             before = 2 if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0)
             inside = f"{node_path(path, node)}/"
             if len(node.inputs) > before and not any(each.startswith(inside) for each in paths):
-                body = attribute(node, "body")
-                number_nodes(body)
-                pairs = [(v, both[1]) for v in body.inputs if (both := first_and_next(v))]
-                text = "" if path.startswith("function ") else misfit(pairs)
-                text = "its body is no step of a cell of lnrnn" + f": {text}" * bool(text)
-                result.append(f"{inside[:-1]!r} ({node.op_type}): {text}")
+                number_nodes(body := attribute(node, "body"))
+                text = misfit([(v, both[1]) for v in body.inputs if (both := first_and_next(v))])
+                own = f"{inside[:-1]!r} ({node.op_type}): its body is no step of a cell of lnrnn"
+                result.append(own + f": {text}" * bool(text))
     return result
 
 
@@ -69,22 +67,17 @@ def misfit(pairs: Pairs, is_step: bool = False) -> str:
     is_step: whether the states are known to be those of a step. Otherwise a matrix must multiply an old one.
     """
     terms, inside = new_terms(joined=True), dependents(old for old, _ in pairs)
-    others: list[Node] = []
-    outer: list[Node] = []  # products that are summands of states
-    sums = [(terms.sum(outside_of_loops(new)), True) for _, new in pairs]
-    seen: set[tuple[int, bool]] = set()
+    others, outer = list[Node](), list[Node]()  # outer: products that are summands of states
+    sums, seen = [(terms.sum(outside_of_loops(new)), True) for _, new in pairs], set[tuple[int, bool]]()
     while sums:
         whole, is_state = sums.pop()
-        for atom in {atom: None for product in whole.terms for atom in product}:
-            value, key = atom.value, (atom.key, is_state)
-            if key in seen:
-                continue
-            seen.add(key)
+        for atom in {a for product in whole.terms for a in product if (a.key, is_state) not in seen}:
+            value = atom.value
+            seen.add((atom.key, is_state))
             if atom.of is not None:
                 sums.append((atom.of, False))
             elif value is not None and atom.matrix is not None:
-                operand = terms.sum(value)
-                sums.append((operand, False))
+                sums.append((operand := terms.sum(value), False))
                 read = {id(value), *(id(each.value) for product in operand.terms for each in product)}
                 is_step = is_step or any(id(old) in read for old, _ in pairs)
                 outer += _computing(atom) * is_state
@@ -95,11 +88,9 @@ def misfit(pairs: Pairs, is_step: bool = False) -> str:
                 elif node is not None and any(id(v) in inside for v in node.inputs):
                     others += [node] * (node.op_type not in MOVING)
                     sums += [(terms.sum(v), False) for v in node.inputs if v is not None]
-    if not is_step:
-        return ""
-    unfit = _unfit(pairs, terms)
+    unfit = _unfit(pairs, terms) if is_step else []
     for nodes, where in (others, ""), (unfit, " in this place"), (outer, " without a function"):
-        if nodes:
+        if nodes and is_step:
             node = in_order(nodes)[0]
             known = node.attributes.items() if node.op_type in terms.operators and not where else ()
             given = [f"{name}={a.value:g}" for name, a in known if isinstance(a.value, (int, float))]
@@ -120,9 +111,8 @@ def _unfit(pairs: Pairs, terms: Terms) -> list[Node]:
 
 def _computing(unfit: Atom | Value) -> list[Node]:
     """Returns the node that computes a value or an atom."""
-    if isinstance(unfit, Atom) and unfit.kind != "value" and unfit.value is not None:
-        op, matrix = OPERATORS.get(unfit.kind), unfit.matrix and unfit.matrix.value
-        return [user for user in unfit.value.consumers() if op == user.op_type or matrix in user.inputs][:1]
     value = unfit.value if isinstance(unfit, Atom) else unfit
-    node = None if value is None else value.producer()
-    return [] if node is None else [node]
+    if isinstance(unfit, Atom) and unfit.kind != "value" and value is not None:
+        op, matrix = OPERATORS.get(unfit.kind), unfit.matrix and unfit.matrix.value
+        return [user for user in value.consumers() if op == user.op_type or matrix in user.inputs][:1]
+    return [node] if value is not None and (node := value.producer()) is not None else []

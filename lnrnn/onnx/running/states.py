@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,14 +170,14 @@ def find_states(
 
 def unknown_recurrences(model: Any, parts: list[Part]) -> list[str]:
     """Returns a text for each recurrence of a model that is no part, and has none inside."""
-    try:
-        found = find_states(model)
-    except ValueError:  # unclear, or too many
-        found = []
-    from ..reading import graphs
+    from ..reading import checked_graphs
 
+    found: list[State] = []
+    with suppress(ValueError):  # unclear, or too many
+        found = find_states(model)
     values = {each.name: each for each in (*model.graph.inputs, *model.graph.outputs)}
-    return unknown(graphs(model), parts, [(values[each.input], values[each.output]) for each in found])
+    pairs = [(values[each.input], values[each.output]) for each in found]
+    return unknown(checked_graphs(model), parts, pairs)
 
 
 def _state(given: Tensor, returned: Tensor, evidence: str) -> State:
