@@ -9,7 +9,6 @@ from typing import Any
 from ..arguments import TAKES, Flag, Instance, Optional
 from ..arguments import check as checked
 from ..packages import require
-from ..recognise.finding import unknown_loops
 from ..recognise.part import Difference, OneStep, Part
 from .parts import parts_of
 
@@ -92,14 +91,16 @@ def from_onnx(
     """
     name, check, reset_after = checked("from_onnx", locals())
     require("onnx_ir", "from_onnx", "onnx")
-    from .reading import graphs, read
+    from .reading import read
 
     model = read(path_or_model)
     every = parts_of(model, reset_after)
     if not every:
         found = "nodes RNN, LSTM and GRU, and steps of these cells and of LiGRU in plain operators"
         text = f"the file has no recurrent part. lnrnn finds {found}, alone, in a Loop or Scan, or unrolled"
-        others = unknown_loops(graphs(model), every)
+        from .running.states import unknown_recurrences
+
+        others = unknown_recurrences(model, every)
         raise ValueError(text + f". It does not know {'; '.join(others)}" * bool(others))
     chosen = every if name is None else [_named(every, name)]
     reasons = {part.path: part.reason for part in chosen if part.network is None}

@@ -30,8 +30,8 @@ def extracted(
     """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
 
     Only the values that are not None become inputs and outputs. Constants of `initial_states` stay constants.
-    reset_after: as in from_onnx. unchanged: whether nodes stay as they are, also those that ONNX Runtime does
-    not run.
+    reset_after: as in from_onnx. unchanged: whether nodes stay as they are apart from states of 0, also those
+    that ONNX Runtime does not run.
     """
     outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
     states = [v for v in (*part.h0, *part.c0) if part.initial_states is None or constant(v) is None]
@@ -96,7 +96,7 @@ class _Extract:
 
     def collect(self, value: onnx_ir.Value) -> None:
         """Adds the nodes that compute a value, and the constants that they read."""
-        layers = set() if self.unchanged else {id(node) for node in self.part.layers}
+        layers = {id(node) for node in self.part.layers}
         stack = [value]
         while stack:  # a loop, since chains of nodes may be longer than Python's stack
             top = stack[-1]
@@ -108,7 +108,7 @@ class _Extract:
                 self._add_constant(top)
                 continue
             of_layer = id(node) in layers
-            read = _layer_inputs(node) if of_layer else [v for v in node.inputs if v is not None]
+            read = self._layer_inputs(node) if of_layer else [v for v in node.inputs if v is not None]
             missing = [v for v in (*read, *_captured(node)) if id(v) not in self.values]
             if missing:
                 stack += missing
@@ -128,15 +128,25 @@ class _Extract:
 
         A node with layout=1 becomes one with layout=0 between nodes Transpose, as ONNX Runtime needs.
         """
-        if is_quantized(node):
+        if is_quantized(node) and not self.unchanged:
             return [self._dequantized(node)]
         proto = _proto(node)
-        kept = {id(v) for v in _layer_inputs(node)}
+        kept = {id(v) for v in self._layer_inputs(node)}
         for i, value in enumerate(node.inputs):
             if value is not None and id(value) not in kept:
                 proto.input[i] = ""
         self._with_reset_after(proto)
-        return _with_layout_0(proto) if attribute(node, "layout", 0) else [proto]
+        return _with_layout_0(proto) if attribute(node, "layout", 0) and not self.unchanged else [proto]
+
+    def _layer_inputs(self, node: onnx_ir.Node) -> list[onnx_ir.Value]:
+        """Returns the inputs of a recurrent node that may be other than 0, and no scales of 8-bit weights."""
+        result = []
+        for i, value in enumerate(node.inputs):
+            weights = is_quantized(node) and not self.unchanged and (i in (1, 2) or i > 7)
+            is_state = i in OPTIONAL[: 2 if self.unchanged else 3]
+            if value is not None and not weights and not (is_state and is_zero(value)):
+                result.append(value)
+        return result
 
     def _with_reset_after(self, proto: onnx.NodeProto) -> onnx.NodeProto:
         """Replaces linear_before_reset of a GRU, and of those in the graphs inside of a node."""
@@ -184,16 +194,6 @@ def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
             return onnx_ir.to_proto(node)
     except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
         raise Unrun(f"onnx_ir cannot write node {named(node)}") from None
-
-
-def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:
-    """Returns the inputs of a recurrent node that may be other than 0, and no scales of 8-bit weights."""
-    result = []
-    for i, value in enumerate(node.inputs):
-        weights = is_quantized(node) and (i in (1, 2) or i > 7)
-        if value is not None and not weights and not (i in OPTIONAL and is_zero(value)):
-            result.append(value)
-    return result
 
 
 def _captured(node: onnx_ir.Node) -> list[onnx_ir.Value]:

@@ -24,9 +24,9 @@ _HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the report of a file, in types of JSON. Raises OnnxFileError for a damaged file."""
     require("onnx_ir", "lnrnn onnx", "onnx")
-    from ..recognise.finding import unknown_loops
     from .plugin_trial import tried
-    from .reading import graphs, opset_of, read
+    from .reading import opset_of, read
+    from .running.states import unknown_recurrences
 
     model = read(path)
     parts = parts_of(model)
@@ -36,7 +36,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
         "parts": [describe_part(part) for part in parts],
         "no_plugin": "",
-        "loops": unknown_loops(graphs(model), parts),
+        "loops": unknown_recurrences(model, parts),
         "states": [],
         "unclear": "",
     }

@@ -328,20 +328,8 @@ def _dequantize(node: Node, inputs: Inputs) -> list[Array]:
 MOVES = ("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
          "Transpose", "Unsqueeze")  # fmt: skip
 FOLDED: dict[str, Callable[[Node, Inputs], Sequence[Array | None]]] = {
-    "Cast": _cast,
-    "Concat": _concat,
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
-    "DequantizeLinear": _dequantize,
-    "Expand": _expand,
-    "Flatten": _flatten,
-    "Gather": _gather,
-    "Identity": _identity,
-    "Reshape": _reshape,
-    "Shape": _shape,
-    "Slice": _slice,
-    "Split": _split,
-    "Squeeze": _squeeze,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
-}
+    "Cast": _cast, "Concat": _concat, "Constant": _constant, "ConstantOfShape": _constant_of_shape,
+    "DequantizeLinear": _dequantize, "Expand": _expand, "Flatten": _flatten, "Gather": _gather,
+    "Identity": _identity, "Reshape": _reshape, "Shape": _shape, "Slice": _slice, "Split": _split,
+    "Squeeze": _squeeze, "Transpose": _transpose, "Unsqueeze": _unsqueeze,
+}  # fmt: skip

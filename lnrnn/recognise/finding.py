@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from .constants import MOVES, constant
-from .graph import (
-    DOMAINS,
-    Graph,
-    Node,
-    Value,
-    attribute,
-    loop_around,
-    node_path,
-    number_nodes,
-    producer,
-    subgraphs,
-)
+from .graph import Graph, Node, Value, loop_around, named, node_path, number_nodes, producer, subgraphs
 from .loops import Unfit, whole_loop
 from .matching import Step, steps
 from .operators import new_terms
 from .part import Difference, Part
-from .recurrences import Layer, Recurrence, if_used, joined, linked, recurrence
+from .recurrences import Layer, Recurrence, if_used, joined, linked, recurrence, same_values
 from .terms import Terms
 from .unrolled import chains, unrolled
 from .values import ELEMENTWISE, MOST_DEPTH, first_and_next, outside_of_loops, rank
@@ -60,9 +49,13 @@ def _in_body(
     """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
     if not every:
         return []
-    carried = [[step for step in group if _is_carried(step, body)] for group in every]
+    carried = [kept for group in every if (kept := [step for step in group if _is_carried(step, body)])]
     try:
-        return [whole_loop(path.rpartition("/")[0], node, [group for group in carried if group], terms)]
+        if not carried:
+            before = next((n for step in every[0] for v in step.old if (n := v.producer())), None)
+            text = "its body passes the states of no step on"
+            raise Unfit(text + (f", node {named(before)} is between" if before else ""))
+        return [whole_loop(path.rpartition("/")[0], node, carried, terms)]
     except Unfit as reason:
         found = _in_graph(path, groups, terms)
         for each in found:
@@ -97,8 +90,9 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
     done: set[int] = set()
     reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their new h
     result: list[Recurrence | Part] = []
-    for stack in _stacks(layers):
-        whole = unrolled(node_path(path, _first(stack)), stack, terms)
+    # layers whose x is the h of the layer before
+    for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
+        whole = unrolled(node_path(path, stack[0].steps[0].nodes[0]), stack, terms)
         if isinstance(whole, str):
             text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
             reasons |= {id(h): text for layer in stack for h in layer.h}
@@ -115,36 +109,6 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
     return result
 
 
-def _first(layers: Sequence[Layer]) -> Node:
-    return layers[0].steps[0].nodes[0]
-
-
-def _stacks(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Returns layers whose x is the h of the layer before."""
-    return linked(layers, lambda layer: next((k for k in layers if _same(k.x, layer.h)), None))
-
-
-def _same(a: Sequence[Value], b: Sequence[Value]) -> bool:
-    return len(a) == len(b) and all(outside_of_loops(v) is w for v, w in zip(a, b, strict=True))
-
-
-def unknown_loops(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part]) -> list[str]:
-    """Returns a text for each Loop or Scan with a state that is no part, and has none inside."""
-    every = [each for part in parts for each in (part, *part.same)]
-    taken = {id(node) for part in every for node in part.nodes}
-    paths = [path for part in parts for path in part.paths]
-    result = []
-    for path, graph in graphs:
-        for node in graph:
-            if node.op_type not in ("Loop", "Scan") or node.domain not in DOMAINS or id(node) in taken:
-                continue
-            before = 2 if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0)
-            inside = f"{node_path(path, node)}/"
-            if len(node.inputs) > before and not any(each.startswith(inside) for each in paths):
-                result.append(f"{inside[:-1]!r} ({node.op_type}): its body is no step of a cell of lnrnn")
-    return result
-
-
 # --- single steps -------------------------------------------------------------------------------------------
 
 
@@ -154,8 +118,11 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     group: the alternatives, which differ in the roles of x and h.
     """
     whole = [step for step in group if not step.outside]
+    own = f"{group[0].pattern.cell} step"
     if not whole:
-        return _refused(path, group[0]) if group[0].pattern.cell != "RNN" else None
+        node, reason = group[0].nodes[0], f"{group[0].outside[0]} reads a value inside of the step"
+        refused = Part(node_path(path, node), own, group[0].nodes, reason=reason)
+        return refused if group[0].pattern.cell != "RNN" else None
     ranked = sorted(whole, key=evidence, reverse=True)
     step = ranked[0]
     if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
@@ -163,9 +130,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     for v in (step.x, *step.old, *step.new):
         if rank(v) not in (None, 2):
             reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
-            return Part(
-                node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason
-            )
+            return Part(node_path(path, step.nodes[0]), own, step.nodes, reason=reason)
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None
@@ -177,15 +142,10 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
             f"{step.x.name!r}"
         ))  # fmt: skip
     return recurrence(
-        node_path(path, step.nodes[0]), f"{step.pattern.cell} step", [Layer((step,), step.weights())],
+        node_path(path, step.nodes[0]), own, [Layer((step,), step.weights())],
         nodes=step.nodes, x=step.x, h=(h,), c=tuple(c), axes={"x": "BI", "h": "BH"},
         baked={"T": 1}, warnings=warnings,
     )  # fmt: skip
-
-
-def _refused(path: str, step: Step) -> Part:
-    reason = f"{step.outside[0]} reads a value inside of the step"
-    return Part(node_path(path, step.nodes[0]), f"{step.pattern.cell} step", step.nodes, reason=reason)
 
 
 def evidence(step: Step) -> tuple[int, ...]:

@@ -28,14 +28,6 @@ GRAPH, GRAPHS = 5, 10  # types of attributes
 DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
 
 
-class Attribute(Protocol):
-    @property
-    def value(self) -> Any: ...
-    @property
-    def type(self) -> Any: ...  # ONNX's number
-    def is_ref(self) -> bool: ...  # whether the value is an argument of the function around the node
-
-
 class Value(Protocol):
     @property
     def name(self) -> str | None: ...
@@ -68,7 +60,7 @@ class Node(Protocol):
     @property
     def outputs(self) -> Sequence[Value]: ...
     @property
-    def attributes(self) -> Mapping[str, Attribute]: ...
+    def attributes(self) -> Mapping[str, Any]: ...  # each with value, type (ONNX's number) and is_ref()
     @property
     def graph(self) -> Graph | None: ...
     @property

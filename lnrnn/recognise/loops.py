@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .constants import constant, is_zero
-from .graph import DOMAINS, Graph, Node, Value, attribute, producer
+from .graph import DOMAINS, Graph, Node, Value, attribute, named, producer
 from .masks import Choice, all_true, choice, in_order_of_x, lengths_of, reversed_of
 from .matching import Step
 from .part import Difference, restarts
 from .recurrences import Layer, Nodes, Recurrence, if_used, linked, recurrence, used, with_unused
 from .terms import Terms
-from .values import STEP, Element, Linear, Width, element, number, outside_of_loops, rank, size
+from .values import STEP, Element, Linear, Width, dependents, element, number, outside_of_loops, rank, size
 
 REPEATS = Difference(
     "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
@@ -163,13 +163,16 @@ def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
             for found, v, c in zip(choices, step.new, states, strict=True)
         ):
             return CarriedStep(step, states, choices[0])
-    raise Unfit(f"the states of the step of {group[0].pattern.cell} are not carried to the next step")
+    step = group[0]
+    after = {id(c.outer) for v in step.old if (c := body.carried.get(id(v))) is not None}
+    users = (user for v in step.new for user in v.consumers() if user not in step.nodes)
+    changes = [f", node {named(user)} is between" for user in users if dependents(user.outputs) & after]
+    text = f"the states of the step of {step.pattern.cell} are not carried to the next step"
+    raise Unfit(text + "".join(changes[:1]))
 
 
 def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
     """Returns layers, each with the h of the one before as x."""
-    if not found:
-        raise Unfit("its body passes the states of no step on")
     chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
     if len(chains) != 1 or len(chains[0]) != len(found):
         raise Unfit("its steps are no layers of one network")
@@ -211,7 +214,10 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
     for each in joined:
         kind = _is_output(each.inner, h, mask, None, memory)
         if not kind:
-            raise Unfit(f"its output {each.value.name!r} is not h")
+            node = outside_of_loops(each.inner).producer()
+            raise Unfit(
+                f"its output {each.value.name!r} is not h" + (f", but of node {named(node)}" if node else "")
+            )
         if kind == "repeats":
             warnings.append(REPEATS)
     return (joined[0] if joined else None), warnings
@@ -303,13 +309,9 @@ class Body:
         found = element(value, self.width, self.counters)
         if found is None:
             raise Unfit(f"{value.name!r} is no element of a sequence")
-        if found.whole.graph is self.graph or self._is_inside(found.whole):
+        if found.whole.graph is self.graph:
             raise Unfit(f"{found.whole.name!r}, whose elements the steps read, changes from step to step")
         return outside_of_loops(found.whole), found.axis, self._backwards(found)
-
-    def _is_inside(self, value: Value) -> bool:
-        node = value.producer()
-        return node is not None and node.graph is self.graph
 
     def _backwards(self, found: Element) -> bool:
         length = size(found.whole, found.axis, self.width)

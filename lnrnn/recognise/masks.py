@@ -76,17 +76,14 @@ def lengths_of(mask: Value) -> Value | None:
     if node is None:
         return None
     steps, cast = producer(node.inputs[0], "Unsqueeze"), producer(node.inputs[1], "Cast")
-    if steps is None or moved_axes(steps) not in ([1], [-1]):
+    if steps is None or cast is None or moved_axes(steps) not in ([1], [-1]):
         return None
-    if cast is None or attribute(cast, "to", 0) not in WIDE:
-        return None
-    count = None if steps is None else producer(steps.inputs[0], "Range")
-    if count is None or cast is None or cast.inputs[0] is None or len(count.inputs) != 3:
+    count, lengths = producer(steps.inputs[0], "Range"), cast.inputs[0]
+    if count is None or lengths is None or len(count.inputs) != 3 or attribute(cast, "to", 0) not in WIDE:
         return None
     first, step = constant(count.inputs[0]), constant(count.inputs[2])
     if first is None or step is None or first.any() or not (step == 1).all():
         return None
-    lengths = cast.inputs[0]
     fits = lengths.dtype in (None, INT32) and rank(lengths) in (None, 1)
     return lengths if fits else None
 

@@ -136,12 +136,17 @@ def _multiplies_concat(node: Node) -> bool:
     return node.op_type in ("Gemm", "MatMul") and producer(node.inputs[0], "Concat") is not None
 
 
+def alike(h: Sum) -> Sequence[Pattern]:
+    """Returns the patterns whose h has summands of the same kinds."""
+    kinds = sorted("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
+    return BY_OUTLINE.get(tuple(kinds), ())
+
+
 def match(value: Value, terms: Terms, zero: bool = False) -> list[Step]:
     """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
     whole = terms.sum(value)
-    kinds = sorted("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in whole.terms)
     result: list[Step] = []
-    for pattern in PATTERNS if zero else BY_OUTLINE.get(tuple(kinds), ()):
+    for pattern in PATTERNS if zero else alike(whole):
         matcher = Matcher(pattern, terms, zero)
         for bound in matcher.whole(value, whole):
             step = _step(pattern, matcher, bound)
@@ -224,7 +229,9 @@ def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
 class Matcher:
     """Compares the equations of one pattern with sums, and yields all ways to bind its names.
 
-    zero: whether the old states are 0, so that terms with them are missing.
+    zero: whether the old states are 0, so that terms with them are missing. unfit: the atom that matched
+    nothing after most others had matched, or the value whose sum has another number of summands. bound: the
+    number of those others.
 
     The keys of a Bound are names of values and functions, "eps", and tuples. ("operand", gate) is the value
     that weight_hh multiplies. The others are (constant, gate), ("value", equation),
@@ -236,6 +243,8 @@ class Matcher:
     zero: bool
     units: int = field(default=0, init=False)
     state_size: int = field(default=0, init=False)
+    unfit: Atom | Value | None = field(default=None, init=False)
+    bound: int = field(default=0, init=False)
 
     def whole(self, value: Value, h: Sum) -> Iterator[Bound]:
         self.units = self.state_size = h.width or 0
@@ -266,6 +275,8 @@ class Matcher:
         if len(others) == len(rest):
             for new in self._summands(rest, others, gate, bound):
                 yield from self._biases(biases, constants, gate, new)
+        else:
+            self._note(bound, bound.get(("value", gate)))
 
     def _summands(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
         if not wanted:
@@ -316,8 +327,16 @@ class Matcher:
         if not factors:
             yield bound
             return
+        empty = True
         for new in self._factor(factors[0], atoms[0], scale, gate, bound):
+            empty = False
             yield from self._in_turn(factors[1:], atoms[1:], scale, gate, new)
+        if empty:
+            self._note(bound, atoms[0])
+
+    def _note(self, bound: Bound, unfit: Atom | Value | None) -> None:
+        if len(bound) > self.bound and unfit is not None:
+            self.bound, self.unfit = len(bound), unfit
 
     def _factor(self, factor: Factor, atom: Atom, scale: Array, gate: str, bound: Bound) -> Iterator[Bound]:
         if factor.kind == "value":

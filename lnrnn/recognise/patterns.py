@@ -29,11 +29,7 @@ Equations = Mapping[str, str]
 VALUES = ("x", "h0", "c0")
 # ONNX's operators, by lnrnn's names of nonlinearities and gate activations.
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
-FUNCTIONS = {
-    "sigma": ("sigmoid", "hard_sigmoid"),
-    "f": ("tanh", "relu", "sigmoid"),
-    "tanh": ("tanh",),
-}
+FUNCTIONS = {"sigma": ("sigmoid", "hard_sigmoid"), "f": ("tanh", "relu", "sigmoid"), "tanh": ("tanh",)}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from .graph import DOMAINS, Array, Node, Value, attribute, in_order
 from .matching import Step
 from .part import Part, is_batch_first
 from .terms import Terms
+from .values import outside_of_loops
 
 Nodes = Sequence[Node]
 Item = TypeVar("Item")
@@ -82,6 +83,10 @@ def _all_biases(step: Step, name: str, gate: str) -> Array:
     parts = [v for each in names for _, v in step.constants.get((each, gate), ())]
     total: Array = np.zeros(step.units) + sum(parts)
     return total
+
+
+def same_values(a: Sequence[Value], b: Sequence[Value]) -> bool:
+    return len(a) == len(b) and all(outside_of_loops(v) is w for v, w in zip(a, b, strict=True))
 
 
 def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> list[list[Item]]:
@@ -234,11 +239,7 @@ def _same(a: Recurrence, b: Recurrence) -> bool:
 
 
 def _join(
-    a: Recurrence,
-    b: Recurrence,
-    weights: list[list[Weights]],
-    y: Value | None,
-    more: tuple[Node, ...],
+    a: Recurrence, b: Recurrence, weights: list[list[Weights]], y: Value | None, more: tuple[Node, ...]
 ) -> Recurrence | None:
     p, q = a.part, b.part
     part = replace(

@@ -9,7 +9,17 @@ from .graph import DOMAINS, Node, Value, attribute, producer
 from .matching import Step, match
 from .operators import new_terms
 from .part import restarts
-from .recurrences import Layer, Recurrence, if_used, linked, recurrence, same_constants, used, with_unused
+from .recurrences import (
+    Layer,
+    Recurrence,
+    if_used,
+    linked,
+    recurrence,
+    same_constants,
+    same_values,
+    used,
+    with_unused,
+)
 from .terms import Terms
 from .values import constant_input, element, moved_axes, outside_of_loops, rank, size
 
@@ -28,7 +38,7 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
 
     def following(step: Step) -> Step | None:
         found = [each for each in by_state.get(id(step.new[0]), ())
-                 if _equal(each.old, step.new) and same_constants(step, each, terms)]  # fmt: skip
+                 if same_values(each.old, step.new) and same_constants(step, each, terms)]  # fmt: skip
         return found[0] if len(found) == 1 else None
 
     result = [chain for chain in linked(every, following) if len(chain) > 1]
@@ -45,13 +55,9 @@ def with_start(chain: list[Step], terms: Terms) -> list[Step]:
         return chain
     of_zero, of_constants = match(old[0], terms, zero=True), match(old[0], new_terms(states=True))
     for step in [*of_zero, *(s for s in of_constants if all(constant(v) is not None for v in s.old))]:
-        if _equal(step.new, old) and same_constants(step, chain[0], terms):
+        if same_values(step.new, old) and same_constants(step, chain[0], terms):
             return [step, *chain]
     return chain
-
-
-def _equal(a: Values, b: Values) -> bool:
-    return len(a) == len(b) and all(v is w for v, w in zip(a, b, strict=True))
 
 
 def unrolled(path: str, layers: Sequence[Layer], terms: Terms) -> Recurrence | str:

@@ -6,7 +6,7 @@ is a linear form of sizes and of the number of a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,6 +127,17 @@ def from_constants(value: Value) -> bool:
             nodes = (node, *(other for _, graph in subgraphs(node) for other in graph))
             values += {v for other in nodes for v in other.inputs if v is not None}.difference(values)
     return True
+
+
+def dependents(values: Iterable[Value]) -> set[int]:
+    """Returns the identities of values, and of all that nodes compute from them."""
+    result, stack = set[int](), list(values)
+    while stack:
+        value = stack.pop()
+        if id(value) not in result:
+            result.add(id(value))
+            stack += [v for user in value.consumers() for v in user.outputs]
+    return result
 
 
 def is_argument(value: Value, depth: int = 0) -> bool:

@@ -14,6 +14,7 @@ from graph_cases import FOLDER, read  # noqa: E402
 from lnrnn.onnx import reading  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
+from lnrnn.onnx.running.states import unknown_recurrences  # noqa: E402
 from lnrnn.recognise.part import OneStep  # noqa: E402
 
 CASES = [case for path in sorted(FOLDER.glob("*.txt")) if path.name != "cells.txt" for case in read(path)]
@@ -59,6 +60,7 @@ def importer(case, *_):
     except ValueError as error:
         return "error", str(error)
     text = " ".join(text for part in found for text in (part.reason, *part.warnings))
+    text += " ".join(unknown_recurrences(model, found))
     return " + ".join(words(part, model) for part in found) or "nothing", text
 
 

@@ -47,6 +47,18 @@ def test_a_node_is_taken_and_measured(rng, plugin, kind, D, lengths):
     assert facts["taken"] is True and facts["reason"] == "" and sizes(facts) == [(1, 1), (50, 1)]
 
 
+def test_a_node_with_zeros_of_the_batch_of_another_input_is_measured(rng, plugin):
+    """torch's exporter writes such states for zeros(layers, ids.size(0), H)."""
+    model = recurrent(rng, "LSTM", states=True)
+    nodes = [helper.make_node("ConstantOfShape", ["shape"], [name], f"of {name}") for name in ("h0", "c0")]
+    for node in (*nodes, helper.make_node("Identity", ["ids"], ["shape"], "sizes")):
+        model.graph.node.insert(0, node)
+    del model.graph.input[1:]
+    model.graph.input.append(helper.make_tensor_value_info("ids", TensorProto.INT64, (3,)))
+    (facts,) = plugin(model)
+    assert facts["taken"] is True and facts["reason"] == "" and sizes(facts) == [(1, 1), (50, 1)]
+
+
 def test_a_node_that_only_the_plug_in_runs(rng, plugin):
     """ONNX Runtime refuses layout=1."""
     (facts,) = plugin(recurrent(rng, "GRU", layout=1))

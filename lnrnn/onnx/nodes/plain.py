@@ -43,22 +43,15 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
     part = Part(
-        first.path,
-        first.kind,
-        (*(layer.node for layer in stack.layers), *stack.between),
-        x=first.x,
-        lengths=first.lengths,
-        h0=tuple(layer.h0 for layer in stack.layers),
-        y=stack.y,
-        h=tuple(layer.h for layer in stack.layers),
+        first.path, first.kind, (*(layer.node for layer in stack.layers), *stack.between), x=first.x,
+        lengths=first.lengths, h0=tuple(layer.h0 for layer in stack.layers), y=stack.y,
+        h=tuple(layer.h for layer in stack.layers), baked=stack.baked,
         axes={
-            "x": f"{order}I",
+            "x": f"{order}I", "h": "BDH" if first.batch_first else "DBH",
             "y": "".join("H" if axis == "DH" else axis for axis in stack.y_axes),
-            "h": "BDH" if first.batch_first else "DBH",
         },
-        baked=stack.baked,
         layers=tuple(layer.node for layer in stack.layers),
-    )
+    )  # fmt: skip
     if first.kind == "LSTM":
         part.c0 = tuple(layer.c0 for layer in stack.layers)
         part.c = tuple(layer.c for layer in stack.layers)

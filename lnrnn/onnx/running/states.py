@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import bad_type, message
+from ...recognise.misfits import unknown
+from ...recognise.part import Part
 from ..errors import OnnxFileError
 from ..parts import parts_of
 
@@ -163,6 +166,18 @@ def find_states(
         got = f"{len(given)} inputs and {len(returned)} outputs"
         raise ValueError(message("states", f"given for a file of more than {MOST} inputs or outputs", got))
     return _Search(model, given, returned).run()
+
+
+def unknown_recurrences(model: Any, parts: list[Part]) -> list[str]:
+    """Returns a text for each recurrence of a model that is no part, and has none inside."""
+    from ..reading import checked_graphs
+
+    found: list[State] = []
+    with suppress(ValueError):  # unclear, or too many
+        found = find_states(model)
+    values = {each.name: each for each in (*model.graph.inputs, *model.graph.outputs)}
+    pairs = [(values[each.input], values[each.output]) for each in found]
+    return unknown(checked_graphs(model), parts, pairs)
 
 
 def _state(given: Tensor, returned: Tensor, evidence: str) -> State:

@@ -1,0 +1,118 @@
+"""Says of recurrences that are no part which operator no cell of lnrnn has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from .constants import MOVES, constant
+from .graph import DOMAINS, Graph, Node, Value, attribute, in_order, named, node_path, number_nodes
+from .masks import choice
+from .matching import Matcher, alike
+from .operators import new_terms
+from .part import Part
+from .patterns import OPERATORS
+from .terms import Atom, Terms
+from .values import dependents, first_and_next, outside_of_loops
+
+Pairs = Sequence[tuple[Value, Value]]  # states: old and new
+MOVING = (*MOVES, "Concat", "SequenceAt", "SequenceInsert")
+MOST_MATRICES = 16  # that are compared in one graph
+
+
+def unknown(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part], states: Pairs = ()) -> list[str]:
+    """Returns a text for each recurrence that is no part, and has none inside. states: those of the model."""
+    every = [each for part in parts for each in (part, *part.same)]
+    taken = {id(node) for part in every for node in part.nodes}
+    paths = [path for part in parts for path in part.paths]
+    result = []
+    for path, graph in graphs:
+        number_nodes(graph)
+        steps = _repeated(graph, taken)
+        pairs = steps if steps or path or parts else states
+        if text := misfit(pairs, bool(steps)):
+            result.append(f"the step of {', '.join(repr(new.name) for _, new in pairs)}: {text}")
+        for node in graph:
+            if node.op_type not in ("Loop", "Scan") or node.domain not in DOMAINS or id(node) in taken:
+                continue
+            before = 2 if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0)
+            inside = f"{node_path(path, node)}/"
+            if len(node.inputs) > before and not any(each.startswith(inside) for each in paths):
+                number_nodes(body := attribute(node, "body"))
+                text = misfit([(v, both[1]) for v in body.inputs if (both := first_and_next(v))])
+                own = f"{inside[:-1]!r} ({node.op_type}): its body is no step of a cell of lnrnn"
+                result.append(own + f": {text}" * bool(text))
+    return result
+
+
+def _repeated(graph: Graph, taken: set[int]) -> Pairs:
+    """Returns two values that a matrix multiplies, if the second depends on the first product."""
+    first: dict[int, tuple[Value, set[int]]] = {}
+    for node in graph:
+        if node.op_type not in ("Gemm", "MatMul") or id(node) in taken or None in node.inputs[:2]:
+            continue
+        operand, matrix = (outside_of_loops(v) for v in node.inputs[:2] if v is not None)
+        if id(matrix) in first:
+            old, after = first[id(matrix)]
+            if id(operand) in after:
+                return [(old, operand)]
+        elif len(first) < MOST_MATRICES and constant(matrix) is not None:
+            first[id(matrix)] = operand, dependents(node.outputs)
+    return ()
+
+
+def misfit(pairs: Pairs, is_step: bool = False) -> str:
+    """Returns a text with the first operator between old and new states that no cell has, or "".
+
+    is_step: whether the states are known to be those of a step. Otherwise a matrix must multiply an old one.
+    """
+    terms, inside = new_terms(joined=True), dependents(old for old, _ in pairs)
+    others, outer = list[Node](), list[Node]()  # outer: products that are summands of states
+    sums, seen = [(terms.sum(outside_of_loops(new)), True) for _, new in pairs], set[tuple[int, bool]]()
+    while sums:
+        whole, is_state = sums.pop()
+        for atom in {a for product in whole.terms for a in product if (a.key, is_state) not in seen}:
+            value = atom.value
+            seen.add((atom.key, is_state))
+            if atom.of is not None:
+                sums.append((atom.of, False))
+            elif value is not None and atom.matrix is not None:
+                sums.append((operand := terms.sum(value), False))
+                read = {id(value), *(id(each.value) for product in operand.terms for each in product)}
+                is_step = is_step or any(id(old) in read for old, _ in pairs)
+                outer += _computing(atom) * is_state
+            elif value is not None and atom.kind == "value":
+                node, chosen = value.producer(), choice(value)
+                if chosen is not None:
+                    sums += [(terms.sum(v), is_state) for v in (chosen.new, chosen.old)]
+                elif node is not None and any(id(v) in inside for v in node.inputs):
+                    others += [node] * (node.op_type not in MOVING)
+                    sums += [(terms.sum(v), False) for v in node.inputs if v is not None]
+    unfit = _unfit(pairs, terms) if is_step else []
+    for nodes, where in (others, ""), (unfit, " in this place"), (outer, " without a function"):
+        if nodes and is_step:
+            node = in_order(nodes)[0]
+            known = node.attributes.items() if node.op_type in terms.operators and not where else ()
+            given = [f"{name}={a.value:g}" for name, a in known if isinstance(a.value, (int, float))]
+            return f"no cell has node {named(node)}" + f" with {', '.join(given)}" * bool(given) + where
+    return ""
+
+
+def _unfit(pairs: Pairs, terms: Terms) -> list[Node]:
+    """Returns the node at which the longest match of a pattern ends."""
+    longest, unfit = 0, list[Node]()
+    for new in (outside_of_loops(new) for _, new in pairs):
+        for matcher in (Matcher(pattern, terms, False) for pattern in alike(terms.sum(new))):
+            deque(matcher.whole(new, terms.sum(new)), 0)
+            if matcher.bound > longest and matcher.unfit is not None:
+                longest, unfit = matcher.bound, _computing(matcher.unfit)
+    return unfit
+
+
+def _computing(unfit: Atom | Value) -> list[Node]:
+    """Returns the node that computes a value or an atom."""
+    value = unfit.value if isinstance(unfit, Atom) else unfit
+    if isinstance(unfit, Atom) and unfit.kind != "value" and value is not None:
+        op, matrix = OPERATORS.get(unfit.kind), unfit.matrix and unfit.matrix.value
+        return [user for user in value.consumers() if op == user.op_type or matrix in user.inputs][:1]
+    return [node] if value is not None and (node := value.producer()) is not None else []
