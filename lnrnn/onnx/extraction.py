@@ -10,6 +10,7 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx_ir
 
+from ..recognise.proof import Unchecked
 from .errors import quiet
 from .graph.constants import constant, is_zero
 from .graph.folding import DOMAINS, attribute, named
@@ -20,10 +21,6 @@ from .part import Part
 
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
 OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
-
-
-class Unrun(Exception):
-    """Raised for a part that cannot be run. The text says why."""
 
 
 def extracted(
@@ -39,13 +36,13 @@ def extracted(
     states = [v for v in (*part.h0, *part.c0) if part.initial_states is None or constant(v) is None]
     inputs = list({id(v): v for v in (part.x, part.lengths, part.mask, *states) if v is not None}.values())
     if not outputs:
-        raise Unrun("the file uses none of its outputs")
+        raise Unchecked("the file uses none of its outputs")
     extract = _Extract(part, reset_after, unchanged, {id(v): v for v in inputs})
     for value in outputs:
         extract.collect(value)
     names = [v.name for v in extract.values.values()]
     if len(set(names)) != len(names):
-        raise Unrun("two of its values have the same name")
+        raise Unchecked("two of its values have the same name")
     dtype = _dtype(part)
     others = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
     graph = onnx.helper.make_graph(
@@ -121,7 +118,7 @@ class _Extract:
     def _add_constant(self, value: onnx_ir.Value) -> None:
         array = constant(value)
         if array is None:
-            raise Unrun(f"it also reads {value.name!r}")
+            raise Unchecked(f"it also reads {value.name!r}")
         self.initializers.append(onnx.numpy_helper.from_array(np.asarray(array), value.name))
         self.values[id(value)] = value
 
@@ -185,7 +182,7 @@ def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
         with quiet():
             return onnx_ir.to_proto(node)
     except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
-        raise Unrun(f"onnx_ir cannot write node {named(node)}") from None
+        raise Unchecked(f"onnx_ir cannot write node {named(node)}") from None
 
 
 def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:
