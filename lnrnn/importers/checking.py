@@ -18,9 +18,8 @@ import numpy as np
 
 from ..errors import bad_value, real
 from ..recognise.probes import Probe, probes
-from ..recognise.proof import Outputs, Proof, RoundingHidesDifference, Unchecked, compare, prove
+from ..recognise.proof import NotRun, Outputs, Proof, RoundingHidesDifference, Unchecked, compare, prove
 from ..recognise.reference_network import ReferenceNetwork
-from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.settings import architecture
@@ -127,19 +126,24 @@ def _agreement(module: Any, convert: Convert, x: Array | None) -> tuple[Way, Arr
     model = converted.model()
     arch, most = architecture(model), model.known_steps if model.overrun == "raise" else None
     differing: list[tuple[Way, Probe, Proof]] = []
-    failures: dict[str, str] = {}
+    failures: list[str] = []
     other: ValueError | None = None
     for way in ways(arch, x is not None and x.ndim == 2) if most != 0 else ():
-        y: Array | None = None
+        y = proof = None
         for probe in probes(arch, most, way.started) if x is None else [Probe("input", way.sequence(x))]:
-            run = partial(_run, way, arch, probe, converted.last_states, failures if y is None else None)
-            proof = prove(tested.versions(probe, run), y is None)
-            if proof is not None and not proof.difference:
-                y = proof.outputs.parts[0][1]
-            elif proof is not None or y is None:
+            run = partial(way.run, arch=arch, probe=probe, ends=converted.last_states, first=y is None)
+            try:
+                proof = prove(tested.versions(probe, run), y is None)
+            except NotRun as reason:
+                failures.append(f"{way}: {reason}")
                 break
+            if proof is not None and proof.difference:
+                break
+            y = y if proof is None else proof.outputs.parts[0][1]
         else:
-            alike = [each for own, _, each in differing if own.batch_first is way.batch_first is not None]
+            alike = [
+                each for own, _, each in differing if not own.started and own.batch_first is way.batch_first
+            ]
             if way.started and alike and (difference := alike[0].difference):
                 read = first_states(module) or "it does not start from zeros"
                 text = f"without a state, the module is {difference[0]:.2g} off: {read}"
@@ -161,28 +165,11 @@ def _agreement(module: Any, convert: Convert, x: Array | None) -> tuple[Way, Arr
             x = None if x is None else time_first(found[1].astype(np.float32), found[0].batch_first)
         return found
     if not differing:
-        failure = next(iter(failures.values()), "no input fits")
+        failure = failures[0] if failures else "no input fits"
         raise Unchecked(f"it runs in none of the usual ways ({failure})")
     way, probe, proof = min(differing, key=lambda each: each[2].difference or (0, 0))
     advice = _advice(module, convert, converted, [proof.outputs for _, _, proof in differing])
     raise _error(converted, way, probe, proof, advice)
-
-
-def _run(
-    way: Way, arch: Architecture, probe: Probe, ends: bool, failures: dict[str, str] | None, module: Any
-) -> Outputs:
-    """Calls a module. failures: gets a text by way if it raises or returns no y; None for later probes."""
-    try:
-        outputs = way.run(module, arch, probe, ends)
-        if failures is not None and not outputs.parts[0][1].size:
-            shape = time_first(outputs.x, way.batch_first).shape[:-1]
-            raise ValueError(f"it returns no tensor of shape {(*shape, arch.directions * arch.h_width)}")
-    except Exception as error:  # with unexpected arguments, a module may raise any exception
-        line = next(iter(str(error).strip().splitlines()), "")
-        if failures is not None:
-            failures[f"{way} {way.batch_first}"] = f"{way}: {type(error).__name__}: {line[:120]}"
-        raise
-    return outputs
 
 
 def _error(converted: Converted, way: Way, probe: Probe, proof: Proof, advice: str) -> ValueError:

@@ -54,10 +54,10 @@ class Way:
             return x[:, None] if self.flat else np.repeat(x[None], STEPS, 0)
         return time_first(x, self.batch_first)  # type: ignore[no-any-return]
 
-    def run(self, module: Any, arch: Architecture, probe: Probe, ends: bool) -> Outputs:
+    def run(self, module: Any, arch: Architecture, probe: Probe, ends: bool, first: bool) -> Outputs:
         """Calls a module on a probe. ends: whether to return the last states too, if they have a usual form.
 
-        If no tensor of the result has y's shape, the result is an empty y.
+        If no tensor of the result has y's shape, the result is an empty y, but for the first probe an error.
         """
         torch, own = sys.modules["torch"], like(module)
 
@@ -78,6 +78,8 @@ class Way:
         result = [t.transpose(1, -2).flatten(-2) if tuple(t.shape) == by_head else t for t in result]
         at = next((i for i, t in enumerate(result) if tuple(t.shape) == shape), None)
         if at is None:
+            if first:
+                raise ValueError(f"it returns no tensor of shape {shape}")
             return Outputs(*given, [(Leaf(), np.zeros((0, 0, 0)))])
         y = numbers(result.pop(at))
         parts = [(Leaf(), y[:, None] if self.flat else time_first(y, self.batch_first))]

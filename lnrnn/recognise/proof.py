@@ -29,6 +29,10 @@ class Unchecked(Exception):
     """A network cannot be run, or its outputs do not show its equation. The text says why."""
 
 
+class NotRun(Unchecked):
+    """A network cannot be run on ordinary input."""
+
+
 class RoundingHidesDifference(Unchecked):
     """Rounding errors may be as large as a difference of the equations, so nothing can be concluded."""
 
@@ -74,7 +78,6 @@ class Version:
 class Proof(NamedTuple):
     """difference: as from `disagreement`. derives: whether gradients agree, too."""
 
-    version: Version
     outputs: Outputs
     difference: tuple[float, float] | None
     derives: bool
@@ -83,12 +86,15 @@ class Proof(NamedTuple):
 def prove(versions: Iterable[Version], first: bool) -> Proof | None:
     """Compares the first version that can be run. Returns None if none can.
 
-    first: whether the probe is ordinary input, which must show the equation. Raises Unchecked if it does not.
+    first: whether the probe is ordinary input, which must run and show the equation, or Unchecked is raised.
     """
+    failure = ""
     for version in versions:
         try:
             outputs = version.run()
-        except Exception:  # a foreign network may raise anything for such an input, or in float64
+        except Exception as error:  # a foreign network may raise anything for such an input, or in float64
+            line = next(iter(str(error).strip().splitlines()), "")
+            failure = f"{type(error).__name__}: {line[:120]}"
             continue
         difference = compare(outputs, version.network(), version.eps, first)
         narrow = difference and first and version.eps == DOUBLE
@@ -96,7 +102,9 @@ def prove(versions: Iterable[Version], first: bool) -> Proof | None:
             version.narrows()
             continue
         derives = bool(difference) or _gradients_agree(outputs, version)
-        return Proof(version, outputs, difference, derives)
+        return Proof(outputs, difference, derives)
+    if first:
+        raise NotRun(failure)
     return None
 
 
