@@ -13,15 +13,12 @@ import onnx_ir
 from ..recognise.constants import constant, is_zero
 from ..recognise.graph import DOMAINS, attribute, named, subgraphs
 from ..recognise.part import Part
+from ..recognise.proof import Unchecked
 from .errors import quiet
 from .nodes.node import dequantized, folded, is_quantized
 
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
 OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
-
-
-class Unrun(Exception):
-    """Raised for a part that cannot be run. The text says why."""
 
 
 def extracted(
@@ -37,13 +34,13 @@ def extracted(
     states = [v for v in (*part.h0, *part.c0) if part.initial_states is None or constant(v) is None]
     inputs = list({id(v): v for v in (part.x, part.lengths, part.mask, *states) if v is not None}.values())
     if not outputs:
-        raise Unrun("the file uses none of its outputs")
+        raise Unchecked("the file uses none of its outputs")
     extract = _Extract(part, reset_after, unchanged, {id(v): v for v in inputs})
     for value in outputs:
         extract.collect(value)
     names = [v.name for v in extract.values.values()]
     if len(set(names)) != len(names):
-        raise Unrun("two of its values have the same name")
+        raise Unchecked("two of its values have the same name")
     dtype = _dtype(part)
     others = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
     graph = onnx.helper.make_graph(
@@ -119,7 +116,7 @@ class _Extract:
     def _add_constant(self, value: onnx_ir.Value) -> None:
         array = constant(value)
         if array is None:
-            raise Unrun(f"it also reads {value.name!r}")
+            raise Unchecked(f"it also reads {value.name!r}")
         self.initializers.append(onnx.numpy_helper.from_array(np.asarray(array), value.name))
         self.values[id(value)] = value
 
@@ -193,7 +190,7 @@ def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
         with quiet():
             return onnx_ir.to_proto(node)
     except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
-        raise Unrun(f"onnx_ir cannot write node {named(node)}") from None
+        raise Unchecked(f"onnx_ir cannot write node {named(node)}") from None
 
 
 def _captured(node: onnx_ir.Node) -> list[onnx_ir.Value]:

@@ -17,8 +17,9 @@ import onnx_ir
 
 from .. import onnxruntime as plugin
 from ..recognise.part import Part
+from ..recognise.proof import Unchecked
 from .errors import text_of
-from .extraction import Unrun, extracted
+from .extraction import extracted
 from .proof import drawn
 from .running.file_session import open_session
 from .running.states import inputs
@@ -58,7 +59,7 @@ def tried(part: Part, model: onnx_ir.Model) -> dict[str, Any]:
                     taken = any(node.name and node.name in whole for node in part.nodes)
                 reason = "" if taken else reason or "it knows no such nodes"
         except Exception as error:  # of many types
-            says = "" if isinstance(error, Unrun) else "ONNX Runtime says: "
+            says = "" if isinstance(error, Unchecked) else "ONNX Runtime says: "
             return {"taken": None, "reason": says + text_of(error), "calls": []}
     return {"taken": taken, "reason": reason, "calls": calls}
 
@@ -110,7 +111,7 @@ def _calls(part: Part, model: onnx_ir.Model, data: bytes, dtype: np.dtype[Any]) 
 def _feed(part: Part, model: onnx_ir.Model, steps: int, sequences: int) -> dict[str, Array]:
     """Returns random inputs by name."""
     if part.kind != KIND:
-        return drawn(part, steps, sequences).feed
+        return drawn(part, steps, sequences)[1]
     rng, sizes = np.random.default_rng(0), {"T": steps, "B": sequences}
     result = {}
     for each in inputs(model.graph):

@@ -13,7 +13,7 @@ import torch
 from ..arguments import TAKES, Choice, Flag, Optional
 from ..arguments import check as checked
 from ..errors import bad_type
-from ..importers.probes import one_thread
+from ..importers.running import one_thread
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from .. import _core
-from ..importers.running import Leaf
 from ..importers.torch_weights import convert_torch
+from ..recognise.reference_network import Leaf
 from ..rnn.architecture import Architecture
 
 Tensor = torch.Tensor
@@ -74,10 +74,7 @@ def collect(template: Any, value: Any, result: dict[Leaf, Tensor]) -> None:
 def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
     """Replaces each Leaf in a template by a tensor. ends: h, or h and c, (layers * directions, B, H)."""
     if isinstance(template, Leaf):
-        if template.kind is None:
-            return y
-        whole = ends[template.kind]
-        return whole if template.place is None else whole[template.place]
+        return template.of(y, ends)
     if isinstance(template, dict):
         return {key: built(part, y, ends) for key, part in template.items()}
     if isinstance(template, (tuple, list)):

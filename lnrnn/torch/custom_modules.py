@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from .. import _core
-from ..importers.checking import Unchecked, compared
-from ..importers.probes import BATCH, SINGLE, STEPS
-from ..importers.running import Leaf, arguments, filled, numbers, unchanged
+from ..importers.running import arguments, filled, numbers, unchanged
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import convert_torch
 from ..importers.weights import Converted
+from ..recognise.probes import BATCH, STEPS
+from ..recognise.proof import SINGLE, Unchecked, disagreement, whole
+from ..recognise.reference_network import Leaf
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.functional import Served
@@ -374,29 +375,29 @@ def _agrees(result: Any, converted: Converted, x: np.ndarray, state: Any, step: 
 
     def of(leaves: list[tuple[Leaf, np.ndarray]]) -> list[np.ndarray]:
         named = dict(leaves)
-        return [named[leaf] for leaf in chosen]
+        return whole(named[leaf] for leaf in chosen)
 
     def disturbed() -> list[np.ndarray]:
         return of(_leaves(converted.disturbed(np.float32(SINGLE), rng), x, state, step))
 
     try:
         template = read(result)
-        difference, limit = compared(theirs, of(ours), disturbed, SINGLE)
+        differs = disagreement(whole(theirs), of(ours), disturbed, SINGLE, True)
     except (ValueError, Unchecked):
         return None
     # A sequence needs y, and a step all states, because the next step needs them.
     wanted = {leaf for leaf, _ in ours} if step else {Leaf()}
-    return (template,) if wanted <= {*chosen} and difference <= limit else None
+    return (template,) if wanted <= {*chosen} and not differs else None
 
 
 def _leaves(converted: Converted, x: np.ndarray, state: Any, step: int) -> list[tuple[Leaf, np.ndarray]]:
     """Returns all arrays that a call of the network may return, as float64, each with its Leaf."""
-    y, end = converted.model()(x, state)
-    ends = [np.asarray(whole, float) for whole in (end if isinstance(end, tuple) else (end,))]
+    y, last = converted.model()(x, state)
+    ends = [np.asarray(end, float) for end in (last if isinstance(last, tuple) else (last,))]
     if step:
         place = 0 if step == 2 else None
         return [(Leaf(kind, place), end[0] if step == 2 else end) for kind, end in enumerate(ends)]
     result = [(Leaf(), np.asarray(y, float))]
-    for kind, whole in enumerate(ends):
-        result += [(Leaf(kind), whole), *((Leaf(kind, k), part) for k, part in enumerate(whole))]
+    for kind, end in enumerate(ends):
+        result += [(Leaf(kind), end), *((Leaf(kind, k), part) for k, part in enumerate(end))]
     return result

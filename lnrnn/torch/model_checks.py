@@ -12,8 +12,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type
-from ..importers.checking import Unchecked, compared
 from ..importers.running import numbers, tensors, unchanged
+from ..recognise.proof import Unchecked, disagreement, whole
 from .custom_modules import stale
 from .derived import restore_class
 
@@ -102,7 +102,7 @@ def compare_outputs(
     known = [np.isfinite(a) for a in before]
 
     def finite(outputs: Arrays) -> Arrays:
-        return [np.where(at, a, 0) for at, a in zip(known, outputs, strict=True)]
+        return whole(np.where(at, a, 0) for at, a in zip(known, outputs, strict=True))
 
     masked = [
         (np.where(at, 0, a), np.where(np.isfinite(b), 0, b))
@@ -113,15 +113,15 @@ def compare_outputs(
             f"the model has NaN or infinity at other places than before, and is restored:\n{report}"
         )
     try:
-        difference, limit = compared(finite(before), finite(after), disturbed, eps)
+        difference = disagreement(finite(before), finite(after), disturbed, eps, True)
     except Unchecked as reason:
         advice = "give an input like the model's own"
         raise ValueError(f"the model could not be checked, and is restored: {reason}; {advice}") from None
-    if difference > limit:
+    if difference:
         raise ValueError(
-            f"the model's outputs on the input of check differ by up to {difference:.3g} from those before, "
-            f"where rounding explains {limit:.1g}; the model is restored. A replaced module has other "
-            f"results than before:\n{report}"
+            f"the model's outputs on the input of check differ by up to {difference[0]:.3g} from those "
+            f"before, where rounding explains {difference[1]:.1g}; the model is restored. A replaced module "
+            f"has other results than before:\n{report}"
         )
 
 

@@ -1,4 +1,4 @@
-"""examples/session_server.py, the server of docs/sessions.md: its answers, and the clients that it refuses."""
+"""Tests examples/session_server.py: its answers, and the clients that it refuses."""
 
 import asyncio
 import runpy

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from lnrnn.importers import checking
+from lnrnn.recognise import proof
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -107,7 +107,7 @@ def test_modules_of_other_systems_pass(module):
     lambda: lnrnn.torch.RNN(I, 64, seed=3),
 ])  # fmt: skip
 def test_valid_modules_are_far_within_the_tolerance(make, monkeypatch):
-    monkeypatch.setattr(checking, "MARGIN", checking.MARGIN / 3)
+    monkeypatch.setattr(proof, "MARGIN", proof.MARGIN / 3)
     lnrnn.from_torch(make(), check=True)
     lnrnn.from_torch(shaken(make()), check=True)
 
@@ -472,7 +472,7 @@ def test_the_tolerance_is_relative_to_large_outputs():
     """Here disturbed parameters change no output, so the limit comes from the size of outputs only."""
     for size in (1.0, 3e5):
         ours = (np.array([size, -size / 2]), np.zeros(2))
-        theirs = (ours[0] * (1 + 5e-7), ours[1])
-        difference, limit = checking.compared(theirs, ours, lambda ours=ours: ours, 1e-7)
-        assert difference == pytest.approx(5e-7 * size, rel=1e-6)
-        assert limit == pytest.approx(checking.MARGIN * 1e-7 * size)
+        for factor in (5e-7, 7e-7):
+            found = proof.disagreement([ours[0] * (1 + factor), ours[1]], ours, lambda ours=ours: ours, 1e-7)
+            limit = pytest.approx((factor * size, proof.MARGIN * 1e-7 * size), rel=1e-6)
+            assert found is None if factor < 6e-7 else found == limit

@@ -12,7 +12,7 @@ from typing import Any
 from ...rnn.models import Model
 from ...rnn.specs import LayerNormSpec
 from ..checking import checked, known
-from ..probes import one_thread
+from ..running import one_thread
 from ..torch_weights import convert_torch, submodule
 from ..weights import Converted, Weights, network
 from . import NEAR, Criteria, search

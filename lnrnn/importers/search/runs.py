@@ -10,15 +10,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import product
 from math import inf
 from time import thread_time
 from typing import Any
 
 import numpy as np
 
-from ..probes import in_double
-from ..running import GIVEN, arguments, filled, step_by_step, tensors
+from ...recognise.reference_network import Leaf
+from ..running import STATELESS, arguments, filled, in_double, step_by_step, tensors
 from ..weights import Array
 
 SECONDS = 7.0  # limit on the search; the check after it takes more time
@@ -64,7 +64,7 @@ def in_doubles(module: Any) -> Any:
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """A context like probes.in_double, but with gradients. At its end, torch's random state is restored."""
+    """A context like running.in_double, but with gradients. At its end, torch's random state is restored."""
     torch: Any = sys.modules["torch"]
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), in_double():
         yield
@@ -78,9 +78,12 @@ Call = Callable[[Any, Any, int], Any]  # (module, x (T, B, D), H) -> y (T, B, H)
 def _cell(states: int, packed: bool, state_first: bool = False) -> Call:
     """Returns a function that calls a module as a cell, step by step."""
 
+    leaves = tuple(map(Leaf, range(states)))
+
     def call(module: Any, x: Any, H: int) -> Any:
         zeros = [x.new_zeros((x.shape[1], H))] * states
-        return sys.modules["torch"].stack(step_by_step(module, x, zeros, packed, state_first))
+        ys = step_by_step(module, x, zeros, (leaves,) if packed else leaves, state_first)
+        return sys.modules["torch"].stack(ys)
 
     return call
 
@@ -102,8 +105,8 @@ def _layer(batch_first: bool, templates: tuple[Any, ...]) -> Call:
 
 # The arguments of a layer after x: without a state, with h and c, and with h.
 _ARGUMENTS = (
-    *islice(arguments(2, 1, 1), GIVEN),
-    *(templates for kinds in (2, 1) for templates in islice(arguments(kinds, 1, 1), GIVEN, None)),
+    *STATELESS,
+    *(each for kinds in (2, 1) for each in arguments(kinds, 1, 1) if each not in STATELESS),
 )
 
 

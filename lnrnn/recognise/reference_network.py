@@ -1,33 +1,38 @@
-"""Runs a converted network with lnrnn.reference in float64, forward and back, to compare it with modules."""
+"""Runs a converted network with lnrnn.reference in float64, forward and back, to compare it with others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import reference
+from ..importers.weights import Array, Converted, disturbed
 from ..rnn.architecture import Architecture
 from ..rnn.settings import architecture
-from ..rnn.specs import LayerNormSpec
-from .weights import Array, Converted, disturbed
 
-_FORWARD: dict[str, Any] = {
-    "RNN": reference.rnn,
-    "LSTM": reference.lstm,
-    "GRU": reference.gru,
-    "LiGRU": reference.ligru,
-    "SLSTM": reference.slstm,
-}
-_BACKWARD: dict[str, Any] = {
-    "RNN": reference.rnn_backward,
-    "LSTM": reference.lstm_backward,
-    "GRU": reference.gru_backward,
-    "LiGRU": reference.ligru_backward,
-    "SLSTM": reference.slstm_backward,
-}
+
+@dataclass(frozen=True)
+class Leaf:
+    """A placeholder for an array in a structure of tuples and lists: y (kind None), h (kind 0) or c (kind 1).
+
+    place: for a state (B, H), the index of layer and direction; None for all, (layers * directions, B, H). A
+    slice is for some of these.
+    """
+
+    kind: int | None = None
+    place: Any = None
+
+    def of(self, y: Any, states: Any) -> Any:
+        """Returns the array of this place. states: h, or h and c, (layers * directions, B, H) each."""
+        whole = y if self.kind is None else states[self.kind]
+        return whole if self.place is None else whole[self.place]
+
+
+_OPTIONS = "nonlinearity", "num_heads", "reset_after", "gate_activation", "exp_forget", "state_dtype"
 
 
 class Run(NamedTuple):
@@ -45,6 +50,7 @@ class ReferenceNetwork:
     arch: Architecture
     state: Mapping[str, Array]
     zoneout: float | tuple[float, float] = 0.0
+    _runs: dict[Any, Run] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, converted: Converted) -> ReferenceNetwork:
@@ -54,10 +60,19 @@ class ReferenceNetwork:
         """Returns a copy in which each parameter differs by a random relative eps or -eps."""
         return replace(self, state=disturbed(self.state, eps, rng))
 
-    def forward(self, x: Array, states: Sequence[Array] | None = None) -> Run:
-        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros."""
+    def forward(self, x: Array, states: Sequence[Array] | None = None, lengths: Array | None = None) -> Run:
+        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros.
+
+        The results are kept, since several calls of a module have the same inputs.
+        """
+        key = tuple(None if a is None else (a.shape, a.tobytes()) for a in (x, lengths, *(states or ())))
+        if key not in self._runs:
+            self._runs[key] = self._forward(x, states, lengths)
+        return self._runs[key]
+
+    def _forward(self, x: Array, states: Sequence[Array] | None, lengths: Array | None) -> Run:
         tapes, ends, y = [], [], np.asarray(x, float)
-        call = _FORWARD[self.arch.cell.name]
+        call = getattr(reference, self.arch.cell.name.lower())
         with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
             for k, suffix in enumerate(self.arch.suffixes):
                 if k % self.arch.directions == 0:
@@ -65,7 +80,7 @@ class ReferenceNetwork:
                 own, options = self._part(suffix)
                 start = () if states is None else [part[k] for part in states]
                 names = (f"{name}0" for name in self.arch.cell.state_names)
-                options |= dict(zip(names, start, strict=False))
+                options |= dict(zip(names, start, strict=False)) | {"lengths": lengths}
                 if self.arch.cell.name == "RNN":
                     result = call(inputs, **own, **options)
                 else:
@@ -83,7 +98,8 @@ class ReferenceNetwork:
 
         gy, gends: the gradients of run.y and run.ends.
         """
-        call, P, D = _BACKWARD[self.arch.cell.name], self.arch.h_width, self.arch.directions
+        call = getattr(reference, f"{self.arch.cell.name.lower()}_backward")
+        P, D = self.arch.h_width, self.arch.directions
         grads: dict[str, Array] = {}
         gstates = []
         with np.errstate(all="ignore"):
@@ -100,30 +116,17 @@ class ReferenceNetwork:
 
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
         """Returns the parameters of one layer in one direction, and its options for lnrnn.reference."""
-        cell, norm = self.arch.cell.name, self.arch.norm
-        options: dict[str, Any] = {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
+        norm, stated = self.arch.norm, self.arch.stated
+        options: dict[str, Any] = {name: stated[name] for name in _OPTIONS if name in stated}
+        options |= {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
         own = {name.removesuffix(suffix): v for name, v in self.state.items() if name.endswith(suffix)}
-        if cell == "SLSTM":
-            own_names = ("num_heads", "exp_forget", "state_dtype")
-            options |= {name: getattr(self.arch, name) for name in own_names}
-            options |= {"norm": "layer", "eps": norm.eps} if norm is not None else {}
-            return own, options
-        if self.arch.cell.nonlinear:
-            options["nonlinearity"] = self.arch.nonlinearity
-        if self.arch.num_heads > 1:
-            options["num_heads"] = self.arch.num_heads
         if self.zoneout not in (0, (0, 0)):
             options["zoneout"] = self.zoneout
-        if not self.arch.reset_after:
-            options["reset_after"] = False
-        if self.arch.gate_activation != "sigmoid":
-            options["gate_activation"] = self.arch.gate_activation
-        if isinstance(norm, LayerNormSpec):
-            options |= {"norm": "layer", "eps": norm.eps, "placement": norm.placement}
-            own_options: dict[str, dict[str, Any]] = {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}
-            options |= own_options.get(cell, {})
-        elif norm is not None:
-            options |= {"norm": "batch", "eps": norm.eps, "overrun": norm.overrun}
+        if norm is not None:
+            taken = signature(getattr(reference, self.arch.cell.name.lower())).parameters
+            options |= {name: value for name, value in vars(norm).items() if name in taken}
+            options["norm"] = "batch" if self.arch.batch_norm else "layer"
+        if self.arch.batch_norm:
             known = int((own.pop("count") > 0).sum())
             running = {name: own.pop(name)[:known] for name in list(own) if name.startswith("running")}
             result = {
