@@ -94,9 +94,9 @@ def ways(arch: Architecture, flat: bool) -> Iterator[Way]:
         yield from (Way(templates, order, flat) for templates in every)
     if places == 1:
         leaves = tuple(map(Leaf, range(kinds)))
-        yield Way(leaves, None)
         if kinds > 1:
             yield Way((leaves,), None)
+        yield Way(leaves, None)
 
 
 def step_by_step(

@@ -145,7 +145,8 @@ def _gradients_agree(outputs: Outputs, version: Version) -> bool:
     def disturbed() -> list[Array]:
         return derived(network.disturbed(version.eps, rng))
 
-    want = derived(network)
+    use = "gradients", tuple(leaves)
+    want = network.kept(use, (outputs.x, *(outputs.states or ())), lambda: derived(network))
     return theirs is not None and not any(
         disagreement(rows(arrays), want, disturbed, version.eps) for arrays in theirs
     )

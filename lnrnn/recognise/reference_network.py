@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, NamedTuple
@@ -50,25 +50,28 @@ class ReferenceNetwork:
     arch: Architecture
     state: Mapping[str, Array]
     zoneout: float | tuple[float, float] = 0.0
-    _runs: dict[Any, Run] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, converted: Converted) -> ReferenceNetwork:
-        return cls(architecture(converted.model()), converted.state, converted.zoneout)
+        state = {name: v.astype(float) if v.dtype.kind == "f" else v for name, v in converted.state.items()}
+        return cls(architecture(converted.model()), state, converted.zoneout)
 
     def disturbed(self, eps: float, rng: np.random.Generator) -> ReferenceNetwork:
         """Returns a copy in which each parameter differs by a random relative eps or -eps."""
         return replace(self, state=disturbed(self.state, eps, rng))
 
-    def forward(self, x: Array, states: Sequence[Array] | None = None, lengths: Array | None = None) -> Run:
-        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros.
+    def kept(self, use: Any, inputs: Sequence[Array | None], compute: Callable[[], Any]) -> Any:
+        """Returns compute(), or its earlier result: several calls of a module have the same inputs."""
+        key = use, *(None if a is None else (a.shape, a.tobytes()) for a in inputs)
+        if key not in self._kept:
+            self._kept[key] = compute()
+        return self._kept[key]
 
-        The results are kept, since several calls of a module have the same inputs.
-        """
-        key = tuple(None if a is None else (a.shape, a.tobytes()) for a in (x, lengths, *(states or ())))
-        if key not in self._runs:
-            self._runs[key] = self._forward(x, states, lengths)
-        return self._runs[key]
+    def forward(self, x: Array, states: Sequence[Array] | None = None, lengths: Array | None = None) -> Run:
+        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros."""
+        run: Run = self.kept("run", (x, lengths, *(states or ())), lambda: self._forward(x, states, lengths))
+        return run
 
     def _forward(self, x: Array, states: Sequence[Array] | None, lengths: Array | None) -> Run:
         tapes, ends, y = [], [], np.asarray(x, float)

@@ -471,8 +471,16 @@ def test_a_different_final_state_is_noticed(place):
 def test_the_tolerance_is_relative_to_large_outputs():
     """Here disturbed parameters change no output, so the limit comes from the size of outputs only."""
     for size in (1.0, 3e5):
-        ours = (np.array([size, -size / 2]), np.zeros(2))
+        ours = [np.array([size, -size / 2]), np.zeros(2)]
         for factor in (5e-7, 7e-7):
             found = proof.disagreement([ours[0] * (1 + factor), ours[1]], ours, lambda ours=ours: ours, 1e-7)
             limit = pytest.approx((factor * size, proof.MARGIN * 1e-7 * size), rel=1e-6)
             assert found is None if factor < 6e-7 else found == limit
+
+
+def test_ordinary_input_must_agree_at_uncertain_steps_too():
+    """Rounding may change the second step by more than a quarter. Other probes ignore such a step."""
+    ours, other = [np.array([1.0, 0.1])], [np.array([1.0, 0.3])]
+    given = other, ours, lambda: [ours[0] + [0, 0.01]], 1e-7
+    assert proof.disagreement(*given) is None
+    assert proof.disagreement(*given, first=True) == pytest.approx((0.2, proof.MARGIN * 0.01))
