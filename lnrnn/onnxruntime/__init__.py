@@ -121,6 +121,9 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
             raise TypeError(f"session() got an unexpected keyword argument {name!r}")
     if (given := session_arguments.pop("provider_options", None)) is not None:
         raise bad_value("provider_options", "left out", given, "write (name, options) in providers")
+    others = session_arguments.pop("providers", None)
+    if isinstance(others, (str, bytes)):
+        raise bad_type("providers", "a list of names", others)
     runtime = _register()
     options = session_arguments.pop("sess_options", None)
     if options is None:
@@ -129,9 +132,6 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     elif options.has_providers():  # the runtime would ignore them
         got = "options with providers"
         raise ValueError(message("sess_options", "options without providers", got, "name them in providers"))
-    others = session_arguments.pop("providers", None)
-    if isinstance(others, (str, bytes)):
-        raise bad_type("providers", "a list of names", others)
     # The runtime changes its own copy of the options. It warns of nodes on a provider that is not named.
     if others is None:
         others = [] if _refuses_cpu(options) else ["CPUExecutionProvider"]

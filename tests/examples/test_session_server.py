@@ -1,4 +1,4 @@
-"""Tests examples/session_server.py: its answers, and the clients that it refuses."""
+"""Tests examples/session_server.py, the server of docs/sessions.md: answers, and refused clients."""
 
 import asyncio
 import runpy

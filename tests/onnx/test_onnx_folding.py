@@ -58,7 +58,7 @@ CASES = [
     ("Split", [A], {"axis": 2}, 17, 2),
     ("Split", [A, ints(1, 3)], {"axis": -1}, 17, 2),
     ("Split", [A], {"axis": 2, "split": [3, 1]}, 11, 2),
-    ("Split", [A], {"axis": 2, "num_outputs": 3}, 18, 3),
+    ("Split", [A], {"axis": 1, "num_outputs": 2}, 18, 2),
     ("Gather", [A, ints(2, 0)], {"axis": 1}, 17, 1),
     ("Gather", [A, np.array(-1)], {}, 17, 1),
     ("Shape", [A], {}, 17, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from unittest import mock
 
 import numpy as np
@@ -60,7 +61,8 @@ def amplification(compute, want, rnn, states, alone: bool) -> list[np.ndarray]:
         z = np.float32(sigmoid(a))
         return np.where(z == 1, z, nudged(rng, z)).astype(float)
 
-    with mock.patch("lnrnn.reference.ligru.sigmoid", rounded_gate if alone else sigmoid):
+    module = sys.modules["lnrnn.reference.ligru"]  # the package has a function of this name
+    with mock.patch.object(module, "sigmoid", rounded_gate if alone else sigmoid):
         for _ in range(DRAWS):
             near = [None if s is None else s if s.dtype.kind == "i" else nudged(rng, s) for s in states]
             for k, value in enumerate(compute(nudged_network(rng, rnn), *near)):

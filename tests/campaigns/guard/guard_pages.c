@@ -3,6 +3,7 @@
  * bytes 0xff, which are NaN in every floating-point type. */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #include <Python.h>
 #include <numpy/arrayobject.h>
 #include <string.h>

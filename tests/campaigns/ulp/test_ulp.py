@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_nan_and_infinities_give_the_right_results(function):
 
 def in_decimal(function, x):
     """Returns the function of x to 60 digits."""
-    with localcontext(prec=60, Emin=-(10**6), Emax=10**6):
+    with localcontext(Context(prec=60, Emin=-(10**6), Emax=10**6)):
         x = Decimal(float(x))
         if function == "exp":
             return x.exp()
