@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -36,8 +37,10 @@ def _reference(path, shapes):
 
 
 def _onnxruntime(path, shapes):
-    from onnx_runs import session  # which skips the test without onnxruntime
+    from onnx_runs import onnxruntime, session  # which skips the test without onnxruntime
 
+    if onnxruntime.__version__.startswith("1.23") and b"SLSTM" in Path(path).read_bytes():
+        pytest.skip("the variance of its LayerNormalization is a difference of squares")
     try:
         opened = session(str(path))
     except Exception as error:
