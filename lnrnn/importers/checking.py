@@ -20,10 +20,10 @@ from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.settings import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
+from .own_modules import first_states
 from .probes import DOUBLE, SINGLE, Probe, TestedModule, disagreement, like, one_thread, probes, resolution
 from .reference_network import ReferenceNetwork
 from .running import GIVEN, Answer, answers, rerun, time_first, unchanged
-from .search.first_states import first_states
 from .weights import Array, Converted
 
 # The permitted difference, in multiples of the rounding error that _Network estimates. For 3000 correct
