@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class Attribute:
 class Node:
     name: str
     op_type: str
-    inputs: tuple[Value | None, ...]
+    inputs: tuple[Value, ...]
     graph: Graph
     attributes: dict[str, Attribute]
     outputs: tuple[Value, ...] = ()
@@ -84,7 +85,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
-        self.results: set[int] = set()  # the identities of `outputs`
+        self.results: set[int] = set()  # the identities of outputs
         self.meta: dict[str, Any] = {FRONT: Front()}
         self._known: dict[Any, Value] = {}
 
@@ -116,9 +117,40 @@ class Graph:
             self._known[key] = node.outputs[0]
         return self._known[key]
 
+    def end(self, outputs: Iterable[Value]) -> None:
+        """Makes values the outputs, and removes the nodes that they do not need."""
+        self.results = {id(v) for v in outputs}
+        kept: list[Node] = []
+        needed = set(self.results)
+        for node in self.nodes[::-1]:
+            if id(node.outputs[0]) in needed:
+                needed |= {id(v) for v in node.inputs}
+                kept.append(node)
+            else:
+                for v in node.inputs:
+                    v.users.pop(node, None)
+        self.nodes = kept[::-1]
+
     def slice(self, value: Value, start: int, stop: int, step: int = 1) -> Value:
+        if value.const_value is not None:
+            key = "slice", id(value), start, stop, step
+            part = self.constant(value.const_value[:, start:stop:step], value.name)
+            return self._known.setdefault(key, part)
         numbers = (self._integer(n) for n in (start, stop, 1, step))
         return self.node("Slice", value, *numbers, width=len(range(start, stop, step)))
+
+    def concat(self, parts: Sequence[Value]) -> Value:
+        """Returns the features of values one after another: the value itself if these are all its slices."""
+        whole = parts[0].node.inputs[0] if parts[0].node and parts[0].node.op_type == "Slice" else None
+        if whole is not None and sum(map(_width, parts)) == _width(whole):
+            ends = [0, *accumulate(map(_width, parts))]
+            if all(
+                self.slice(whole, a, b) is part for part, (a, b) in zip(parts, pairwise(ends), strict=True)
+            ):
+                return whole
+        if len(parts) == 1:
+            return parts[0]
+        return self.node("Concat", *parts, width=sum(map(_width, parts)), axis=-1)
 
     def _integer(self, n: int) -> Value:
         return self._known.setdefault(("integer", n), self.constant(np.array([n])))
@@ -246,15 +278,10 @@ class Blocks:
         if COLUMNS not in own and block.width > 1:
             raise Unsuitable("an operator along the features mixes them with steps or sequences")
         parts = block.along(axis % len(block.axes))[0]
-        values = filled(parts.shape[1:], lambda at: self.concat([*parts[(slice(None), *at)]]))
+        values = filled(parts.shape[1:], lambda at: self.graph.concat([*parts[(slice(None), *at)]]))
         axes = list(block.axes)
         axes[axis] = (COLUMNS,)
         return Block(values, tuple(axes))
-
-    def concat(self, parts: Sequence[Value]) -> Value:
-        if len(parts) == 1:
-            return parts[0]
-        return self.graph.node("Concat", *parts, width=sum(map(_width, parts)), axis=-1)
 
     def taken(self, block: Block, axis: int, numbers: range) -> Block:
         """Returns the part of an axis with these numbers."""
@@ -315,7 +342,7 @@ class Blocks:
             return Block(np.stack([b.values for b in blocks], at), tuple(axes))
         blocks = [self.flat(b, axis) for b in blocks]
         self._same_axes(blocks, axis)
-        values = filled(blocks[0].values.shape, lambda at: self.concat([b.values[at] for b in blocks]))
+        values = filled(blocks[0].values.shape, lambda at: self.graph.concat([b.values[at] for b in blocks]))
         axes = [*blocks[0].axes]
         axes[axis] = (COLUMNS,)
         return Block(values, tuple(axes))

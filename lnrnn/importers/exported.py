@@ -1,4 +1,4 @@
-"""Reads what torch.export writes of a module, as a graph for lnrnn.recognise. Does not import torch."""
+"""Reads the programs of torch.export as graphs for lnrnn.recognise. Does not import torch."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def export(module: Any, arguments: Sequence[Any]) -> Any:
                 for node in unknown:
                     if node.target not in table and not _is_mutable(node.target):
                         raise _unknown(node.target)
+                for operator in [o for o in table if _name(o) in TABLE]:
+                    del table[operator]
                 program = program.run_decompositions(table)
     except Unsuitable:
         raise
@@ -163,10 +165,6 @@ Given = dict[str, Any]
 FILLED = {f"{prefix}{name}": value for name, value in (("zeros", 0), ("ones", 1), ("empty", 0), ("full", 0))
           for prefix in ("", "new_")}  # fmt: skip
 FILLED |= dict(zeros_like=0, ones_like=1, empty_like=0, full_like=0)
-
-
-def _dims(n: Given) -> list[int]:
-    return [n["dim"]] if isinstance(n["dim"], int) else list(n["dim"])
 
 
 def _operand(r: Reader, n: Given) -> Any:
@@ -336,12 +334,13 @@ TABLE: dict[str, Callable[[Reader, Given, Any], Any]] = {
     **dict.fromkeys(("expand", "repeat"), _expanded),
     "select": _selected, "unbind": _unbound, "stack": _stacked, "flip": _flipped, "linear": _linear,
     "addmm": _addmm, "std": _deviation, "lerp": _lerp,
+    "_assert_tensor_metadata": lambda r, n, val: None,
     "cat": lambda r, n, val: r.joined(n["tensors"], n["dim"]),
     "copy": lambda r, n, val: n["src"],
     "mean": lambda r, n, val: r.mean(n["self"], n.get("dim") or (), n.get("keepdim", False)),
     "var": lambda r, n, val: r.variance(n["self"], n),
     "add": _binary("Add"), "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _binary("Div"),
-    "rsub": lambda r, n, val: r.each("Sub", _operand(r, n | {"other": n["other"]}), n["self"]),
+    "rsub": lambda r, n, val: r.each("Sub", n["other"], _operand(r, n | {"other": n["self"]})),
     "pow": lambda r, n, val: _power(r, n["self"], n["exponent"]),
     "square": lambda r, n, val: _power(r, n["self"], 2),
     "rsqrt": lambda r, n, val: _power(r, n["self"], -0.5),

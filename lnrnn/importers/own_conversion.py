@@ -101,7 +101,7 @@ def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinear
 
 
 def _failure(module: Any, reason: str) -> str:
-    """Returns the end of an error: why the module has no network, and what to do."""
+    """Returns the end of an error: why the module has no network, and the remedies."""
     text = f"its graph is no network of lnrnn either: {reason}"
     if parts := _parts(module):
         text += f"; from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"

@@ -41,7 +41,7 @@ class FirstState(Unsuitable):
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call a module. axes: of x, "BI" for a cell. states: the arguments beside x, with a Leaf for
+    """A way to call a module. axes: of x, "BI" for a cell. states: the arguments other than x, with a Leaf for
     each state. usual: whether x is the first argument."""
 
     axes: str
@@ -164,7 +164,7 @@ class Call:
         states = [Block(filled((), lambda at: reader.graph.input("state", self.H or 1)), STATE)
                   for _ in range(self.way.kinds)]  # fmt: skip
         outputs = [v for v in reader.run(program, parameter, [x, *states]) if isinstance(v, Block)]
-        reader.graph.results = {id(v) for block in outputs for v in block.values.flat}
+        reader.graph.end(v for block in outputs for v in block.values.flat)
         number_nodes(reader.graph)
         layers, reverse = _layers(reader, x, [s.values.item() for s in states], outputs, module)
         return network(layers, self.way.axes == "BTI", NAME, reverse)
@@ -210,7 +210,7 @@ def _layers(
         layers.append([chain[-1].weights() for _, chain in used])
         reverse |= used[0][0] < 0
         ys = ([step.new[0] for step in chain][::sign] for sign, chain in used)
-        current = [reader.concat(parts) for parts in zip(*ys, strict=True)]
+        current = [reader.graph.concat(parts) for parts in zip(*ys, strict=True)]
     if not layers:
         raise Unsuitable(_reason(found))
     if any(id(v) not in known and not _is_zero(v) for block in outputs for v in block.values.flat):
@@ -289,12 +289,13 @@ def find(module: Any, ways: Sequence[Way] = WAYS) -> Call:
 def _agreed(call: Call, module: Any) -> Call:
     """Returns the call. Raises Unsuitable unless both of its graphs are one network of lnrnn."""
     try:
-        first, second = (call.read(module, at) for at in (0, 1))
-    except FirstState:
-        raise
+        first = call.read(module, 0)
     except Unsuitable as reason:
         raise _better(call, module, reason) from None
-    if (first.arguments, first.digest()) != (second.arguments, second.digest()):
+    second = None
+    with suppress(Unsuitable):
+        second = call.read(module, 1)
+    if second is None or (first.arguments, first.digest()) != (second.arguments, second.digest()):
         raise Unsuitable("its equation depends on the number of steps or of sequences")
     if call.way.axes == "BI" and first.cell == "RNN" and call.D == call.H:
         _check_order(module, call.way)
