@@ -12,6 +12,7 @@ import numpy as np
 
 from .blocks import COLUMNS, ROWS, Block, Blocks, Unsuitable, array_of, filled
 
+MOST_OPERATORS = 3000  # of a call; torch.export takes some milliseconds for each
 INNER = "inner."  # before the names of a module's parameters
 
 
@@ -25,9 +26,20 @@ def _unknown(operator: Any, why: str = "") -> Unsuitable:
 def export(module: Any, arguments: Sequence[Any]) -> Any:
     """Returns torch.export's program of a module, decomposed if TABLE lacks some of its operators."""
     torch: Any = sys.modules["torch"]
+    left = [MOST_OPERATORS]
+
+    class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Unsuitable(f"it has more than {MOST_OPERATORS} operators")
+            return function(*args, **(kwargs or {}))
+
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
+            with Counting():
+                module(*arguments)
             program = torch.export.export(module, tuple(arguments))
             unknown = _unknown_operators(program)
             if unknown:

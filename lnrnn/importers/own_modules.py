@@ -41,8 +41,8 @@ class FirstState(Unsuitable):
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call a module. axes: of x, "BI" for a cell. states: the arguments other than x, with a Leaf for
-    each state. usual: whether x is the first argument."""
+    """A way to call a module. axes: of x, "BI" for a cell. states: the other arguments, with a Leaf for each
+    state. usual: whether x is the first argument."""
 
     axes: str
     states: tuple[Any, ...]
@@ -276,7 +276,11 @@ def find(module: Any, ways: Sequence[Way] = WAYS) -> Call:
     own = copied(module)
     reasons: list[Unsuitable] = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        tried: list[Any] = []
         for way, D, H in _calls(own, ways):
+            if way.states == (None,) and (way.axes, (), D) in tried:  # the same graph again
+                continue
+            tried.append((way.axes, way.states, D))
             try:
                 call = Call.of(own, way, D, H)
                 return _agreed(call, own)

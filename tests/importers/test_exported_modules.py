@@ -347,9 +347,10 @@ def test_one_array_of_zeros_may_be_both_states():
 
 
 def test_a_graph_may_be_too_large(monkeypatch):
-    monkeypatch.setattr("lnrnn.importers.blocks.MOST_NODES", 3)
-    with pytest.raises(ValueError, match="its graph has more than 3 nodes"):
-        converted(rnn(lambda m, x, h: (torch.tanh(plain(m, x, h)),)))
+    for limit, what in (("blocks.MOST_NODES", "nodes"), ("exported.MOST_OPERATORS", "operators")):
+        monkeypatch.setattr(f"lnrnn.importers.{limit}", 3)
+        with pytest.raises(ValueError, match=f"has more than 3 {what}"):
+            converted(rnn(lambda m, x, h: (torch.tanh(plain(m, x, h)),)))
 
 
 def test_linears_of_a_module_list_are_read():
