@@ -24,8 +24,8 @@ from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.settings import architecture
 from ..rnn.specs import PLACEMENTS, LayerNormSpec
+from .own_modules import first_states
 from .running import Tested, Way, one_thread, resolution, time_first, ways
-from .search.first_states import first_states
 from .weights import Array, Converted
 
 _QUANTISED = "torch.ao.nn.quantized."

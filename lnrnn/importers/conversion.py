@@ -10,7 +10,7 @@ from ..rnn.models import Model, Norm
 from .checking import checked
 from .computed_weights import with_plain_weights
 from .keras_weights import LayerName, RecurrentActivation, convert_keras
-from .search.networks import from_search, searchable
+from .own_conversion import from_graph, is_own
 from .systems import SystemName, UnknownCell
 from .torch_weights import convert_torch
 from .weights import Converted
@@ -35,9 +35,10 @@ def from_torch(
 
     The systems below are recognised by the names and shapes of their parameters. These do not show how
     forward uses the parameters, so the module is also run and compared (see check). If the names are of no
-    system, the module is run to search for its equation. Its norms may be at any place, and its gates in any
-    order. W_ih and W_hh may be one matrix or two, and forward may add constants to gates. The search takes at
-    most 8 s on one core. A UserWarning names the norm that the search found.
+    system, the equation is read from the graph that torch.export writes of the module. Its norms may be at
+    any place, and its gates in any order. W_ih and W_hh may be one matrix or two, and forward may add
+    constants to gates. The graphs for two lengths and two batches must agree. A UserWarning names the norm.
+    This is tested with torch 2.13.
 
     Parameters
     ----------
@@ -145,11 +146,13 @@ def from_torch(
     module_or_state_dict = with_plain_weights(module_or_state_dict)
     try:
         return checked(module_or_state_dict, convert, check, batch_first)
-    except UnknownCell as refusal:
+    except ValueError as refusal:
         said = any(v is not None for v in (kind, names, zoneout))
-        if said or not searchable(module_or_state_dict):
+        # Names do not show whether a GRU's reset gate multiplies before or after the product.
+        gru = "its forward is another" in str(refusal) and convert(module_or_state_dict).cell == "GRU"
+        if said or not (gru or isinstance(refusal, UnknownCell)) or not is_own(module_or_state_dict):
             raise
-        return from_search(module_or_state_dict, refusal, norm, eps, nonlinearity, batch_first, check)
+        return from_graph(module_or_state_dict, refusal, norm, eps, nonlinearity, batch_first, check)
 
 
 def from_keras(

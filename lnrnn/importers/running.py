@@ -99,17 +99,14 @@ def ways(arch: Architecture, flat: bool) -> Iterator[Way]:
         yield Way(leaves, None)
 
 
-def step_by_step(
-    module: Any, steps: Iterable[Any], state: Sequence[Any], templates: Any, state_first: bool = False
-) -> list[Any]:
+def step_by_step(module: Any, steps: Iterable[Any], state: Sequence[Any], templates: Any) -> list[Any]:
     """Runs a cell over steps x (B, I), from state [h] or [h, c], (B, H) each. Returns h of each step.
 
-    Calls are module(x, *templates), with states in place of each Leaf. With state_first, x is last.
+    Calls are module(x, *templates), with states in place of each Leaf.
     """
     kinds, shape, outputs = len(state), tuple(state[0].shape), []
     for x in steps:
-        given = filled(templates, state)
-        result = list(tensors(module(*given, x) if state_first else module(x, *given)))
+        result = list(tensors(module(x, *filled(templates, state))))
         if len(result) < kinds or any(tuple(t.shape) != shape for t in result):
             raise ValueError(f"a step returns tensors of shapes {[tuple(t.shape) for t in result]}")
         state = result[-kinds:]  # a cell returns (h, c) or (h, (h, c)), without c h or (h, h)

@@ -20,7 +20,7 @@ from ..rnn.specs import LayerNormSpec
 from .constants import constant
 from .graph import DOMAINS, Array, Graph, Node, Value, in_order, producer
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
-from .terms import Atom, Sum, Terms, single
+from .terms import Atom, Opaque, Sum, Terms, single
 from .values import constant_input, outside_of_loops
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
@@ -172,7 +172,7 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
                  key[0] not in ("value", "norm", "operand")}  # fmt: skip
     operands = {id(bound["operand", gate]) for gate in pattern.gates if ("operand", gate) in bound}
     for (name, gate), v in tuple(constants.items()):
-        if name == "weight_hh" and v[0].columns[1] - v[0].columns[0] != matcher.state_size:
+        if name == "weight_hh" and len(v[0].columns) != matcher.state_size:
             return None
         if name in ("bias_ih", "inner_bias_ih"):
             other = pattern.bias_of_h if name == "bias_ih" else "inner_bias_hh"
@@ -251,8 +251,7 @@ class Matcher:
         if self.pattern.has_projection:
             if h.atom is None or h.atom.matrix is None:
                 return
-            columns = h.atom.matrix.columns
-            self.units = columns[1] - columns[0]
+            self.units = len(h.atom.matrix.columns)
         if self.units:
             yield from self.sum(self.pattern.of("h"), h, "h", {("value", "h"): value})
 
@@ -372,7 +371,7 @@ class Matcher:
         if value is None or (known is not None and known is not value):
             return
         others = [bound.get(other) for other in ("x", "h0", "c0") if other != name]
-        if any(value is other for other in others):
+        if any(value is other for other in others) and constant(value) is None:
             return
         if name != "x" and atom.width not in (None, self.state_size if name == "h0" else self.units):
             return
@@ -409,7 +408,10 @@ class Matcher:
             if bound.get(known, whole.key) != whole.key or bound.get(place, gate) != gate:
                 return
             bound |= {known: whole.key, place: gate}
-        part = self.terms.cut(whole, atom.start, atom.start + H)
+        try:
+            part = self.terms.cut(whole, range(atom.start, atom.start + H))
+        except Opaque:
+            return
         yield from self.sum(factor.terms, part, gate, bound)
 
 

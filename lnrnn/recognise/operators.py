@@ -17,6 +17,9 @@ def _add(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _sub(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    of = centred(value)
+    if of is not None:
+        return single(terms.centred(of, terms.sum(outside_of_loops(of), depth)))
     return plus(terms.input(node, 0, depth), terms.input(node, 1, depth), -1.0)
 
 
@@ -67,13 +70,13 @@ def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: i
                 size = columns - start
             if size is None:
                 raise Opaque
-            matrix = Matrix(b, transposed, (0, rows), (start, start + size))
+            matrix = Matrix(b, transposed, range(rows), range(start, start + size))
             result = plus(result, single(terms.product(outside_of_loops(argument(node, at)), matrix)))
             start += size
         if start != columns:
             raise Opaque
         return result
-    return single(terms.product(a, Matrix(b, transposed, (0, rows), (0, columns))))
+    return single(terms.product(a, Matrix(b, transposed, range(rows), range(columns))))
 
 
 def _joins(node: Node, value: Value) -> bool:
@@ -113,21 +116,21 @@ def _split(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     if given is None or len(given) != n or sum(given) != a.width:
         raise Opaque
     start = sum(given[:at])
-    return terms.cut(a, start, start + given[at])
+    return terms.cut(a, range(start, start + given[at]), depth)
 
 
 def _slice(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     found = bounds(node, lambda v: terms.sum(outside_of_loops(v)).width)
-    if found is None or found[3] != 1 or not is_last_axis(found[0], argument(node, 0)):
+    if found is None or found[3] < 1 or not is_last_axis(found[0], argument(node, 0)):
         raise Opaque
     start, stop = found[1].number, found[2].number
     a = terms.input(node, 0, depth)
     if start is None or stop is None or a.width is None:
         raise Opaque
-    start, stop, _ = slice(start, stop).indices(a.width)
-    if start >= stop:
+    part = range(a.width)[start : stop : found[3]]
+    if not part:
         raise Opaque
-    return terms.cut(a, start, stop)
+    return terms.cut(a, part, depth)
 
 
 def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
@@ -157,14 +160,14 @@ def _norm(terms: Terms, a: Value, eps: float, width: int | None, depth: int) -> 
 
 
 def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """A quotient: the norm (a - mean) / sqrt(var + eps), or a division by a constant."""
+    """A quotient: a division by a constant, or by the sqrt(var + eps) of a norm."""
     divisor = constant_input(node, 1)
     if divisor is not None:
         return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))
-    of, eps = centred(node.inputs[0]), deviation(argument(node, 1), argument(node, 0))
-    if of is None or eps is None:
-        raise Opaque
-    return _norm(terms, of, eps, None, depth)
+    of, eps = deviation(argument(node, 1))
+    whole = terms.sum(outside_of_loops(of), depth)
+    scale = single(terms.scale(of, whole, eps))
+    return times(terms.input(node, 0, depth), scale) if whole.terms else whole
 
 
 def _mean(value: Value | None) -> Value | None:
@@ -184,25 +187,26 @@ def centred(value: Value | None) -> Value | None:
     return node.inputs[0] if node and node.inputs[0] is _mean(node.inputs[1]) else None
 
 
-def deviation(value: Value, of: Value) -> float | None:
-    """Returns eps if the value is sqrt(mean(d d) + eps), where d is `of`, a value without its mean."""
-    node = producer(value, "Sqrt")
-    total = producer(node.inputs[0], "Add") if node else None
-    if total is None:
-        return None
-    for at in (0, 1):
-        eps, square = constant_input(total, 1 - at), _mean(total.inputs[at])
-        power = producer(square, "Pow", "Mul")
+def deviation(value: Value) -> tuple[Value, float]:
+    """Returns a and eps if the value is sqrt(mean(d d) + eps), where d is a - mean(a). Raises Opaque."""
+    root = producer(value, "Sqrt")
+    if root is None:
+        raise Opaque
+    total = producer(root.inputs[0], "Add")
+    given = [(root.inputs[0], np.zeros(1))] if total is None else [
+        (total.inputs[at], constant_input(total, 1 - at)) for at in (0, 1)]  # fmt: skip
+    for square, eps in given:
+        power = producer(_mean(square), "Pow", "Mul")
         if eps is None or eps.size != 1 or power is None:
             continue
         exponent = constant_input(power, 1) if power.op_type == "Pow" else None
         squared = (
             power.inputs[0] is power.inputs[1] if exponent is None else exponent.reshape(-1).tolist() == [2]
         )
-        same = power.inputs[0] is of or (centred(of) is not None and centred(power.inputs[0]) is centred(of))
-        if squared and same:
-            return float(eps.reshape(()))
-    return None
+        of = centred(power.inputs[0])
+        if squared and of is not None:
+            return of, float(eps.reshape(()))
+    raise Opaque
 
 
 OPERATORS: dict[str, Operator] = {

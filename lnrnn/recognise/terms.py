@@ -11,13 +11,14 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from .constants import constant
-from .graph import DOMAINS, Array, Node, Value, front_of
-from .values import MOST_DEPTH, first_and_next, is_argument, keeps_last_axis, outside_of_loops
+from .graph import DOMAINS, Array, Node, Value, attribute, front_of, producer
+from .values import MOST_DEPTH, first_and_next, is_argument, is_last_axis, keeps_last_axis, outside_of_loops
 
 MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
@@ -30,14 +31,14 @@ class Matrix:
 
     value: Value
     transposed: bool
-    rows: tuple[int, int]
-    columns: tuple[int, int]
+    rows: range
+    columns: range
 
     def array(self) -> Array:
         whole = constant(outside_of_loops(self.value))
         assert whole is not None
         whole = whole.T if self.transposed else whole
-        return whole[slice(*self.rows), slice(*self.columns)]
+        return whole[_slice(self.rows), _slice(self.columns)]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Atom:
     start: int = field(default=0, compare=False)
     nested: int = field(default=0, compare=False)
     eps: float = field(default=0.0, compare=False)
+    pair: tuple[Atom, Atom] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,10 @@ class Sum:
         return product[0] if len(product) == 1 and factor.size == 1 and factor.item() == 1 else None
 
 
+def _slice(part: range) -> slice:
+    return slice(part.start, part.stop, part.step)
+
+
 def single(atom: Atom) -> Sum:
     return Sum({(atom,): np.ones(())})
 
@@ -104,6 +110,13 @@ def argument(node: Node, at: int) -> Value:
 
 
 def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    for scale in product:
+        if scale.pair is not None and scale.pair[0] in product:
+            centred, norm = scale.pair
+            left = list(product)
+            left.remove(scale)
+            left.remove(centred)
+            return _ordered((*left, norm))
     return tuple(sorted(product, key=lambda atom: atom.key))
 
 
@@ -196,7 +209,7 @@ class Terms:
     def product(self, value: Value, matrix: Matrix) -> Atom:
         self._alive.append(value)
         key = self._key("product", id(value), self.identity(matrix))
-        return Atom("product", key, matrix.rows[1] - matrix.rows[0], value, matrix=matrix)
+        return Atom("product", key, len(matrix.rows), value, matrix=matrix)
 
     def one(self, value: Value) -> Atom:
         self._alive.append(value)
@@ -205,6 +218,13 @@ class Terms:
     def norm(self, value: Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
         key = self._key("norm", of.key, eps, start, width)
         return Atom("norm", key, width, value, of, start=start, nested=_nested(of), eps=eps)
+
+    def centred(self, value: Value, of: Sum) -> Atom:
+        return Atom("centred", self._key("centred", of.key), of.width, value, of, nested=_nested(of))
+
+    def scale(self, value: Value, of: Sum, eps: float) -> Atom:
+        pair = self.centred(value, of), self.norm(value, of, eps, 0, of.width)
+        return Atom("scale", self._key("scale", of.key, eps), 1, value, of, nested=_nested(of), pair=pair)
 
     def function(self, name: str, value: Value | None, of: Sum) -> Atom:
         return Atom(name, self._key(name, of.key), of.width, value, of, nested=_nested(of))
@@ -229,33 +249,53 @@ class Terms:
 
     # -- sums
 
-    def cut(self, a: Sum, start: int, stop: int) -> Sum:
-        """Returns the part start:stop of the last axis."""
-        if a.width is not None and (start, stop) == (0, a.width):
+    def cut(self, a: Sum, part: range, depth: int = 0) -> Sum:
+        """Returns the elements `part` of the last axis. Raises Opaque."""
+        if a.width is not None and part == range(a.width):
             return a
         result = Sum({})
         for product, c in a.terms.items():
-            part = c[..., start:stop] if c.ndim and c.shape[-1] > 1 else c
-            atoms = tuple(self._cut_atom(atom, start, stop) for atom in product)
-            result = plus(result, Sum({_ordered(atoms): part}))
+            factors = [self._cut_atom(atom, part, depth + 1) for atom in product]
+            constant = Sum({(): c[..., _slice(part)] if c.ndim and c.shape[-1] > 1 else c})
+            result = plus(result, reduce(times, factors, constant))
         return result
 
-    def _cut_atom(self, atom: Atom, start: int, stop: int) -> Atom:
+    def _cut_atom(self, atom: Atom, part: range, depth: int) -> Sum:
         if atom.width == 1:
-            return atom
-        if atom.kind == "value":
-            assert atom.value is not None
-            return self.value(atom.value, atom.start + start, stop - start)
+            return single(atom)
         if atom.kind == "product":
             m = atom.matrix
             assert m is not None and atom.value is not None
-            rows = (m.rows[0] + start, m.rows[0] + stop)
-            return self.product(atom.value, Matrix(m.value, m.transposed, rows, m.columns))
-        assert atom.of is not None
+            rows = m.rows[_slice(part)]
+            return single(self.product(atom.value, Matrix(m.value, m.transposed, rows, m.columns)))
+        if atom.kind not in ("value", "norm", "centred"):
+            assert atom.of is not None
+            return single(self.function(atom.kind, None, self.cut(atom.of, part, depth)))
+        if part.step != 1 or atom.kind == "centred" or depth > MOST_DEPTH:
+            raise Opaque
+        assert atom.value is not None
+        start = atom.start + part.start
         if atom.kind == "norm":
-            assert atom.value is not None
-            return self.norm(atom.value, atom.of, atom.eps, atom.start + start, stop - start)
-        return self.function(atom.kind, None, self.cut(atom.of, start, stop))
+            assert atom.of is not None
+            return single(self.norm(atom.value, atom.of, atom.eps, start, len(part)))
+        return self._of_concat(atom.value, start, len(part), depth) or single(
+            self.value(atom.value, start, len(part))
+        )
+
+    def _of_concat(self, value: Value, start: int, size: int, depth: int) -> Sum | None:
+        """Returns a part of the features that a Concat joins, if it is a part of one of its inputs."""
+        node = producer(value, "Concat")
+        if node is None or not is_last_axis(attribute(node, "axis", 1), value):
+            return None
+        for each in node.inputs:
+            width = None if each is None else self.width(each)
+            if each is None or width is None:
+                return None
+            if start < width:
+                return self.cut(self.operand(each, depth), range(start, start + size), depth) if (
+                    start + size <= width) else None  # fmt: skip
+            start -= width
+        return None
 
     def operand(self, value: Value, depth: int = 0) -> Sum:
         """Returns a value as a summand or factor: an argument of a product, norm or function stays whole."""

@@ -23,8 +23,10 @@ FOREIGN = {
     *(("module", name) for name in ("_flat_weights", "_flat_weights_names", "_update_flat_weights")),
     *(("...", name) for name in (
         "_are_functorch_transforms_active", "_len_torch_dispatch_stack", "_autograd", "_functorch",
-        "_profiler_enabled", "_dynamo", "_get_tracing_state", "_is_any_autocast_enabled",
+        "_profiler_enabled", "_dynamo", "_get_tracing_state", "_is_any_autocast_enabled", "_python_dispatch",
+        "_pytree",
     )),
+    ("target", "_schema"), ("torch", "_ops"),
     ("forward_ad", "_current_level"), ("module", "_packed"), ("module", "_packed_to_train"),
 }  # fmt: skip
 

@@ -488,6 +488,7 @@ TAKEN = FIRST | PER_GATE | {
     "paper GRU": (paper_gru, "GRU"),
     "state first": (state_first, "GRU"),
     "Elman, state first": (ElmanStateFirst, "RNN"),
+    "lists of parameters": (ParameterLists, "RNN"),
     "Elman, state required": (lambda D, H: elman(D, H, "layer(x, h)"), "RNN"),
 }  # fmt: skip
 REFUSED = {
@@ -497,5 +498,4 @@ REFUSED = {
     "clipped": lambda D, H: two_linears(D, H, clip=0.5),
     "noisy": lambda D, H: two_linears(D, H, change=noisy),
     "reset before": reset_before,
-    "lists of parameters": ParameterLists,
 }
