@@ -202,4 +202,4 @@ def _advice(module: Any, convert: Convert, converted: Converted, every: Sequence
 
 
 def _alternatives(converted: Converted) -> str:
-    return f"check=x compares on your input x, check=False converts it as {converted.system}'s unchecked"
+    return f"check=x compares on your input x, check=False converts {converted.system} unchecked"

@@ -95,6 +95,7 @@ class Reader(Blocks):
         super().__init__(batch, units)
         self.opaque, self.eps = opaque, eps
         self._names: dict[int, str] = {}  # of the parameters from which constants are computed
+        self.sums: dict[int, tuple[Block, Block, int]] = {}  # by identity: each sum, its mean and its size
 
     def run(self, program: Any, parameter: Callable[[str], Any], inputs: Sequence[Block]) -> list[Any]:
         """Returns the outputs: Blocks, tensors or None. parameter: returns the parameter with a name."""
@@ -193,6 +194,23 @@ def _binary(operator: str) -> Any:
     return write
 
 
+def _sum(r: Reader, n: Given, val: Any) -> Block:
+    """A sum over one axis: its mean times its size. r.sums has the mean, for a division by the size."""
+    mean = r.mean(n["self"], n.get("dim") or (), n.get("keepdim", False))
+    size = r.size(n["self"], n["self"].axes[n["dim"][0]])
+    result: Block = r.each("Mul", mean, float(size))
+    r.sums[id(result)] = result, mean, size
+    return result
+
+
+def _div(r: Reader, n: Given, val: Any) -> Block:
+    _, mean, size = r.sums.get(id(n["self"]), (None, None, None))
+    if mean is not None and isinstance(n["other"], (int, float)) and n["other"] == size:
+        return mean
+    result: Block = _binary("Div")(r, n, val)
+    return result
+
+
 def _unary(operator: str, **attributes: Any) -> Any:
     return lambda r, n, val: r.each(operator, n["self"], **attributes)
 
@@ -227,8 +245,18 @@ def _moved(r: Reader, n: Given, val: Any) -> Any:
     if "dims" in n:
         order = [order[d] for d in n["dims"]]
     else:
-        a, b = (n["dim0"], n["dim1"]) if "dim0" in n else (-1, -2)[: len(order)]
+        names = next((names for names in (("dim0", "dim1"), ("axis0", "axis1")) if names[0] in n), None)
+        a, b = (n[name] for name in names) if names else (-1, -2)[: len(order)]
         order[a], order[b] = order[b], order[a]
+    return n["self"].moved(order)
+
+
+def _movedim(r: Reader, n: Given, val: Any) -> Any:
+    axes = len(n["self"].axes)
+    source, target = ([int(d) % axes for d in np.atleast_1d(n[name])] for name in ("source", "destination"))
+    order = [axis for axis in range(axes) if axis not in source]
+    for to, axis in sorted(zip(target, source, strict=True)):
+        order.insert(to, axis)
     return n["self"].moved(order)
 
 
@@ -237,7 +265,9 @@ def _expanded(r: Reader, n: Given, val: Any) -> Block:
     repeats = n.get("repeats")
     block = Block(block.values, ((),) * (len(val.shape) - len(block.axes)) + block.axes)
     for axis, size in enumerate(val.shape):
-        own = r.size(block, block.axes[axis])
+        own, like = r.size(block, block.axes[axis]), n.get("other")
+        if own == 1 and isinstance(like, Block) and COLUMNS in like.axes[axis]:
+            continue  # a mean for all features: operators repeat it
         block = r.repeated(block, axis, size // own if repeats is None else repeats[axis])
     return block
 
@@ -255,7 +285,7 @@ def _sliced(r: Reader, n: Given, val: Any) -> Block:
 
 
 def _split(r: Reader, n: Given, val: Any) -> list[Block]:
-    axis, block = n["dim"], n["self"]
+    axis, block = n.get("dim", 1), n["self"]  # hsplit has no dim
     ends = [0, *accumulate(part.shape[axis] for part in val)]
     return [r.taken(block, axis, range(a, b)) for a, b in pairwise(ends)]
 
@@ -337,21 +367,25 @@ TABLE: dict[str, Callable[[Reader, Given, Any], Any]] = {
                      "native_dropout"), _same),
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten"), _viewed),
     **dict.fromkeys(("squeeze", "unsqueeze"), _viewed),
-    **dict.fromkeys(("permute", "transpose", "t", "numpy_T"), _moved),
-    **dict.fromkeys(("split", "split_with_sizes", "chunk"), _split),
+    **dict.fromkeys(("permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims"), _moved),
+    **dict.fromkeys(("movedim", "moveaxis"), _movedim),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "hsplit", "unsafe_chunk",
+                     "unsafe_split", "unsafe_split_with_sizes"), _split),
     **dict.fromkeys(("slice", "narrow"), _sliced),
     **dict.fromkeys(("mm", "bmm", "matmul"), _matmul),
     **dict.fromkeys(("layer_norm", "native_layer_norm"), _layer_norm),
     **dict.fromkeys(("select_scatter", "slice_scatter"), _written),
-    **dict.fromkeys(("expand", "repeat"), _expanded),
+    **dict.fromkeys(("expand", "expand_as", "repeat"), _expanded),
     "select": _selected, "unbind": _unbound, "stack": _stacked, "flip": _flipped, "linear": _linear,
     "addmm": _addmm, "std": _deviation, "lerp": _lerp,
     "_assert_tensor_metadata": lambda r, n, val: None,
     "cat": lambda r, n, val: r.joined(n["tensors"], n["dim"]),
     "copy": lambda r, n, val: n["src"],
     "mean": lambda r, n, val: r.mean(n["self"], n.get("dim") or (), n.get("keepdim", False)),
-    "var": lambda r, n, val: r.variance(n["self"], n),
-    "add": _binary("Add"), "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _binary("Div"),
+    "var": lambda r, n, val: r.variance(n["self"], n), "sum": _sum,
+    "var_mean": lambda r, n, val: [r.variance(n["self"], n), r.mean(n["self"], n["dim"], n["keepdim"])],
+    "std_mean": lambda r, n, val: [_deviation(r, n, val), r.mean(n["self"], n["dim"], n["keepdim"])],
+    "add": _binary("Add"), "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _div,
     "rsub": lambda r, n, val: r.each("Sub", n["other"], _operand(r, n | {"other": n["self"]})),
     "pow": lambda r, n, val: _power(r, n["self"], n["exponent"]),
     "square": lambda r, n, val: _power(r, n["self"], 2),

@@ -58,7 +58,7 @@ def from_graph(
         tested, of_tested = (module, convert) if call.way.usual else _with_state_last(module, convert)
         try:
             model = checked(tested, of_tested, check, batch_first)
-        except ValueError as reason:
+        except (ValueError, Unsuitable) as reason:  # an equation may hold for these parameters alone
             raise ValueError(f"{refusal}; {_failure(module, str(reason))}") from None
     if spec is None:
         cell = f"lnrnn.{type(model).__name__}({model.input_size}, {model.hidden_size}, norm={model.norm})"

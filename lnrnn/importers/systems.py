@@ -378,6 +378,8 @@ def _ligru_settings(module: Any) -> dict[str, Any]:
         }
         for name, value in own.items():
             found.setdefault(name, set()).add(value)
+    if not found:
+        raise UnknownCell("the module has the names of speechbrain's LiGRU, but no attributes act and norm")
     for name, values in found.items():
         if len(values) > 1:
             raise ValueError(f"{name} must be one for all, got {sorted(values)} from the layers")

@@ -92,6 +92,11 @@ CUTS = {
     "every fourth": lambda a: [a[:, k::4] for k in range(4)],
     "norm of two axes": lambda a: F.layer_norm(a.view(-1, 4, H), (4, H)).unbind(1),
     "flip": lambda a: a.reshape(-1, 4, H).flip(1).transpose(0, 1).unbind(0),
+    "tensor_split": lambda a: a.tensor_split(4, -1),
+    "hsplit": lambda a: a.hsplit(4),
+    "unsafe_chunk": lambda a: a.unsafe_chunk(4, 1),
+    "swapaxes": lambda a: a.view(-1, 4, H).swapaxes(0, 1).unbind(0),
+    "movedim": lambda a: a.view(-1, 4, H).movedim(1, 0).unbind(0),
 }
 
 
@@ -120,6 +125,12 @@ NORMS = {
     "var": lambda m, a: m.shift + m.gain * centred(a) / (a.var(-1, False, True) + EPS).sqrt(),
     "reciprocal": lambda m, a: m.shift + m.gain * centred(a) * (
         a.var(-1, correction=0, keepdim=True) + EPS).sqrt().reciprocal(),
+    "var_mean": lambda m, a: m.shift + m.gain * (a - torch.var_mean(a, -1, correction=0, keepdim=True)[1]) / (
+        torch.var_mean(a, -1, correction=0, keepdim=True)[0] + EPS).sqrt(),
+    "expand_as": lambda m, a: m.shift + m.gain * (a - a.mean(-1, True).expand_as(a)) / (
+        a.var(-1, False, True) + EPS).sqrt().expand_as(a),
+    "sum": lambda m, a: m.shift + m.gain * (a - a.sum(-1, True) / H) / (
+        (centred(a) * centred(a)).sum(-1, keepdim=True) / a.size(-1) + EPS).sqrt(),
     "after a join": lambda m, a: F.layer_norm(torch.cat(a.chunk(2, 1), 1), (H,), m.gain, m.shift, EPS),
 }  # fmt: skip
 
@@ -359,3 +370,28 @@ def test_linears_of_a_module_list_are_read():
         "cell(x, h)", lambda m, x, h: (torch.tanh(m.parts_[0](x) + m.parts_[1](h)),), H, 1, parts_=parts
     )
     assert np.array_equal(converted(step).weight_ih_l0, parts[0].weight.detach().numpy())
+
+
+def test_a_number_that_is_one_for_now_is_no_part_of_an_equation():
+    scaled = rnn(
+        lambda m, x, h: (m.scale * torch.tanh(F.linear(x, m.W) + F.linear(h, m.U)),),
+        scale=nn.Parameter(torch.ones(())),
+    )
+    with pytest.raises(ValueError, match="its graph is no network of lnrnn"):
+        lnrnn.from_torch(scaled)
+
+
+def test_names_of_a_library_do_not_decide_what_a_module_is():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.u = nn.Linear(D, 2 * H, bias=False), nn.Linear(H, 2 * H, bias=False)
+            self.norm = nn.LayerNorm(2 * H)
+
+        def forward(self, x, h):
+            n, z = (self.norm(self.w(x)) + self.u(h)).chunk(2, -1)
+            z = torch.sigmoid(z)
+            return z * h + (1 - z) * torch.relu(n)
+
+    with pytest.warns(UserWarning, match="exported to find its equation: it is lnrnn.LiGRU"):
+        assert type(lnrnn.from_torch(Own())) is lnrnn.LiGRU
