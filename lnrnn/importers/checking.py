@@ -30,6 +30,7 @@ from .weights import Array, Converted
 
 _QUANTISED = "torch.ao.nn.quantized."
 _OF_TORCH = _QUANTISED, "torch.ao.nn.quantizable."
+ALTERNATIVES = "check=x compares on your input x, check=False converts it without a check"
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
 Convert = Callable[..., Converted]  # (module, norm=)
@@ -152,7 +153,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None) -> tuple[Way, Arr
         if proof is not None and y is None:
             differing.append((way, probe, proof))
         elif proof is not None:
-            advice = f"On ordinary input they agree. {_alternatives(converted)}"
+            advice = f"On ordinary input they agree. {ALTERNATIVES}"
             error = _error(converted, way, probe, proof, advice)
             if probe.states is None:
                 raise error
@@ -198,8 +199,4 @@ def _advice(module: Any, convert: Convert, converted: Converted, every: Sequence
             if any(compare(outputs, network, resolution(module)) is None for outputs in every):
                 return f"They agree with norm={other.arguments['norm']}: give that"
     where = "If its norms are at other places in the cell, name the places with norm=; " if choice else ""
-    return where + _alternatives(converted)
-
-
-def _alternatives(converted: Converted) -> str:
-    return f"check=x compares on your input x, check=False converts {converted.system} unchecked"
+    return where + ALTERNATIVES

@@ -127,7 +127,7 @@ class Reader(Blocks):
     def _result(self, node: Any, args: Any, kwargs: Any) -> Any:
         torch: Any = sys.modules["torch"]
         target, val = node.target, node.meta.get("val")
-        if not isinstance(target, torch._ops.OpOverload):
+        if not hasattr(target, "_schema"):
             if node.op == "call_function" and target.__name__ == "getitem":
                 return args[0][args[1]]
             raise _unknown(getattr(target, "__name__", target))

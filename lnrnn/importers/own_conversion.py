@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from ..rnn.models import Model
 from ..rnn.specs import LayerNormSpec
 from .blocks import Unsuitable
 from .checking import Convert, checked, known
-from .own_modules import find
+from .own_modules import find, wrapped
 from .running import one_thread
 from .systems import UnknownCell
 from .torch_weights import convert_torch, submodule
@@ -55,9 +56,15 @@ def from_graph(
             given = {} if batch_first is None else {"batch_first": batch_first}
             return replace(c, arguments=c.arguments | given)
 
-        tested, of_tested = (module, convert) if call.way.usual else _with_state_last(module, convert)
+        def convert_inner(wrapper: Any, **options: Any) -> Converted:
+            return convert(wrapper.inner, **options)
+
+        def with_x_last(inner: Any, x: Any, states: Sequence[Any]) -> Any:
+            return inner(*states, x)
+
+        own, of_own = (module, convert) if call.way.usual else (wrapped(module, with_x_last), convert_inner)
         try:
-            model = checked(tested, of_tested, check, batch_first)
+            model = checked(own, of_own, check, batch_first)
         except (ValueError, Unsuitable) as reason:  # an equation may hold for these parameters alone
             raise ValueError(f"{refusal}; {_failure(module, str(reason))}") from None
     if spec is None:
@@ -69,21 +76,6 @@ def from_graph(
             UserWarning, stacklevel=3,
         )  # fmt: skip
     return model
-
-
-def _with_state_last(module: Any, convert: Convert) -> tuple[Any, Convert]:
-    """Wraps a cell with forward(state, x), and its conversion, so that the check can call cell(x, state)."""
-    nn: Any = sys.modules["torch"].nn
-
-    class StateLast(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = module
-
-        def forward(self, x: Any, *state: Any) -> Any:
-            return self.inner(*state, x)
-
-    return StateLast(), lambda wrapper, **options: convert(wrapper.inner, **options)
 
 
 def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinearity: str | None) -> None:

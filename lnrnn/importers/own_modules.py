@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +141,7 @@ class Call:
                 for n in range(least, 10**9)
                 if n not in taken and all(n % k for k in (2, 3, 5, 7)[: n // 5])
             )
-            programs.append((export(_called(module, way), way.inputs(T, B, D, H)), T, B))
+            programs.append((export(wrapped(module, way.call), way.inputs(T, B, D, H)), T, B))
         return cls(way, D, H, tuple(programs))
 
     def converted(self, module: Any, **options: Any) -> Converted:
@@ -171,19 +171,19 @@ class Call:
         return network(layers, self.way.axes == "BTI", NAME, reverse)
 
 
-def _called(module: Any, way: Way) -> Any:
-    """Returns a module that calls another one in a way, with x and states (1, B, H)."""
+def wrapped(module: Any, call: Callable[[Any, Any, Sequence[Any]], Any]) -> Any:
+    """Returns a module whose forward(x, *states) is call(module, x, states)."""
     nn: Any = sys.modules["torch"].nn
 
-    class Called(nn.Module):  # type: ignore[misc]
+    class Wrapper(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.inner = module
 
         def forward(self, x: Any, *states: Any) -> Any:
-            return way.call(self.inner, x, states)
+            return call(self.inner, x, states)
 
-    return Called()
+    return Wrapper()
 
 
 def _layers(

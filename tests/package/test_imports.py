@@ -26,7 +26,7 @@ FOREIGN = {
         "_profiler_enabled", "_dynamo", "_get_tracing_state", "_is_any_autocast_enabled", "_python_dispatch",
         "_pytree",
     )),
-    ("target", "_schema"), ("torch", "_ops"),
+    ("target", "_schema"),
     ("forward_ad", "_current_level"), ("module", "_packed"), ("module", "_packed_to_train"),
 }  # fmt: skip
 
