@@ -11,11 +11,9 @@ from .errors import OnnxFileError
 from .parts import parts
 from .running.model import Model
 from .running.model_stream import ModelStream
-from .running.states import AmbiguousStatesError
 from .writing.writer import to_onnx
 
 __all__ = [
-    "AmbiguousStatesError",
     "Model",
     "ModelStream",
     "OnnxFileError",

@@ -15,10 +15,10 @@ from ..rnn.network import Network
 from ..rnn.settings import architecture
 from .errors import OnnxFileError
 from .parts import parts_of
-from .running.states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
+from .running.states import Tensor, find_states, inputs, outputs, shown
 
 WIDTH = 80  # columns of the text
-_HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
+_HEAD = ("input", "output", "shape", "dtype", "lane axis")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -50,11 +50,9 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
             described["plugin"] = tried(part, model)
     try:
         states = find_states(model)
-    except AmbiguousStatesError as error:
-        states, result["unclear"] = [], error.pairs
     except OnnxFileError:
         raise
-    except ValueError as error:  # a large file
+    except ValueError as error:  # the names do not tell
         states, result["unclear"] = [], str(error)
     for state in states:
         result["states"].append(
@@ -63,7 +61,6 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "output": state.output,
                 "shape": state.shape,
                 "dtype": str(state.dtype),
-                "evidence": state.evidence,
                 "lane_axis": state.lane_axis,
             }
         )
@@ -133,7 +130,7 @@ def text(report: dict[str, Any]) -> str:
         lines += ["", *_wrapped(f"Plug-in for ONNX Runtime: not tried. {report['no_plugin']}", 4, first=0)]
     states = report["states"]
     if report["unclear"]:
-        lines += ["", "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}."]
+        lines += ["", "States of lnrnn.onnx.Model: unclear"]
         lines += _wrapped(report["unclear"], 4)
     else:
         lines += ["", f"States: {len(states)}"]
@@ -157,7 +154,7 @@ def _summary(count: int, taken: int) -> str:
 
 def _state_row(state: dict[str, Any]) -> tuple[str, ...]:
     axis = "none" if state["lane_axis"] is None else str(state["lane_axis"])
-    return state["input"], state["output"], shown(state["shape"]), state["dtype"], axis, state["evidence"]
+    return state["input"], state["output"], shown(state["shape"]), state["dtype"], axis
 
 
 def _part_lines(number: int, part: dict[str, Any]) -> list[str]:

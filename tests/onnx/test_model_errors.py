@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 import onnx  # noqa: E402
-import onnx.parser  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 import lnrnn  # noqa: E402
@@ -45,7 +43,7 @@ def test_a_path_is_a_path_of_an_onnx_file(tmp_path, path):
         Model(tmp_path / "none.onnx")
     damaged = tmp_path / "damaged.onnx"
     whole = path.read_bytes()
-    for size in (0, 1, len(whole) // 2, len(whole) - 3):
+    for size in (0, len(whole) // 2, len(whole) - 3):
         damaged.write_bytes(whole[:size])
         with pytest.raises(ValueError):
             Model(damaged)
@@ -95,47 +93,56 @@ def test_sizes_of_0_do_not_reach_recurrent_nodes(joint, tmp_path):
 
 def test_shapes_name_the_axis_of_lanes(tmp_path):
     """A file for a fixed batch of three has one lane, or three."""
-    path = state_models.save(
-        tmp_path / "m.onnx",
-        """m (float[3, 4] x, float[1, 3, 4] h_in) => (float[1, 3, 4] y, float[1, 3, 4] h_out) {
-            s = Add (x, h_in)
-            h_out = Tanh (s)
-            y = Identity (h_out)
-        }""",
-        {},
-    )
-    assert Model(path).stream().state["h_in"].shape == (1, 3, 4)
+    text = "m (float[3, 4] x, float[{0}, {1}, 4] h_in) => (float[3, 4] y, float[{0}, {1}, 4] h_out)"
+    body = " { h_out = Add (h_in, x) y = Relu (x) }"
+    path = state_models.save(tmp_path / "m.onnx", text.format(1, 3) + body, {})
+    stream = Model(path).stream()
+    assert stream.state["h_in"].shape == (1, 3, 4)
+    with pytest.raises(ValueError, match="rows must be None, because the file does not say which axis of"):
+        stream(np.ones((3, 4)), rows=[])
     stream = Model(path, shapes={"h_in": (1, None, 4)}).stream(3)
     stream(np.ones((3, 4)))
     stream.reset([1])
     assert stream.state["h_in"].any(axis=(0, 2)).tolist() == [True, False, True]
-
-
-def test_a_state_of_several_free_sizes_needs_shapes(tmp_path):
-    text = """m (float[N, M] x, float[{}, {}, 4] h_in) => (float[{}, {}, 4] y, float[{}, {}, 4] h_out) {{
-        h_out = Tanh (h_in)
-        y = Identity (h_out)
-    }}""".format(*"ABABAB")
-    path = state_models.save(tmp_path / "m.onnx", text, {})
+    path = state_models.save(tmp_path / "m.onnx", text.format("A", "B") + body, {})
     wanted = (
-        r"shapes must be given for state 'h_in', got the file's shape \(A, B, 4\); give its sizes, with None"
+        r"shapes must be given for state 'h_in', got the file's shape \(A, B, 4\); give its sizes, with No"
     )
-    # "B" is a name of the axis of lanes, and A has no size.
+    with pytest.raises(ValueError, match=wanted):  # "B" is a name of the axis of lanes, and A has no size
+        Model(path).stream(3)
+    assert Model(path, shapes={"h_in": (2, None, 4)}).stream(3).state["h_in"].shape == (2, 3, 4)
+
+
+def test_sizes_that_fail_are_named_when_the_stream_is_made(tmp_path):
+    """The file declares free sizes, and its nodes have fixed ones, as ten-vad's."""
+    text = """m (float[N, 4] x, float[M, 4] h_in) => (float[K, 4] y, float[L, 4] h_out) {
+        one = Constant <value = int64[2] {1, 4}> ()
+        h_out = Reshape (h_in, one)
+        y = Add (x, h_out)
+    }"""
+    model = Model(state_models.save(tmp_path / "m.onnx", text, {}))
+    wanted = r"lanes must be a number with which state 'h_in' has the shape \(1, 4\), got 3"
     with pytest.raises(ValueError, match=wanted):
-        Model(path).stream(2)
-    stream = Model(path, shapes={"h_in": (2, None, 4)}).stream(3)
-    assert stream.state["h_in"].shape == (2, 3, 4)
+        model.stream(3)
+    assert model.stream()(np.ones((1, 4))).shape == (1, 4)
+    text = text.replace("Reshape (h_in, one)", "Identity (h_in)").replace("[M, 4]", "[2, 4]")
+    model = Model(state_models.save(tmp_path / "m.onnx", text, {}), shapes={"h_in": (None, 4)})
+    with pytest.raises(
+        ValueError, match=r"'h_in' has the shape \(2, 4\), got 3 .*; if the file has a free axis"
+    ):
+        model.stream(3)
+    assert model.stream(2).lanes == 2
 
 
 def test_a_state_keeps_its_shape(tmp_path):
-    path = state_models.growing(tmp_path / "m.onnx")
-    stream = Model(path, shapes={"past_key": (None, 2, 4)}).stream()
-    text = (
-        r"output 'present_key' must be of shape \(1, 2, 4\) and dtype float32, as "
-        r"'past_key', got .* \(1, 3, 4\)"
-    )
+    text = """m (float[B, 4] x, float[P, 4] past_cache) => (float[B, 4] y, float[Q, 4] present_cache) {
+        present_cache = Concat <axis = 0> (past_cache, x)
+        y = Relu (x)
+    }"""
+    stream = Model(state_models.save(tmp_path / "m.onnx", text, {})).stream()
+    text = r"output 'present_cache' must be of shape \(1, 4\) and .*, as 'past_cache', got .* \(2, 4\)"
     with pytest.raises(ValueError, match=text):
-        stream(np.zeros((1, 1, 4)))
+        stream(np.zeros((1, 4)))
 
 
 def test_too_few_lanes_are_not_repeated(tmp_path):
@@ -143,22 +150,6 @@ def test_too_few_lanes_are_not_repeated(tmp_path):
     ifless = Model(state_models.ifless(tmp_path / "m.onnx"))
     with pytest.raises(ValueError, match=r"output 'stateN' must be of shape \(2, 1, 4\).*; give lanes if"):
         ifless.stream()(np.zeros((3, 3)))
-
-
-def test_outputs_of_several_steps_have_one_shape(tmp_path):
-    path = state_models.save(
-        tmp_path / "m.onnx",
-        """m (float[N] x, int64[1] n) => (float[M] y) {
-            zero = Constant <value = int64[1] {0}> ()
-            y = Slice (x, zero, n)
-        }""",
-        {},
-    )
-    model = Model(path)
-    x = np.arange(4)
-    assert model({"x": x, "n": [[2], [2]]})[0].tolist() == [[0, 1], [0, 1]]
-    with pytest.raises(ValueError, match=r"output 'y' must be of shape \(2,\) at all steps, got .*\(3,\)"):
-        model({"x": x, "n": [[2], [3]]})
 
 
 def test_a_file_may_omit_shapes(tmp_path):
@@ -190,16 +181,10 @@ def test_outputs_that_are_no_tensors_have_one_step(tmp_path):
     onnx.save(model_of(graph), tmp_path / "m.onnx")
     model = Model(tmp_path / "m.onnx")
     assert [each.tolist() for each in model(np.ones(2))[0]] == [[1, 1], [1, 1]]
-    with pytest.raises(TypeError, match="an output of several steps must be a tensor, got .*call the stream"):
+    with pytest.raises(
+        ValueError, match="output 'y' must be an array .* at all steps, got .*call the stream"
+    ):
         model(np.ones((3, 2)))
-
-
-def test_a_state_fits_a_copy_of_its_file(model, tmp_path):
-    stream = model.stream(2)
-    other = tmp_path / "again" / "copy.onnx"
-    other.parent.mkdir()
-    state_models.silero(other)
-    Model(other).stream(2).set_state([1], stream.get_state([0]))
 
 
 def test_without_onnxruntime_the_error_says_how_to_install_it(path, monkeypatch):
@@ -245,27 +230,15 @@ def test_external_data_is_in_the_folder_of_the_file(tmp_path):
             Model(folder / "m.onnx")
 
 
-def test_a_state_has_a_size_that_memory_holds(tmp_path):
-    path = state_models.save(
-        tmp_path / "m.onnx",
-        """m (float[B, 4] x, float[B, 99999999999] h_in) => (float[B, 4] y, float[B, 99999999999] h_out) {
-            y = Tanh (x)
-            h_out = Identity (h_in)
-        }""",
-        {},
+@pytest.mark.parametrize("size, count", [(99999999999, 1), (134217728, 3)])
+def test_states_have_a_size_that_memory_holds(tmp_path, size, count):
+    given, returned = (
+        ", ".join(f"float[B, {size}] h{k}_{end}" for k in range(count)) for end in ("in", "out")
     )
-    text = r"state 'h_in' must be of at most 268435456 numbers in a lane, got \(B, 99999999999\)"
-    with pytest.raises(ValueError, match=text):
-        Model(path).stream()
-
-
-def test_many_states_have_a_size_that_memory_holds(tmp_path):
-    names = [f"{name}{k}" for k in range(3) for name in ("h_in", "h_out")]
-    given, returned = (", ".join(f"float[B, 134217728] {n}" for n in names[k::2]) for k in (0, 1))
-    nodes = " ".join(f"h_out{k} = Identity (h_in{k})" for k in range(3))
+    nodes = " ".join(f"h{k}_out = Identity (h{k}_in)" for k in range(count))
     text = f"m (float[B, 4] x, {given}) => (float[B, 4] y, {returned}) {{ y = Tanh (x) {nodes} }}"
     path = state_models.save(tmp_path / "m.onnx", text, {})
-    with pytest.raises(ValueError, match="states must be of at most 268435456 numbers in a lane, got 3"):
+    with pytest.raises(ValueError, match=rf"states must be of at most 268435456 .* lane, got \(B, {size}\)"):
         Model(path).stream()
 
 
@@ -273,11 +246,6 @@ def test_the_error_of_a_model_is_no_longer_than_a_screen(model):
     with pytest.raises(ValueError) as raised:
         model.stream(3)(np.zeros((2, 8)))
     assert len(str(raised.value)) < 900 and not re.search(r"\s{2}|\n", str(raised.value))
-
-
-def test_threads_are_those_of_the_session(path):
-    assert Model(path, threads=2).session.get_session_options().intra_op_num_threads == 2
-    assert lnrnn.get_num_threads() >= 1
 
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
@@ -290,37 +258,6 @@ def test_a_stream_of_a_file_that_reads_from_the_end_gives_a_warning(tmp_path, rn
         lnrnn.onnx.Model(tmp_path / "m.onnx").stream()
 
 
-def test_the_advice_for_more_lanes_fits_the_file(tmp_path, path):
-    """shapes= helps only where the file has a free axis, and lanes= only where the lanes differ."""
-    state = "float[2, {0}, 4] state, float[{0}, 4] x) => (float[{1}] stateN, float[{0}, 4] y)"
-    for sizes, want in (
-        (("3", "2, 3, 4"), "; export it with a free batch axis$"),
-        (("N", "2, 3, 4"), "; if axis 1 of 'state' has the lanes, give shapes={'state': .2, None, 4.}$"),
-    ):
-        body = "{ y = Identity (x) stateN = Identity (state) }"
-        text = f'<ir_version: 8, opset_import: ["": 17]> g ({state.format(*sizes)} {body}'
-        onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
-        with pytest.raises(ValueError, match=want):
-            Model(tmp_path / "m.onnx").stream(3 if sizes[0] == "N" else 5)
-    model = Model(path, constants={"sr": 16000})
-    frames = np.zeros((8, 576), np.float32)
-    with pytest.raises(
-        ValueError, match="^the file does not name the lanes of 'input'; give lanes=8. the inp"
-    ):
-        model(frames)
-    with pytest.raises(ValueError) as error:
-        model(frames[:, :100], lanes=8)
-    assert "give lanes" not in str(error.value)
-
-
-def test_states_of_a_cell_in_plain_operators_with_given_shapes(tmp_path):
-    """The file declares a batch of 3, and its names do not tell the state."""
-    torch = pytest.importorskip("torch")
-    cell = torch.nn.GRUCell(4, 5)
-    given = torch.zeros(3, 4), torch.zeros(3, 5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(cell, given, str(tmp_path / "m.onnx"), dynamo=False)
-    pairs = Model(tmp_path / "m.onnx").states
-    (name,) = pairs
-    assert Model(tmp_path / "m.onnx", shapes={name: (None, 5)}).states == pairs
+def test_the_error_says_to_give_lanes(model):
+    with pytest.raises(ValueError, match="give lanes if the inputs have another number of lanes than the st"):
+        model(np.zeros((8, 8)))

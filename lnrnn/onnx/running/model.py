@@ -34,8 +34,8 @@ class Model(Closed):
     path : str or os.PathLike
         The file.
     states : mapping of str to str, optional
-        The inputs that are states, and for each the output with its next value. By default the names and the
-        graph tell. {} is for a file without states.
+        The inputs that are states, and for each the output with its next value. {} is for a file without
+        states. By default names and shapes tell. If they do not, a ValueError has the mapping to give.
     constants : mapping of str to array_like, optional
         Inputs that are the same in all calls, such as the sample rate of silero-vad: ``{"sr": 16000}``.
     shapes : mapping of str to tuple, optional
@@ -47,15 +47,6 @@ class Model(Closed):
         Whether lnrnn's plug-in computes the recurrent nodes, those that it takes. It needs onnxruntime 1.25;
         older versions compute all nodes themselves. Outputs with and without it differ by rounding errors,
         which are those of 8 bits in DynamicQuantizeLSTM.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a wrong argument, and for a file that onnxruntime does not run.
-    AmbiguousStatesError
-        If several outputs may be the next value of a state. It is a ValueError.
-    ImportError
-        If onnx or onnxruntime is not installed.
 
     Notes
     -----
@@ -75,8 +66,6 @@ class Model(Closed):
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     onnx.save(sums, f"{folder}/sums.onnx")
     ...     model = lnrnn.onnx.Model(f"{folder}/sums.onnx")
-    >>> model.states
-    {'state': 'stateN'}
     >>> y, state = model(np.ones((4, 2, 3)))
     >>> y[:, 0, 0]
     array([1., 2., 3., 4.], dtype=float32)
@@ -130,8 +119,7 @@ class Model(Closed):
         Parameters
         ----------
         x : array_like, or mapping of str to array_like
-            The input, or all inputs by name. With the axes that the file declares, the file runs once. If an
-            input has one axis more, its first axis is time, and the file runs once for each step.
+            The input, or all inputs by name, as in a call of a `ModelStream`.
         state : mapping of str to array_like, optional
             The states before the first step; 0 by default.
         lanes : int, optional
@@ -153,25 +141,17 @@ class Model(Closed):
         return stream(feed), stream.state
 
     def stream(self, lanes: int = 1) -> ModelStream:
-        """Return a stream, which keeps the states of `lanes` independent sequences from call to call.
+        """Return a `ModelStream`, which keeps the states of `lanes` independent sequences, 0 at the start.
 
-        Parameters
-        ----------
-        lanes : int
-            The number of sequences. A file whose sizes are all fixed has one lane.
-
-        Returns
-        -------
-        ModelStream
-            All states are 0.
+        A file whose sizes are all fixed has one lane.
         """
         stream = ModelStream(self._file, lanes)
         self._warn()
         return stream
 
     def _warn(self) -> None:
-        """Warns of recurrent nodes whose state the file does not take as an input."""
-        nodes = self._file.restarting
+        """Warns, once, of recurrent nodes whose state the file does not take as an input."""
+        nodes, self._file.restarting = self._file.restarting, []
         if nodes:
             names = ", ".join(nodes[:3]) + f" and {len(nodes) - 3} more" * (len(nodes) > 3)
             warnings.warn(
