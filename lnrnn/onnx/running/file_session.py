@@ -79,7 +79,8 @@ class FileSession:
         graph = model.graph
         self.path, self._hash = path, ""
         self._arguments = (path, states, constants, shapes, threads, plugin)
-        shapes = _checked_shapes(shapes, {each.name: each.shape for each in inputs(graph)})
+        declared = {each.name: each.shape for each in inputs(graph)}
+        shapes = _checked_shapes({} if shapes is None else shapes, declared)
         self.states = {state.input: state for state in find_states(model, states, shapes)}
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
@@ -87,15 +88,15 @@ class FileSession:
                 expected = "a tensor of real numbers of a type that NumPy has"
                 raise ValueError(message(f"input {each.name!r} of the file", expected, "another type"))
         self.inputs = {name: each for name, each in known.items() if name not in self.states}
-        self.constants = self._checked_constants(constants)
+        self.constants = self._checked_constants({} if constants is None else constants)
         returned = [state.output for state in self.states.values()]
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
         self.returned = [*self.outputs, *returned]
+        self._files = [path, *sorted({external_file(t) for t in external_tensors(model)})]
+        self.session = _session(path, threads, plugin)  # it refuses wrong nodes
         nodes = [node for _, inner in graphs(model) for node in inner if is_recurrent(node)]
         anew = [node for node in nodes if _restarts(node, bool(self.states))]
         self._has_nodes, self.restarting = bool(nodes), [str(node.name or node.op_type) for node in anew]
-        self._files = [path, *sorted({external_file(t) for t in external_tensors(model)})]
-        self.session = _session(path, threads, plugin)
         given, inferred = ({each.name: dims_of(each.shape) for each in ends}
                            for ends in (self.session.get_inputs(), self.session.get_outputs()))  # fmt: skip
         # The shapes of both ends of each state. A caller who gives a shape knows more than the file's output.
@@ -114,18 +115,15 @@ class FileSession:
 
     def _checked_constants(self, constants: Any) -> dict[str, Array]:
         """Returns copies of the constants, which are no inputs any longer."""
-        if constants is None:
-            return {}
         if not isinstance(constants, Mapping):
             raise bad_type("constants", "a mapping of inputs to arrays", constants)
         result = {}
         for name, value in constants.items():
-            label = f"constants[{name!r}]"
-            if name not in self.inputs:
+            label, given = f"constants[{name!r}]", self.inputs.get(name)
+            if given is None:
                 got = "a state" if name in self.states else "another name"
                 raise ValueError(message(label, f"one of the file's inputs, {', '.join(self.inputs)}", got))
-            tensor = self.inputs[name]
-            result[name] = _checked(label, value, tensor.dtype, tensor.shape).copy()
+            result[name] = _checked(label, value, given.dtype, given.shape).copy()
         self.inputs = {name: each for name, each in self.inputs.items() if name not in result}
         return result
 
@@ -153,10 +151,7 @@ class FileSession:
         return arrays, steps
 
     def at(self, feed: Mapping[str, Array], step: int) -> dict[str, Array]:
-        """Returns the inputs of one step, or zeros if there is none.
-
-        Inputs without an axis of time are the same at all steps.
-        """
+        """Returns the inputs of one step, or zeros if there is no step. Those without time never change."""
         timed = {name: array for name, array in feed.items() if self._has_time(name, array)}
         now = {n: a[step, ...] if len(a) else np.zeros(a.shape[1:], a.dtype) for n, a in timed.items()}
         return {**feed, **now}
@@ -167,18 +162,18 @@ class FileSession:
 
     def lanes_of(self, feed: Mapping[str, Array], state: Any) -> int:
         """Returns the number of lanes of a call: from its states, or from an axis of an input, or else 1."""
+        sizes: dict[Any, int] = {}
+        for name, array in feed.items():
+            shape = array.shape[self._has_time(name, array) :]
+            sizes |= zip(self.inputs[name].shape or (), shape, strict=False)
         for name, each in self.states.items():
-            axis = each.lane_axis
-            if axis is None or each.shape is None:
+            if each.shape is None or (axis := each.lane_axis) is None:
                 continue
             if isinstance(state, Mapping) and name in state:
-                value = real(f"state[{name!r}]", state[name])
-                if value.ndim == len(each.shape):
-                    return int(value.shape[axis])
-            for other, array in feed.items():
-                shape = self.inputs[other].shape or ()
-                if each.shape[axis] is not None and each.shape[axis] in shape:
-                    return int(array.shape[shape.index(each.shape[axis]) + self._has_time(other, array)])
+                given = real(f"state[{name!r}]", state[name]).shape
+                return int(given[axis]) if len(given) > axis else 1
+            if each.shape[axis] is not None and each.shape[axis] in sizes:
+                return sizes[each.shape[axis]]
         return 1
 
     # --- states ---------------------------------------------------------------------------------------------
@@ -281,17 +276,16 @@ def _restarts(node: Any, stateful: bool) -> bool:
 # --- checks -------------------------------------------------------------------------------------------------
 
 
-def _checked_shapes(shapes: Any, known: Mapping[str, Dims | None]) -> dict[str, Dims] | None:
-    if shapes is None:
-        return None
+def _checked_shapes(shapes: Any, known: Mapping[str, Dims | None]) -> dict[str, Dims]:
     if not isinstance(shapes, Mapping):
         raise bad_type("shapes", "a mapping of inputs to tuples", shapes)
     result: dict[str, Dims] = {}
     for name, shape in shapes.items():
         label = f"shapes[{name!r}]"
         if name not in known:
-            expected = f"of one of the file's inputs, {', '.join(known)}"
-            raise ValueError(message(label, expected, "another name"))
+            raise ValueError(
+                message(label, f"of one of the file's inputs, {', '.join(known)}", "another name")
+            )
         if not isinstance(shape, (tuple, list)):
             raise bad_type(label, "a tuple of sizes, with None for a free one", shape)
         result[name] = tuple(s if s is None else Integer(0).check(label, s) for s in shape)

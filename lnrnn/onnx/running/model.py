@@ -136,7 +136,7 @@ class Model(Closed):
         stream = ModelStream(self._file, self._file.lanes_of(feed, state) if lanes is None else lanes)
         if state is not None:
             stream.state = state
-        if steps is not None and steps > 1:
+        if (steps or 0) > 1:
             self._warn()
         return stream(feed), stream.state
 

@@ -73,16 +73,13 @@ class ModelStream(Closed):
                     results[0] if len(results) == 1 else dict(zip(self._file.outputs, results, strict=True))
                 )
         feed, steps = self._file.feed(x)
-        return self._advance(feed, steps, None if rows is None else self._chosen(rows))
-
-    def _advance(self, feed: Mapping[str, Array], steps: int | None, rows: Array | None) -> Any:
-        """Runs the file once, or for steps that are not None once for each step, and keeps the states."""
+        lanes = None if rows is None else self._chosen(rows)
         states, before, more = self._kept[0]
-        if rows is not None:
-            states = self._taken(rows)
+        if lanes is not None:
+            states = self._taken(lanes)
         elif steps is not None:  # the second run with bound arrays overwrites the states before the first
             self._kept[0] = {name: array.copy() for name, array in states.items()}, before, more
-        run, every = self._run if rows is None else self._file.run, []
+        run, every = self._run if lanes is None else self._file.run, []
         for step in range(1 if steps is None else steps):
             results, states = run(self._file.at(feed, step), states)
             every.append(results)
@@ -92,10 +89,10 @@ class ModelStream(Closed):
             outputs = zip(self._file.outputs, zip(*every, strict=True), strict=False)
             results = [_stacked(name, y)[:steps] for name, y in outputs]
         count = 1 if steps is None else steps
-        if rows is None:
+        if lanes is None:
             self._kept[0] = states, before, more + count
         else:
-            self._put(states, rows, before[rows] + more + count)
+            self._put(states, lanes, before[lanes] + more + count)
         return results[0] if len(results) == 1 else dict(zip(self._file.outputs, results, strict=True))
 
     def _run(self, feed: Mapping[str, Array], states: States) -> tuple[list[Any], States]:
@@ -147,17 +144,15 @@ class ModelStream(Closed):
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Set the states and the step to 0, for the lanes `rows` or by default for all lanes."""
         lanes = None if rows is None else self._chosen(rows)
-        given = self._kept[0][0] if lanes is None else self._taken(lanes)
-        count = self._lanes if lanes is None else len(lanes)
-        self._put({n: np.zeros_like(a) for n, a in given.items()}, lanes, np.zeros(count, np.int64))
+        states, steps = self._copied(lanes)
+        self._put({name: np.zeros_like(a) for name, a in states.items()}, lanes, np.zeros_like(steps))
 
     def get_state(self, rows: ArrayLike | None = None) -> StreamState[Any]:
         """Return a copy of the states of the lanes `rows`, by default of all lanes, as a StreamState.
 
         It is an argument for `set_state` of any stream of the same file.
         """
-        lanes = None if rows is None else self._chosen(rows)
-        states, steps = (self.state, self.step) if lanes is None else (self._taken(lanes), self.step[lanes])
+        states, steps = self._copied(None if rows is None else self._chosen(rows))
         return StreamState(states, steps, self._file.fingerprint())
 
     def set_state(self, rows: ArrayLike | None, state: StreamState[Any]) -> None:
@@ -184,6 +179,9 @@ class ModelStream(Closed):
             axis = self._file.states[name].lane_axis or 0  # _chosen returns rows of files with such an axis
             np.moveaxis(kept[name], axis, 0)[rows] = np.moveaxis(array, axis, 0)
         before[rows] = steps - more
+
+    def _copied(self, rows: Array | None) -> tuple[States, Array]:
+        return (self.state, self.step) if rows is None else (self._taken(rows), self.step[rows])
 
     def _taken(self, rows: Array) -> States:
         """Returns copies of the states of the lanes `rows`."""
