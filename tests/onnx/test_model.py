@@ -259,13 +259,10 @@ def test_inputs_may_have_any_strides_and_real_types(make, rng):
 def test_a_file_without_states_has_only_outputs(make, rng):
     model = make("plain")
     assert model.states == {} and model.inputs == ("input_1",) and model.outputs == ("output_1",)
-    x = rng.standard_normal((3, 2, 4), np.float32)
+    x, stream = rng.standard_normal((3, 2, 4), np.float32), model.stream(2)
     y, state = model(x)
     assert state == {} and np.array_equal(y[1], model.session.run(None, {"input_1": x[1]})[0])
-    stream = model.stream(2)
     assert np.array_equal(stream(x[2]), y[2]) and stream.state == {}
-    stream.reset()
-    stream.state = {}
 
 
 def test_a_state_that_starts_at_0_in_each_run_gives_one_warning(make, rng, tmp_path):
@@ -290,8 +287,17 @@ def test_a_state_that_starts_at_0_in_each_run_gives_one_warning(make, rng, tmp_p
     proto.graph.node[at].input.extend(["", "zeros"])
     proto.graph.node.insert(at, onnx.helper.make_node("ConstantOfShape", ["sizes"], ["zeros"]))
     proto.graph.node.insert(at, onnx.helper.make_node("Shape", ["x"], ["sizes"]))
+    # In a file with states, a node that reads from the end may have frequencies as its sequence.
+    for ends, name in ((proto.graph.input, "state"), (proto.graph.output, "stateN")):
+        onnx.save(proto, tmp_path / "zeros.onnx")
+        with pytest.warns(UserWarning, match="the state of GRU starts at 0"):
+            Model(tmp_path / "zeros.onnx").stream()
+        ends.append(onnx.helper.make_tensor_value_info(name, 1, [1]))
+    proto.graph.node.append(onnx.helper.make_node("Identity", ["state"], ["stateN"]))
+    proto.graph.node[at + 2].attribute.append(onnx.helper.make_attribute("direction", "reverse"))
     onnx.save(proto, tmp_path / "zeros.onnx")
-    with pytest.warns(UserWarning, match="the state of GRU starts at 0"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         Model(tmp_path / "zeros.onnx").stream()
 
 

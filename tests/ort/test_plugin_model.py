@@ -61,6 +61,5 @@ def test_copies_keep_the_choice(tmp_path):
 
 
 def test_an_older_runtime_computes_all_nodes(tmp_path, monkeypatch):
-    path = state_models.policy(tmp_path / "m.onnx")
     monkeypatch.setattr(onnxruntime, "__version__", "1.23.2")
-    assert not has_plugin(Model(path))
+    assert not has_plugin(Model(state_models.policy(tmp_path / "m.onnx")))
