@@ -114,23 +114,10 @@ class Model(Closed):
     def __call__(
         self, x: Any, state: Mapping[str, ArrayLike] | None = None, *, lanes: int | None = None
     ) -> tuple[Any, dict[str, Array]]:
-        """Compute whole sequences.
+        """Compute whole sequences, and return y and the states after the last step.
 
-        Parameters
-        ----------
-        x : array_like, or mapping of str to array_like
-            The input, or all inputs by name, as in a call of a `ModelStream`.
-        state : mapping of str to array_like, optional
-            The states before the first step; 0 by default.
-        lanes : int, optional
-            The number of independent sequences. By default the file's names of axes tell, or it is 1.
-
-        Returns
-        -------
-        y : array, or dict of str to array
-            The output, or all outputs by name. If an input has the axis of time, it is the first axis of y.
-        state : dict of str to array
-            The states after the last step.
+        x and y are as in a call of a `ModelStream`. state has the states before the first step, 0 by default.
+        lanes is the number of independent sequences. By default the file's names of axes tell, or it is 1.
         """
         feed, steps = self._file.feed(x)
         stream = ModelStream(self._file, self._file.lanes_of(feed, state) if lanes is None else lanes)
@@ -141,10 +128,7 @@ class Model(Closed):
         return stream(feed), stream.state
 
     def stream(self, lanes: int = 1) -> ModelStream:
-        """Return a `ModelStream`, which keeps the states of `lanes` independent sequences, 0 at the start.
-
-        A file whose sizes are all fixed has one lane.
-        """
+        """Return a `ModelStream` of `lanes` independent sequences. A file of fixed sizes has one."""
         stream = ModelStream(self._file, lanes)
         self._warn()
         return stream

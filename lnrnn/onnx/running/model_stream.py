@@ -39,16 +39,12 @@ class ModelStream(Closed):
         The indices of R different lanes to compute, all by default. x has R lanes. Other lanes do not change.
         The file must have a free axis of lanes. R is at least 1 if the file has recurrent nodes.
 
-    Returns
-    -------
-    y : array, or dict of str to array
-        The output, or all outputs by name. If an input has the axis of time, it is the first axis of y.
-
     Notes
     -----
-    The outputs have the bits of ``model.session.run`` with the same states. Several threads may call a stream
-    at once if no lane is in two of the calls. A copy or a pickle is an independent stream. After an error, no
-    lane has changed.
+    y is an array, or a dict of all outputs by name. If an input has the axis of time, it is the first axis of
+    y. The outputs have the bits of ``model.session.run`` with the same states. Several threads may call a
+    stream at once if no lane is in two of the calls. A copy or a pickle is an independent stream. After an
+    error, no lane has changed.
     """
 
     __slots__ = ("_file", "_lanes", "_kept", "_bound", "_shapes", "_runs")
@@ -156,10 +152,7 @@ class ModelStream(Closed):
         return StreamState(states, steps, self._file.fingerprint())
 
     def set_state(self, rows: ArrayLike | None, state: StreamState[Any]) -> None:
-        """Set the states of the lanes `rows`, or for None of all lanes, to a result of `get_state`.
-
-        After an error, for the state of another file or for wrong arrays, no lane has changed.
-        """
+        """Set the states of the lanes `rows`, or for None of all lanes, to a result of `get_state`."""
         lanes = None if rows is None else self._chosen(rows)
         if not isinstance(state, StreamState):
             raise bad_type("state", "a StreamState", state, "get_state returns one")
