@@ -219,7 +219,6 @@ def test_sequences_may_have_no_step_or_one(make, rng):
     before = stream.state["state"]
     assert stream(x[:0]).shape == (0, 2, 1)
     assert np.array_equal(stream.state["state"], before) and stream.step.tolist() == [1, 1]
-    assert np.array_equal(model(x[:1])[0][0], model(x[0])[0])
     assert stream(np.zeros((4, 0, 3)), rows=[]).shape == (4, 0, 1) and len(stream.get_state([])) == 0
     joint = make("decoder_joint")
     frame = {name: value[None][:0] for name, value in step_inputs(rng, "decoder_joint", 2).items()}
@@ -252,8 +251,6 @@ def test_inputs_may_have_any_strides_and_real_types(make, rng):
     wide[..., 1] = x.swapaxes(1, 2)
     for same in (x.astype(np.float64), x.tolist(), wide[..., 1].swapaxes(1, 2), x.astype(">f4")):
         assert np.array_equal(model(same)[0], want)
-    joint, frame = make("decoder_joint"), step_inputs(rng, "decoder_joint", 2)
-    equal(joint({**frame, "targets": [[0], [1]], "target_length": [1, 1]})[0], joint(frame)[0])
 
 
 def test_a_file_without_states_has_only_outputs(make, rng):
@@ -312,8 +309,6 @@ def test_a_model_can_be_pickled(make, rng):
 
 
 def test_the_example_of_the_docstring_runs():
-    runner = doctest.DocTestRunner(verbose=False)
-    report = []
-    for test in doctest.DocTestFinder().find(Model, "Model", globs={}):
-        runner.run(test, out=report.append)
-    assert runner.tries > 5 and not runner.failures, "".join(report)
+    (example, *_) = doctest.DocTestFinder().find(Model, "Model", globs={})
+    result = doctest.DocTestRunner().run(example)
+    assert result.attempted > 5 and not result.failed
