@@ -3,8 +3,8 @@
 import batch_size
 import numpy as np
 import pytest
-from common import load_digits
 from nets import FeedForward
+from study_data import load_digits
 
 
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
