@@ -23,18 +23,6 @@ def test_weights_choose_the_images_that_count(norm):
     np.testing.assert_allclose(weighted[1], plain[1], atol=1e-6)
 
 
-def test_statistics_without_noise_do_not_depend_on_the_batch():
-    networks = [FeedForward([0], "batch") for _ in range(2)]
-    data = load_digits()
-    x, labels = data.train_x[:40, None], data.train_labels[:40, None]
-    for network, counted in zip(networks, (slice(0, 8), slice(8, 16)), strict=True):
-        weights = np.zeros((40, 1), np.float32)
-        weights[counted] = 1 / 8
-        network.losses_and_gradients(x, labels, weights)
-    for first, second in zip(*(network.running for network in networks), strict=True):
-        np.testing.assert_array_equal(first[0], second[0])
-
-
 def test_accuracy_in_training_mode_counts_every_image_once():
     data, networks = load_digits(), FeedForward([0, 1], "batch")
     whole = (networks.logits(data.test_x, training=True).argmax(axis=2) == data.test_labels[:, None]).mean(0)

@@ -39,14 +39,6 @@ def test_training_starts_from_noise_and_inference_from_zeros(name, rng):
     np.testing.assert_array_equal(lstm(x)[0], lstm(x, (zeros, zeros))[0])
 
 
-def test_the_initial_scale_is_of_the_gains_or_without_norm_of_the_weights():
-    for name in NORMS:
-        one, three = (pixel_lstm(name, start, 0).parameters() for start in (1.0, 3.0))
-        for key, value in one.items():
-            scaled = key.startswith("gain" if NORMS[name] else "weight")
-            np.testing.assert_allclose(three[key], (3 if scaled else 1) * value, rtol=1e-6)
-
-
 def test_calibration_uses_all_images_and_no_noise(rng):
     x = rng.standard_normal((PIXELS, 8, 1)).astype(np.float32)
     a, b = pixel_lstm("BN", 0.1, 0), pixel_lstm("BN", 0.1, 0)

@@ -19,11 +19,6 @@ def test_distances_are_relative_to_the_deviation_of_the_hidden_unit():
     np.testing.assert_allclose(found, [0, 5 / 2 / 2**0.5, 4 / 2 / 2**0.5])
 
 
-def test_the_typical_deviation_weights_steps_by_their_counts():
-    found = recurrent.typical_deviation(of_one_unit([0, 0], [1, 3]), np.array([3, 1]))
-    np.testing.assert_allclose(found, [3**0.5])
-
-
 def network_and_sequences(count, steps=3):
     rng = np.random.default_rng(0)
     rnn = lnrnn.RNN(2, 5, norm="batch", seed=0)
