@@ -27,6 +27,12 @@ def test_the_interval_of_five_differences():
     assert interval(np.arange(1.0, 6.0), 10) == pytest.approx((3 - half, 3 + half), rel=1e-5)
 
 
+def test_means_are_printed_with_their_intervals_and_deviations():
+    values = np.array([0.01, 0.02, 0.06])  # half of the interval: 4.3027 * 0.026458 / sqrt(3) = 0.0657
+    assert common.points(values) == "+3.0 [-3.6, +9.6]" and common.percent(values) == "3.0±2.6"
+    assert common.with_interval(np.log([2.0, 2, 2]), style=".2f", of=np.exp) == "2.00 [2.00, 2.00]"
+
+
 NARROW = 0.03 + 0.001 * np.array([-1.0, 0.0, 1.0])
 
 
