@@ -26,7 +26,7 @@ from race import Call
 # The folder of the studies comes last, because its modules and those here may have equal names.
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
 
-from characters import SYMBOLS, cut, load_help_text  # noqa: E402
+from help_text import SYMBOLS, cut, load_help_text  # noqa: E402
 from recurrent import StepClassifier  # noqa: E402
 
 RATE, LARGEST_NORM, GAIN = 1e-2, 1.0, 0.1
