@@ -31,8 +31,8 @@ from lnrnn.speakers import CELLS, SpeakerNetwork, SpeakerSettings, TrainingSetti
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples/studies"), str(ROOT / "tests/support")]
 
-from characters import BATCH, cut, load_help_text, trained  # noqa: E402
-from common import join_utterances  # noqa: E402
+from help_text import BATCH, cut, load_help_text, trained  # noqa: E402
+from study_data import join_utterances  # noqa: E402
 
 from short_weights import to_bfloat16, to_bits  # noqa: E402
 

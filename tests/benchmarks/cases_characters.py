@@ -26,8 +26,8 @@ from race import Call
 # The folder of the studies comes last, because its modules and those here may have equal names.
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "studies"))
 
-from characters import SYMBOLS, cut, load_help_text  # noqa: E402
-from nets import StepClassifier  # noqa: E402
+from help_text import SYMBOLS, cut, load_help_text  # noqa: E402
+from recurrent import StepClassifier  # noqa: E402
 
 RATE, LARGEST_NORM, GAIN = 1e-2, 1.0, 0.1
 CHECKED = 6  # the losses of this number of updates are compared
