@@ -1,0 +1,302 @@
+"""Replaces recurrent parts of a model by ONNX's nodes RNN, LSTM and GRU, or by calls of functions.
+
+The nodes of a network come from networks.py. Nodes around them give values the axes that the file has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir
+from onnx_ir.passes import common
+
+from ...recognise.constants import constant, is_zero
+from ...recognise.graph import subgraphs
+from ...recognise.part import Part
+from ...recognise.values import dependents
+from ...rnn.settings import snapshot
+from ...rnn.snapshot import Snapshot
+from ..parts import parts_of
+from ..proof import prove
+from ..reading import graphs, opset_of, read
+from .builder import Graph, Value
+from .functions import DOMAIN, INLINED, VERSION, function
+from .networks import Form, is_plain
+from .read_back import KIND
+from .writer import IR_VERSION, LAYER_NORM, OPSETS
+
+FARTHEST = -(2**31)  # the end of a Slice backwards
+
+
+def changed(source: Any, functions: bool = True) -> tuple[onnx_ir.Model, dict[str, str]]:
+    """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
+
+    functions: whether networks that are no nodes of ONNX are replaced too.
+    """
+    model = read(source, keep=DOMAIN)
+    reasons, calls = dict[str, str](), list[Call]()
+    for part in (each for first in parts_of(model) for each in (first, *first.same)):
+        reason = reasons[part.path] = _refusal(part, model, functions)
+        if not reason:
+            calls.append(Call.of(part, model))
+    if calls:
+        replacement = _Replacement(model)
+        for call in calls:
+            replacement.add(call)
+        replacement.finish()
+    return model, reasons
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call of a network in place of a part: its values in the file, and their axes as in Part.
+
+    before, after: the values of each kind of state.
+    """
+
+    part: Part
+    network: Snapshot
+    form: Form
+    x: Any
+    lengths: Any
+    y: Any
+    before: Sequence[Sequence[Any]]
+    after: Sequence[Sequence[Any]]
+    axes: dict[str, str]
+
+    @classmethod
+    def of(cls, part: Part, model: onnx_ir.Model) -> Call:
+        assert part.network is not None
+        now = snapshot(part.network)
+        made, axes = replace(now.architecture, batch_first=False), part.axes
+        found = {v.name: v for v in (*model.graph.inputs, *model.graph.outputs)} if part.kind == KIND else {}
+        x, lengths, y = part.x, part.lengths, part.y
+        before, after = [part.h0, part.c0][: made.cell.states], [part.h, part.c][: made.cell.states]
+        if found:
+            x, lengths, y = (found.get(name) for name in ("x", "lengths", "y"))
+            before, after = ([(found.get(n + end),) for n in made.cell.state_names] for end in ("0", ""))
+            order = "B" if part.baked else "BT" if now.architecture.batch_first else "TB"
+            axes = {"x": f"{order}I", "y": f"{order}H", "h": "DBH"}
+        form = Form("T" not in axes["x"], True, lengths is not None, "resets" in found)
+        now = now.changed(architecture=made, dropout=0.0)
+        return cls(part, now, form, x, lengths, y, before, after, axes)
+
+    @property
+    def inputs(self) -> Iterator[Any]:
+        every = (self.x, self.lengths, *(v for values in self.before for v in values))
+        return (v for v in every if v is not None)
+
+    @property
+    def outputs(self) -> Iterator[Any]:
+        return (v for values in ([self.y], *self.after) for v in values if v is not None)
+
+
+def _refusal(part: Part, model: onnx_ir.Model, functions: bool) -> str:
+    """Returns why a part stays as it is, or ""."""
+    if part.network is None:
+        return part.reason
+    if part.layers:
+        return "ONNX's own nodes compute it"
+    if part.path.startswith("function "):
+        return "onnx cannot convert its function to the opset of the file"
+    call, opset = Call.of(part, model), opset_of(model) or 1
+    made = call.network.architecture
+    if made.batch_norm:
+        return "it has batch norm"
+    if call.form.resets:
+        return "it has resets"
+    if part.mask is not None:
+        return "its mask may be false before a step where it is true"
+    if not functions and not is_plain(call.network, call.form):
+        return "ONNX has no node for it, and functions=False"
+    least = OPSETS[0] if made.norm is None else LAYER_NORM
+    if not least <= opset <= OPSETS[1]:
+        return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
+    if dependents(call.outputs) & {id(v) for v in call.inputs}:
+        return "its later layers start from states that its first layers compute"
+    try:
+        doubt = prove(part, model)
+    except ValueError as error:
+        return str(error)
+    return f"it could not be checked: {doubt}" if doubt else ""
+
+
+@dataclass
+class _Replacement:
+    """Changes a model in place.
+
+    now: the values in place of those that are replaced, by id. arrays: the initializers that were added, by
+    their numbers. names: of all values of the model, and of its nodes behind "node ".
+    """
+
+    model: onnx_ir.Model
+    now: dict[int, onnx_ir.Value] = field(default_factory=dict)
+    arrays: dict[Any, onnx_ir.Value] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for _, graph in graphs(self.model):
+            values = (*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs))
+            self.names |= {v.name or "" for v in values} | {f"node {node.name}" for node in graph}
+
+    def add(self, call: Call) -> None:
+        """Adds a call to the end of the graph of its part, and removes the nodes of the part."""
+        made, g, given = call.network.architecture, Graph("call"), list[onnx_ir.Value]()
+
+        def value(v: Any) -> Value:
+            given.append(self.now.get(id(v), v))
+            return g.input("given", "float", ["?"])
+
+        x = _arranged(value(call.x), call.axes["x"], "BI" if call.form.step else "TBI")
+        if "T" in call.part.baked and "T" in call.axes["x"] and _length(call) != call.part.baked["T"]:
+            x = g.node("Slice", x, g.integers(0), g.integers(call.part.baked["T"]), g.integers(0))
+        starts = _starts(call, value, x)
+        lengths = [] if call.lengths is None else [g.cast(value(call.lengths), "int32")]
+        own = function(call.network, call.form, opset_of(self.model) or 1)
+        body: Any = onnx_ir.from_proto(own.proto)
+        self.model.functions[body.identifier()] = body
+        results = g.nodes_of(
+            own.proto.name, x, *starts, *lengths, *(g.array(name, a) for name, a in own.inputs.items()),
+            outputs=1 + len(starts), domain=own.proto.domain, name=made.cell.name, **own.attributes,
+        )  # fmt: skip
+        node, ends = g.nodes[-1], _ends(call, *results)
+        for k, values in enumerate([(call.y,), *call.after]):
+            if all(v is None for v in values):
+                node.output[k] = ""
+        for end in ends:
+            g.output(end, "float", ["?"])
+        graph = call.part.nodes[0].graph
+        for old, new in zip(call.outputs, self._moved(g, graph, given), strict=True):
+            new.type, new.shape = old.type, old.shape
+            new.name, old.name = old.name, new.name
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            self.now[id(old)] = new
+        _remove(call.part.nodes)
+
+    def _moved(self, g: Graph, graph: onnx_ir.Graph, given: list[onnx_ir.Value]) -> list[onnx_ir.Value]:
+        """Moves the nodes of g to a graph, where they read given values. Returns their outputs."""
+        new: Any = onnx_ir.from_proto(g.proto())
+        for inner, outer in zip(new.inputs, given, strict=True):
+            inner.replace_all_uses_with(outer)
+        for name, inner in new.initializers.items():
+            inner.replace_all_uses_with(self._initializer(name, inner.const_value.numpy()))
+        outputs, nodes = [*new.outputs], [*new]
+        new.outputs.clear()
+        new.remove(nodes)
+        for node in nodes:
+            node.name = self._fresh(f"node {node.name}")[5:]
+            for value in node.outputs:
+                value.name = value.name and self._fresh(value.name)
+        graph.extend(nodes)
+        return outputs
+
+    def _initializer(self, name: str, array: np.ndarray) -> onnx_ir.Value:
+        """Returns an initializer of the main graph."""
+        key, known = (name, hashlib.sha256(array.tobytes()).digest()), self.model.graph.initializers.get(name)
+        old = None if known is None else constant(known)
+        if known is not None and old is not None and old.dtype == array.dtype and np.array_equal(old, array):
+            return known
+        if key not in self.arrays:
+            tensor = onnx_ir.tensor(array, name=self._fresh(name))
+            value = onnx_ir.Value(
+                name=tensor.name, type=onnx_ir.TensorType(tensor.dtype),
+                shape=onnx_ir.Shape(array.shape), const_value=tensor,
+            )  # fmt: skip
+            self.model.graph.register_initializer(value)
+            self.arrays[key] = value
+        return self.arrays[key]
+
+    def _fresh(self, name: str) -> str:
+        """Returns a name that the model does not have: `name`, or `name` with a number."""
+        numbered = (f"{name}_{k}" for k in itertools.count(2))
+        found = next(each for each in itertools.chain([name], numbered) if each not in self.names)
+        self.names.add(found)
+        return found
+
+    def finish(self) -> None:
+        """Removes what nothing reads, and brings the nodes in order."""
+        model = self.model
+        if model.ir_version < 4:  # whose initializers are inputs, and constants nevertheless
+            common.RemoveInitializersFromInputsPass()(model)
+        model.ir_version = max(model.ir_version, IR_VERSION)
+        common.RemoveUnusedNodesPass()(model)
+        model.graph.sort()
+        common.InlinePass(lambda each: each.domain == INLINED)(model)
+        model.opset_imports.pop(INLINED, None)
+        if any(domain == DOMAIN for domain, *_ in model.functions):
+            model.opset_imports[DOMAIN] = VERSION
+
+
+def _remove(nodes: Sequence[onnx_ir.Node]) -> None:
+    """Removes the nodes that nothing reads from their graph, with the bodies that they have."""
+    for node in reversed(nodes):
+        if node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
+            continue
+        for inner in (inner for _, body in subgraphs(node) for inner in body.all_nodes()):
+            for k in range(len(inner.inputs)):  # else the values of outer graphs seem to be used
+                inner.replace_input_with(k, None)
+        node.graph.remove(node, safe=True)
+
+
+# --- the nodes around a call --------------------------------------------------------------------------------
+
+
+def _length(call: Call) -> int | None:
+    """Returns the number of steps that the file declares for x, or None."""
+    return None if call.x.shape is None else call.x.shape[call.axes["x"].index("T")]
+
+
+def _arranged(a: Value, axes: str, wanted: str) -> Value:
+    """Returns a value with its axes in another order. The axis D is added or removed as the first."""
+    g = a.graph
+    if "D" in wanted and "D" not in axes:
+        a, axes = g.unsqueeze(a, 0), f"D{axes}"
+    if "D" in axes and "D" not in wanted:
+        a, axes = g.squeeze(a, axes.index("D")), axes.replace("D", "")
+    order = [axes.index(axis) for axis in wanted]
+    return a if order == sorted(order) else g.node("Transpose", a, perm=order)
+
+
+def _starts(call: Call, value: Any, x: Value) -> list[Value]:
+    """Returns the initial states (layers * directions, B, *). value: adds an input of x's graph."""
+    g, made = x.graph, call.network.architecture
+    given: Any = call.part.initial_states
+    batch = g.node("Gather", g.node("Shape", x), g.integers(0 if call.form.step else 1), axis=0)
+    fixed = given if isinstance(given, tuple) else (given, None)
+    result = []
+    for kind, (values, width) in enumerate(zip(call.before, made.state_widths, strict=True)):
+        rows, found = made.num_layers * made.directions // len(values), []
+        for k, v in enumerate(values):
+            if v is not None and not is_zero(v) and constant(v, any_batch=True) is None:
+                found.append(_arranged(value(v), call.axes["h"], "DBH"))
+                continue
+            row = g.number(0)
+            if v is not None and not is_zero(v):
+                row = g.array(f"{made.cell.state_names[kind]}0_{k}", fixed[kind][k * rows : (k + 1) * rows])
+            shape = g.concat([g.integers(rows), batch, g.integers(width)], 0)
+            found.append(g.node("Expand", row, shape))
+        result.append(g.concat(found, 0))
+    return result
+
+
+def _ends(call: Call, y: Value, *ends: Value) -> list[Value]:
+    """Returns the values of `outputs` of a call."""
+    g, made, axes, result = y.graph, call.network.architecture, call.axes, list[Value]()
+    if call.y is not None:
+        if call.part.flipped:
+            y = g.node("Slice", y, g.integers(-1), g.integers(FARTHEST), g.integers(0), g.integers(-1))
+        if "D" in axes["y"]:
+            y = g.node("Reshape", y, g.integers(0, 0, made.directions, made.h_width))
+        order = "BH" if call.form.step else "TBDH" if "D" in axes["y"] else "TBH"
+        result.append(_arranged(y, order, axes["y"]))
+    for values, end in zip(call.after, ends, strict=True):
+        if any(v is not None for v in values):
+            parts = g.split(end, [made.num_layers * made.directions // len(values)] * len(values), 0)
+            result += [_arranged(part, "DBH", axes["h"])
+                       for v, part in zip(values, parts, strict=True) if v is not None]  # fmt: skip
+    return result
