@@ -42,7 +42,6 @@ TABLES = [
     Counted(
         "A placement of the norms", "gate", r"""["']gate["']|\bLNRNN_GATE\b|\bGATE = """, 10,
         ("include", "pyx", "lnrnn", *IMPORTERS),
-        others={"pyx/cell_patterns.py": "the name of an equation"},
     ),
     Counted(
         "A cell", "gru", r"(?i)(?<![a-z])gru(?![a-z])", 18,

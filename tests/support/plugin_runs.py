@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
 onnxruntime = pytest.importorskip("onnxruntime", minversion="1.25")
 
+import lnrnn.onnx  # noqa: E402
 import lnrnn.onnxruntime  # noqa: E402
 
 KINDS = "RNN", "LSTM", "GRU"
@@ -81,6 +83,19 @@ def claimed(model, given, tmp_path, **arguments):
     """Runs a model with the plug-in. Returns its outputs, and the number of nodes that ran in the plug-in."""
     outputs, ours, _ = profiled(model, given, tmp_path, **arguments)
     return outputs, len(ours)
+
+
+def called(rnn, **form):
+    """Returns the model of to_onnx in which a call of a function computes the network."""
+    import onnx
+
+    with TemporaryDirectory() as folder:
+        path, out = (str(Path(folder, name)) for name in ("scans.onnx", "call.onnx"))
+        lnrnn.to_onnx(rnn, path, **form)
+        lnrnn.onnx.convert(path, out)
+        result = onnx.load(out)
+    assert [node.domain for node in result.graph.node].count("lnrnn") == 1
+    return result
 
 
 def left(model, capfd, **arguments):
