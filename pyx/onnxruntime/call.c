@@ -97,7 +97,7 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
     if (!networks_equal(&given, d))
         return runtime_refuse(reason, "its attributes are not resolved");
     if (c->step && (c->lengths || d->bidirectional))
-        return runtime_refuse(reason, "one step has no lengths and one direction");
+        return runtime_refuse(reason, "a step has no lengths, and one direction");
     const size_t directions = d->bidirectional ? 2 : 1, H = d->hidden_size,
                  P = d->proj_size ? d->proj_size : H;
     c->states = d->cell == LNRNN_SLSTM ? 4 : d->cell == LNRNN_LSTM ? 2 : 1;

@@ -206,9 +206,13 @@ static void set_option(provider *p, const char *name, const char *value, char te
                    name,
                    "log_severity_level")) /* a provider chosen by name logs where the default level counts */
         p->severity = strcmp(value, "0") && strcmp(value, "1") ? ORT_LOG_INFO : ORT_LOG_WARNING;
-    else
-        snprintf(text, REASON, "lnrnn: the options are dtype, threads and log_severity_level, got %.60s",
-                 name);
+    else if (!strcmp(name, "advice")) { /* 0: the file has been converted as far as it can be */
+        p->is_advised = !strcmp(value, "0");
+        if (!p->is_advised && strcmp(value, "1"))
+            snprintf(text, REASON, "lnrnn: option advice must be 0 or 1, got %.60s", value);
+    } else
+        snprintf(text, REASON,
+                 "lnrnn: the options are dtype, threads, advice and log_severity_level, got %.60s", name);
 }
 
 static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)

@@ -22,12 +22,12 @@ from unrolled_steps import unrolled  # noqa: E402
 D = 4
 
 
-def advice(proto, capfd):
-    """Returns the numbers in the lines of advice, in a session without conversion."""
+def advice(proto, capfd, **more):
+    """Returns the numbers in the lines of advice, in a session without conversion. more: options."""
     plugged(recurrent(np.random.default_rng(0), "RNN"))  # registers the plug-in
     chosen = onnxruntime.SessionOptions()
     devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "LnrnnExecutionProvider"]
-    chosen.add_provider_for_devices(devices, {})
+    chosen.add_provider_for_devices(devices, more)
     capfd.readouterr()
     onnxruntime.InferenceSession(data_of(proto), chosen)
     line = r"W:onnxruntime.* this file has (\d+) loops or cells that a conversion speeds up: lnrnn onnx FILE"
@@ -65,13 +65,17 @@ ADVISED = {
 
 @pytest.mark.parametrize("make, count", ADVISED.values(), ids=ADVISED)
 def test_files_that_a_conversion_speeds_up(rng, capfd, make, count):
-    assert advice(make(rng), capfd) == [str(count)]
+    proto = make(rng)
+    assert advice(proto, capfd) == [str(count)] and advice(proto, capfd, advice="0") == []
 
 
 def test_a_file_of_to_onnx_until_it_is_converted(tmp_path, capfd):
     rnn = lnrnn.LSTM(3, 4, num_layers=2, seed=0)
     assert advice(written(rnn, tmp_path / "m.onnx"), capfd) == ["2"]
-    assert advice(called(rnn), capfd) == []
+    proto = called(rnn)
+    assert advice(proto, capfd) == []
+    proto.opset_import[-1].version = 2  # the call is left, and its body has Scans
+    assert advice(proto, capfd) == []
 
 
 def of_nodes(build, conv=False):
