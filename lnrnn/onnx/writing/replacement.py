@@ -16,9 +16,9 @@ import onnx_ir
 from onnx_ir.passes import common
 
 from ...recognise.constants import constant, is_zero
-from ...recognise.graph import subgraphs
+from ...recognise.graph import DOMAINS, attribute, parent, subgraphs
 from ...recognise.part import Part
-from ...recognise.values import dependents
+from ...recognise.values import dependents, moved_axes
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
 from ..parts import parts_of
@@ -56,7 +56,7 @@ def changed(source: Any, functions: bool = True) -> tuple[onnx_ir.Model, dict[st
 class Call:
     """The call of a network in place of a part: its values in the file, and their axes as in Part.
 
-    before, after: the values of each kind of state.
+    before, after: the values of each kind of state. An initial state that is constant is an array.
     """
 
     part: Part
@@ -84,12 +84,17 @@ class Call:
             axes = {"x": f"{order}I", "y": f"{order}H", "h": "DBH"}
         form = Form("T" not in axes["x"], True, lengths is not None, "resets" in found)
         now = now.changed(architecture=made, dropout=0.0)
-        return cls(part, now, form, x, lengths, y, before, after, axes)
+        starts = _initial(before, part.initial_states)
+        zero = all(isinstance(v, np.ndarray) and not v.ndim for values in starts for v in values)
+        form = replace(form, states=not (zero and is_plain(now, form)))
+        return cls(part, now, form, x, lengths, y, starts, after, axes)
 
     @property
-    def inputs(self) -> Iterator[Any]:
-        every = (self.x, self.lengths, *(v for values in self.before for v in values))
-        return (v for v in every if v is not None)
+    def inputs(self) -> Iterator[tuple[Any, str]]:
+        """The values that are not constant, with their axes."""
+        states = ((v, self.axes["h"]) for values in self.before for v in values)
+        every = ((self.x, self.axes["x"]), (self.lengths, "B"), *states)
+        return ((v, axes) for v, axes in every if v is not None and not isinstance(v, np.ndarray))
 
     @property
     def outputs(self) -> Iterator[Any]:
@@ -117,13 +122,30 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool) -> str:
     least = OPSETS[0] if made.norm is None else LAYER_NORM
     if not least <= opset <= OPSETS[1]:
         return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
-    if dependents(call.outputs) & {id(v) for v in call.inputs}:
+    sizes = {_size(v, axes, "B") for v, axes in call.inputs} - {None}
+    if 1 in sizes and len(sizes) > 1:
+        return "one sequence of some of its inputs stands for all sequences of the others"
+    if (leak := _leak(call)) is not None:
+        return f"the file also reads {leak!r}"
+    if dependents(call.outputs) & {id(v) for v, _ in call.inputs}:
         return "its later layers start from states that its first layers compute"
     try:
         doubt = prove(part, model)
     except ValueError as error:
         return str(error)
     return f"it could not be checked: {doubt}" if doubt else ""
+
+
+def _leak(call: Call) -> str | None:
+    """Returns the name of a value of a part that the file reads, and that a call does not compute."""
+    own, results = {id(node) for node in call.part.nodes}, {id(v) for v in call.outputs}
+
+    def is_inside(node: Any) -> bool:
+        return node is not None and (id(node) in own or is_inside(parent(node.graph)))
+
+    every = (v for node in call.part.nodes for v in node.outputs if id(v) not in results)
+    leaks = (v for v in every if v.is_graph_output() or not all(map(is_inside, v.consumers())))
+    return next((v.name for v in leaks), None)
 
 
 @dataclass
@@ -146,27 +168,34 @@ class _Replacement:
 
     def add(self, call: Call) -> None:
         """Adds a call to the end of the graph of its part, and removes the nodes of the part."""
-        made, g, given = call.network.architecture, Graph("call"), list[onnx_ir.Value]()
+        g, given, opset = Graph("call"), list[onnx_ir.Value](), opset_of(self.model) or 1
+        if call.part.kind == KIND:  # so that initializers keep their names
+            self.names -= {*self.model.graph.initializers}
+            self.model.graph.initializers.clear()
 
         def value(v: Any) -> Value:
             given.append(self.now.get(id(v), v))
             return g.input("given", "float", ["?"])
 
         x = _arranged(value(call.x), call.axes["x"], "BI" if call.form.step else "TBI")
-        if "T" in call.part.baked and "T" in call.axes["x"] and _length(call) != call.part.baked["T"]:
-            x = g.node("Slice", x, g.integers(0), g.integers(call.part.baked["T"]), g.integers(0))
-        starts = _starts(call, value, x)
-        lengths = [] if call.lengths is None else [g.cast(value(call.lengths), "int32")]
-        own = function(call.network, call.form, opset_of(self.model) or 1)
+        steps = call.part.baked.get("T", 1)
+        if "T" in call.part.baked and not call.form.step and _size(call.x, call.axes["x"], "T") != steps:
+            x = g.node("Slice", x, g.integers(0), g.integers(steps), g.integers(0))
+        starts = _starts(call, value, x, opset) if call.form.states else []
+        lengths = [] if call.lengths is None else [value(call.lengths)]
+        if lengths and call.lengths.dtype != onnx_ir.DataType.INT32:
+            lengths = [g.cast(lengths[0], "int32")]
+        own = function(call.network, call.form, opset)
         body: Any = onnx_ir.from_proto(own.proto)
         self.model.functions[body.identifier()] = body
+        arrays = [g.array(name, array) for name, array in own.inputs.items()]
         results = g.nodes_of(
-            own.proto.name, x, *starts, *lengths, *(g.array(name, a) for name, a in own.inputs.items()),
-            outputs=1 + len(starts), domain=own.proto.domain, name=made.cell.name, **own.attributes,
+            own.proto.name, x, *starts, *lengths, *arrays, outputs=1 + len(call.before),
+            domain=own.proto.domain, name=own.proto.name.partition("_")[0], **own.attributes,
         )  # fmt: skip
         node, ends = g.nodes[-1], _ends(call, *results)
         for k, values in enumerate([(call.y,), *call.after]):
-            if all(v is None for v in values):
+            if own.attributes and all(v is None for v in values):
                 node.output[k] = ""
         for end in ends:
             g.output(end, "float", ["?"])
@@ -224,9 +253,11 @@ class _Replacement:
         if model.ir_version < 4:  # whose initializers are inputs, and constants nevertheless
             common.RemoveInitializersFromInputsPass()(model)
         model.ir_version = max(model.ir_version, IR_VERSION)
-        common.RemoveUnusedNodesPass()(model)
-        model.graph.sort()
         common.InlinePass(lambda each: each.domain == INLINED)(model)
+        model.graph.sort()
+        for node in model.graph.all_nodes():
+            _simplify(node)
+        common.RemoveUnusedNodesPass()(model)
         model.opset_imports.pop(INLINED, None)
         if any(domain == DOMAIN for domain, *_ in model.functions):
             model.opset_imports[DOMAIN] = VERSION
@@ -243,12 +274,50 @@ def _remove(nodes: Sequence[onnx_ir.Node]) -> None:
         node.graph.remove(node, safe=True)
 
 
+def _simplify(node: onnx_ir.Node) -> None:
+    """Replaces the output of a node that undoes another by the input of that."""
+    before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if before is None or not before.inputs or {node.domain, before.domain} - {*DOMAINS}:
+        return
+    ops = before.op_type, node.op_type
+    if {*ops} == {"Squeeze", "Unsqueeze"}:
+        undoes = moved_axes(node) is not None and moved_axes(node) == moved_axes(before)
+    else:
+        undoes = ops == ("Split", "Concat") and tuple(node.inputs) == tuple(before.outputs)
+        undoes = undoes and attribute(node, "axis") == attribute(before, "axis", 0)
+    whole, old = before.inputs[0], node.outputs[0]
+    if not undoes or whole is None:
+        return
+    if old.is_graph_output():
+        if whole.producer() is None or whole.is_graph_output() or whole.graph is not old.graph:
+            return
+        whole.name, old.name = old.name, whole.name
+        whole.type, whole.shape = old.type, old.shape
+    old.replace_all_uses_with(whole, replace_graph_outputs=True)
+
+
 # --- the nodes around a call --------------------------------------------------------------------------------
 
 
-def _length(call: Call) -> int | None:
-    """Returns the number of steps that the file declares for x, or None."""
-    return None if call.x.shape is None else call.x.shape[call.axes["x"].index("T")]
+def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
+    """Returns initial states as a Call has them. given: the `initial_states` of their part."""
+    arrays = given if isinstance(given, tuple) else (given,)
+    result = []
+    for values, array in itertools.zip_longest(states, arrays[: len(states)]):
+        rows = [None] * len(values) if array is None else np.split(array, len(values))
+        fixed = [np.zeros((), np.float32) if v is None or is_zero(v) else row
+                 for v, row in zip(values, rows, strict=True)]  # fmt: skip
+        result.append([
+            v if row is None or (row.ndim and constant(v, any_batch=True) is None) else row
+            for v, row in zip(values, fixed, strict=True)
+        ])  # fmt: skip
+    return result
+
+
+def _size(v: Any, axes: str, axis: str) -> int | str | None:
+    """Returns the size of an axis, or its name, if the file declares one."""
+    size: Any = None if v.shape is None or axis not in axes else v.shape[axes.index(axis)]
+    return size if size is None or isinstance(size, int) else size.value  # type: ignore[no-any-return]
 
 
 def _arranged(a: Value, axes: str, wanted: str) -> Value:
@@ -262,24 +331,22 @@ def _arranged(a: Value, axes: str, wanted: str) -> Value:
     return a if order == sorted(order) else g.node("Transpose", a, perm=order)
 
 
-def _starts(call: Call, value: Any, x: Value) -> list[Value]:
+def _starts(call: Call, value: Any, x: Value, opset: int) -> list[Value]:
     """Returns the initial states (layers * directions, B, *). value: adds an input of x's graph."""
-    g, made = x.graph, call.network.architecture
-    given: Any = call.part.initial_states
-    batch = g.node("Gather", g.node("Shape", x), g.integers(0 if call.form.step else 1), axis=0)
-    fixed = given if isinstance(given, tuple) else (given, None)
-    result = []
-    for kind, (values, width) in enumerate(zip(call.before, made.state_widths, strict=True)):
-        rows, found = made.num_layers * made.directions // len(values), []
+    g, made, result = x.graph, call.network.architecture, list[Value]()
+    at = 0 if call.form.step else 1
+    if opset < 15:
+        batch = g.node("Gather", g.node("Shape", x), g.integers(at), axis=0)
+    else:
+        batch = g.node("Shape", x, start=at, end=at + 1)
+    for name, values, width in zip(made.cell.state_names, call.before, made.state_widths, strict=True):
+        rows, found = made.num_layers * made.directions // len(values), list[Value]()
         for k, v in enumerate(values):
-            if v is not None and not is_zero(v) and constant(v, any_batch=True) is None:
+            if isinstance(v, np.ndarray):
+                shape = g.concat([g.integers(rows), batch, g.integers(width)], 0)
+                found.append(g.node("Expand", g.array(f"{name}0_{k}" if v.ndim else "zero", v), shape))
+            else:
                 found.append(_arranged(value(v), call.axes["h"], "DBH"))
-                continue
-            row = g.number(0)
-            if v is not None and not is_zero(v):
-                row = g.array(f"{made.cell.state_names[kind]}0_{k}", fixed[kind][k * rows : (k + 1) * rows])
-            shape = g.concat([g.integers(rows), batch, g.integers(width)], 0)
-            found.append(g.node("Expand", row, shape))
         result.append(g.concat(found, 0))
     return result
 
