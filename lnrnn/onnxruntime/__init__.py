@@ -10,9 +10,11 @@ which recurrent nodes the plug-in leaves to it, and why.
 
 from __future__ import annotations
 
-import importlib
+import functools
+import importlib.util
 import os
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +142,23 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
-    return runtime.InferenceSession(file, options, providers, **session_arguments)
+    return runtime.InferenceSession(_converted(file), options, providers, **session_arguments)
+
+
+def _converted(file: str | bytes) -> str | bytes:
+    """Returns the contents of a file with its cells as nodes that the plug-in takes, or the file."""
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnx_ir")):
+        _say_what_is_missing()
+        return file
+    from ..onnx.writing.converter import in_memory
+
+    return in_memory(file) or file
+
+
+@functools.cache  # so that it is said once
+def _say_what_is_missing() -> None:
+    text = "without the packages onnx and onnx_ir, the plug-in takes nodes RNN, LSTM and GRU alone"
+    warnings.warn(f"{text}: pip install lnrnn[onnx]", stacklevel=4)
 
 
 def _refuses_cpu(options: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from ...arguments import TAKES, Flag, Instance, check
 from ...files import check_apart, check_replaceable, replacing
 from ...packages import require
+from ..errors import OnnxFileError
 from .writer import MOST_BYTES
 
 TAKES["onnx.convert"] = {"path": Instance((str, os.PathLike), "a path"), "functions": Flag()}
@@ -79,11 +80,28 @@ def convert(
     else:
         replaced = not all(reasons.values())
         with replacing(out) as write:
-            write(serialized(model) if replaced else Path(path).read_bytes())
+            write(_data(model) if replaced else Path(path).read_bytes())
     return reasons
 
 
-def serialized(model: Any) -> bytes:
+def in_memory(source: str | bytes) -> bytes | None:
+    """Returns a file that runs faster, or None if nothing is replaced or if only the runtime can read it."""
+    from onnx_ir.external_data import load_to_model
+
+    from ..reading import external_tensors
+    from .replacement import changed
+
+    try:
+        model, reasons = changed(source)
+    except (OnnxFileError, OSError):
+        return None
+    size = sum(tensor.nbytes for tensor in external_tensors(model))
+    if all(reasons.values()) or size > MOST_BYTES:
+        return None
+    return _data(load_to_model(model))
+
+
+def _data(model: Any) -> bytes:
     import onnx_ir
 
     data: bytes = onnx_ir.to_proto(model).SerializeToString(deterministic=True)

@@ -180,7 +180,7 @@ class _Replacement:
         x = _arranged(value(call.x), call.axes["x"], "BI" if call.form.step else "TBI")
         steps = call.part.baked.get("T", 1)
         if "T" in call.part.baked and not call.form.step and _size(call.x, call.axes["x"], "T") != steps:
-            x = g.node("Slice", x, g.integers(0), g.integers(steps), g.integers(0))
+            x = g.node("Gather", x, g.integers(*range(steps)), axis=0)  # an error if x has fewer
         starts = _starts(call, value, x, opset) if call.form.states else []
         lengths = [] if call.lengths is None else [value(call.lengths)]
         if lengths and call.lengths.dtype != onnx_ir.DataType.INT32:
@@ -317,7 +317,7 @@ def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
 def _size(v: Any, axes: str, axis: str) -> int | str | None:
     """Returns the size of an axis, or its name, if the file declares one."""
     size: Any = None if v.shape is None or axis not in axes else v.shape[axes.index(axis)]
-    return size if size is None or isinstance(size, int) else size.value  # type: ignore[no-any-return]
+    return size if size is None or isinstance(size, int) else size.value
 
 
 def _arranged(a: Value, axes: str, wanted: str) -> Value:
