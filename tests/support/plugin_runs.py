@@ -126,16 +126,3 @@ def draw_inputs(session, rng, **sizes):
         a = rng.integers(1, 5, shape, np.int32) if "int" in each.type else a
         result[each.name] = np.asarray(a > 0) if "bool" in each.type else a
     return result
-
-
-def check(proto, rng, tmp_path, nodes=1, loop=False, others=None, **sizes):
-    """Compares a model with the runtime. nodes: the number of nodes that the plug-in must run. loop: whether
-    the runtime must run a Loop or Scan. others: all operators that it may run, if not None. sizes: as in
-    draw_inputs."""
-    theirs = alone(proto)
-    given = draw_inputs(theirs, rng, **sizes)
-    ours, ran, left = profiled(proto, given, tmp_path)
-    agree(ours, theirs.run(None, given))
-    assert len(ran) == nodes
-    assert bool({"Loop", "Scan"} & left) == loop
-    assert others is None or left <= others
