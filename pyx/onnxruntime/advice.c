@@ -7,7 +7,7 @@
 
 /* The kinds of operators. Values before a product are not looked at. */
 enum { PRODUCT = 1, SIGMOID = 2, TANH = 4, SUM = 8, GATED = 16, LOOP = 32, NODE = 64, CONVOLUTION = 128 };
-enum { CELL = PRODUCT | SIGMOID | TANH, NEAR = 3, FAR = 8, MOST_INPUTS_READ = 8 };
+enum { CELL = PRODUCT | SIGMOID | TANH, NEAR = 4, FAR = 8, MOST_INPUTS_READ = 8 };
 static const struct {
     const char *operator;
     int kind;
@@ -26,42 +26,29 @@ static int kind_of(const ort_functions *ort, const OrtNode *node)
     return 0;
 }
 
-/* Writes the nodes that compute the inputs of a node, or NULL. Returns the number of inputs. */
-static size_t producers(const ort_functions *ort, const OrtNode *node, const OrtNode *of[MOST_INPUTS_READ])
+/* Returns the kinds of a node and of those that compute its inputs, at most `depth` nodes away. */
+static int kinds_of(const ort_functions *ort, const OrtNode *node, int depth)
 {
     const OrtValueInfo *in[MOST_INPUTS_READ] = {NULL};
-    size_t n = 0, output;
-    if (runtime_failed(ort, ort->node_input_count(node, &n)) || n > MOST_INPUTS_READ
-        || runtime_failed(ort, ort->node_inputs(node, in, n)))
-        return 0;
-    for (size_t k = 0; k < n; k++) {
-        of[k] = NULL;
-        if (*runtime_name(ort, in[k]) && runtime_failed(ort, ort->value_producer(in[k], &of[k], &output)))
-            of[k] = NULL;
-    }
-    return n;
-}
-
-/* Returns the kinds of a node and of those before it, at most `depth` nodes away. */
-static int before(const ort_functions *ort, const OrtNode *node, int depth)
-{
-    const OrtNode *of[MOST_INPUTS_READ];
     int kinds = kind_of(ort, node);
-    const size_t n = node && depth && !(kinds & (PRODUCT | CONVOLUTION)) ? producers(ort, node, of) : 0;
-    for (size_t k = 0; k < n; k++)
-        kinds |= before(ort, of[k], depth - 1);
+    size_t n = 0, output;
+    if (!node || !depth || kinds & (PRODUCT | CONVOLUTION)
+        || runtime_failed(ort, ort->node_input_count(node, &n)) || n > MOST_INPUTS_READ
+        || runtime_failed(ort, ort->node_inputs(node, in, n)))
+        return kinds;
+    for (size_t k = 0; k < n; k++) {
+        const OrtNode *of = NULL;
+        if (*runtime_name(ort, in[k]) && !runtime_failed(ort, ort->value_producer(in[k], &of, &output)))
+            kinds |= kinds_of(ort, of, depth - 1);
+    }
     return kinds;
 }
 
 /* Returns 1 if a node adds a product with a sigmoid, as the new state of an LSTM or GRU does. */
 static int is_state(const ort_functions *ort, const OrtNode *node)
 {
-    const OrtNode *of[MOST_INPUTS_READ];
-    const size_t n = kind_of(ort, node) & SUM ? producers(ort, node, of) : 0;
-    for (size_t k = 0; k < n; k++)
-        if (kind_of(ort, of[k]) & GATED && before(ort, of[k], NEAR) & SIGMOID)
-            return (before(ort, node, FAR) & CELL) == CELL;
-    return 0;
+    return kind_of(ort, node) & SUM && kinds_of(ort, node, 1) & GATED && kinds_of(ort, node, NEAR) & SIGMOID
+           && (kinds_of(ort, node, FAR) & CELL) == CELL;
 }
 
 void advice_give(provider *p, const OrtNode *const *nodes, size_t count, const OrtNode *within)

@@ -17,7 +17,6 @@ from onnx_cells import BLENDS, Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
 from plugin_runs import called, data_of, onnxruntime, plugged  # noqa: E402
-from unrolled_steps import unrolled  # noqa: E402
 
 D = 4
 
@@ -54,7 +53,7 @@ ADVISED = {
     **{f"step of {kind}": (lambda rng, kind=kind: of_step(rng, kind), 1) for kind in ("LSTM", "GRU")},
     **{f"GRU, {how}": (lambda rng, how=how: of_step(rng, "GRU", blended=how), 1) for how in BLENDS},
     "products of MatMul, cut by Slice": (lambda rng: of_step(rng, "LSTM", product="MatMul", how="Slice"), 1),
-    "four steps": (lambda rng: unrolled(rng, "LSTM", 4), 4),
+    "four steps": (lambda rng: onnx_loops.unrolled(rng, "LSTM", range(4)), 4),
     "If": (cell_in_if, 2),
     "Scan of an RNN": (lambda rng: onnx_loops.scan(rng, "RNN"), 1),
     "Scan of two LSTMs": (lambda rng: onnx_loops.scan(rng, "LSTM", layers=2), 1),
