@@ -204,7 +204,6 @@ def test_a_loop_from_the_end(dynamo):
 @pytest.mark.parametrize("how", [(False, 16), (False, 17), (True, 18)], ids=["16", "17", "dynamo"])
 def test_a_python_loop_of_a_layer_norm_lstm(how):
     dynamo, opset = how
-    # A conversion writes LayerNormalization, which opset 17 has.
     part = (only_part if opset < 17 else taken)(loop_model(disturb(LayerNormLSTMCell()), dynamo, opset))
     assert part.kind == f"{T} steps of LSTM"
     assert part.network.norm == lnrnn.LayerNormSpec("split", cell="carry")
