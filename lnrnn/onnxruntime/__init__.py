@@ -150,9 +150,13 @@ def _converted(file: str | bytes) -> str | bytes:
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnx_ir")):
         _say_what_is_missing()
         return file
+    from ..onnx.errors import OnnxFileError
     from ..onnx.writing.converter import in_memory
 
-    return in_memory(file) or file
+    try:
+        return in_memory(file)[0] or file
+    except (OnnxFileError, OSError):  # the runtime may read it, or says why not
+        return file
 
 
 @functools.cache  # so that it is said once

@@ -10,7 +10,6 @@ from typing import Any
 from ...arguments import TAKES, Flag, Instance, check
 from ...files import check_apart, check_replaceable, replacing
 from ...packages import require
-from ..errors import OnnxFileError
 from .writer import MOST_BYTES
 
 TAKES["onnx.convert"] = {"path": Instance((str, os.PathLike), "a path"), "functions": Flag()}
@@ -21,8 +20,8 @@ def convert(
 ) -> dict[str, str]:
     """Write an ONNX file anew, with recurrent parts in operators as nodes that compute them faster.
 
-    Parts in plain operators, Loops and Scans that compute an RNN, LSTM or GRU become ONNX's own nodes RNN,
-    LSTM and GRU, which all runtimes run faster. Others, such as those with layer norm, become calls of
+    An RNN, LSTM or GRU in plain operators, in a Loop or Scan, or unrolled becomes nodes RNN, LSTM or GRU of
+    ONNX, which all runtimes run faster. Other cells, such as those with layer norm, become calls of
     functions. The file has these functions, so any runtime can run them. The plug-in of `lnrnn.onnxruntime`
     computes them with lnrnn.
 
@@ -84,21 +83,27 @@ def convert(
     return reasons
 
 
-def in_memory(source: str | bytes) -> bytes | None:
-    """Returns a file that runs faster, or None if nothing is replaced or if only the runtime can read it."""
-    from onnx_ir.external_data import load_to_model
-
+def in_memory(source: Any) -> tuple[bytes | None, dict[str, str]]:
+    """Returns a new file, or None if nothing is replaced, and the result of `convert`."""
     from ..reading import external_tensors
     from .replacement import changed
 
-    try:
-        model, reasons = changed(source)
-    except (OnnxFileError, OSError):
-        return None
-    size = sum(tensor.nbytes for tensor in external_tensors(model))
-    if all(reasons.values()) or size > MOST_BYTES:
-        return None
-    return _data(load_to_model(model))
+    model, reasons = changed(source)
+    if all(reasons.values()) or sum(tensor.nbytes for tensor in external_tensors(model)) > MOST_BYTES:
+        return None, reasons
+    _load(model)
+    return _data(model), reasons
+
+
+def _load(model: Any) -> None:
+    """Makes external data of initializers arrays in memory, which share the pages of the files."""
+    import onnx_ir
+
+    from ..reading import graphs
+
+    for value in (value for _, graph in graphs(model) for value in graph.initializers.values()):
+        if isinstance(value.const_value, onnx_ir.ExternalTensor):
+            value.const_value = onnx_ir.tensor(value.const_value.numpy(), name=value.name)
 
 
 def _data(model: Any) -> bytes:
@@ -109,10 +114,11 @@ def _data(model: Any) -> bytes:
 
 
 def _write_external(model: Any, out: Path) -> None:
-    """Writes a model and its external data beside it."""
+    """Writes a model, and its external data to a second file."""
     import onnx_ir
 
     data = f"{out.name}.data"
+    _load(model)
     with tempfile.TemporaryDirectory(prefix=".lnrnn-", dir=out.parent) as folder:
         onnx_ir.save(model, Path(folder, out.name), external_data=data)
         os.replace(Path(folder, data), out.parent / data)

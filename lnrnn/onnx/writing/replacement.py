@@ -17,6 +17,7 @@ from onnx_ir.passes import common
 
 from ...recognise.constants import constant, is_zero
 from ...recognise.graph import DOMAINS, attribute, parent, subgraphs
+from ...recognise.loops import REPEATS
 from ...recognise.part import Part
 from ...recognise.values import dependents, moved_axes
 from ...rnn.settings import snapshot
@@ -30,6 +31,7 @@ from .networks import Form, is_plain
 from .read_back import KIND
 from .writer import IR_VERSION, LAYER_NORM, OPSETS
 
+MASKED = "if_mask_has_lengths"  # the name of an If
 FARTHEST = -(2**31)  # the end of a Slice backwards
 
 
@@ -56,7 +58,8 @@ def changed(source: Any, functions: bool = True) -> tuple[onnx_ir.Model, dict[st
 class Call:
     """The call of a network in place of a part: its values in the file, and their axes as in Part.
 
-    before, after: the values of each kind of state. An initial state that is constant is an array.
+    before, after: the values of each kind of state. An initial state that is constant is an array. repeats:
+    whether y has the last output of a sequence past its end, in place of 0.
     """
 
     part: Part
@@ -68,6 +71,7 @@ class Call:
     before: Sequence[Sequence[Any]]
     after: Sequence[Sequence[Any]]
     axes: dict[str, str]
+    repeats: bool
 
     @classmethod
     def of(cls, part: Part, model: onnx_ir.Model) -> Call:
@@ -82,18 +86,19 @@ class Call:
             before, after = ([(found.get(n + end),) for n in made.cell.state_names] for end in ("0", ""))
             order = "B" if part.baked else "BT" if now.architecture.batch_first else "TB"
             axes = {"x": f"{order}I", "y": f"{order}H", "h": "DBH"}
-        form = Form("T" not in axes["x"], True, lengths is not None, "resets" in found)
+        has_lengths = lengths is not None or part.mask is not None
+        form = Form("T" not in axes["x"], True, has_lengths, "resets" in found)
         now = now.changed(architecture=made, dropout=0.0)
         starts = _initial(before, part.initial_states)
         zero = all(isinstance(v, np.ndarray) and not v.ndim for values in starts for v in values)
         form = replace(form, states=not (zero and is_plain(now, form)))
-        return cls(part, now, form, x, lengths, y, starts, after, axes)
+        return cls(part, now, form, x, lengths, y, starts, after, axes, REPEATS in part.warnings)
 
     @property
     def inputs(self) -> Iterator[tuple[Any, str]]:
         """The values that are not constant, with their axes."""
         states = ((v, self.axes["h"]) for values in self.before for v in values)
-        every = ((self.x, self.axes["x"]), (self.lengths, "B"), *states)
+        every = ((self.x, self.axes["x"]), (self.lengths, "B"), (self.part.mask, "TB"), *states)
         return ((v, axes) for v, axes in every if v is not None and not isinstance(v, np.ndarray))
 
     @property
@@ -115,16 +120,19 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool) -> str:
         return "it has batch norm"
     if call.form.resets:
         return "it has resets"
-    if part.mask is not None:
-        return "its mask may be false before a step where it is true"
+    around = parent(part.nodes[0].graph)
+    if part.mask is not None and around is not None and (around.name or "").startswith(MASKED):
+        return "it runs where a mask is false before a step where it is true"
+    if call.repeats and (made.directions > 1 or made.reverse or part.flipped or call.lengths is not None):
+        return "past the end of a sequence, its y is not 0"
     if not functions and not is_plain(call.network, call.form):
         return "ONNX has no node for it, and functions=False"
     least = OPSETS[0] if made.norm is None else LAYER_NORM
     if not least <= opset <= OPSETS[1]:
         return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
     sizes = {_size(v, axes, "B") for v, axes in call.inputs} - {None}
-    if 1 in sizes and len(sizes) > 1:
-        return "one sequence of some of its inputs stands for all sequences of the others"
+    if len(sizes) > 1 and any(isinstance(size, int) for size in sizes):
+        return f"its inputs have different numbers of sequences, {', '.join(sorted(map(str, sizes)))}"
     if (leak := _leak(call)) is not None:
         return f"the file also reads {leak!r}"
     if dependents(call.outputs) & {id(v) for v, _ in call.inputs}:
@@ -182,8 +190,10 @@ class _Replacement:
         if "T" in call.part.baked and not call.form.step and _size(call.x, call.axes["x"], "T") != steps:
             x = g.node("Gather", x, g.integers(*range(steps)), axis=0)  # an error if x has fewer
         starts = _starts(call, value, x, opset) if call.form.states else []
-        lengths = [] if call.lengths is None else [value(call.lengths)]
-        if lengths and call.lengths.dtype != onnx_ir.DataType.INT32:
+        graph, mask = call.part.nodes[0].graph, call.part.mask
+        count, holds = (call.lengths, None) if mask is None else self._lengths(call, graph)
+        lengths = [] if count is None else [value(count)]
+        if lengths and count.dtype != onnx_ir.DataType.INT32:
             lengths = [g.cast(lengths[0], "int32")]
         own = function(call.network, call.form, opset)
         body: Any = onnx_ir.from_proto(own.proto)
@@ -193,19 +203,56 @@ class _Replacement:
             own.proto.name, x, *starts, *lengths, *arrays, outputs=1 + len(call.before),
             domain=own.proto.domain, name=own.proto.name.partition("_")[0], **own.attributes,
         )  # fmt: skip
-        node, ends = g.nodes[-1], _ends(call, *results)
+        node = g.nodes[-1]
+        ends = _ends(call, *results, mask=value(mask) if call.repeats else None)
         for k, values in enumerate([(call.y,), *call.after]):
             if own.attributes and all(v is None for v in values):
                 node.output[k] = ""
         for end in ends:
             g.output(end, "float", ["?"])
-        graph = call.part.nodes[0].graph
-        for old, new in zip(call.outputs, self._moved(g, graph, given), strict=True):
+        if holds is None:
+            self._rename(call, self._moved(g, graph, given))
+            _remove(call.part.nodes)
+            return
+        then, other = (onnx_ir.Graph((), (), nodes=(), name=name) for name in ("has_lengths", "has_holes"))
+        then.outputs.extend(self._moved(g, then, given))
+        olds, inside = [*call.outputs], {*call.part.nodes}
+        uses = [(old, node, at) for old in olds for node, at in old.uses() if node in inside]
+        graph.remove(call.part.nodes)
+        other.extend(call.part.nodes)
+        branches = onnx_ir.AttrGraph("then_branch", then), onnx_ir.AttrGraph("else_branch", other)
+        either = onnx_ir.Node("", "If", [holds], branches, num_outputs=len(olds), name=self._fresh(MASKED))
+        for old, branch, new in zip(olds, then.outputs, either.outputs, strict=True):
+            branch.type, branch.shape, new.name = old.type, old.shape, self._fresh(old.name or "")
+        graph.append(either)
+        self._rename(call, either.outputs)
+        for old, node, at in uses:
+            node.replace_input_with(at, old)
+        other.outputs.extend(olds)
+
+    def _rename(self, call: Call, results: Sequence[onnx_ir.Value]) -> None:
+        """Puts results in the place of the outputs of a part."""
+        for old, new in zip(call.outputs, results, strict=True):
             new.type, new.shape = old.type, old.shape
             new.name, old.name = old.name, new.name
             old.replace_all_uses_with(new, replace_graph_outputs=True)
             self.now[id(old)] = new
-        _remove(call.part.nodes)
+
+    def _lengths(self, call: Call, graph: onnx_ir.Graph) -> list[onnx_ir.Value]:
+        """Adds nodes that compute lengths from a mask, and whether these say the same as the mask."""
+        g = Graph("lengths")
+        mask = _of_steps(call, g.input("mask", "bool", ["?"]))
+        lengths = g.node("ReduceSum", g.cast(mask, "int32"), g.integers(0), keepdims=0)
+        steps = g.node("Range", g.index(0), g.node("Gather", g.node("Shape", mask), g.index(0)), g.index(1))
+        inside = g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
+        zero = g.array("zero_int32", np.array(0, np.int32))
+        wrong = g.node("ReduceSum", g.cast(g.node("Xor", mask, inside), "int32"), keepdims=0)
+        if call.repeats:  # a sequence without steps has no last output
+            empty = g.cast(g.node("Equal", lengths, zero), "int32")
+            wrong = wrong + g.node("ReduceSum", empty, keepdims=0)
+        g.output(lengths, "int32", ["?"])
+        g.output(g.node("Equal", wrong, zero), "bool", [])
+        return self._moved(g, graph, [self.now.get(id(call.part.mask), call.part.mask)])
 
     def _moved(self, g: Graph, graph: onnx_ir.Graph, given: list[onnx_ir.Value]) -> list[onnx_ir.Value]:
         """Moves the nodes of g to a graph, where they read given values. Returns their outputs."""
@@ -248,7 +295,7 @@ class _Replacement:
         return found
 
     def finish(self) -> None:
-        """Removes what nothing reads, and brings the nodes in order."""
+        """Removes nodes and initializers that nothing reads, and brings the nodes in order."""
         model = self.model
         if model.ir_version < 4:  # whose initializers are inputs, and constants nevertheless
             common.RemoveInitializersFromInputsPass()(model)
@@ -351,10 +398,18 @@ def _starts(call: Call, value: Any, x: Value, opset: int) -> list[Value]:
     return result
 
 
-def _ends(call: Call, y: Value, *ends: Value) -> list[Value]:
+def _of_steps(call: Call, mask: Value) -> Value:
+    """Returns a mask of a part as (T, B)."""
+    return mask.graph.squeeze(mask, 2) if len(call.axes["mask"]) == 3 else mask
+
+
+def _ends(call: Call, y: Value, *ends: Value, mask: Value | None) -> list[Value]:
     """Returns the values of `outputs` of a call."""
     g, made, axes, result = y.graph, call.network.architecture, call.axes, list[Value]()
     if call.y is not None:
+        if mask is not None:
+            last = g.node("Gather", ends[0], g.index(-1), axis=0)
+            y = g.where(g.unsqueeze(_of_steps(call, mask), 2), y, last)
         if call.part.flipped:
             y = g.node("Slice", y, g.integers(-1), g.integers(FARTHEST), g.integers(0), g.integers(-1))
         if "D" in axes["y"]:
