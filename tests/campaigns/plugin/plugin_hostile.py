@@ -34,7 +34,7 @@ def one_node(rng: Rng) -> tuple[onnx.ModelProto, Call]:
 def one_call(rng: Rng) -> tuple[onnx.ModelProto, Call]:
     """Returns the model of a call of a function, and inputs."""
     cell = getattr(lnrnn, some(rng, ["RNN", "LSTM", "GRU", "LiGRU"]))
-    D, H, T, B = (int(n) for n in rng.integers(1, 9, 4))
+    D, H, T, B = (int(n) for n in rng.integers((1, 3, 1, 1), 9))
     rnn = cell(D, H, num_layers=int(rng.integers(1, 3)), norm="layer", seed=int(rng.integers(100)))
     proto = called(rnn, **some(rng, [{}, {"lengths": True}, {"step": True}]))
     given = draw_inputs(alone(proto), rng, T=T, B=B)
@@ -133,8 +133,8 @@ def input_type(rng: Rng, proto: onnx.ModelProto, given: Call) -> str:
 
 def outputs(rng: Rng, proto: onnx.ModelProto, given: Call) -> str:
     node = some(rng, proto.graph.node)
-    if not node.output:
-        return ""
+    if not node.output or node.op_type == "Split":
+        return ""  # ONNX Runtime 1.32 crashes if an output of Split is left out
     node.output[int(rng.integers(len(node.output)))] = ""
     return f"an output of {node.name}"
 
