@@ -78,7 +78,7 @@ def draw(opened, rng, sizes):
 
 
 def runs_as(old, new, rng):
-    """Compares the outputs of two models in ONNX Runtime. What the old one refuses, the new one refuses."""
+    """Compares the outputs of two models in ONNX Runtime. Inputs that fail in the old one fail in the new."""
     olds, news = session(old.SerializeToString()), session(new.SerializeToString())
     assert [each.name for each in olds.get_inputs()] == [each.name for each in news.get_inputs()]
     names = [each.name for each in olds.get_outputs() if "seq" not in each.type]

@@ -20,8 +20,8 @@ def convert(
 ) -> dict[str, str]:
     """Write an ONNX file anew, with recurrent parts in operators as nodes that compute them faster.
 
-    An RNN, LSTM or GRU in plain operators, in a Loop or Scan, or unrolled becomes nodes RNN, LSTM or GRU of
-    ONNX, which all runtimes run faster. Other cells, such as those with layer norm, become calls of
+    An RNN, LSTM or GRU in plain operators, also in a Loop or Scan or unrolled, becomes nodes of ONNX. All
+    runtimes run these faster. Other cells, such as those with layer norm, become calls of
     functions. The file has these functions, so any runtime can run them. The plug-in of `lnrnn.onnxruntime`
     computes them with lnrnn.
 
@@ -65,16 +65,15 @@ def convert(
     """
     path, functions = check("onnx.convert", {"path": path, "functions": functions})
     require("onnx_ir", "lnrnn.onnx.convert", "onnx")
-    from ..reading import external_tensors
-    from .replacement import changed
+    from .replacement import FILES, changed
 
     check_apart(out, path)
     check_replaceable(out)
     model, reasons = changed(path, functions)
-    stored = [*external_tensors(model)]
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    if stored or size > MOST_BYTES:
-        check_apart(f"{os.fspath(out)}.data", path, *(str(tensor.path) for tensor in stored))
+    if model.meta[FILES] or size > MOST_BYTES:
+        for each in (out, f"{os.fspath(out)}.data"):
+            check_apart(each, path, *model.meta[FILES])
         _write_external(model, Path(out))
     else:
         replaced = not all(reasons.values())

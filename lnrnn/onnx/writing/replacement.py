@@ -24,13 +24,14 @@ from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
 from ..parts import parts_of
 from ..proof import prove
-from ..reading import graphs, opset_of, read
+from ..reading import external_file, external_tensors, graphs, opset_of, read
 from .builder import Graph, Value
 from .functions import DOMAIN, INLINED, VERSION, function
 from .networks import Form, is_plain
 from .read_back import KIND
 from .writer import IR_VERSION, LAYER_NORM, OPSETS
 
+FILES = "lnrnn.files"  # the paths of a model's external data
 MASKED = "if_mask_has_lengths"  # the name of an If
 FARTHEST = -(2**31)  # the end of a Slice backwards
 
@@ -41,6 +42,7 @@ def changed(source: Any, functions: bool = True) -> tuple[onnx_ir.Model, dict[st
     functions: whether networks that are no nodes of ONNX are replaced too.
     """
     model = read(source, keep=DOMAIN)
+    model.meta[FILES] = {external_file(tensor) for tensor in external_tensors(model)}
     reasons, calls = dict[str, str](), list[Call]()
     for part in (each for first in parts_of(model) for each in (first, *first.same)):
         reason = reasons[part.path] = _refusal(part, model, functions)
