@@ -49,7 +49,7 @@ int call_is(const ort_functions *ort, const OrtNode *node)
     return !runtime_failed(ort, ort->node_domain(node, &domain)) && domain && !strcmp(domain, "lnrnn");
 }
 
-/* Reads the attributes, all of which must be there, and no others. */
+/* Reads the attributes. All must be there, and no others. */
 static int attributes(const ort_functions *ort, const OrtNode *node, network_call *c, char reason[REASON])
 {
     float eps, zoneout[2];
