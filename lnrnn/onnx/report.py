@@ -138,8 +138,8 @@ def text(report: dict[str, Any]) -> str:
         lines += _wrapped(f"The plug-in for ONNX Runtime leaves {node}", 4, first=0)
     for call in report["calls"]:
         alone = "not run" if call["onnxruntime"] is None else _time(call["onnxruntime"])
-        speed = f"{alone} in ONNX Runtime, {_time(call['lnrnn'])} converted, with the plug-in"
-        lines += _wrapped(f"Estimate, free axes of size {call['size']}: {speed}", 4, first=0)
+        speed = f"{alone} in ONNX Runtime, {_time(call['lnrnn'])} with the plug-in"
+        lines += _wrapped(f"Estimate, free axes {call['size']}: {speed}", 4, first=0)
     if report["not_measured"]:
         lines += ["", *_wrapped(f"Plug-in for ONNX Runtime: not tried. {report['not_measured']}", 4, first=0)]
     states = report["states"]

@@ -3,7 +3,7 @@
 The plug-in is a shared library, an execution provider in ONNX Runtime's terms. Programs in all languages can
 register it by its path. It needs ONNX Runtime 1.24 or later, in Python 1.25, which must be installed
 separately. The plug-in takes nodes RNN, LSTM and GRU with constant float32 weights, and DynamicQuantizeLSTM
-of ONNX Runtime, whose int8 weights it keeps. It takes steps of cells in plain operators too. Nodes within If,
+of ONNX Runtime, whose int8 weights it keeps. It takes functions of `lnrnn.onnx.convert` too. Nodes within If,
 Loop and Scan need ONNX Runtime 1.25. The runtime computes all other nodes. Its log says once, at level INFO,
 which recurrent nodes the plug-in leaves to it, and why.
 """
@@ -84,6 +84,8 @@ def register() -> None:
 
 def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_arguments: Any) -> Any:
     """Open an ONNX file in ONNX Runtime, with the recurrent nodes computed by lnrnn.
+
+    With the packages onnx and onnx_ir, the file is converted first, as by `lnrnn.onnx.convert`.
 
     Parameters
     ----------
