@@ -52,6 +52,7 @@ TABLES = [
             "pyx/file/description.c": "options that only some cells have",
             "lnrnn/demo.py": "a demo of three cells",
             "lnrnn/speakers.py": "the same demo",
+            "lnrnn/onnxruntime/": "a warning that names nodes of ONNX",
             "lnrnn/torch/": "classes of torch and of other people",
         },
         docstrings=False,
