@@ -25,7 +25,7 @@ QUICK = {
     "fuzz": ["fuzz --workers 1"],
     "guard": ["control guard"],
     "machines": ["bits32"],  # tests/simd/test_aarch64.py runs NEON, and `make warnings` compiles with musl
-    "plugin": ["graphs cells quantized hostile control"],
+    "plugin": ["graphs quantized hostile control"],
     "races": ["readers callers settings fork pools exit"],
     "reader": ["fuzz"],
     "site": ["control"],

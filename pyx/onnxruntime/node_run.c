@@ -1,7 +1,4 @@
 /* Runs a node RNN, LSTM or GRU through its network. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "onnxruntime/plugin.h"
@@ -27,57 +24,22 @@ typedef struct {
 /* Pieces of working memory. */
 enum { OWN_LENGTHS, OWN_Y, OWN_STATES, PIECES = OWN_STATES + 4 };
 
-/* Writes a shape such as "(3, 2)" to `text`. Returns `text`. */
-static const char *shown(const int64_t *shape, size_t rank, char text[96])
-{
-    size_t used = (size_t)snprintf(text, 96, "(");
-    for (size_t i = 0; i < rank && used < 64; i++)
-        used += (size_t)snprintf(text + used, 96 - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
-    snprintf(text + used, 96 - used, "%s)", rank == 1 ? "," : "");
-    return text;
-}
-
-static OrtStatus *check_shape(const kernel *k, const tensor *t, int input, const int64_t *wanted, size_t rank)
-{
-    char is[96], should[96];
-    if (t->rank == rank && (!rank || !memcmp(t->shape, wanted, rank * sizeof *wanted)))
-        return NULL;
-    return kernel_error(&k->base, ORT_INVALID_ARGUMENT, "input %s must have shape %s, got %s",
-                        INPUT_NAMES[input], shown(wanted, rank, should), shown(t->shape, t->rank, is));
-}
-
 /* Checks all inputs of a run, and sets the sizes. */
 static OrtStatus *check(const kernel *k, const tensor in[RUN_INPUTS], sizes *s)
 {
     const int first = k->layout;
-    char is[96];
-    const tensor *const x = &in[IN_X];
-    if (x->rank != 3 || x->type != ORT_FLOAT || x->shape[2] != (int64_t)k->inputs)
-        return kernel_error(&k->base, ORT_INVALID_ARGUMENT,
-                            "input X must be float32 of shape (%s, %zu), got %s",
-                            first ? "batch, steps" : "steps, batch", k->inputs, shown(x->shape, x->rank, is));
-    *s = (sizes){(size_t)x->shape[first], (size_t)x->shape[!first], k->directions, k->units};
-    const int64_t batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
-    const int64_t state[3] = {first ? batch : D, first ? D : batch, H};
-    OrtStatus *status = NULL;
+    const int64_t x[3] = {-1, -1, (int64_t)k->inputs};
+    OrtStatus *status = kernel_check(&k->base, INPUT_NAMES[IN_X], &in[IN_X], x, 3);
+    if (status)
+        return status;
+    *s = (sizes){(size_t)in[IN_X].shape[first], (size_t)in[IN_X].shape[!first], k->directions, k->units};
+    const int64_t batch = (int64_t)s->B, D = (int64_t)s->D;
+    const int64_t state[3] = {first ? batch : D, first ? D : batch, (int64_t)s->H};
     for (int i = IN_LENGTHS; i < RUN_INPUTS && !status; i++)
         if (in[i].data || in[i].rank)
-            status =
-                i == IN_LENGTHS ? check_shape(k, &in[i], i, &batch, 1) : check_shape(k, &in[i], i, state, 3);
-    const int32_t *const lengths = in[IN_LENGTHS].data;
-    for (size_t b = 0; b < s->B && lengths && !status; b++)
-        if (lengths[b] < 0 || (uint64_t)lengths[b] > s->T)
-            status = kernel_error(
-                &k->base, ORT_INVALID_ARGUMENT,
-                "input sequence_lens must be between 0 and the %zu steps, got %d for sequence %zu", s->T,
-                (int)lengths[b], b);
-    size_t floats;
-    if (!status
-        && (__builtin_mul_overflow(s->T, s->B, &floats)
-            || __builtin_mul_overflow(floats, s->D * s->H, &floats) || floats > SIZE_MAX / 64
-            || __builtin_mul_overflow(s->B, s->D * s->H, &floats) || floats > SIZE_MAX / 64))
-        status = kernel_error(&k->base, ORT_INVALID_ARGUMENT, "X has too many steps or sequences for memory");
-    return status;
+            status = i == IN_LENGTHS ? kernel_check_lengths(&k->base, INPUT_NAMES[i], &in[i], s->T, s->B)
+                                     : kernel_check(&k->base, INPUT_NAMES[i], &in[i], state, 3);
+    return status ? status : kernel_check_sizes(&k->base, INPUT_NAMES[IN_X], s->T, s->B, s->D * s->H);
 }
 
 /* a (n, m, width) -> b (m, n, width) */
@@ -94,9 +56,9 @@ static OrtStatus *outputs(const kernel *k, OrtKernelContext *context, const size
     const int64_t T = (int64_t)s->T, batch = (int64_t)s->B, D = (int64_t)s->D, H = (int64_t)s->H;
     const int64_t y[4] = {k->layout ? batch : T, k->layout ? T : D, k->layout ? D : batch, H};
     const int64_t state[3] = {k->layout ? batch : D, k->layout ? D : batch, H};
-    OrtStatus *status = kernel_output_at(k->base.ort, context, k->output[Y], y, 4, &out[Y]);
+    OrtStatus *status = kernel_output_data(k->base.ort, context, k->output[Y], y, 4, &out[Y]);
     for (int i = Y_H; i < OUTPUTS && !status; i++)
-        status = kernel_output_at(k->base.ort, context, k->output[i], state, 3, &out[i]);
+        status = kernel_output_data(k->base.ort, context, k->output[i], state, 3, &out[i]);
     return status;
 }
 
@@ -164,7 +126,7 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
     (void)state;
     OrtStatus *status = NULL;
     for (int i = 0; i < RUN_INPUTS && !status; i++)
-        status = source_tensor(&k->base, context, &k->source[i], &in[i]);
+        status = kernel_tensor(&k->base, context, &k->source[i], &in[i]);
     if (!status)
         status = check(k, in, &s);
     if (!status)
@@ -179,34 +141,28 @@ static OrtStatus *compute(OrtNodeComputeInfo *info, void *state, OrtKernelContex
                                    state_floats,
                                    state_floats};
     void *own[PIECES];
-    run_memory *const m = memory_take(k->base.pool, floats, own, PIECES);
+    run_memory *const m = kernel_memory(k->base.pool, floats, own, PIECES);
     if (!m)
         return kernel_error(&k->base, ORT_FAIL, "no memory for %zu steps of %zu sequences", s.T, s.B);
     status = run(k, &s, in, out, m->workspace, own);
-    memory_put_back(k->base.pool, m);
+    kernel_memory_put_back(k->base.pool, m);
     return status;
 }
 
-static void release(OrtNodeComputeInfo *info)
+kernel_base *node_kernel(const provider *p, const recurrent_node *read, const OrtNode *node,
+                         lnrnn_network *network)
 {
-    for (int i = 0; i < RUN_INPUTS; i++)
-        free(((kernel *)info)->source[i].owned);
-}
-
-kernel_base *node_kernel(const provider *p, const recurrent_node *read, lnrnn_network *network)
-{
-    kernel *const k = kernel_new(p, sizeof *k, network, compute, release);
+    kernel *const k = kernel_new(p, sizeof *k, node, network, compute);
     if (!k)
         return NULL;
-    snprintf(k->base.label, sizeof k->base.label, "node '%.200s' (%s)", read->name, read->kind);
     k->layout = read->layout;
     k->inputs = read->description.input_size, k->units = read->description.hidden_size;
     k->directions = read->directions;
     int right = 1;
     for (int i = 0; i < RUN_INPUTS && right; i++)
-        right = source_of(&k->base, INPUT_NAMES[i], read->input[NODE_INPUT[i]], &k->source[i]);
+        right = kernel_source(&k->base, read->input[NODE_INPUT[i]], &k->source[i]);
     for (int i = 0; i < OUTPUTS && right; i++)
-        right = output_of(&k->base, read->output[i], &k->output[i]);
+        right = kernel_output(&k->base, read->output[i], &k->output[i]);
     if (right)
         return &k->base;
     kernel_free(&k->base.info);
