@@ -12,7 +12,8 @@ from ..rnn.architecture import Architecture
 Array = np.ndarray
 # The numbers of steps and sequences of random input. No two axes have the same length.
 STEPS, BATCH = 7, 3
-LONG, OF_LARGE, LARGE = 100, 40, 10**6  # numbers of steps: usual, and with more than LARGE parameters
+LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual, and with more than LARGE parameters
+MANY = 263  # sequences: a forward may branch on their number
 FACTOR = 8.0
 _TINY, _LARGE = (-6, -1), (1, 4)  # powers of 10
 
@@ -76,7 +77,8 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
     yield Probe("input with frames of zeros", blank, states(BATCH))
     yield Probe("input of 1e-6 to 0.1", scaled(normal(steps, BATCH), _TINY), usual=False)
     yield Probe("input of 10 to 10,000", scaled(normal(steps, BATCH), _LARGE), usual=False)
-    yield Probe(f"input of {long} steps", normal(long, 2), derived=(1.0,))
+    yield Probe(f"input of {long} steps", normal(long, 1), derived=(1.0,))
+    yield Probe(f"a batch of {MANY} sequences", normal(min(steps, 2), MANY), states(MANY))
     yield Probe(f"parameters {FACTOR:g} times as large", normal(steps, BATCH), factor=FACTOR, usual=False)
     if arch.cell.parts > 1:
         return  # in xlstm's modules a NaN stays in its gate or head, and the model's W_ih spreads it

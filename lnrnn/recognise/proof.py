@@ -96,13 +96,13 @@ def prove(versions: Iterable[Version], first: bool) -> Proof | None:
             line = next(iter(str(error).strip().splitlines()), "")
             failure = f"{type(error).__name__}: {line[:120]}"
             continue
-        difference = compare(outputs, version.network(), version.eps, first)
+        network = version.network()
+        difference = compare(outputs, network, version.eps, first)
         narrow = difference and first and version.eps == DOUBLE
-        if narrow and compare(outputs, version.network(), SINGLE) is None:
+        if narrow and compare(outputs, network, SINGLE) is None:
             version.narrows()
             continue
-        derives = bool(difference) or _gradients_agree(outputs, version)
-        return Proof(outputs, difference, derives)
+        return Proof(outputs, difference, bool(difference) or _gradients_agree(outputs, version))
     if first:
         raise NotRun(failure)
     return None
@@ -112,11 +112,11 @@ def compare(
     outputs: Outputs, network: ReferenceNetwork, eps: float, first: bool = False
 ) -> tuple[float, float] | None:
     """Returns None if the outputs are those of the network, else the difference as from `disagreement`."""
-    leaves, rng = [leaf for leaf, _ in outputs.parts], np.random.default_rng(1)
+    rng = np.random.default_rng(1)
 
     def parts(of: ReferenceNetwork) -> list[Array]:
         run = of.forward(outputs.x, outputs.states, outputs.lengths)
-        return [leaf.of(run.y, run.ends) for leaf in leaves]
+        return [leaf.of(run.y, run.ends) for leaf, _ in outputs.parts]
 
     ours = parts(network)
     if first and not all(np.isfinite(a).all() for a in ours):
@@ -131,24 +131,22 @@ def _gradients_agree(outputs: Outputs, version: Version) -> bool:
     network, (theirs, ours), rng = version.network(), outputs.gradients, np.random.default_rng(1)
     leaves = [leaf for leaf, _ in outputs.parts]
 
-    def rows(arrays: list[Array]) -> list[Array]:  # with one limit: a large summand affects all gradients
-        return [a.reshape(1, -1) for a in arrays]
-
     def derived(of: ReferenceNetwork) -> list[Array]:
         run = of.forward(outputs.x, outputs.states)
         gy, gends = np.zeros_like(run.y), tuple(map(np.zeros_like, run.ends))
         parts = [leaf.of(gy, gends) for leaf in leaves]
         for part, weight in zip(parts, weights(parts), strict=True):
             part += weight
-        return rows(ours(*of.backward(run, gy, gends)))
+        return [whole([a])[0] for a in ours(*of.backward(run, gy, gends))]
 
     def disturbed() -> list[Array]:
         return derived(network.disturbed(version.eps, rng))
 
     use = "gradients", tuple(leaves)
     want = network.kept(use, (outputs.x, *(outputs.states or ())), lambda: derived(network))
+    # Each gradient has one limit, because a large summand affects all its numbers.
     return theirs is not None and not any(
-        disagreement(rows(arrays), want, disturbed, version.eps) for arrays in theirs
+        disagreement([whole([a])[0] for a in arrays], want, disturbed, version.eps) for arrays in theirs
     )
 
 
