@@ -132,12 +132,12 @@ def accelerate(
     -----
     Modules of torch.nn remain the same objects, with their parameters, state_dict keys, attributes, hooks of
     state dicts and flags. So optimisers continue to work. The new class of such a module is derived from
-    torch.nn's, and equal to it in dicts and sets. So isinstance(module, torch.nn.LSTM) remains true.
-    Arguments and results are the same, with PackedSequence, unbatched input, and dropout between layers (with
-    torch's masks). torch.nn's forward still computes calls on another device or dtype, under autocast,
-    torch.func and torch.jit.trace. It also computes small calls with gradients of some modules, where it is
-    faster, and the report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
-    set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
+    torch.nn's, so isinstance(module, torch.nn.LSTM) remains true. Its sizes must not be set. Arguments and
+    results are the same, with PackedSequence, unbatched input, and dropout between layers (with torch's
+    masks). torch.nn's forward still computes calls on another device or dtype, under autocast, torch.func and
+    torch.jit.trace. It also computes small calls with gradients of some modules, where it is faster, and the
+    report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be set; with
+    "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Calls keep packed weights. A call packs them again after a change: of a parameter's address or layout, of
     torch's count of writes, or of one of 8 elements. Torch does not count writes of fused optimisers, and
@@ -145,12 +145,12 @@ def accelerate(
     of these elements, as an optimiser's step does. After a write of a few elements, set
     `module.frozen = False`, or call accelerate(model, check=inputs) again. This compares all bytes of the
     weights of all modules that lnrnn computes. If some were written without notice, it raises a ValueError
-    with their names, and the next calls use the present weights. Inference tensors and shared memory are
-    compared byte for byte in each call.
+    with their names, and the next calls use the present weights. Inference
+    tensors and shared memory have no such count: each call packs these weights, unless they are frozen.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
-    operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
-    before torch.jit.script and torch.fx.symbolic_trace, which otherwise raise RuntimeError. Under
+    operations. Call `restore()` before torch.ao.quantization.quantize_dynamic, which otherwise leaves the
+    modules out, and before torch.jit.script and torch.fx.symbolic_trace, which raise RuntimeError. Under
     torch.compile the modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn
     is True.
 

@@ -98,7 +98,6 @@ class Forward:
         self._converted: list[Tensor] = []  # lnrnn's parameters
         self._record: _core.Seen | None = None  # of the module's parameters, when these were converted
         self._kept: _core.Kept | None = None
-        self._served: Served | None = None  # the last network with packed weights
         self._paths = [name for name, _ in module.named_parameters()]
         parts = [path.rpartition(".") for path in self._paths]
         self._owners = [(module.get_submodule(part)._parameters, name) for part, _, name in parts]
@@ -106,7 +105,7 @@ class Forward:
         self._compared = self._settings.compared
         # The forms of steps that `quick_step` computes, and a bit more for every cell; 0 for sequences.
         # Two forms may have one bit.
-        ways = sum({form.way for form in forms}) if trains and self._settings.simple else 0
+        ways = sum({form.way for form in forms}) if trains else 0
         self._ways = ways + (1 << 2 * WAYS) if forms[0].step else 0
         self._forget()
 
@@ -167,13 +166,10 @@ class Forward:
         own, kept = parameters is self._converted, self._kept
         if own and kept is not None and kept.network == network:
             return kept.served  # type: ignore[no-any-return]
-        self._served = made(network, parameters, (), None, self._served)
+        served = made(network, parameters, (), None)
         if own:
-            self._kept = keep(network, None, self._record, self._served, 2 if self._forms[0].step else 0)
-        return self._served
-
-    def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> None:
-        """Returns no packed weights: calls with gradients pack them."""
+            self._kept = keep(network, None, self._record, served, 2 if self._forms[0].step else 0)
+        return served
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
         """Returns the arguments of a call in the order of the module's forward; None if some are absent."""
@@ -241,10 +237,10 @@ class Forward:
     def _forget(self) -> None:
         """Lets the next call read all weights again."""
         pack_again(self._module.parameters())
-        self._record, self._converted, self._kept, self._served = None, [], None, None
+        self._record, self._converted, self._kept = None, [], None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_converted": [], "_record": None, "_kept": None, "_served": None}
+        return {**vars(self), "_converted": [], "_record": None, "_kept": None}
 
 
 def stale(module: torch.nn.Module) -> list[str]:

@@ -30,7 +30,7 @@ from ..recognise.reference_network import Leaf
 from ..rnn.architecture import Architecture
 from ..rnn.settings import architecture
 from .custom_forward import Form, Forward, signature
-from .custom_settings import BYTES, Settings
+from .custom_settings import Settings
 from .custom_weights import recipes
 
 Tensor = torch.Tensor
@@ -100,8 +100,8 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
     settings = Settings(module)
     if settings.unseen:
         raise Refused(
-            f"it has arrays of more than {BYTES} bytes in {', '.join(dict.fromkeys(settings.unseen))}, "
-            "which are too large to compare in each call; make them buffers, with persistent=False"
+            f"calls do not compare the contents of {', '.join(dict.fromkeys(settings.unseen))}; make arrays "
+            "buffers, with persistent=False, and sets dicts"
         )
     with torch.inference_mode(False), one_thread():
         found = None

@@ -22,9 +22,9 @@ STEP = 4  # between numbered elements: constants that are added to them are less
 class Recipe:
     """One of lnrnn's parameters: a sum of elements of the module's parameters, and a constant.
 
-    sources: the numbers of the module's parameters. terms: for each summand, the place of each element in the
-    sources, one after another, followed by a zero; and signs, or None if all are positive. Without terms, the
-    only source is lnrnn's parameter.
+    sources: the numbers of the module's parameters. terms: for each summand the places of its elements, and
+    their signs, or None if all are positive. A place is in the sources one after another, with a zero at the
+    end. Without terms, the only source is lnrnn's parameter.
     """
 
     sources: tuple[int, ...]

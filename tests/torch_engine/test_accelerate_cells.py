@@ -272,7 +272,7 @@ LEFT = {
     ),
     "containers": (
         lambda: Remembers(LayerNormLSTMCell(I, H), False),
-        "its forward writes to memory, records, seen, which lnrnn does not",
+        "calls do not compare the contents of seen; make arrays buffers, with persistent=False, and sets",
     ),
     "numbers in what is returned": (
         lambda: Tells(LayerNormLSTMCell(I, H), False), "or does not run in a usual way"

@@ -217,35 +217,6 @@ def test_quantized_modules_are_left():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("inplace", [False, True])
-def test_accelerated_modules_can_be_quantized(inplace):
-    model = Tagger(num_layers=2).eval()
-    twin = copy.deepcopy(model)
-    accelerate(model)
-    kinds, result = {nn.LSTM, nn.GRU, nn.Linear}, []
-    try:
-        for each in (twin, model):
-            result.append(torch.ao.quantization.quantize_dynamic(each, kinds, inplace=inplace))
-    except (AttributeError, RuntimeError) as error:
-        pytest.skip(f"torch cannot quantise here: {error}")
-    want, got = result
-    assert type(got.encoder["rnn"]) is type(want.encoder["rnn"]) is torch.ao.nn.quantized.dynamic.LSTM
-    assert type(got.stack[0]) is torch.ao.nn.quantized.dynamic.GRU
-    words = torch.randint(0, 20, (B, T))
-    assert_same(got(words), want(words))
-    assert (model is got) == inplace
-    if not inplace:
-        assert [type(m).__name__[:11] for m in (model.encoder["rnn"], *model.stack)] == ["Accelerated"] * 3
-
-
-def test_the_class_of_an_accelerated_module_equals_that_of_torch():
-    (lstm, _), (gru, _) = pair("LSTM"), pair("GRU")
-    assert type(lstm) == nn.LSTM and hash(type(lstm)) == hash(nn.LSTM) and type(lstm) is not nn.LSTM  # noqa: E721
-    assert type(lstm) != type(gru) and type(lstm) != nn.GRU and type(gru) in {nn.GRU}  # noqa: E721
-    assert type(lstm) not in (nn.RNN, nn.RNNBase, nn.Module)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_the_error_of_scripting_names_alternatives():
     model = Tagger()
     report = accelerate(model)
