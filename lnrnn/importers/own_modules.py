@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -142,7 +142,7 @@ class Call:
         for T, least in zip(STEPS, SEQUENCES, strict=True):
             B = next(n for n in range(least, 10**9)
                      if n not in taken and all(n % k for k in (2, 3, 5, 7)[: n // 5]))  # fmt: skip
-            programs.append((export(_wrapped(module, way), sizes.inputs(way, T, B)), T, B))
+            programs.append((export(wrapped(module, way.call), sizes.inputs(way, T, B)), T, B))
         return cls(way, sizes, tuple(programs))
 
     def converted(self, module: Any, **options: Any) -> Converted:
@@ -178,8 +178,8 @@ class Call:
         return network(layers, self.way.axes == "BTI", NAME, reverse)
 
 
-def _wrapped(module: Any, way: Way) -> Any:
-    """Returns a module whose forward(x, *states) calls the module in this way."""
+def wrapped(module: Any, call: Callable[[Any, Any, Any], Any]) -> Any:
+    """Returns a module whose forward(x, *states) is call(module, x, states)."""
     nn: Any = sys.modules["torch"].nn
 
     class Wrapper(nn.Module):  # type: ignore[misc]
@@ -188,7 +188,7 @@ def _wrapped(module: Any, way: Way) -> Any:
             self.inner = module
 
         def forward(self, x: Any, *states: Any) -> Any:
-            return way.call(self.inner, x, states)
+            return call(self.inner, x, states)
 
     return Wrapper()
 
