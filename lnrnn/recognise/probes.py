@@ -24,8 +24,6 @@ class Probe:
 
     name: for messages. x: (T, B, I). states: the initial h, or h and c, (layers * directions, B, H) each, or
     None for zeros. factor: multiplies all parameters. usual: whether all numbers are of the order of 1.
-    derived: gradients of a random sum of all outputs, times each of these numbers, are compared too. The
-    second number shows whether a module limits large gradients.
     """
 
     name: str
@@ -33,7 +31,6 @@ class Probe:
     states: tuple[Array, ...] | None = None
     factor: float = 1.0
     usual: bool = True
-    derived: tuple[float, ...] = ()
 
 
 def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Probe]:
@@ -63,10 +60,10 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
         return tuple(found)
 
     x = normal(steps, BATCH)
-    yield Probe("ordinary input", x, derived=(1.0, 1e6))
+    yield Probe("ordinary input", x)
     drawn = states(BATCH)
     if drawn is not None:
-        yield Probe("states that are not zero", x, drawn, derived=(1.0,))
+        yield Probe("states that are not zero", x, drawn)
         large = tuple(scaled(s, (0.5, 2)) for s in drawn)
         yield Probe("states of 1 to 100", x, large, usual=False)
     yield Probe("input of one step", normal(1, BATCH), states(BATCH))
@@ -77,7 +74,7 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
     yield Probe("input with frames of zeros", blank, states(BATCH))
     yield Probe("input of 1e-6 to 0.1", scaled(normal(steps, BATCH), _TINY), usual=False)
     yield Probe("input of 10 to 10,000", scaled(normal(steps, BATCH), _LARGE), usual=False)
-    yield Probe(f"input of {long} steps", normal(long, 1), derived=(1.0,))
+    yield Probe(f"input of {long} steps", normal(long, 1))
     yield Probe(f"a batch of {MANY} sequences", normal(min(steps, 2), MANY), states(MANY))
     yield Probe(f"parameters {FACTOR:g} times as large", normal(steps, BATCH), factor=FACTOR, usual=False)
     if arch.cell.parts > 1:
