@@ -163,11 +163,17 @@ def test_small_changes_are_noticed(change):
             lnrnn.from_torch(each)
 
 
+class Long(Layer):
+    def forward(self, x):
+        return super().forward(x) * (2 if self.cell.change and len(x) > 200 else 1)
+
+
 @pytest.mark.parametrize(("each", "change", "reason"), [
     (lambda cell: cell, lambda h: h.clamp(-1e7, 1e7), r"operator aten\.clamp\.default\. check=x"),
     (lambda cell: Layer(cell, False), lambda h: torch.where(h > 1e7, -h, h), r"operator aten\.where"),
     (lambda cell: nn.ModuleList([cell]), lambda h: torch.minimum(h, torch.tensor(1e7)), "aten.minimum"),
     (lambda cell: Layer(cell, False), lambda h: -h if len(h) > 131 else h, r"on a batch of \d+ sequences"),
+    (lambda cell: Long(cell, False), "late", "on input of 220 steps"),
 ])  # fmt: skip
 def test_a_difference_that_starts_late_is_refused(each, change, reason):
     cell = Changed(I, H)
