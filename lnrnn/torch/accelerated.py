@@ -11,16 +11,15 @@ import torch
 
 from .._core import quick_call
 from ..arguments import Choice
-from ..rnn.functional import dtype_of, with_dtype
 from . import computed
 from .common import other_system
 from .kept import COMPILES, Keeping, forget
 from .twin import ENGINES
 
 Tensor = torch.Tensor
-_traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
 # Attributes of torch.nn's modules that the texts of networks depend on.
 _SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
+_traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
 
 
 @cache
@@ -73,10 +72,12 @@ class Accelerated(Keeping):
         forget(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SIZES and value != getattr(self, name, value) and "_networks" in vars(self):
+            raise AttributeError(
+                f"{name} must stay {getattr(self, name)!r} in an accelerated module, got {value!r}; call "
+                "restore() of the report first"
+            )
         super().__setattr__(name, value)
-        if name in _SIZES and "_networks" in vars(self):
-            dtype = dtype_of(self._networks[0])
-            vars(self)["_networks"] = tuple(with_dtype(text, dtype) for text in self._networks_of(self))
 
     def __prepare_scriptable__(self) -> Any:
         """torch.jit.script calls this for each module."""

@@ -26,7 +26,7 @@ PLAIN = Tensor, torch.nn.Parameter
 def seen(
     tensors: Sequence[Tensor | None], same_objects: bool = False, frozen: bool = False
 ) -> _core.Seen | None:
-    """Returns a record of tensors, or None if only a comparison of all bytes notices writes.
+    """Returns a record of tensors, or None if writes cannot be noticed, so that each call packs the weights.
 
     This is so for inference tensors, which have no counter, and for shared memory, into which other processes
     write. same_objects: the record has references to the tensors, and other objects count as changed.

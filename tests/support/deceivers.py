@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -185,14 +184,6 @@ CHANGED = {
     ),
     "a method": Deceit(
         change=lambda m: setattr(m, "run", lambda x, h, c: Deceiver.run(m, torch.neg(x), h, c))
-    ),
-    "an array": Deceit(
-        lambda m, x: x + torch.from_numpy(m.array),
-        parts=lambda: {"array": np.zeros(5, np.float32)}, change=lambda m: m.array.fill(2),
-    ),
-    "a set": Deceit(
-        lambda m, x: -x if "negated" in m.options else x,
-        parts=lambda: {"options": {"x"}}, change=lambda m: m.options.add("negated"),
     ),
     "slots": Deceit(
         lambda m, x: x * getattr(m.options, "scale", 1) + m.options.shift,
