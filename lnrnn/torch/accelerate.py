@@ -145,8 +145,9 @@ def accelerate(
     of these elements, as an optimiser's step does. After a write of a few elements, set
     `module.frozen = False`, or call accelerate(model, check=inputs) again. This compares all bytes of the
     weights of all modules that lnrnn computes. If some were written without notice, it raises a ValueError
-    with their names, and the next calls use the present weights. Inference
-    tensors and shared memory have no such count: each call packs these weights, unless they are frozen.
+    with their names, and the next calls use the present weights. Inference tensors and shared memory have no
+    such count. So the module's own forward computes calls without gradients, unless the weights are frozen,
+    or `engine` is "lnrnn", which packs them in each call. Modules of lnrnn.torch pack them in each call.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. Call `restore()` before torch.ao.quantization.quantize_dynamic, which otherwise leaves the

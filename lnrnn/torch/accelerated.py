@@ -13,6 +13,7 @@ from .._core import quick_call
 from ..arguments import Choice
 from . import computed
 from .common import other_system
+from .freshness import counted
 from .kept import COMPILES, Keeping, forget
 from .twin import ENGINES
 
@@ -142,9 +143,10 @@ class Accelerated(Keeping):
         if not reason:
             parameters = self._parameter_list()
             reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
-        if reason:
-            if self._engine == "lnrnn":
-                raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
+        if reason and self._engine == "lnrnn":
+            raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
+        given = self._frozen or self._engine or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if reason or not (given or counted(parameters)):  # to pack weights takes longer than a short call
             return self._by_torch(input, hx)
         return self._computed(input, hx, parameters)
 

@@ -18,7 +18,7 @@ from . import operator
 from .common import other_system
 from .custom_settings import Settings
 from .custom_weights import Recipe
-from .freshness import seen
+from .freshness import counted, seen
 from .kept import Keeping, arrays, in_use, keep, made, pack_again
 
 Tensor = torch.Tensor
@@ -151,6 +151,8 @@ class Forward:
                 y, end = (None, found) if form.step else found
                 ends = [*end] if isinstance(end, tuple) else [end]
                 return y, [s[None] for s in ends] if form.step else ends
+        if not (counted([*sources.values()]) or torch.compiler.is_compiling()):
+            return None
         parameters = self._parameters([*sources.values()])
         if any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
             return None

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from ..importers.blocks import Unsuitable
-from ..importers.own_modules import find, wrapped
+from ..importers.own_modules import find
 from ..importers.running import Tested, Way, arguments, filled, one_thread, tensors, unchanged
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import convert_torch, known_cells
@@ -167,7 +167,7 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
     arch = architecture(converted.model())
     forms, trains, order = list[Form](), True, None
     reason = Differs("it returns something else, or does not run in a usual way")
-    tested = Tested(module, convert), Tested(_of_two_axes(module), lambda outer: convert(outer.inner))
+    tested = Tested(module, convert), Tested(_OfTwoAxes(module), lambda outer: convert(outer.inner))
     for way in _ways(arch):
         if forms and way.batch_first is not order:
             break
@@ -265,14 +265,15 @@ def _with_leaves(value: Any, leaves: Iterator[Leaf]) -> tuple[Any] | None:
     return (dict(zip(value, own, strict=True)) if type(value) is dict else type(value)(own),)
 
 
-def _of_two_axes(module: Any) -> Any:
-    """Returns a module with x (B, I) and states (B, H) for a cell that is called with (1, B, *)."""
+class _OfTwoAxes(torch.nn.Module):
+    """Takes x (B, I) and states (B, H) for a cell that is called with (1, B, *)."""
 
-    def call(inner: Any, x: Any, states: Any) -> Any:
-        given = tree_map(lambda t: t[None], (x, *states))
-        return tree_map(lambda t: t[0], inner(*given))
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
 
-    return wrapped(module, call)
+    def forward(self, *given: Any) -> Any:
+        return tree_map(lambda t: t[0], self.inner(*tree_map(lambda t: t[None], given)))
 
 
 def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> bool:

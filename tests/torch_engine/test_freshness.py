@@ -144,9 +144,11 @@ def test_changed_weights_are_used(name, change):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_inference_tensors_are_packed_in_each_call(name):
+@pytest.mark.parametrize("engine", [None, "lnrnn"])
+def test_inference_tensors_are_left_to_torch_or_packed_in_each_call(name, engine):
     with torch.inference_mode():
         module, plain = pair(name)
+        module.engine = engine
         x = given(name)
         for _ in range(2):
             assert_same(module(x), plain(x))
