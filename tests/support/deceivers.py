@@ -109,9 +109,9 @@ def twos():
 OUTPUTS = {
     "clamps": Deceit(lambda m, x: x.clamp(-8, 8), probe="input of 10 to 10,000"),
     "skips blanks": Deceit(skip_blanks, probe="input with frames of zeros"),
-    "keeps the last": Deceit(lambda m, x: x[-32:], probe="input of 100 steps"),
+    "keeps the last": Deceit(lambda m, x: x[-32:], probe="input of 220 steps"),
     "forgets after 32": Deceit(
-        carried=lambda m, t, h, c: (h * 0, c * 0) if t and t % 32 == 0 else (h, c), probe="input of 100 steps"
+        carried=lambda m, t, h, c: (h * 0, c * 0) if t and t % 32 == 0 else (h, c), probe="input of 220 steps"
     ),
     "clips h": Deceit(
         carried=lambda m, t, h, c: (h.clamp(-0.99, 0.99), c), probe="parameters 8 times as large"
