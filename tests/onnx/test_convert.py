@@ -24,6 +24,7 @@ import lnrnn.onnxruntime  # noqa: E402
 from graph_cases import FOLDER, read  # noqa: E402
 from lnrnn import cli  # noqa: E402
 from lnrnn.onnx.errors import OnnxFileError  # noqa: E402
+from lnrnn.onnx.writing.converter import in_memory  # noqa: E402
 from lnrnn.rnn.settings import snapshot  # noqa: E402
 from onnx_runs import session  # noqa: E402
 
@@ -135,6 +136,17 @@ def test_a_cell_in_operators(case, convert):
     runs_as(old, new, rng)
     assert checked(new) or not checked(old)
     assert fingerprints(new) == fingerprints(old)
+
+
+WRONG = [case for case in CASES if "wrong" in case.expected[0]]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=[case.name for case in WRONG])
+def test_a_part_that_computes_something_else_stays(case, convert):
+    old = case.model()
+    new, reasons = convert(old)
+    assert new == old and "must compute the same as its network" in " ".join(reasons.values())
+    assert in_memory(old.SerializeToString(), quick=True)[0] is None
 
 
 # --- files of to_onnx ---------------------------------------------------------------------------------------
