@@ -119,6 +119,7 @@ def checked(model):
 @pytest.mark.parametrize("case", [
     pytest.param(case, id=case.name) for case in CASES
     if not any(text in case.expected[0] for text in STAYS) and "-" not in case.expected
+    and "<float[5,3,3] x" not in case.name  # x is constant, and B=1 of the states stands for its 3 sequences
 ])  # fmt: skip
 def test_a_cell_in_operators(case, convert):
     old = case.model()
