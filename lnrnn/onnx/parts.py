@@ -49,15 +49,21 @@ def parts(path_or_model: Any) -> list[Part]:
     return parts_of(read(path_or_model))
 
 
-def parts_of(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
-    """Returns the parts of a model that `read` has returned. reset_after: as in from_onnx."""
+def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bool = True) -> list[Part]:
+    """Returns the parts of a model that `read` has returned.
+
+    reset_after: as in from_onnx. nodes: whether nodes RNN, LSTM and GRU are parts.
+    """
     from .nodes.plain import node_steps, plain_parts
     from .reading import PATH, checked_graphs, opset_of
     from .writing.read_back import read_back
 
     with naming(model.meta.get(PATH, "")), np.errstate(all="ignore"):  # the numbers of a file may be anything
         steps = partial(node_steps, opset=opset_of(model), reset_after=reset_after)
-        every = [*plain_parts(model, reset_after), *find_cells(checked_graphs(model), steps)]
+        every = [
+            *(plain_parts(model, reset_after) if nodes else ()),
+            *find_cells(checked_graphs(model), steps),
+        ]
         every = _outermost(every)
         own = read_back(model)
         if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):

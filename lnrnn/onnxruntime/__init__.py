@@ -156,7 +156,7 @@ def _converted(file: str | bytes) -> str | bytes:
     from ..onnx.writing.converter import in_memory
 
     try:
-        return in_memory(file)[0] or file
+        return in_memory(file, quick=True)[0] or file
     except (OnnxFileError, OSError):  # the runtime may read it, or says why not
         return file
 

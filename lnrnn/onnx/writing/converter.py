@@ -82,12 +82,15 @@ def convert(
     return reasons
 
 
-def in_memory(source: Any) -> tuple[bytes | None, dict[str, str]]:
-    """Returns a new file, or None if nothing is replaced, and the result of `convert`."""
+def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str, str]]:
+    """Returns a new file, or None if nothing is replaced, and the result of `convert`.
+
+    quick: as in `changed`.
+    """
     from ..reading import external_tensors
     from .replacement import changed
 
-    model, reasons = changed(source)
+    model, reasons = changed(source, quick=quick)
     if all(reasons.values()) or sum(tensor.nbytes for tensor in external_tensors(model)) > MOST_BYTES:
         return None, reasons
     _load(model)
