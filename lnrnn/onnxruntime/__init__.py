@@ -140,7 +140,7 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     if others is None:
         others = [] if _refuses_cpu(options) else ["CPUExecutionProvider"]
     log = str(options.log_severity_level)
-    own = {"dtype": dtype or "float32", "threads": str(threads), "log_severity_level": log}
+    own = {"dtype": dtype or "float32", "threads": str(threads), "log_severity_level": log, "advice": "0"}
     providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("onnx_ir")
 
+import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 
 import lnrnn  # noqa: E402
@@ -75,6 +76,13 @@ def test_a_file_of_to_onnx_until_it_is_converted(tmp_path, capfd):
     assert advice(proto, capfd) == []
     proto.opset_import[-1].version = 2  # the call is left, and its body has Scans
     assert advice(proto, capfd) == []
+
+
+def test_no_advice_where_a_conversion_changes_nothing(tmp_path, capfd):
+    lnrnn.to_onnx(lnrnn.LSTM(3, 4, seed=0), tmp_path / "m.onnx", resets=True)
+    assert advice(onnx.load(tmp_path / "m.onnx"), capfd) == ["1"]
+    lnrnn.onnxruntime.session(tmp_path / "m.onnx")
+    assert "conversion" not in capfd.readouterr().err
 
 
 def of_nodes(build, conv=False):
