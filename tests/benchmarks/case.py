@@ -57,7 +57,6 @@ class Case:
     grace: float = 0.0  # seconds by which a contender of `bounds` may exceed its target
     also_judged: tuple[str, ...] = ()  # other contenders of `ours` to compare with the best peer
     other_work: tuple[str, ...] = ()  # peers that compute something else, so they are never the best peer
-    counted: str = ""  # the unit of work, such as "update", if the table shows its number per second
     during: Callable[[], AbstractContextManager] | None = None  # a context in which the race runs
     shows_errors: bool = False  # whether the table shows `errors`
     # {contender: largest and mean error of its first result}, relative to the reference's largest value

@@ -290,11 +290,3 @@ double machine_time(int kind, char *to, const char *from, size_t bytes, long tim
     pthread_barrier_destroy(&start);
     return seconds;
 }
-
-/* Calls step(handle, NULL, x, y) n times. */
-void machine_steps(int (*step)(void *, const void *, const void *, void *), void *handle, const void *x,
-                   void *y, long n)
-{
-    while (n--)
-        step(handle, 0, x, y);
-}

@@ -141,7 +141,6 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         "grace": prepared.grace,
         "also_judged": list(prepared.also_judged),
         "other_work": list(prepared.other_work),
-        "counted": prepared.counted,
         "errors": prepared.errors,
     }
 
