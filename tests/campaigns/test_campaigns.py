@@ -23,7 +23,6 @@ QUICK = {
         "memory objects --only new --every 1",
     ],
     "fuzz": ["fuzz --workers 1"],
-    "guard": ["control guard"],
     "machines": ["bits32"],  # tests/simd/test_aarch64.py runs NEON, and `make warnings` compiles with musl
     "plugin": ["graphs cells quantized hostile control"],
     "races": ["readers callers settings fork pools exit"],
