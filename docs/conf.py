@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import sys
@@ -30,7 +29,7 @@ version = release = lnrnn.__version__
 
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery",
-    "sphinx_copybutton", "benchmark_tables",
+    "sphinx_copybutton",
 ]  # fmt: skip
 exclude_patterns = ["_build", "studies/sg_execution_times.rst"]
 html_theme = "furo"
@@ -269,37 +268,11 @@ def fold_method(app: Any, doctree: Any, page: str) -> None:
             section.insert(1, nodes.raw("", folded, format="html"))
 
 
-# --- results of campaigns -----------------------------------------------------------------------------------
-
-
-def show_campaigns(app: Any, page: str, source: list[str]) -> None:
-    """Adds the results of campaigns, as a table. tests/campaigns/README.md has the questions."""
-    if page != "reliability":
-        return
-    folder = Path(app.srcdir).parent / "tests/campaigns"
-    questions = dict(re.findall(r"(?m)^\| \[(\w+)\].*?\| (.+?) \|", (folder / "README.md").read_text()))
-    rows = ["| question | command | numbers | date |", "|---" * 4 + "|"]
-    for path in sorted((folder / "results").glob("*.json")):
-        result = json.loads(path.read_text())
-        numbers = "; ".join(f"{name}: {value}" for name, value in result["figures"].items())
-        notes = [note for note in result["notes"] if not note.startswith("Carried over")]
-        carried = ", carried over" * (len(notes) < len(result["notes"]))
-        _, name, *words = result["command"].split(" ", 2)
-        command = f"make campaign NAME={name}" + "".join(f' ARGS="{given}"' for given in words)
-        rows.append(
-            f"| {questions.get(path.stem, path.stem)} | `{command}` "
-            f"| {('**Failed.** ', '')[result['passed']]}{numbers}. {' '.join(notes)} "
-            f"| {result['date']}{carried}; {result['cpu']}, Python {result['python']} |"
-        )
-    source[0] = source[0].replace("<!-- campaigns -->", "\n".join(rows))
-
-
 def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", mend)
     app.connect("source-read", leave_out)
     app.connect("source-read", link_pages)
-    app.connect("source-read", show_campaigns)
     app.connect("source-read", list_cells)
     app.connect("doctree-resolved", fold_method)
     app.add_directive("lnrnn-help", Help)

@@ -71,8 +71,8 @@ cdef inline bint takes(
     None or writable for x. Else sets b, without statistics and memory. x is (N, C, L), where C is `axes` axes
     of x from `first` on; gain, bias (C)."""
     cdef int kind = computed_type(x)
-    if (type(eps) is not float or not parameter_fits(gain, kind, x, first, axes)
-            or not parameter_fits(bias, kind, x, first, axes) or not (gy is x or like(gy, x))):
+    if not ((type(eps) is float or type(eps) is int and eps == 0) and (gy is x or like(gy, x))
+            and parameter_fits(gain, kind, x, first, axes) and parameter_fits(bias, kind, x, first, axes)):
         return False
     if out is not None and not (writable(out, x) and disjoint(out, gain) and disjoint(out, bias)):
         return False

@@ -14,7 +14,7 @@ overflow in the dtype of the computation. If batch norm uses given statistics, s
 x - running_mean, must not overflow either.
 
 Memory: on Linux, results of 256 KiB and more are in memory blocks that lnrnn manages, unless `out` is given.
-When such an array is deleted, lnrnn keeps the block for a later result: see docs/benchmarks_norms.md.
+When such an array is deleted, lnrnn keeps the block for a later result: see docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ ITEM = re.compile(r"\s*([-*]|\d+\.) ")
 def spans(name: str, text: str) -> Iterator[tuple[int, str]]:
     """Yields (offset, text) of each comment, docstring or page in a file."""
     if name.endswith(PAGES):
-        fenced = r"^( *)(```|~~~).*?^\1\2|<!--.*?-->"
+        fenced = r"^( *)(```|~~~).*?^\1\2|<!-- table.*?<!-- end -->|<!--.*?-->"
         yield 0, re.sub(fenced, lambda code: "\n" * code[0].count("\n"), text, flags=re.M | re.S)
     elif name.endswith(PYTHON):
         for each in STRINGS_AND_COMMENTS.finditer(text):

@@ -129,13 +129,17 @@ def test_a_page_run_by_hand_leaves_no_files(tmp_path):
 
 
 def test_benchmark_records_are_shown_and_complete(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
-    import record
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import result_tables
 
-    text = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
-    shown = set(re.findall(r"\{benchmark-(?:table|figure)\} (\w+)", text))
-    assert shown == {path.stem for path in record.RESULTS.glob("*.json")}
-    for name in shown:
+    record = result_tables.record
+
+    pages = {page.name: page.read_text() for page in (ROOT / "docs").rglob("*.md")}
+    stale = [name for name, text in pages.items() if result_tables.updated(text) != text]
+    assert not stale, "run docs/result_tables.py"
+    shown = {found[1] for text in pages.values() for found in result_tables.TABLE.finditer(text)}
+    assert shown - {"campaigns"} == {path.stem for path in record.RESULTS.glob("*.json")}
+    for name in shown - {"campaigns"}:
         one = record.load(name)
         assert one["machine"] and re.fullmatch(r"\d{4}-\d\d-\d\d", one["date"]), name
         assert all(len(row) == len(one["columns"]) for row in one.get("rows", [])), name

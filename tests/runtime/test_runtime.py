@@ -104,7 +104,7 @@ def test_the_state_of_amx_says_what_has_run_its_kernels():
         assert all(f'"{state}"' in words for state in states)
     emulated = "AMX kernels have run in an emulator only"
     assert ("emulator only" in usable) == (emulated in (ROOT / "README.md").read_text())
-    assert ("emulator only" in usable) == (emulated in (ROOT / "docs/benchmarks_limit.md").read_text())
+    assert ("emulator only" in usable) == (emulated in (ROOT / "docs/benchmarks.md").read_text())
 
 
 def test_without_lnrnn_isa_the_best_is_chosen():

@@ -1,0 +1,134 @@
+"""Writes the results of benchmarks and campaigns into the pages, and draws README's picture of the speed.
+
+The results are in tests/benchmarks/results and tests/campaigns/results. Comments of a page mark their places:
+
+    <!-- table recurrent_zen5 -->            all tables of a record, with machine and date below, up to
+    <!-- end -->
+    <!-- table campaigns -->                 the results of all campaigns, up to the same mark
+    1.26<!-- heldout_zen4 LSTM of limit -->  a number of a record's `figures`, or of its geometric means
+
+`python docs/result_tables.py` does so. tests/package/test_docs.py fails for a page that is not up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+# The folder comes last: in front, it would hide modules of the same names that studies import.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "benchmarks"))
+
+import record  # noqa: E402
+
+NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
+COLOURS = ("#8fb3d9", "#5c8fc2", "#f0b57a", "#b9b9b9", "#c9a0d0")
+DOCS = Path(__file__).parent
+CAMPAIGNS = DOCS.parent / "tests/campaigns"
+README, PICTURE = "recurrent_zen5", DOCS / "speed_ratio.png"
+TABLE = re.compile(r"<!-- table (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+NUMBER = re.compile(r"[-\d][^\s<]*(?: [^\s\d<]+)?<!-- (\w+) ([^>]+?) -->")  # 1.26x, 96 % or 217 GFLOP/s
+NUMERIC = re.compile(r"[-+±\d.,]+ ?(?:x|%|[kMG]B|[mu]s)?(?: ±\d+%)?|-|")
+
+
+def draw(name: str, target: Path) -> None:
+    """Draws the times of other libraries, divided by lnrnn's time, as bars. The line at 1 is lnrnn."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    found = record.load(name)
+    bars = record.bars(found)
+    series = list(dict.fromkeys(one for group in bars.values() for one in group))
+    figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
+    width = 0.8 / len(series)
+    for place, one in enumerate(series):
+        at = [
+            k + (place - (len(series) - 1) / 2) * width
+            for k, group in enumerate(bars.values())
+            if one in group
+        ]
+        heights = [group[one] for group in bars.values() if one in group]
+        drawn = axes.bar(
+            at, heights, width * 0.92, color=COLOURS[place % len(COLOURS)], label=NAMES.get(one, one)
+        )
+        axes.bar_label(drawn, [f"{height:.1f}x" for height in heights], padding=2, fontsize=9)
+    axes.axhline(1, color="#b03030", linewidth=2)
+    axes.text(0.5, 1.04, "lnrnn", color="#b03030", ha="center", va="bottom", fontsize=11)
+    axes.set_ylim(0, 1.25 * max(max(group.values()) for group in bars.values()))
+    axes.set_xticks(range(len(bars)), [group.split(",")[0] for group in bars], fontsize=11)
+    axes.set_ylabel("time, lnrnn's = 1")
+    axes.set_title(f"{found['title']}: {found['machine']}, {found['date']}", fontsize=10)
+    axes.legend(ncols=len(series), loc="upper right", frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(target, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def figures(name: str) -> dict[str, str]:
+    """Returns a record's numbers by name: its `figures`, and the geometric means of its tables by heading."""
+    found = record.load(name)
+    numbers = {key: str(value) for key, value in found.get("figures", {}).items()}
+    for table in record.tables(found.get("races", [])):
+        threads = table.races[0].threads
+        numbers |= {
+            f"{table.races[0].table}, {threads}t, {key}": value.split(",")[0]
+            for key, value in table.means().items()
+        }
+    return numbers
+
+
+def _rows(cells: list[list[str]]) -> list[str]:
+    """Returns the lines of a table in Markdown. Columns of numbers are aligned to the right."""
+    head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in cells]
+    right = [k > 0 and all(NUMERIC.fullmatch(row[k]) for row in rows) for k in range(len(head))]
+    rule = ["--:" if numeric else "---" for numeric in right]
+    return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+
+
+def _campaigns() -> list[list[str]]:
+    """Returns header and rows of the results of all campaigns."""
+    questions = dict(re.findall(r"(?m)^\| \[(\w+)\].*?\| (.+?) \|", (CAMPAIGNS / "README.md").read_text()))
+    rows = [["question", "command", "numbers", "date"]]
+    for path in sorted((CAMPAIGNS / "results").glob("*.json")):
+        result = json.loads(path.read_text())
+        numbers = "; ".join(f"{name}: {value}" for name, value in result["figures"].items())
+        notes = [note for note in result["notes"] if not note.startswith("Carried over")]
+        carried = ", carried over" * (len(notes) < len(result["notes"]))
+        _, name, *words = result["command"].split(" ", 2)
+        command = f"`make campaign NAME={name}" + "".join(f' ARGS="{given}"' for given in words) + "`"
+        numbers = f"{('**Failed.** ', '')[result['passed']]}{numbers}. {' '.join(notes)}".strip()
+        date = f"{result['date']}{carried}; {result['cpu']}, Python {result['python']}"
+        rows.append([questions.get(path.stem, path.stem), command, numbers, date])
+    return rows
+
+
+def table(name: str) -> str:
+    """Returns the tables of a record in Markdown."""
+    lines = [f"<!-- table {name} -->"]
+    if name == "campaigns":
+        return "\n".join([*lines, *_rows(_campaigns()), "", "<!-- end -->"])
+    found = record.load(name)
+    for caption, cells, notes in record.contents(found):
+        lines += [f"**{caption}**", "", *_rows(cells), ""]
+        lines += [line for note in notes for line in (note, "")]
+    return "\n".join([*lines, f"*{record.source(found)}*", "", "<!-- end -->"])
+
+
+def number(name: str, key: str) -> str:
+    """Returns a number of a record with its place's comment."""
+    return f"{figures(name)[key]}<!-- {name} {key} -->"
+
+
+def updated(page: str) -> str:
+    """Returns a page with the tables and numbers of today's records."""
+    page = TABLE.sub(lambda found: table(found[1]), page)
+    return NUMBER.sub(lambda found: number(found[1], found[2]), page)
+
+
+if __name__ == "__main__":
+    draw(README, PICTURE)
+    for path in sorted(DOCS.rglob("*.md")):
+        path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
