@@ -128,11 +128,11 @@ def statistics(rng, state: dict[str, np.ndarray], known: int) -> dict[str, np.nd
     return every
 
 
-def maker(rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", sizes=None):
+def maker(rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, sizes=None):
     """Returns a function that makes equal networks with random options; its arguments replace these.
 
     known: how many steps have statistics of batch norm."""
-    options = spec_options(rng, cell or pick(rng, EVERY_CELL), known)
+    options = spec_options(rng, pick(rng, EVERY_CELL), known)
     options |= dict(
         num_layers=int(pick(rng, (1, 1, 2, most_layers))),
         bidirectional=not stream and chance(rng, 0.3),
