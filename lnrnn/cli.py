@@ -20,15 +20,12 @@ from lnrnn.errors import bad_value, message, reason
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.settings import architecture
-from lnrnn.scoring.compression import CODECS
-from lnrnn.scoring.job import ENGINES
-from lnrnn.scoring.long import Long
-from lnrnn.scoring.report import LOGS
-from lnrnn.scoring.sequences import INTO, Bad
+from lnrnn.scoring import bulk
+from lnrnn.scoring.report import LOGS, say
+from lnrnn.scoring.scorer import GONE
+from lnrnn.scoring.sequences import INTO
 from lnrnn.speakers import CELLS
 
-# Maps the option --bad of `lnrnn score` to the argument `bad` of the Scorer.
-BAD: dict[str, Bad] = {"raise": "raise", "skip": "null"}
 # Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
@@ -68,9 +65,9 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
             discard_output()
         print(f"{name}: error: {reason(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         terminal = sys.stderr is not None and sys.stderr.isatty()  # a terminal prints ^C, so begin a new line
-        print("\n" * terminal + f"{name}: interrupted", file=sys.stderr)
+        print("\n" * terminal + f"{name}: interrupted {error}".rstrip(), file=sys.stderr)
         if at_once:
             os._exit(130)
         return 130
@@ -152,9 +149,9 @@ def build_parser() -> argparse.ArgumentParser:
     score = commands.add_parser(
         "score",
         help="run a saved model on a column of Parquet files",
-        description="Reads sequences from a column of IN, and writes IN with a column of results to OUT, row "
-        "group by row group. If the command is killed, call it again: it then continues. An output appears "
-        "when it is complete. Status: 0; 1 if files were left out; 2 after an error.",
+        description="Reads sequences from a column of IN, and writes IN with a column of results to OUT. An "
+        "output appears when it is complete. If the command is killed, call it again: it then keeps complete "
+        "outputs. Status: 0; 1 if files were left out; 2 after an error.",
     )
     score.add_argument("model", type=Path, metavar="MODEL.safetensors", help="a saved model")
     score.add_argument(
@@ -170,22 +167,8 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="OUT",
         help="for one file: a file. Otherwise: a folder with a file for each input, under the same name",
     )
-    layout = score.add_mutually_exclusive_group(required=True)
-    layout.add_argument("--column", metavar="NAME", help="a column whose rows are lists of steps")
-    layout.add_argument(
-        "--columns",
-        type=names,
-        metavar="A,B,...",
-        help="a column for each feature, whose rows are lists of numbers",
-    )
     score.add_argument(
-        "--flat", action="store_true", help="a row of --column is one list of numbers, step by step"
-    )
-    score.add_argument(
-        "--long",
-        type=names,
-        metavar="ID[,TIME]",
-        help="rows of IN are steps: rows with one ID are a sequence, sorted by TIME",
+        "--column", required=True, metavar="NAME", help="a column whose rows are lists of steps"
     )
     score.add_argument(
         "--into",
@@ -197,48 +180,51 @@ def build_parser() -> argparse.ArgumentParser:
         "--name", dest="results", metavar="NAME", help="name of the column of results (default: COLUMN_INTO)"
     )
     score.add_argument(
-        "--engine", choices=ENGINES, default=ENGINES[0], help=f"starts processes (default: {ENGINES[0]})"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="batches of rows that are computed at a time (default: cores divided by threads)",
     )
     score.add_argument(
-        "--workers", type=int, metavar="N", help="processes at a time (default: cores divided by threads)"
+        "--threads", type=int, default=1, metavar="N", help="threads of each batch (default: 1)"
     )
-    score.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="threads of each process (default: 1)"
-    )
-    score.add_argument("--address", help="a running Dask scheduler or Ray cluster (default: start one)")
     score.add_argument(
         "--bad",
-        choices=BAD,
+        choices=("raise", "skip"),
         default="raise",
         help="raise: a row that is no sequence for the model ends the command. skip: its result is null, and "
-        "OUT.bad.parquet lists the row (default: raise)",
+        "a column NAME_error has the reason (default: raise)",
+    )
+    score.add_argument("--id-column", metavar="NAME", help="a column that identifies a bad row in the error")
+    score.add_argument(
+        "--keep",
+        type=lambda text: text.split(","),
+        metavar="A,B,...",
+        help="columns of IN to copy to OUT (default: all)",
     )
     score.add_argument(
-        "--id-column", metavar="NAME", help="a column that identifies rows in messages about bad rows"
-    )
-    columns = score.add_mutually_exclusive_group()
-    columns.add_argument(
-        "--keep", type=names, metavar="A,B,...", help="columns of IN to copy to OUT (default: all)"
-    )
-    columns.add_argument(
-        "--only-results", action="store_true", help="copy no column of IN but that of --id-column"
+        "--compression", choices=bulk.CODECS, default="snappy", help="of all columns of OUT (default: snappy)"
     )
     score.add_argument(
-        "--compression", choices=CODECS, help="of all columns of OUT (default: that of each column of IN)"
+        "--overwrite", action="store_true", help="replace outputs that other calls have written"
     )
-    score.add_argument("--compression-level", type=int, metavar="N", help="of gzip, brotli or zstd")
     score.add_argument("--log", choices=LOGS, default=LOGS[0], help="lines on stderr (default: text)")
+    for name in GONE:
+        score.add_argument("--" + name, action=Refused, nargs="?", help=argparse.SUPPRESS)
     score.set_defaults(command=score_files)
 
     onnx = commands.add_parser(
         "onnx",
-        help="list the recurrent parts and the states of an ONNX file",
+        help="list the recurrent parts and the states of an ONNX file, or convert it",
         description="Prints the recurrent parts of FILE. Each has the network that lnrnn.from_onnx returns, "
-        "or the reason why there is none, and warnings. If onnxruntime is installed, the plug-in for it is "
-        "tried, and costs are estimated. Also prints the states that lnrnn.onnx.Model keeps.",
+        "or the reason why there is none, and warnings. If onnxruntime is installed, the costs of FILE, and "
+        "of OUT with the plug-in, are estimated. Also prints the states that lnrnn.onnx.Model keeps. With "
+        "OUT, writes a file that runs faster instead, as lnrnn.onnx.convert does.",
     )
     onnx.add_argument("file", type=Path, metavar="FILE.onnx", help="an ONNX file")
     onnx.add_argument("--json", action="store_true", help="print JSON instead of text")
+    onnx.add_argument("-o", type=Path, metavar="OUT", dest="out", help="write the converted file to OUT")
+    onnx.add_argument("--no-functions", action="store_true", help="write nodes of ONNX alone to OUT")
     onnx.set_defaults(command=print_onnx)
     return parser
 
@@ -314,67 +300,49 @@ def run_model(arguments: argparse.Namespace) -> None:
     write_array(arguments.output, y)
 
 
-def names(text: str) -> list[str]:
-    """Returns the names in an argument, which are separated by commas."""
-    return text.split(",")
+class Refused(argparse.Action):
+    """An option that earlier versions had."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        (option,) = self.option_strings
+        parser.error(f"there is no {option} any more: {GONE[option[2:]]}")
 
 
 def score_files(arguments: argparse.Namespace) -> int:
     """Implements ``lnrnn score MODEL IN... OUT --column NAME``. Returns 1 if files are left out."""
-    from lnrnn.scoring import bulk, report  # slow to import, and unused by other commands
-    from lnrnn.scoring.compression import Compression
-
     try:
         for package in ("tqdm", "pyarrow"):
             require(package, "lnrnn score", "score")
-        keep, level, compression = arguments.keep, arguments.compression_level, None
-        if arguments.only_results:
-            keep = [] if arguments.id_column is None else [arguments.id_column]
-        if arguments.compression is not None:
-            compression = Compression(arguments.compression, level)
-        elif level is not None:
-            raise ValueError(message("--compression-level", "left out without --compression", str(level)))
-        long, id_column = None, arguments.id_column
-        if arguments.long is not None:
-            long, keep, id_column = long_of(arguments), [arguments.long[0]], arguments.long[0]
         scorer = lnrnn.Scorer(
             arguments.model, arguments.column, arguments.into, arguments.threads, output=arguments.results,
-            bad=BAD[arguments.bad], id_column=id_column, columns=arguments.columns,
-            flat=arguments.flat,
+            bad="null", id_column=arguments.id_column,
         )  # fmt: skip
         workers = arguments.workers
         if workers is None:
             workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
-        left_out = bulk.score(
-            scorer, arguments.input, arguments.output, keep=keep, compression=compression,
-            long=long, engine=arguments.engine, workers=workers, address=arguments.address, log=arguments.log,
+        command = bulk.Command(
+            scorer, arguments.output, arguments.bad == "skip", arguments.keep, arguments.compression,
+            arguments.overwrite, workers, arguments.log,
         )  # fmt: skip
-    except USER_ERRORS as error:
+        left_out = command.run(arguments.input)
+    except (KeyboardInterrupt, *USER_ERRORS) as error:
         if arguments.log != "json":
             raise
-        report.say(json.dumps({"event": "error", "message": reason(error)}))
-        return 2
+        said = reason(error) if isinstance(error, Exception) else f"interrupted {error}".rstrip()
+        say(json.dumps({"event": "error", "message": said}))
+        return 2 if isinstance(error, Exception) else 130
     return 1 if left_out else 0
 
 
-def long_of(arguments: argparse.Namespace) -> Long:
-    """Returns the columns of --long. Raises ValueError for wrong ones, or options that it excludes."""
-    own = arguments.long
-    if len(own) not in (1, 2) or len(set(own)) < len(own):
-        raise ValueError(message("--long", "ID or ID,TIME", repr(",".join(own))))
-    if arguments.columns is None or own[0] in arguments.columns:
-        raise ValueError(message("--long", "given with --columns, the features without ID", repr(own[0])))
-    for option in ("id_column", "keep", "only_results"):
-        if getattr(arguments, option):
-            name = "--" + option.replace("_", "-")
-            raise ValueError(message(name, "left out with --long, which copies ID", "it"))
-    return Long(*own)
-
-
 def print_onnx(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn onnx FILE [--json]``."""
-    from lnrnn.onnx import report  # unused by other commands
+    """Implements ``lnrnn onnx FILE [--json]`` and ``lnrnn onnx FILE -o OUT``."""
+    from lnrnn.onnx import convert, report  # unused by other commands
 
+    if arguments.out is not None:
+        reasons = convert(arguments.file, arguments.out, functions=not arguments.no_functions)
+        lines = (f"{path}: {reason or 'replaced'}" for path, reason in reasons.items())
+        print(json.dumps(reasons, indent=2) if arguments.json else "\n".join(map(report.printable, lines)))
+        return
     facts = report.describe(arguments.file)
     print(json.dumps(facts, indent=2) if arguments.json else report.text(facts))
 

@@ -9,8 +9,6 @@ from typing import Any
 EXTRAS = {
     "demo": "matplotlib tqdm scikit-learn scipy",
     "score": "pyarrow tqdm fsspec",
-    "dask": "'dask[dataframe,distributed]' pyarrow tqdm",
-    "ray": "'ray[data]' pyarrow tqdm",
     "onnx": "onnx onnx-ir",
 }
 

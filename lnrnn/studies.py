@@ -16,7 +16,7 @@ from lnrnn.errors import message
 from lnrnn.speakers import CELLS
 
 FIRST, ALL = "long-sequences", "all"
-SHARED = ("common", "nets", "plots")
+SHARED = ("common", "depth", "fisher", "help_text", "measures", "nets", "plots", "recurrent", "study_data")
 WHERE = Path("examples") / "studies"
 FLAGS = {
     "quick": "a short run, to test that everything works",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import cell_patterns
-
 # Never -ffast-math: linking with it sets the whole process to flush-to-zero. Contraction stays off so that
 # only explicit multiply-adds are fused. No link-time optimisation: it may keep the copy of a shared function
 # that was compiled for another instruction set. The kernels are unrolled explicitly, so -O3 would make them
@@ -52,7 +50,6 @@ ONCE = sorted(
 )
 # The plug-in for ONNX Runtime, a library of its own.
 PLUGIN = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("onnxruntime/*.c"))
-GENERATED = "build/generated"  # the folder of headers that scripts write
 
 
 class Unit(NamedTuple):
@@ -84,12 +81,8 @@ def units(machine: str, openmp: list[str]) -> list[Unit]:
 
 
 def plugin_units() -> list[Unit]:
-    """Returns the C files of the plug-in for ONNX Runtime, and writes the header that they include.
-
-    They are compiled for size, because liblnrnn computes.
-    """
-    cell_patterns.write(Path(GENERATED))
-    return [unit._replace(include=[*unit.include, GENERATED]) for unit in _compiled_once(PLUGIN, ["-Os"])]
+    """Returns the C files of the plug-in for ONNX Runtime, compiled for size, because liblnrnn computes."""
+    return _compiled_once(PLUGIN, ["-Os"])
 
 
 def _compiled_once(names: list[str], flags: list[str]) -> list[Unit]:

@@ -44,7 +44,7 @@ NOT_QUICK = {
     "campaigns", "demo", "examples", "mutants", "studies", "test_aarch64.py",
     "test_accelerate_cells.py", "test_back_off.py", "test_c_units.py", "test_concurrent_setters.py",
     "test_docs.py", "test_engines.py", "test_import_checks.py", "test_interrupts.py",
-    "test_metadata.py", "test_own_cells.py", "test_package.py", "test_processes.py",
+    "test_metadata.py", "test_own_cells.py", "test_package.py",
     "test_result_memory.py", "test_runtime.py", "test_score_memory.py", "test_score_resume.py",
     "test_short_calls.py", "test_teams.py", "test_threads.py", "test_tiles.py",
     "test_torch_operator.py", "test_torch_processes.py",

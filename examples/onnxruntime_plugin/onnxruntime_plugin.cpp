@@ -4,7 +4,8 @@
 //     ./onnxruntime_plugin "$(python3 -c 'import lnrnn.onnxruntime as o; print(o.library_path())')" step.onnx
 //
 // ORT is the folder of ONNX Runtime's C++ package. In Python,
-// lnrnn.to_onnx(lnrnn.LSTM(4, 8, norm=None, seed=0), "step.onnx", step=True) writes the model.
+// lnrnn.to_onnx(lnrnn.LSTM(4, 8, norm=None, seed=0), "step.onnx", step=True) writes the model. For a file with
+// Loops, Scans or cells in plain operators, run `lnrnn onnx FILE -o OUT` once before.
 #include <onnxruntime_cxx_api.h>
 
 #include <array>

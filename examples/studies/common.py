@@ -1,4 +1,4 @@
-"""Code that all studies share: data, intervals and verdicts, tables, runs, stored results.
+"""Code that all studies share: intervals and verdicts, tables, runs, stored results, the command line.
 
 A study is one file with constants to change, the functions ``tune`` and ``measure``, its clauses, tables and
 figure. As a script it measures. In a page or a notebook it draws the results stored in ``results/``.
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,6 @@ import numpy as np
 
 import lnrnn
 from lnrnn import cli, speakers
-from lnrnn.data import Utterances
 from lnrnn.demo import save_figure
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.packages import require
@@ -38,54 +38,7 @@ TUNING_SEEDS = range(5)
 SEEDS = range(5, 25)
 QUICK_SEEDS = range(5, 7)
 SIZE = (9.0, 4.2)  # of a figure, in inches
-
-
-# --- data ---------------------------------------------------------------------------------------------------
-
-FOLDS = 5
-PIXELS, CLASSES = 64, 10
-
-
-@dataclass(frozen=True)
-class Digits:
-    """scikit-learn's digits: 1797 images of 8 x 8 pixels as rows of 64, scaled from 0..16 to -1..1.
-
-    train_x float32 (1000, 64), train_labels int64 (1000,), test_x (797, 64), test_labels (797,). fold int64
-    (1000,): the fold, 0 to 4, of each training image; every fold has 200 images.
-
-    Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
-    Repository, doi:10.24432/C50P49, CC BY 4.0: the test set."""
-
-    train_x: np.ndarray
-    train_labels: np.ndarray
-    fold: np.ndarray
-    test_x: np.ndarray
-    test_labels: np.ndarray
-
-    def without_fold(self, held: int) -> np.ndarray:
-        """Returns the indices of the 800 training images outside fold ``held``."""
-        return np.flatnonzero(self.fold != held)
-
-
-def load_digits() -> Digits:
-    """Loads the digits. Image i is in training fold i mod 9 if that is below 5, else in the test data."""
-    found = require("sklearn.datasets", "this study", "demo").load_digits()
-    x = (found.data / 8 - 1).astype(np.float32)
-    labels = found.target.astype(np.int64)
-    part = np.arange(len(x)) % 9
-    trained = part < FOLDS
-    return Digits(x[trained], labels[trained], part[trained], x[~trained], labels[~trained])
-
-
-def join_utterances(utterances: Utterances, count: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Joins each utterance with ``count - 1`` others of its speaker, drawn with replacement. Each utterance
-    is the end of one sequence, so the sequences have the labels of ``utterances``."""
-    joined = []
-    for index, label in enumerate(utterances.labels):
-        same = np.flatnonzero(utterances.labels == label)
-        before = rng.choice(same[same != index], count - 1)
-        joined.append(np.concatenate([utterances.x[other] for other in (*before, index)]))
-    return joined
+NORMS: dict[str, speakers.NormName | None] = {"no norm": None, "LN": "layer", "BN": "batch"}
 
 
 # --- intervals and verdicts ---------------------------------------------------------------------------------
@@ -152,22 +105,28 @@ def checks(parts: dict[str, Any]) -> list[Check]:
     return [Check(text, bool(holds)) for text, holds in parts.items()]
 
 
+def with_interval(
+    values: np.ndarray, comparisons: int = 1, style: str = "+.1f", of: Callable[[Any], Any] = float
+) -> str:
+    """Prints the mean of values (S,) and its interval, each as ``of`` it: "-1.2 [-2.0, -0.4]"."""
+    mean, low, high = map(of, (np.mean(values), *interval(np.asarray(values), comparisons)))
+    return f"{mean:{style}} [{low:{style}}, {high:{style}}]"
+
+
 def points(values: np.ndarray, comparisons: int = 1) -> str:
     """Prints differences of shares, (S,), as mean and interval in points: "-1.2 [-2.0, -0.4]"."""
-    low, high = (100 * end for end in interval(np.asarray(values), comparisons))
-    return f"{100 * np.mean(values):+.1f} [{low:+.1f}, {high:+.1f}]"
+    return with_interval(values, comparisons, of=lambda share: 100 * share)
 
 
-def plus_minus(values: np.ndarray, digits: int = 2, sign: str = "") -> str:
-    """Prints values (S,), one per seed, as mean and standard deviation: "12.30±0.45"."""
-    deviation = f"±{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):{sign}.{digits}f}{deviation}"
+def plus_minus(values: np.ndarray, digits: int = 2, sign: str = "", scale: int = 1) -> str:
+    """Prints ``scale`` times values (S,), one per seed, as mean and standard deviation: "12.30±0.45"."""
+    deviation = f"±{scale * np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{scale * np.mean(values):{sign}.{digits}f}{deviation}"
 
 
 def percent(values: np.ndarray) -> str:
     """Prints shares, (S,), one per seed, as mean and standard deviation in percent: "95.1±0.4"."""
-    deviation = f"±{100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{100 * np.mean(values):.1f}{deviation}"
+    return plus_minus(values, 1, scale=100)
 
 
 def columns() -> int:
@@ -187,12 +146,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         parts[-1].append(place)
     texts = []
     for part in parts:
-        shown = [
+        head, *rest = (
             line[0].ljust(widths[0]) + "".join(f"  {line[k]:>{widths[k]}}" for k in part) for line in lines
-        ]
-        texts.append(
-            "\n".join([shown[0].rstrip(), "-" * len(shown[0]), *(row.rstrip() for row in shown[1:])])
         )
+        texts.append("\n".join([head.rstrip(), "-" * len(head), *(row.rstrip() for row in rest)]))
     return "\n\n".join(texts)
 
 
@@ -229,6 +186,35 @@ def best(settings: Sequence[Any], scores: Sequence[float]) -> Any:
     return settings[int(np.argmax(scores))]
 
 
+def tuned(
+    grids: dict[Any, Sequence[Any]], score: Callable[[Any, Any, int], float], seeds: Sequence[int]
+) -> dict[Any, Any]:
+    """Returns for each part, a key of ``grids``, the setting of its grid with the highest score, averaged
+    over seeds. score(part, setting, seed)."""
+    runs = [(part, setting, seed) for part, grid in grids.items() for setting in grid for seed in seeds]
+    scores = iter(side_by_side(lambda run: score(*run), runs, "settings"))
+    means = {part: [np.mean([next(scores) for _ in seeds]) for _ in grid] for part, grid in grids.items()}
+    return {part: best(grid, means[part]) for part, grid in grids.items()}
+
+
+def by_seed(
+    job: Callable[[Any, int], Any], parts: Iterable[Any], seeds: Sequence[int], label: str = "networks"
+) -> dict[Any, Any]:
+    """Returns for each part the results of job(part, seed), `stacked` over the seeds."""
+    parts = list(parts)
+    found = iter(side_by_side(lambda item: job(*item), product(parts, seeds), label))
+    return {part: stacked([next(found) for _ in seeds]) for part in parts}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Returns the ValueError that a call raises, as text, or "" if it raises none."""
+    try:
+        call()
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 # --- a study ------------------------------------------------------------------------------------------------
 
 Results = dict[str, Any]
@@ -241,14 +227,14 @@ class Study:
     tune(seeds, quick): returns the settings for `measure`, as values of JSON. None if nothing is chosen.
     measure(seeds, settings, quick): returns the results, a dict of arrays, numbers, strings and such dicts.
     Arrays with an entry per seed are (S, ...). Random numbers depend on the seeds alone.
-    clauses(results): returns the parts of the claim. tables(results): returns text. draw(results, figure).
+    clauses(results): returns the parts of the claim. tables(results): returns texts. draw(results, figure).
     size: of the figure in inches, at most 10 wide. options: names of variants, such as cells. `measure` and
     `tune` get a variant as `option`, and the results' file is named after it."""
 
     name: str
     measure: Callable[..., Results]
     clauses: Callable[[Results], list[Clause | Check]]
-    tables: Callable[[Results], str]
+    tables: Callable[[Results], Iterable[str]]
     draw: Callable[[Results, Any], object]
     tune: Callable[..., Any] | None = None
     size: tuple[float, float] = SIZE
@@ -285,9 +271,7 @@ class Study:
                 print("Choosing the settings.", flush=True)
                 settings = self.tune(QUICK_SEEDS if quick else TUNING_SEEDS, quick, **words)
             results = self.measure(list(seeds), settings, quick, **words)
-        found = {
-            **conditions(seeds, quick), "tuned": tune, "settings": settings, "results": results,
-        }  # fmt: skip
+        found = {**conditions(seeds, quick), "tuned": tune, "settings": settings, "results": results}
         # Round as the stored file does, so that a page shows the same digits.
         loaded = json.loads(json.dumps(as_lists(found)))
         loaded["results"] = as_arrays(loaded["results"])
@@ -296,12 +280,11 @@ class Study:
 
     def text(self, found: dict[str, Any]) -> str:
         """Returns the tables, and the clauses with their verdicts. A quick run is too small for clauses."""
-        tables = self.tables(found["results"])
+        tables = "\n\n".join(self.tables(found["results"]))
         if not found["clauses"]:
             return tables
-        whole = table(
-            ["the claim, part by part", "mean [95 %]", "margin", "verdict", "at margin 0"], found["clauses"]
-        )
+        header = ["the claim, part by part", "mean [95 %]", "margin", "verdict", "at margin 0"]
+        whole = table(header, found["clauses"])
         if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
             return f"{tables}\n\n{whole}"
         # Print the clauses as text if the terminal is too narrow for a table.
@@ -388,25 +371,16 @@ class Study:
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"{self.name}.py", allow_abbrev=False)
+        add = parser.add_argument
         if self.options:
-            parser.add_argument(
-                "--cell", dest="option", choices=self.options, help=f"default: {self.options[0]}"
-            )
-        parser.add_argument(
-            "--seeds",
-            type=positive,
-            metavar="N",
-            help=f"number of seeds: 5, 6, 7 and so on (default: {len(SEEDS)})",
-        )
+            add("--cell", dest="option", choices=self.options, help=f"default: {self.options[0]}")
+        seeds = f"number of seeds: 5, 6, 7 and so on (default: {len(SEEDS)})"
+        add("--seeds", type=positive, metavar="N", help=seeds)
         for flag, words in FLAGS.items():
-            parser.add_argument(f"--{flag}", action="store_true", help=words)
-        parser.add_argument(
-            "--resume", action="store_true",
-            help="measure only what the output folder does not have yet; every cell, unless --cell",
-        )  # fmt: skip
-        parser.add_argument(
-            "--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure"
-        )
+            add(f"--{flag}", action="store_true", help=words)
+        resume = "measure only what the output folder does not have yet; every cell, unless --cell"
+        add("--resume", action="store_true", help=resume)
+        add("--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure")
         return parser
 
 

@@ -1,4 +1,4 @@
-"""Networks that several studies train: stacks of small feed-forward networks, and a classifier of every step.
+"""Networks that several studies train: stacks of small feed-forward networks.
 
 A single small network would spend most of its time in calls of Python functions, so M networks run as a
 stack. Activations are (B, M, units). Every network has its own parameters, data and learning rate.
@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from common import CLASSES, FOLDS, PIXELS, best, load_digits, side_by_side
+from common import best, side_by_side
+from study_data import CLASSES, PIXELS, load_digits
 
 import lnrnn
-from lnrnn.speakers import Adam, Classifier, NormName, cross_entropy
+from lnrnn.speakers import Adam, NormName, cross_entropy
 
 Nonlinearity = Literal["relu", "sigmoid"]
 SIZES = (PIXELS, 32, 32, CLASSES)
 EPS = 1e-5
+SIDE = 8  # pixels of a digit
+CHANNELS, STRIDES = (8, 8, 16, 16), (1, 1, 2, 1)  # of each convolution, whose kernel is 3 x 3
 MOMENTUM = 0.1  # the default of torch.nn.BatchNorm1d
 
 
@@ -136,14 +139,12 @@ class FeedForward:
             z = np.einsum("bmi,moi->bmo", h, layer.weight)
             normalised = self._normalised(layer, z, index, True, 0.0)
             found.append((z, normalised))
-            h = _apply(self.nonlinearity, normalised)
+            h = activated(self.nonlinearity, normalised)
         return found
 
-    def _activated(
-        self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
-    ) -> np.ndarray:
-        """Returns the output of the hidden layer, from z = W x (B, M, units)."""
-        return _apply(self.nonlinearity, self._normalised(layer, z, index, training, momentum))
+    def _activated(self, layer: Layer, z: np.ndarray, *how: Any) -> np.ndarray:
+        """Returns the output of the hidden layer, from z = W x (B, M, units). how: as for `_normalised`."""
+        return activated(self.nonlinearity, self._normalised(layer, z, *how))
 
     def _normalised(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
@@ -221,7 +222,7 @@ class FeedForward:
         return gz.reshape(z.shape)
 
 
-def _apply(nonlinearity: Nonlinearity, x: np.ndarray) -> np.ndarray:
+def activated(nonlinearity: Nonlinearity, x: np.ndarray) -> np.ndarray:
     if nonlinearity == "relu":
         return np.asarray(np.maximum(x, 0))
     # Use tanh, because exp(-x) overflows if x is far below zero.
@@ -261,21 +262,30 @@ def train(
     on_epoch: Callable[[], object] = lambda: None,
     on_update: Callable[[], object] = lambda: None,
     optimiser: type[Adam | Sgd] = Adam,
+    whole: bool = False,
 ) -> np.ndarray:
     """Trains the stack in place, in epochs of full batches. An epoch omits images that fill no whole batch.
 
     x (N, in), labels (N,): the images. chosen: for each network the indices of its training images, equally
     many for all. seeds: for each network the seed of its order of images. learning_rates: one per network.
-    on_update: a function that is called after every update; ``networks.values`` is then a new array.
+    on_update: a function that is called after every update; ``networks.values`` is then a new array. whole:
+    batch norm takes its statistics over all images of ``chosen``, not over the batch.
     Returns bool (images seen, M): whether the network was right on the image before it learnt from it."""
     steps = optimiser(np.asarray(learning_rates, np.float32)[:, None])
-    orders = [np.random.default_rng([1, seed]) for seed in seeds]
-    told = []
+    orders, own = [np.random.default_rng([1, seed]) for seed in seeds], np.stack(chosen, axis=1)
+    every, told = (x[own], labels[own]) if whole else (), []
     for _ in range(epochs):
-        order = np.stack([rng.permutation(own) for rng, own in zip(orders, chosen, strict=True)], axis=1)
+        order = np.stack([rng.permutation(len(own)) for rng in orders], axis=1)
         for start in range(0, len(order) - batch_size + 1, batch_size):
-            batch = order[start : start + batch_size]
-            _, gradients, logits = networks.losses_and_gradients(x[batch], labels[batch])
+            places = order[start : start + batch_size]
+            batch = np.take_along_axis(own, places, axis=0)
+            if whole:
+                weights = np.zeros(own.shape, np.float32)
+                np.put_along_axis(weights, places, np.float32(1 / batch_size), axis=0)
+                _, gradients, logits = networks.losses_and_gradients(*every, weights)
+                logits = np.take_along_axis(logits, places[..., None], axis=0)
+            else:
+                _, gradients, logits = networks.losses_and_gradients(x[batch], labels[batch])
             told.append(logits.argmax(axis=2) == labels[batch])
             networks.values = steps.step({"values": networks.values}, {"values": gradients})["values"]
             on_update()
@@ -289,53 +299,165 @@ def accuracy(networks: FeedForward, x: np.ndarray, labels: np.ndarray) -> np.nda
     return np.asarray(right.mean(axis=0))
 
 
-def best_rates(
-    parts: Sequence[Any],
-    key: Callable[[Any], str],
-    rates: tuple[float, ...],
-    seeds: Sequence[int],
-    make: Callable[[Any, list[int], tuple[float, ...]], FeedForward],
-) -> dict[str, float]:
-    """Returns for each of ``parts`` the rate with the best accuracy on the digits' held-out folds, averaged
-    over seeds.
+def train_on_digits(
+    networks: FeedForward, seeds: Sequence[int], rates: Sequence[float], batch_size: int, epochs: int,
+    images: int | None = None, **options: Any,
+) -> np.ndarray:  # fmt: skip
+    """Trains the stack on digits outside the folds of ``seeds``, one seed per network. options: for `train`.
+    Returns the indices of the images of each network, (images, M)."""
+    data = load_digits()
+    chosen = [data.learnt(seed)[:images] for seed in seeds]
+    train(networks, data.train_x, data.train_labels, chosen, seeds, rates, batch_size, epochs, **options)
+    return np.stack(chosen, axis=1)
 
-    make(part, seeds, rates): returns trained networks, one per seed and rate."""
-    data, each = load_digits(), [seed for seed in seeds for _ in rates]
-    held = np.stack([np.flatnonzero(data.fold == seed % FOLDS) for seed in each], axis=1)
+
+def best_rates(
+    parts: Sequence[Any], rates: tuple[float, ...], seeds: Sequence[int],
+    make: Callable[[Any, list[int], tuple[float, ...]], FeedForward],
+) -> dict[str, float]:  # fmt: skip
+    """Returns for each of ``parts``, by `key`, the rate with the best accuracy on held-out digits, averaged
+    over seeds. make(part, seeds, rates): returns trained networks, one per seed and rate."""
+    x, labels = held_out([seed for seed in seeds for _ in rates])
 
     def rate(part: Any) -> float:
-        networks = make(part, each, rates * len(seeds))
-        right = accuracy(networks, data.train_x[held], data.train_labels[held])
+        networks = make(part, [seed for seed in seeds for _ in rates], rates * len(seeds))
+        right = accuracy(networks, x, labels)
         return float(best(rates, right.reshape(len(seeds), len(rates)).mean(axis=0)))
 
     return dict(zip(map(key, parts), side_by_side(rate, parts, "rates"), strict=True))
 
 
-class StepClassifier(Classifier):
-    """A recurrent network with logits at every step, as for the next character.
+def held_out(seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the held-out digits of each seed: x (200, M, 64), labels (200, M)."""
+    data = load_digits()
+    held = np.stack([data.held(seed) for seed in seeds], axis=1)
+    return data.train_x[held], data.train_labels[held]
 
-    The head computes one product per step with ``@``, several times faster than einsum. BLAS computes such
-    small products (N x H x classes up to a few 100,000) in one thread, so their order of sums is fixed."""
 
-    def logits(self, y: np.ndarray) -> np.ndarray:
-        """Returns logits (T, N, classes) for states y (T, N, H)."""
-        return np.asarray(np.matmul(y, self.head_weight.T) + self.head_bias)
+def key(part: Any) -> str:
+    """Returns the name of a part, such as ("LN", 32), in stored results: "LN, 32"."""
+    return ", ".join(map(str, part))
 
-    def losses(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Returns cross-entropies in nats (T, N) in inference mode, for x (T, N, I), labels (T, N)."""
-        return cross_entropy(self.logits(self.rnn(x)[0]), labels)[0]
 
-    def loss_and_gradients(
-        self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
-    ) -> tuple[float, dict[str, np.ndarray]]:
-        """x (T, N, I), lengths (N,), labels (T, N). Returns the mean cross-entropy in nats over all steps of
-        all sequences, and its gradients by parameter name. Labels past a length are ignored, but must be
-        valid classes. Batch norm updates its running statistics."""
-        y, _, tape = self.rnn.forward_train(x, lengths=lengths)
-        losses, glogits = cross_entropy(self.logits(y), labels)
-        alive = np.arange(len(x))[:, None] < lengths
-        glogits *= (alive / np.float32(alive.sum()))[..., None]
-        _, _, gradients = self.rnn.backward(tape, np.matmul(glogits, self.head_weight))
-        gradients["head_weight"] = np.matmul(glogits.transpose(0, 2, 1), y).sum(axis=0)
-        gradients["head_bias"] = glogits.sum(axis=(0, 1))
-        return float(losses[alive].mean()), gradients
+def patches(x, stride):
+    """Returns the inputs of each output of a 3 x 3 convolution of x (B, side, side, inputs). They are zero
+    beyond the edges, and have the shape (B, side / stride, side / stride, 3, 3, inputs)."""
+    count, side, _, inputs = x.shape
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    found = np.empty((count, side // stride, side // stride, 3, 3, inputs), x.dtype)
+    for row, column in np.ndindex(3, 3):
+        found[:, :, :, row, column] = padded[:, row : row + side : stride, column : column + side : stride]
+    return found
+
+
+def add_patches(gradient, stride):
+    """Returns the gradient with respect to the input of `patches`, from the gradient of its result."""
+    count, side, inputs = len(gradient), stride * gradient.shape[1], gradient.shape[-1]
+    whole = np.zeros((count, side + 2, side + 2, inputs), gradient.dtype)
+    for row, column in np.ndindex(3, 3):
+        whole[:, row : row + side : stride, column : column + side : stride] += gradient[:, :, :, row, column]
+    return whole[:, 1:-1, 1:-1]
+
+
+class ConvolutionalNetwork:
+    """Convolutions relu(gain * norm(W * x) + bias), without a norm relu(W * x + bias), then a dense layer.
+
+    Activations are (B, height, width, channels). LN averages each image over channels and positions, and
+    every unit has a gain and a bias, as in the LN paper. BN averages each channel over the batch and all
+    positions, and every channel has a gain and a bias.
+
+    Initial weights are normal with variance 2 / inputs (He et al. 2015), gains 1, biases 0. Networks of one
+    seed have the same initial weights, whatever their norm. right: for each image of training, whether the
+    network was right before it learnt from that image."""
+
+    def __init__(self, norm, seed):
+        self.norm, self.right, self.values, self.running = norm, [], {}, []
+        rng, inputs, side = np.random.default_rng(seed), 1, SIDE
+
+        def normal(outputs, inputs):
+            values = rng.standard_normal((outputs, inputs), dtype=np.float32)
+            return values * np.float32((2 / inputs) ** 0.5)
+
+        for layer, (channels, stride) in enumerate(zip(CHANNELS, STRIDES, strict=True)):
+            side //= stride
+            units = (side, side, channels) if norm == "layer" else (channels,)
+            self.values[f"weight_{layer}"] = normal(channels, 9 * inputs)
+            self.values[f"bias_{layer}"] = np.zeros(units, np.float32)
+            if norm:
+                self.values[f"gain_{layer}"] = np.ones(units, np.float32)
+            self.running.append((np.zeros(units, np.float32), np.ones(units, np.float32)))
+            inputs = channels
+        self.values["head_weight"] = normal(CLASSES, side * side * inputs)
+        self.values["head_bias"] = np.zeros(CLASSES, np.float32)
+
+    def parameters(self):
+        return dict(self.values)
+
+    def set_parameters(self, values):
+        self.values.update(values)
+
+    def hidden(self, x, training=False):
+        """Returns the inputs, products and outputs of each convolution, for x (B, pixels)."""
+        h, found = x.reshape(-1, SIDE, SIDE, 1), []
+        for layer, stride in enumerate(STRIDES):
+            seen = patches(h, stride)
+            rows = seen.reshape(-1, 9 * h.shape[-1])
+            # Use einsum, because the order of sums in BLAS can depend on the number of threads.
+            z = np.einsum("pk,ck->pc", rows, self.values[f"weight_{layer}"]).reshape(*seen.shape[:3], -1)
+            h = np.maximum(self._normalised(z, layer, training), 0)
+            found.append((seen, z, h))
+        return found
+
+    def logits(self, x):
+        """Returns logits (B, classes) in inference mode, for x (B, pixels)."""
+        return self._head(self.hidden(x)[-1][2])
+
+    def _head(self, h):
+        product = np.einsum("bi,ci->bc", h.reshape(len(h), -1), self.values["head_weight"])
+        return product + self.values["head_bias"]
+
+    def _normalised(self, z, layer, training):
+        bias, gain = self.values[f"bias_{layer}"], self.values.get(f"gain_{layer}")
+        if self.norm is None:
+            return z + bias
+        if self.norm == "layer":
+            return lnrnn.layer_norm(z, z.shape[1:], gain, bias, EPS)
+        rows, (mean, variance) = z.reshape(-1, z.shape[-1]), self.running[layer]
+        return lnrnn.batch_norm(rows, mean, variance, gain, bias, training, MOMENTUM, EPS).reshape(z.shape)
+
+    def loss_and_gradients(self, x, lengths, labels):
+        """Has the interface that `lnrnn.speakers.train` needs: x (1, B, pixels) has images as sequences of
+        one step, and labels are (B,). Returns the mean cross-entropy in nats, and its gradients by parameter
+        name. Updates BN's running statistics."""
+        found = self.hidden(x[0], training=True)
+        h = found[-1][2]
+        logits = self._head(h)
+        self.right.append(logits.argmax(axis=1) == labels)
+        losses, g = cross_entropy(logits, labels)
+        g /= len(labels)
+        gradients = {"head_weight": np.einsum("bc,bi->ci", g, h.reshape(len(h), -1)), "head_bias": g.sum(0)}
+        g = np.einsum("bc,ci->bi", g, self.values["head_weight"]).reshape(h.shape)
+        for layer, (seen, z, h) in reversed(list(enumerate(found))):
+            g, own = self._through_norm(g * (h > 0), z, layer)
+            gradients.update(own)
+            rows = g.reshape(-1, g.shape[-1])
+            gradients[f"weight_{layer}"] = np.einsum("pc,pk->ck", rows, seen.reshape(len(rows), -1))
+            if layer:
+                g = np.einsum("pc,ck->pk", rows, self.values[f"weight_{layer}"])
+                g = add_patches(g.reshape(seen.shape), STRIDES[layer])
+        return float(losses.mean()), gradients
+
+    def _through_norm(self, g, z, layer):
+        """Returns the gradients of z, and of gain and bias by name. g: the gradient of gain * norm(z) +
+        bias."""
+        if self.norm is None:
+            return g, {f"bias_{layer}": g.sum(axis=(0, 1, 2))}
+        bias, gain = self.values[f"bias_{layer}"], self.values[f"gain_{layer}"]
+        if self.norm == "layer":
+            gz, ggain, gbias = lnrnn.layer_norm_backward(g, z, z.shape[1:], gain, bias, EPS)
+        else:
+            rows = -1, z.shape[-1]
+            gz, ggain, gbias = lnrnn.batch_norm_backward(
+                g.reshape(rows), z.reshape(rows), weight=gain, training=True, eps=EPS
+            )
+        return gz.reshape(z.shape), {f"gain_{layer}": ggain, f"bias_{layer}": gbias}

@@ -1,4 +1,4 @@
-"""Colours and two kinds of plots that the studies' figures share.
+"""Colours and plots that the studies' figures share.
 
 The colours are those of Okabe and Ito, which people with any colour vision can distinguish.
 """
@@ -24,35 +24,53 @@ STYLES: dict[str, tuple[str, str, float]] = {
 }
 OTHER = "#009E73"
 SHADE = "#f1efe9"
+HEADING = {"fontsize": 10.5, "fontweight": "bold"}
 
 
 def tidy(axes: Any, title: str = "", **labels: Any) -> None:
     """Sets a title on the left, and removes the upper and right edges. labels: keywords of Axes.set."""
     axes.set(**labels)
-    axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
+    axes.set_title(title, loc="left", **HEADING)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def lines(
-    axes: Any, x: Sequence[float] | np.ndarray, by_method: Mapping[str, np.ndarray], band: bool = True
+def headline(figure: Any, title: str) -> None:
+    """Sets a title of the whole figure on the left."""
+    figure.suptitle(title, x=0.01, ha="left", **HEADING)
+
+
+def band(axes: Any, x: Sequence[float] | np.ndarray, values: np.ndarray, colour: str, **style: Any) -> None:
+    """Draws the mean over seeds of values (S, X), and its 95 % interval as a band."""
+    axes.plot(x, values.mean(axis=0), color=colour, **{"lw": 2, "ms": 4, **style})
+    if len(values) > 1:
+        low, high = np.transpose([interval(column) for column in values.T])
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+
+
+def name_ends(
+    axes: Any, x: float, ends: Mapping[str, tuple[float, str]], height: float, gap: float = 6
 ) -> None:
+    """Writes names right of x, moved apart. ends: name -> (wanted y, colour). height: of a name. On a
+    logarithmic axis y and height are exponents of 10. gap: in points."""
+    places = label_places([float(y) for y, _ in ends.values()], height)
+    for (name, (_, colour)), y in zip(ends.items(), places, strict=True):
+        at = 10**y if axes.get_yscale() == "log" else y
+        axes.annotate(
+            name, (x, at), xytext=(gap, 0), textcoords="offset points", color=colour, va="center",
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def lines(axes: Any, x: Sequence[float] | np.ndarray, by_method: Mapping[str, np.ndarray]) -> None:
     """Draws for each method the mean over seeds, a band with the 95 % interval, and the name at the end.
 
     by_method: name -> values (S, X), one row per seed. Set the limits of the y axis first."""
-    low, high = axes.get_ylim()
-    wanted = [float(np.clip(values.mean(axis=0)[-1], low, high)) for values in by_method.values()]
-    ends = label_places(wanted, 0.055 * (high - low))
-    for (name, values), end in zip(by_method.items(), ends, strict=True):
+    (low, high), ends = axes.get_ylim(), {}
+    for name, values in by_method.items():
         colour, marker, width = STYLES.get(name, (OTHER, "P", 1.8))
-        mean = values.mean(axis=0)
-        axes.plot(x, mean, color=colour, marker=marker if len(x) <= 20 else "", ms=5, lw=width)
-        if band and len(values) > 1:
-            low, high = np.transpose([interval(column) for column in values.T])
-            axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
-        axes.annotate(
-            name, (x[-1], end), xytext=(6, 0), textcoords="offset points", color=colour, va="center",
-            annotation_clip=False,
-        )  # fmt: skip
+        band(axes, x, values, colour, marker=marker if len(x) <= 20 else "", ms=5, lw=width)
+        ends[name] = np.clip(values.mean(axis=0)[-1], low, high), colour
+    name_ends(axes, x[-1], ends, 0.055 * (high - low))
 
 
 def forest(axes: Any, rows: Mapping[str, np.ndarray], scale: float = 100.0, comparisons: int = 1) -> None:
@@ -67,3 +85,15 @@ def forest(axes: Any, rows: Mapping[str, np.ndarray], scale: float = 100.0, comp
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
+
+
+def interrupted(axes: Any, x: np.ndarray, by_method: Mapping[str, np.ndarray], at: float, end: float) -> None:
+    """Draws for each method the mean over seeds, with a gap at ``at``, and the name at ``end``."""
+    gap, ends = np.searchsorted(x, at), {}
+    for method, values in by_method.items():
+        colour, _, width = STYLES[method]
+        y = np.insert(values.mean(axis=0), gap, np.nan)
+        style = {"color": colour, "lw": width, "ls": (0, (2, 2)) if method == "BN mean" else "-"}
+        axes.plot(np.insert(x, gap, at), y, **style)
+        ends[method] = y[-1], colour
+    name_ends(axes, end, ends, 0.075)

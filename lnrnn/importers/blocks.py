@@ -87,6 +87,7 @@ class Graph:
         self.outputs: list[Value] = []
         self.results: set[int] = set()  # the identities of outputs
         self.meta: dict[str, Any] = {FRONT: Front()}
+        self.written = ""  # the operator of the module from which the next nodes are written
         self._known: dict[Any, Value] = {}
 
     def __iter__(self) -> Iterator[Node]:
@@ -106,7 +107,7 @@ class Graph:
         if key not in self._known:
             if len(self.nodes) >= MOST_NODES:
                 raise Unsuitable(f"its graph has more than {MOST_NODES} nodes")
-            name = f"{operator} {len(self.nodes)}"
+            name = self.written or f"{operator} {len(self.nodes)}"
             given = {key: Attribute(value) for key, value in attributes.items()}
             node = Node(name, operator, inputs, self, given)
             width = width or max(_width(v) for v in inputs)

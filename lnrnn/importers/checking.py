@@ -1,4 +1,4 @@
-"""Compares a torch module with the network to which it was converted, on probes or on an input of the user.
+"""Compares torch modules with their networks, and converts those whose names do not say their equation.
 
 Names and shapes of parameters do not show how a forward method uses them. This file does not import torch:
 whoever passes a module has imported it.
@@ -6,27 +6,32 @@ whoever passes a module has imported it.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ..errors import bad_value, real
 from ..recognise.probes import Probe, probes
-from ..recognise.proof import NotRun, Outputs, Proof, RoundingHidesDifference, Unchecked, compare, prove
+from ..recognise.proof import NotRun, Proof, RoundingHidesDifference, Unchecked, compare, prove
 from ..recognise.reference_network import ReferenceNetwork
 from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.settings import architecture
-from ..rnn.specs import PLACEMENTS, LayerNormSpec
-from .own_modules import first_states
+from ..rnn.specs import LayerNormSpec
+from .blocks import Unsuitable
+from .exported import Late
+from .own_modules import Call, FirstState, find
 from .running import Tested, Way, one_thread, resolution, time_first, ways
-from .weights import Array, Converted
+from .systems import UnknownCell
+from .torch_weights import convert_torch, submodule
+from .weights import Array, Converted, Weights, network
 
 _QUANTISED = "torch.ao.nn.quantized."
 _OF_TORCH = _QUANTISED, "torch.ao.nn.quantizable."
@@ -36,10 +41,20 @@ HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 Convert = Callable[..., Converted]  # (module, norm=)
 
 
-def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None) -> Model:
+class Differs(ValueError):
+    """A module computes something else than its network of the class `cell`. call: the module's graph."""
+
+    def __init__(self, text: str, cell: str, call: Call | Unsuitable | None) -> None:
+        super().__init__(text)
+        self.cell, self.call = cell, call
+
+
+def checked(
+    source: Any, convert: Convert, check: Any, batch_first: bool | None, call: Call | None = None
+) -> Model:
     """Returns the model of convert(source), after the check that `from_torch` explains.
 
-    batch_first: the argument of from_torch.
+    batch_first: the argument of from_torch. call: the graph from which `convert` reads the network.
     """
     forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)
     module = None if isinstance(source, Mapping) else source
@@ -55,7 +70,7 @@ def checked(source: Any, convert: Convert, check: Any, batch_first: bool | None)
     x = None if check is None or isinstance(check, (bool, np.bool_)) else _input(check, model.input_size)
     try:
         with one_thread():
-            way, _ = _agreement(module, convert, x)
+            way, _ = _agreement(module, convert, x, call)
     except Unchecked as reason:
         better = isinstance(reason, RoundingHidesDifference) and resolution(module) > 1e-6
         text = f"{reason}; in float32, copy.deepcopy(module).float(), it may not" if better else f"{reason}"
@@ -114,8 +129,8 @@ def _input(check: Any, input_size: int) -> Array:
 # --- comparing ----------------------------------------------------------------------------------------------
 
 
-def _agreement(module: Any, convert: Convert, x: Array | None) -> tuple[Way, Array]:
-    """Tries the usual ways to call a module. Returns the first in which it agrees on all probes, and a y.
+def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None = None) -> tuple[Way, Array]:
+    """Calls a module in the way of its graph, or in the usual ways. Returns one that agrees, and a y.
 
     x: an input in the module's order of axes in place of the probes, or None. Probes that make the module
     raise are left out. Raises ValueError if no call agrees, Unchecked if every call fails.
@@ -126,12 +141,24 @@ def _agreement(module: Any, convert: Convert, x: Array | None) -> tuple[Way, Arr
     converted, tested = convert(module), Tested(module, convert)
     model = converted.model()
     arch, most = architecture(model), model.known_steps if model.overrun == "raise" else None
-    differing: list[tuple[Way, Probe, Proof]] = []
+    graph: Call | Unsuitable | None = call
+    if call is None and x is None and arch.cell.parts == 1 and not known(module):
+        try:
+            graph = find(module, [*ways(arch)], arch)
+        except Exception as reason:  # a graph that lnrnn cannot read shows no difference
+            graph = reason if isinstance(reason, Unsuitable) else None
+    differ = f"the module has {converted.system}'s parameters, but its forward is another:"
+    if isinstance(graph, Late):
+        raise Differs(f"{differ} {graph}. {ALTERNATIVES}", converted.cell, graph)
+    flat = x is not None and x.ndim == 2
+    tries = ways(arch, flat)
+    if isinstance(graph, Call) and (not flat or graph.way.axes == "BI"):
+        tries = iter([graph.way])
+    differing: list[tuple[bool, float, Way, Probe, Proof]] = []  # with whether ordinary input agrees
     failures: list[str] = []
-    other: ValueError | None = None
-    for way in ways(arch, x is not None and x.ndim == 2) if most != 0 else ():
-        y = proof = None
-        for probe in probes(arch, most, way.started) if x is None else [Probe("input", way.sequence(x))]:
+    for way in tries if most != 0 else ():
+        y = None
+        for probe in probes(arch, most, bool(way.kinds)) if x is None else [Probe("input", way.sequence(x))]:
             run = partial(way.run, arch=arch, probe=probe, ends=converted.last_states, first=y is None)
             try:
                 proof = prove(tested.versions(probe, run), y is None)
@@ -139,64 +166,159 @@ def _agreement(module: Any, convert: Convert, x: Array | None) -> tuple[Way, Arr
                 failures.append(f"{way}: {reason}")
                 break
             if proof is not None and proof.difference:
+                differing.append((y is not None, proof.difference[0], way, probe, proof))
                 break
             y = y if proof is None else proof.outputs.parts[0][1]
         else:
-            alike = [
-                each for own, _, each in differing if not own.started and own.batch_first is way.batch_first
-            ]
-            if way.started and alike and (difference := alike[0].difference):
-                read = first_states(module) or "it does not start from zeros"
-                text = f"without a state, the module is {difference[0]:.2g} off: {read}"
-                warnings.warn(text, UserWarning, stacklevel=4)
+            start = graph.start if isinstance(graph, Call) else ""
+            off = [d for _, d, own, *_ in differing if not own.kinds and own.axes == way.axes]
+            if way.kinds and (start or off):
+                start = start or f"it is {off[0]:.2g} off, because it does not start from zeros"
+                warnings.warn(f"the module differs without a state: {start}", UserWarning, stacklevel=4)
             return way, y  # type: ignore[return-value]
-        if proof is not None and y is None:
-            differing.append((way, probe, proof))
-        elif proof is not None:
-            advice = f"On ordinary input they agree. {ALTERNATIVES}"
-            error = _error(converted, way, probe, proof, advice)
-            if probe.states is None:
-                raise error
-            other = other or error  # a call that passes states in another form may agree
-    if other:
-        raise other
+        if y is not None and probe.states is None:
+            break  # a call that passes states in another form may agree, but not here
     if not differing and isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         for layer in module:
             found = _agreement(layer, convert, x)
             x = None if x is None else time_first(found[1].astype(np.float32), found[0].batch_first)
         return found
     if not differing:
-        failure = failures[0] if failures else "no input fits"
-        raise Unchecked(f"it runs in none of the usual ways ({failure})")
-    way, probe, proof = min(differing, key=lambda each: each[2].difference or (0, 0))
-    advice = _advice(module, convert, converted, [proof.outputs for _, _, proof in differing])
-    raise _error(converted, way, probe, proof, advice)
+        raise Unchecked(f"it runs in none of the usual ways ({failures[0] if failures else 'no input fits'})")
+    late, _, way, probe, proof = min(differing, key=lambda each: (not each[0], each[1]))
+    shape, difference = time_first(proof.outputs.x, way.batch_first).shape, proof.difference or (0, 0)
+    advice = _advice(module, convert, converted, proof, graph)
+    advice = f"On ordinary input they agree. {ALTERNATIVES}" if late else advice
+    text = f"{differ} on {probe.name} of shape {shape} the outputs of module and model differ by up to"
+    text = f"{text} {difference[0]:.3g}, where rounding explains {difference[1]:.1g}. {advice}"
+    raise Differs(text, converted.cell, graph)
 
 
-def _error(converted: Converted, way: Way, probe: Probe, proof: Proof, advice: str) -> ValueError:
-    shape = time_first(proof.outputs.x, way.batch_first).shape
-    difference, limit = proof.difference or (0, 0)
-    return ValueError(
-        f"the module has {converted.system}'s parameters, but its forward is another: on {probe.name} of "
-        f"shape {shape} the outputs of module and model differ by up to {difference:.3g}, where rounding "
-        f"explains {limit:.1g}. {advice}"
+def _advice(
+    module: Any, convert: Convert, converted: Converted, proof: Proof, graph: Call | Unsuitable | None
+) -> str:
+    """Returns the end of an error message: a norm with which the module agrees, or other advice."""
+    if isinstance(graph, FirstState):
+        return str(graph)[0].upper() + str(graph)[1:]
+    own = converted.arguments["norm"]
+    if not isinstance(own, LayerNormSpec) or converted.system == "lnrnn":
+        return ALTERNATIVES
+    spec: Any = graph.converted(module).arguments["norm"] if isinstance(graph, Call) else None
+    with suppress(ValueError, AttributeError):  # not a norm of these parameters, or no norm
+        norm = replace(own, placement=spec.placement, cell=spec.cell, span=spec.span)
+        network = ReferenceNetwork.of(convert(module, norm=norm))
+        if compare(proof.outputs, network, resolution(module)) is None:
+            return f"They agree with norm={norm}: give that"
+    return f"If its norms are at other places in the cell, name the places with norm=; {ALTERNATIVES}"
+
+
+# --- modules with unknown names -----------------------------------------------------------------------------
+
+
+def is_own(source: Any) -> bool:
+    """Returns whether `source` is a torch module of a class that is not of torch.nn or lnrnn.torch."""
+    kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
+    return isinstance(source, kind) and not known(source) and not hasattr(source, "lnrnn_arguments")
+
+
+def from_graph(
+    module: Any, refusal: UnknownCell | Differs, norm: Any, eps: float | None, nonlinearity: str | None,
+    batch_first: bool | None, check: Any,
+) -> Model:  # fmt: skip
+    """Converts a module whose names of parameters do not say its equation. Raises `refusal` with more text if
+    its graph is no network of lnrnn."""
+    call = refusal.call if isinstance(refusal, Differs) else None
+    with one_thread():
+        try:
+            call = call if isinstance(call, Call) else find(module)
+            converted = call.converted(module)
+            # Names do not show whether a GRU's reset gate multiplies before or after the product.
+            if isinstance(refusal, Differs) and converted.arguments.get("reset_after", True):
+                raise refusal
+            _check_options(converted, norm, eps, nonlinearity)
+        except Unsuitable as reason:
+            if isinstance(refusal, Differs):
+                raise refusal from None
+            raise ValueError(f"{refusal}; {_failure(module, str(reason))}") from None
+
+        def convert(source: Any, **options: Any) -> Converted:
+            c = call.converted(source, **options)
+            given = {} if batch_first is None else {"batch_first": batch_first}
+            return replace(c, arguments=c.arguments | given)
+
+        try:
+            model = checked(module, convert, check, batch_first, call)
+        except (ValueError, Unsuitable) as reason:  # an equation may hold for these parameters alone
+            raise ValueError(f"{refusal}; {_failure(module, str(reason))}") from None
+    if not isinstance(norm, LayerNormSpec):
+        cell = f"lnrnn.{type(model).__name__}({model.input_size}, {model.hidden_size}, norm={model.norm})"
+        silence = "" if model.norm is None else "; giving this norm= silences the warning"
+        unknown = not isinstance(refusal, Differs)
+        has = "names of no known cell" if unknown else "another forward than its names say"
+        names = ", ".join(inspect.signature(module.forward).parameters)
+        warnings.warn(
+            f"{type(module).__name__} has {has} and was exported to find its equation: it is {cell}, with "
+            f"forward({names}) called as {call.way}{silence}",
+            UserWarning, stacklevel=3,
+        )  # fmt: skip
+    return model
+
+
+def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinearity: str | None) -> None:
+    """Raises Unsuitable unless the network is that of from_torch's arguments."""
+    own = converted.arguments["norm"]
+    if isinstance(norm, LayerNormSpec) and own is not None:
+        norm = replace(norm.resolved(CELLS[converted.cell]), inner_bias=own.inner_bias)
+    eps_of = None if own is None else own.eps
+    for name, given, found in (
+        ("norm", own if norm == "layer" and own is not None else norm, own), ("eps", eps, eps_of),
+        ("nonlinearity", nonlinearity, converted.arguments.get("nonlinearity")),
+    ):  # fmt: skip
+        if given is not None and given != found:
+            raise Unsuitable(f"{name} must be the module's {found}, got {given!r}")
+
+
+def _failure(module: Any, reason: str) -> str:
+    """Returns the end of an error: why the module has no network, and the remedies."""
+    text = f"its graph is no network of lnrnn either: {reason}"
+    if parts := _parts(module):
+        text += f"; from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"
+        with suppress(ValueError):  # the parts differ, or do not take each other's outputs
+            c = network([[each] for each in parts.values()], False)
+            if len(parts) > 1:
+                arguments = ", ".join(f"{name}={value!r}" for name, value in c.arguments.items())
+                text += (
+                    "; if each part takes the outputs of the part before, their state dicts, with _l0 "
+                    f"renamed _l1 and so on, are together one for lnrnn.{c.cell}({arguments})"
+                )
+        return text
+    return (
+        f"{text}. If only names differ from a known cell's, give the state dict and names=. By hand: "
+        "model = lnrnn.LSTM(input_size, hidden_size, norm=...); model.weight_ih_l0 = ...; and so on for all "
+        "of model.parameters(), with the gates in lnrnn's order; docs/which_cell.md has the equations"
     )
 
 
-def _advice(module: Any, convert: Convert, converted: Converted, every: Sequence[Outputs]) -> str:
-    """Returns the end of an error message: a norm with which the module agrees, or other advice."""
-    if read := first_states(module):
-        return read[0].upper() + read[1:]
-    own = converted.arguments["norm"]
-    choice = isinstance(own, LayerNormSpec) and converted.system != "lnrnn"
-    if choice:
-        for placement, cell, span in product(PLACEMENTS, ("out", "carry", None), (None, "all")):
-            try:
-                other = convert(module, norm=replace(own, placement=placement, cell=cell, span=span))
-            except ValueError:  # not a norm of this cell or of these parameters
-                continue
-            network = ReferenceNetwork.of(other)
-            if any(compare(outputs, network, resolution(module)) is None for outputs in every):
-                return f"They agree with norm={other.arguments['norm']}: give that"
-    where = "If its norms are at other places in the cell, name the places with norm=; " if choice else ""
-    return where + ALTERNATIVES
+def _parts(module: Any) -> dict[str, Weights]:
+    """Returns the outermost parts of a module that are one layer of lnrnn, by their paths.
+
+    Parts with equal class, names and shapes are exported once. The check of a part may still refuse it.
+    """
+    parts: dict[str, Weights] = {}
+    by_kind: dict[Any, Convert | None] = {}
+    for path, part in module.named_modules():
+        below = path.startswith(tuple(f"{outer}." for outer in parts))
+        if not path or below or next(part.parameters(), None) is None:
+            continue
+        kind = type(part), *((name, p.shape) for name, p in part.named_parameters())
+        if kind not in by_kind:
+            by_kind[kind] = None
+            with suppress(Unsuitable, ValueError):
+                by_kind[kind] = convert_torch if known(part) else find(part).converted
+        if convert := by_kind[kind]:
+            c = convert(part)
+            if c.arguments["num_layers"] == 1 and not c.arguments["bidirectional"]:
+                p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
+                a = c.arguments
+                parts[path] = Weights(c.cell, a["norm"], a["bias"], p, a.get("nonlinearity"))
+    return parts

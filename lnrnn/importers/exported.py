@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,10 +19,17 @@ from .blocks import COLUMNS, ROWS, Block, Blocks, Unsuitable, array_of, filled
 
 MOST_OPERATORS = 3000  # of a call; torch.export takes some milliseconds for each
 INNER = "inner."  # before the names of a module's parameters
+LATE = {"clamp", "clamp_min", "clamp_max", "clip", "hardtanh", "maximum", "minimum", "nan_to_num", "relu6",
+        "where"}  # fmt: skip
+
+
+class Late(Unsuitable):
+    """A module has an operator of LATE, which may change nothing until a value is large."""
 
 
 def _unknown(operator: Any, why: str = "") -> Unsuitable:
-    return Unsuitable(f"no cell of lnrnn has its operator {operator}{why}")
+    kind = Late if hasattr(operator, "_schema") and _name(operator) in LATE else Unsuitable
+    return kind(f"no cell of lnrnn has its operator {operator}{why}")
 
 
 # --- programs -----------------------------------------------------------------------------------------------
@@ -35,8 +47,10 @@ def export(module: Any, arguments: Sequence[Any]) -> Any:
                 raise Unsuitable(f"it has more than {MOST_OPERATORS} operators")
             return function(*args, **(kwargs or {}))
 
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    disabled, log.disabled = log.disabled, True  # torch.export prints the graph if a module has none
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             with Counting():
                 module(*arguments)
@@ -44,7 +58,7 @@ def export(module: Any, arguments: Sequence[Any]) -> Any:
             unknown = _unknown_operators(program)
             if unknown:
                 table = torch.export.default_decompositions()
-                for node in unknown:
+                for node in sorted(unknown, key=lambda node: _name(node.target) not in LATE):
                     if node.target not in table and not _is_mutable(node.target):
                         raise _unknown(node.target)
                 for operator in [o for o in table if _name(o) in TABLE]:
@@ -53,8 +67,19 @@ def export(module: Any, arguments: Sequence[Any]) -> Any:
     except Unsuitable:
         raise
     except Exception as error:  # torch.export raises errors of many types
-        line = next(iter(str(error).strip().splitlines()), "")
-        raise Unsuitable(f"torch.export refuses it: {type(error).__name__}: {line[:200]}") from None
+        line = next(iter(str(error).strip().splitlines()), "")[:120]
+        own = [os.path.join(sys.modules[package].__path__[0], "") for package in ("torch", "lnrnn")]
+        frames = traceback.extract_tb(error.__traceback__)
+        at = next((f for f in frames[::-1] if f.line and not f.filename.startswith((*own, "<"))), None)
+        where = f" at {at.line!r} (line {at.lineno} of {at.filename})" if at else ""
+        if "DataDependent" in type(error).__name__:
+            raise Unsuitable(
+                f"its forward chooses by a value that it computes{where}, and a network has one equation for "
+                "all values: take the choice out of forward"
+            ) from None
+        raise Unsuitable(f"torch.export refuses it{where}: {type(error).__name__}: {line}") from None
+    finally:
+        log.disabled = disabled
     return program
 
 
@@ -103,7 +128,8 @@ class Reader(Blocks):
         given, known = iter(inputs), dict[Any, Any]()
         for spec in program.graph_signature.output_specs:
             if "MUTATION" in spec.kind.name:
-                raise Unsuitable(f"its forward writes to {spec.target}, which lnrnn does not")
+                name = spec.target.removeprefix(INNER)
+                raise Unsuitable(f"its forward writes to {name}, which lnrnn does not")
         specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
 
         def read(argument: Any) -> Any:
@@ -142,6 +168,8 @@ class Reader(Blocks):
         if any(isinstance(v, Block) for v in leaves):
             if name not in TABLE:
                 raise _unknown(target)
+            lines = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines()]
+            self.graph.written = f"{name} in {lines[-1]}" if lines else name
             return TABLE[name](self, n, val)
         with torch.no_grad():
             result = target(*args, **kwargs)
@@ -236,10 +264,6 @@ def _same(r: Reader, n: Given, val: Any) -> Any:
     return n.get("self", n.get("input"))
 
 
-def _viewed(r: Reader, n: Given, val: Any) -> Any:
-    return r.reshape(n["self"], val.shape)
-
-
 def _moved(r: Reader, n: Given, val: Any) -> Any:
     order = list(range(len(n["self"].axes)))
     if "dims" in n:
@@ -291,8 +315,7 @@ def _split(r: Reader, n: Given, val: Any) -> list[Block]:
 
 
 def _unbound(r: Reader, n: Given, val: Any) -> list[Block]:
-    axis, block = n["dim"], n["self"]
-    return [r.without(r.taken(block, axis, range(k, k + 1)), axis) for k in range(len(val))]
+    return [_selected(r, n | {"index": k}, val) for k in range(len(val))]
 
 
 def _stacked(r: Reader, n: Given, val: Any) -> Any:
@@ -330,14 +353,6 @@ def _written(r: Reader, n: Given, val: Any) -> Any:
     return r.joined(parts, axis)
 
 
-def _linear(r: Reader, n: Given, val: Any) -> Block:
-    return r.product(n["input"], n["weight"], n["bias"], True)
-
-
-def _matmul(r: Reader, n: Given, val: Any) -> Block:
-    return r.product(n["self"], n.get("mat2", n.get("other")))
-
-
 def _addmm(r: Reader, n: Given, val: Any) -> Block:
     bias = n["self"]
     if n["alpha"] != 1 or n["beta"] != 1:
@@ -353,31 +368,42 @@ def _layer_norm(r: Reader, n: Given, val: Any) -> Any:
     return [result, None, None] if isinstance(val, (tuple, list)) else result
 
 
+def _group_norm(r: Reader, n: Given, val: Any) -> Any:
+    if n["num_groups"] != 1 or len(val.shape) != 2:
+        raise _unknown("group_norm", ", with several groups or axes")
+    return _layer_norm(r, n | {"normalized_shape": val.shape[1:]}, val)
+
+
+def _leaky_relu(r: Reader, n: Given, val: Any) -> Block:
+    if n["negative_slope"]:
+        raise _unknown("leaky_relu", ", with a slope other than 0")
+    return r.each("Relu", n["self"])
+
+
 def _deviation(r: Reader, n: Given, val: Any) -> Block:
     return r.each("Sqrt", r.variance(n["self"], n))
-
-
-def _lerp(r: Reader, n: Given, val: Any) -> Block:
-    difference = r.each("Sub", n["end"], n["self"])
-    return r.each("Add", n["self"], r.each("Mul", n["weight"], difference))
 
 
 TABLE: dict[str, Callable[[Reader, Given, Any], Any]] = {
     **dict.fromkeys(("alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy", "to", "_to_copy",
                      "native_dropout"), _same),
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten"), _viewed),
-    **dict.fromkeys(("squeeze", "unsqueeze"), _viewed),
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"),
+                    lambda r, n, val: r.reshape(n["self"], val.shape)),
     **dict.fromkeys(("permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims"), _moved),
     **dict.fromkeys(("movedim", "moveaxis"), _movedim),
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "hsplit", "unsafe_chunk",
                      "unsafe_split", "unsafe_split_with_sizes"), _split),
     **dict.fromkeys(("slice", "narrow"), _sliced),
-    **dict.fromkeys(("mm", "bmm", "matmul"), _matmul),
+    **dict.fromkeys(("mm", "bmm"), lambda r, n, val: r.product(n["self"], n["mat2"])),
+    "matmul": lambda r, n, val: r.product(n["self"], n["other"]),
     **dict.fromkeys(("layer_norm", "native_layer_norm"), _layer_norm),
     **dict.fromkeys(("select_scatter", "slice_scatter"), _written),
     **dict.fromkeys(("expand", "expand_as", "repeat"), _expanded),
-    "select": _selected, "unbind": _unbound, "stack": _stacked, "flip": _flipped, "linear": _linear,
-    "addmm": _addmm, "std": _deviation, "lerp": _lerp,
+    "select": _selected, "unbind": _unbound, "stack": _stacked, "flip": _flipped,
+    "addmm": _addmm, "std": _deviation, "group_norm": _group_norm, "leaky_relu": _leaky_relu,
+    "linear": lambda r, n, val: r.product(n["input"], n["weight"], n["bias"], True),
+    "lerp": lambda r, n, val: r.each(
+        "Add", n["self"], r.each("Mul", n["weight"], r.each("Sub", n["end"], n["self"]))),
     "_assert_tensor_metadata": lambda r, n, val: None,
     "cat": lambda r, n, val: r.joined(n["tensors"], n["dim"]),
     "copy": lambda r, n, val: n["src"],

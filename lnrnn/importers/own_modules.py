@@ -8,19 +8,19 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from ..recognise.constants import constant
 from ..recognise.graph import Value, number_nodes
 from ..recognise.matching import Step, steps
+from ..recognise.misfits import misfit, repeated
 from ..recognise.operators import new_terms
-from ..recognise.reference_network import Leaf
 from ..recognise.unrolled import chains
+from ..rnn.architecture import Architecture
 from .blocks import COLUMNS, ROWS, Block, Unsuitable, filled
 from .exported import INNER, Reader, export
-from .running import arguments, tensors
-from .running import filled as with_states
+from .running import Way, arguments, cells, tensors
 from .weights import Converted, Weights, network
 
 NAME = "the cell of its graph"
@@ -29,7 +29,6 @@ STEPS = 3, 2  # of the two exports of a layer
 SEQUENCES = 5, 131  # the least numbers of sequences of the two exports
 TRIED = 3, 4  # steps and sequences of the calls that show how a module is called
 MOST_CALLS = 4000
-STATE = (), (ROWS,), (COLUMNS,)  # the axes of a state (1, B, H)
 _STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # a state's argument
 
 
@@ -39,83 +38,84 @@ class FirstState(Unsuitable):
 
 # --- ways of calling ----------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Way:
-    """A way to call a module. axes: of x, "BI" for a cell. states: the other arguments, with a Leaf for each
-    state. usual: whether x is the first argument."""
-
-    axes: str
-    states: tuple[Any, ...]
-    usual: bool = True
-
-    @property
-    def kinds(self) -> int:
-        return len({leaf.kind for leaf in _leaves(self.states)})
-
-    def call(self, module: Any, x: Any, states: Sequence[Any]) -> Any:
-        given = with_states(self.states, states)
-        return module(x, *given) if self.usual else module(*given, x)
-
-    def inputs(self, T: int, B: int, D: int, H: int | None) -> list[Any]:
-        """Returns zeros for x, and for states (1, B, H)."""
-        torch: Any = sys.modules["torch"]
-        sizes = {"T": T, "B": B, "I": D}
-        x = torch.zeros([sizes[axis] for axis in self.axes])
-        return [x, *(torch.zeros(1, B, H or 1) for _ in range(self.kinds))]
-
-    def fits(self, module: Any, D: int, H: int | None) -> bool:
-        """Returns whether the module runs, and a layer passes a state from step to step of each sequence."""
-        torch: Any = sys.modules["torch"]
-        T, B = TRIED
-        drawn = torch.Generator().manual_seed(0)
-        x, *states = [torch.randn(t.shape, generator=drawn) for t in self.inputs(T, B, D, H)]
-        results = list(tensors(self.call(module, x, states)))
-        if self.axes == "BI":
-            return len(results) >= self.kinds and all(tuple(t.shape) == (B, H) for t in results)
-        y = next((t for t in results if t.shape[:-1] == x.shape[:-1] and H in (None, t.shape[-1])), None)
-        if y is None:
-            return False
-        other, axis = x.clone(), self.axes.index("B")
-        other.select(1 - axis, 1).select(0, 0).add_(1)  # step 1 of sequence 0
-        z = next(t for t in tensors(self.call(module, other, states)) if t.shape == y.shape)
-        moved = ((z - y).abs().amax(-1) > 1e-5).movedim(axis, 0)
-        return bool(moved[0, ::2].any()) and not moved[1:].any()
-
-
-def _leaves(template: Any) -> Iterator[Leaf]:
-    if isinstance(template, Leaf):
-        yield template
-    elif isinstance(template, (tuple, list)):
-        for part in template:
-            yield from _leaves(part)
-
-
 # Cells are tried first, because many cells also accept a whole sequence, by broadcasting.
-_CELL = ((Leaf(0, 0), Leaf(1, 0)),), (Leaf(0, 0), Leaf(1, 0)), (Leaf(0, 0),)
-_LAYER = (*arguments(2, 1, 1), *[*arguments(1, 1, 1)][2:])
+_CELLS = *cells(2), *cells(1)
+_LAYERS = *arguments(2, 1, 1), *[*arguments(1, 1, 1)][2:]
 WAYS = (
-    *(Way("BI", states) for states in _CELL),
-    *(Way(axes, states) for states in _LAYER for axes in ("TBI", "BTI")),
-    *(Way("BI", states, usual=False) for states in _CELL),
-)
+    *_CELLS, *(Way(axes, states) for states in _LAYERS for axes in ("TBI", "BTI")),
+    *(replace(way, x_first=False) for way in _CELLS),
+)  # fmt: skip
 
 
-def _calls(module: Any, ways: Sequence[Way]) -> Iterator[tuple[Way, int, int | None]]:
-    """Yields the ways in which a module can be called, with the sizes of x and of its states."""
+class Sizes(NamedTuple):
+    """D: inputs. widths: those of the states, (places, B, width) each. wide: that of y, None if unknown."""
+
+    D: int
+    widths: tuple[int, ...]
+    wide: int | None
+    places: int = 1
+
+    def inputs(self, way: Way, T: int, B: int) -> list[Any]:
+        """Returns zeros for x and for the states of a way."""
+        zeros, sizes = sys.modules["torch"].zeros, {"T": T, "B": B, "I": self.D}
+        x = zeros([sizes[axis] for axis in way.axes])
+        return [x, *(zeros(self.places, B, width) for width in self.widths[: way.kinds])]
+
+
+def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
+    """Returns whether the module runs, and a layer passes a state from step to step of each sequence."""
+    torch: Any = sys.modules["torch"]
+    T, B = TRIED
+    drawn = torch.Generator().manual_seed(0)
+    x, *states = [torch.randn(t.shape, generator=drawn) for t in sizes.inputs(way, T, B)]
+    results = list(tensors(way.call(module, x, states)))
+    if way.axes == "BI":
+        return len(results) >= way.kinds and all(tuple(t.shape) == (B, sizes.wide) for t in results)
+    y = next((t for t in results if t.shape[:-1] == x.shape[:-1] and sizes.wide in (None, t.shape[-1])), None)
+    if y is None:
+        return False
+    other, axis = x.clone(), way.axes.index("B")
+    other.select(1 - axis, 1).select(0, 0).add_(1)  # step 1 of sequence 0
+    z = next(t for t in tensors(way.call(module, other, states)) if t.shape == y.shape)
+    moved = ((z - y).abs().amax(-1) > 1e-5).movedim(axis, 0)
+    return bool(moved[0, ::2].any()) and not moved[1:].any()
+
+
+def _calls(module: Any, ways: Sequence[Way], arch: Architecture | None) -> Iterator[tuple[Way, Sizes]]:
+    """Yields the ways in which a module can be called. arch: of the network, if it is known."""
     shapes = {n for p in module.parameters() for n in p.shape}
     units = sorted({n // gates for n in shapes for gates in (4, 3, 2, 1) if n % gates == 0}, reverse=True)
-    calls = 0
-    for way in ways:
+
+    def every(way: Way) -> Iterator[Sizes]:
+        if arch is not None:
+            wide = arch.directions * arch.h_width
+            yield Sizes(arch.input_size, arch.state_widths, wide, len(arch.suffixes))
+            return
         for H in units if way.kinds else [None]:
             widths = {n - m for n in shapes for m in (units if H is None else [H]) if n > m}
             for D in sorted(shapes) + sorted(widths - shapes):
-                calls += 1
-                if calls > MOST_CALLS:
-                    return
-                with suppress(Exception):  # modules raise anything for arguments that they do not support
-                    if way.fits(module, D, H):
-                        yield way, D, H
+                yield Sizes(D, (H or 1,) * way.kinds, H)
+
+    calls = 0
+    for way in ways:
+        for sizes in every(way):
+            calls += 1
+            if calls > MOST_CALLS:
+                return
+            with suppress(Exception):  # modules raise anything for arguments that they do not support
+                if _fits(way, module, sizes):
+                    yield way, sizes
+
+
+def _not_called(module: Any) -> Unsuitable:
+    """Returns the reason that no way of calling a module fits."""
+    given = inspect.signature(module.forward).parameters
+    needed = [name for name, p in given.items() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    needs = f" it needs {', '.join(needed[3:])} too;" if len(needed) > 3 else ""
+    return Unsuitable(
+        f"no call of its forward({', '.join(given)}) as (x), (x, h), (x, (h, c)), (x, h, c) or (h, x) gives "
+        f"a y for each step, or next states of a cell;{needs} give a module whose forward takes these alone"
+    )
 
 
 # --- graphs -------------------------------------------------------------------------------------------------
@@ -123,26 +123,27 @@ def _calls(module: Any, ways: Sequence[Way]) -> Iterator[tuple[Way, int, int | N
 
 @dataclass(frozen=True)
 class Call:
-    """A module that is called in a way, and its programs for two numbers of steps and of sequences."""
+    """A module that is called in a way, and its programs for two numbers of steps and of sequences.
+
+    start: how the module differs without a state, "" if it does not.
+    """
 
     way: Way
-    D: int
-    H: int | None
+    sizes: Sizes
     programs: tuple[tuple[Any, int, int], ...]  # with the numbers of steps and of sequences
+    start: str = ""
 
     @classmethod
-    def of(cls, module: Any, way: Way, D: int, H: int | None) -> Call:
+    def of(cls, module: Any, way: Way, sizes: Sizes) -> Call:
+        own = {sizes.D, *sizes.widths, *(sizes.D + width for width in sizes.widths), *STEPS}
         taken = {m for t in (*module.parameters(), *module.buffers()) for n in t.shape for m in
-                 (n, n // 2, n // 3, n // 4)} | {D, H, D + (H or 0), *STEPS}  # fmt: skip
+                 (n, n // 2, n // 3, n // 4)} | own  # fmt: skip
         programs = []
         for T, least in zip(STEPS, SEQUENCES, strict=True):
-            B = next(
-                n
-                for n in range(least, 10**9)
-                if n not in taken and all(n % k for k in (2, 3, 5, 7)[: n // 5])
-            )
-            programs.append((export(wrapped(module, way.call), way.inputs(T, B, D, H)), T, B))
-        return cls(way, D, H, tuple(programs))
+            B = next(n for n in range(least, 10**9)
+                     if n not in taken and all(n % k for k in (2, 3, 5, 7)[: n // 5]))  # fmt: skip
+            programs.append((export(wrapped(module, way.call), sizes.inputs(way, T, B)), T, B))
+        return cls(way, sizes, tuple(programs))
 
     def converted(self, module: Any, **options: Any) -> Converted:
         """Returns the network with the parameters of a module like that of the programs."""
@@ -151,8 +152,8 @@ class Call:
         return self.read(module, 0)
 
     def read(self, module: Any, at: int, opaque: bool = False, eps: float | None = None) -> Converted:
-        program, T, B = self.programs[at]
-        reader = Reader(B, self.H, opaque, eps)
+        (program, T, B), widths, places = self.programs[at], self.sizes.widths, self.sizes.places
+        reader = Reader(B, widths[-1] if self.way.kinds else None, opaque, eps)
 
         def parameter(name: str) -> Any:
             path, _, name = name.removeprefix(INNER).rpartition(".")
@@ -161,17 +162,23 @@ class Call:
         factors = {"T": (T,), "B": (ROWS,), "I": (COLUMNS,)}
         shape = (T,) if "T" in self.way.axes else ()
         axes = tuple(factors[axis] for axis in self.way.axes)
-        x = Block(filled(shape, lambda at: reader.graph.input("x", self.D)), axes)
-        states = [Block(filled((), lambda at: reader.graph.input("state", self.H or 1)), STATE)
-                  for _ in range(self.way.kinds)]  # fmt: skip
+        x = Block(filled(shape, lambda at: reader.graph.input("x", self.sizes.D)), axes)
+        place = (places,) if places > 1 else ()
+
+        def state(width: int) -> Block:
+            values = filled(place, lambda at: reader.graph.input("state", width))
+            return Block(values, (place, (ROWS,), (COLUMNS,)))
+
+        states = [state(width) for width in widths[: self.way.kinds]]
         outputs = [v for v in reader.run(program, parameter, [x, *states]) if isinstance(v, Block)]
         reader.graph.end(v for block in outputs for v in block.values.flat)
         number_nodes(reader.graph)
-        layers, reverse = _layers(reader, x, [s.values.item() for s in states], outputs, module)
+        every = [*zip(*(s.values.flat for s in states), strict=True)]
+        layers, reverse = _layers(reader, x, every, outputs, module)
         return network(layers, self.way.axes == "BTI", NAME, reverse)
 
 
-def wrapped(module: Any, call: Callable[[Any, Any, Sequence[Any]], Any]) -> Any:
+def wrapped(module: Any, call: Callable[[Any, Any, Any], Any]) -> Any:
     """Returns a module whose forward(x, *states) is call(module, x, states)."""
     nn: Any = sys.modules["torch"].nn
 
@@ -187,33 +194,42 @@ def wrapped(module: Any, call: Callable[[Any, Any, Sequence[Any]], Any]) -> Any:
 
 
 def _layers(
-    reader: Reader, x: Block, states: Sequence[Value], outputs: Sequence[Block], module: Any
+    reader: Reader, x: Block, states: Sequence[tuple[Value, ...]], outputs: Sequence[Block], module: Any
 ) -> tuple[list[list[Weights]], bool]:
     """Returns the weights of the layers and directions of a graph, and whether one direction is reversed.
 
-    Raises Unsuitable unless the layers are the whole module: its x and its states are theirs, and its outputs
-    are values of theirs.
+    states: those of each layer and direction. Raises Unsuitable unless the layers are the whole module: its x
+    and its states are theirs, and its outputs are values of theirs.
     """
     terms = new_terms(states=True)
     groups = list(steps(reader.graph, terms, new_terms(joined=True, states=True)))
     found = [chain for chain in chains(groups, terms) if _is_started(chain[0], states)]
     whole = [chain for chain in found if not any(step.outside for step in chain)]
     current, layers, known = [*x.values.flat], list[list[Weights]](), set[int]()
-    reverse = False
+    reverse, starts = False, iter(states)
     while True:
         both = ((sign, _reading(whole, current[::sign])) for sign in (1, -1)[: len(current)])
         used = [(sign, chain) for sign, chain in both if chain is not None]
         if not used:
             break
         for _, chain in used:
-            _check_start(chain[0], states, module)
+            _check_start(chain[0], next(starts, ()), module)
             known |= {id(v) for step in chain for v in step.new}
         layers.append([chain[-1].weights() for _, chain in used])
         reverse |= used[0][0] < 0
         ys = ([step.new[0] for step in chain][::sign] for sign, chain in used)
         current = [reader.graph.concat(parts) for parts in zip(*ys, strict=True)]
     if not layers:
-        raise Unsuitable(_reason(found))
+        inner = next((step.outside[0] for chain in found for step in chain if step.outside), "")
+        if inner:
+            raise Unsuitable(
+                f"{inner} reads a value between a cell's x and its new states, which lnrnn's networks do not "
+                "return: let forward use y and the last states alone"
+            )
+        ends = [block.values.flat[0] for block in outputs[len(outputs) - len(states[0]) :]] if states else []
+        pairs = [*zip(states[0], ends, strict=False)] if states else repeated(reader.graph, set())
+        text = misfit(pairs, not states)
+        raise Unsuitable(OTHER + f": {text}" * bool(text))
     if any(id(v) not in known and not _is_zero(v) for block in outputs for v in block.values.flat):
         raise Unsuitable("it changes what its last layer returns, or has further outputs")
     y = next((b for b in outputs if len(b.axes) == len(x.axes)), None)
@@ -236,15 +252,17 @@ def _is_zero(value: Value) -> bool:
     return array is not None and not array.any()
 
 
-def _is_started(step: Step, states: Sequence[Value]) -> bool:
+def _is_started(step: Step, states: Sequence[tuple[Value, ...]]) -> bool:
     """Returns whether a first step reads the module's states, or constants."""
-    return [*step.old] == [*states] or all(v.const_value is not None for v in step.old)
+    return step.old in states or all(v.const_value is not None for v in step.old)
 
 
-def _check_start(step: Step, states: Sequence[Value], module: Any) -> None:
+def _check_start(step: Step, start: tuple[Value, ...], module: Any) -> None:
     """Raises FirstState if a first step reads constants other than zeros."""
-    if [*step.old] == [*states] or all(map(_is_zero, step.old)):
+    if all(map(_is_zero, step.old)) and not start or step.old == start:
         return
+    if all(v in start or _is_zero(v) for v in step.old):
+        raise Unsuitable("forward does not begin with the states that it is given")
     buffers = dict(module.named_buffers())
     names = dict.fromkeys(name for v in step.old if not _is_zero(v) for name in (v.name or "").split(" and "))
     read = " and ".join(
@@ -252,12 +270,6 @@ def _check_start(step: Step, states: Sequence[Value], module: Any) -> None:
     )
     do = "let forward start from zeros, and give this state to the model's calls, model(x, h0)"
     raise FirstState(f"its first step reads {read} as a state, where lnrnn's networks have zeros: {do}")
-
-
-def _reason(found: Sequence[list[Step]]) -> str:
-    """Returns why a graph with these steps is no network."""
-    inner = next((step.outside[0] for chain in found for step in chain if step.outside), "")
-    return f"{inner} reads a value inside of a cell" if inner else OTHER
 
 
 # --- modules ------------------------------------------------------------------------------------------------
@@ -271,24 +283,30 @@ def copied(module: Any) -> Any:
         raise Unsuitable(f"it cannot be copied ({type(error).__name__}: {str(error)[:120]})") from None
 
 
-def find(module: Any, ways: Sequence[Way] = WAYS) -> Call:
-    """Returns a call of the module whose graph is a network of lnrnn. Raises Unsuitable with the reason."""
+def find(module: Any, ways: Sequence[Way] = WAYS, arch: Architecture | None = None) -> Call:
+    """Returns a call of the module whose graph is a network of lnrnn. Raises Unsuitable with the reason.
+
+    arch: of the network, if it is known from the names of parameters.
+    """
     torch: Any = sys.modules["torch"]
-    own = copied(module)
-    reasons: list[Unsuitable] = []
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        tried: list[Any] = []
-        for way, D, H in _calls(own, ways):
-            if way.states == (None,) and (way.axes, (), D) in tried:  # the same graph again
+    reasons: list[tuple[Way, Unsuitable]] = []
+    # A graph needs tensors with versions, which torch.inference_mode does not make.
+    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        own, tried = copied(module), list[Any]()
+        for way, sizes in _calls(own, ways, arch):
+            if way.states == (None,) and (way.axes, (), sizes.D) in tried:  # the same graph again
                 continue
-            tried.append((way.axes, way.states, D))
+            tried.append((way.axes, way.states, sizes.D))
             try:
-                call = Call.of(own, way, D, H)
-                return _agreed(call, own)
+                call = _agreed(Call.of(own, way, sizes), own)
             except Unsuitable as reason:
-                reasons.append(reason)
-    first = [reason for reason in reasons if isinstance(reason, FirstState)]
-    raise (*first, *reasons, Unsuitable("it runs in none of the usual ways"))[0]
+                reasons.append((way, reason))
+                continue
+            starts = [str(r) for w, r in reasons if way.kinds and not w.kinds and w.axes == way.axes]
+            return replace(call, start=starts[0]) if starts else call
+    every = [reason for _, reason in reasons]
+    first = [reason for reason in every if isinstance(reason, FirstState)]
+    raise (*first, *every)[0] if every else _not_called(module)
 
 
 def _agreed(call: Call, module: Any) -> Call:
@@ -302,7 +320,7 @@ def _agreed(call: Call, module: Any) -> Call:
         second = call.read(module, 1)
     if second is None or (first.arguments, first.digest()) != (second.arguments, second.digest()):
         raise Unsuitable("its equation depends on the number of steps or of sequences")
-    if call.way.axes == "BI" and first.cell == "RNN" and call.D == call.H:
+    if call.way.axes == "BI" and first.cell == "RNN" and call.sizes.wide == call.sizes.D:
         _check_order(module, call.way)
     return call
 
@@ -339,16 +357,5 @@ def _check_order(module: Any, way: Way) -> None:
             f"it has as many inputs as units, and forward({', '.join(names)}) does not show which argument "
             "is the state; name it h"
         )
-    if first == way.usual:
+    if first == way.x_first:
         raise Unsuitable("its first argument is the state")
-
-
-def first_states(module: Any) -> str:
-    """Returns a text with the parameters and buffers that a layer reads as its first state; "" for none."""
-    try:
-        find(module, [way for way in WAYS if not way.kinds])
-    except FirstState as reason:
-        return str(reason)
-    except Unsuitable:
-        pass
-    return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,25 +25,33 @@ from .weights import Array, Converted
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call a module: its arguments after x, with a Leaf for each tensor of the states.
+    """A way to call a module.
 
-    batch_first: the module's order of axes, None for a cell, which takes one step at a time. flat: whether x
-    has no axis of sequences.
+    axes: of x, "TBI", "BTI", "TI" for one sequence, or "BI" for a cell, which takes one step at a time.
+    states: the other arguments, with a Leaf for each tensor of the states. x_first: whether x is the first.
     """
 
-    templates: tuple[Any, ...]
-    batch_first: bool | None
-    flat: bool = False
+    axes: str
+    states: tuple[Any, ...] = ()
+    x_first: bool = True
 
     @property
-    def started(self) -> bool:
-        """Whether the arguments have states."""
-        return self.templates not in STATELESS
+    def kinds(self) -> int:
+        """The number of states, 2 for h and c."""
+        return len({leaf.kind for leaf in _leaves(self.states)})
+
+    @property
+    def batch_first(self) -> bool | None:
+        """The order of axes, None for an x without an axis of steps or sequences."""
+        return self.axes == "BTI" if len(self.axes) == 3 else None
 
     def __str__(self) -> str:
-        names = {type(None): "None", list: "states"}
-        texts = [f", {names.get(type(template), 'state')}" for template in self.templates]
-        return "a step" if self.batch_first is None else f"module(x{''.join(texts)})"
+        given = ["x", *map(_text, self.states)]
+        return f"module({', '.join(given if self.x_first else [*given[1:], 'x'])})"
+
+    def call(self, module: Any, x: Any, states: Sequence[Any]) -> Any:
+        given = filled(self.states, states)
+        return module(x, *given) if self.x_first else module(*given, x)
 
     def sequence(self, x: Array) -> Array:
         """Returns an input in the module's order of axes as (T, B, I).
@@ -51,7 +59,7 @@ class Way:
         A cell's input (B, I) is repeated, because the state has no effect in the first step.
         """
         if x.ndim == 2:
-            return x[:, None] if self.flat else np.repeat(x[None], STEPS, 0)
+            return x[:, None] if self.axes == "TI" else np.repeat(x[None], STEPS, 0)
         return time_first(x, self.batch_first)  # type: ignore[no-any-return]
 
     def run(self, module: Any, arch: Architecture, probe: Probe, ends: bool, first: bool) -> Outputs:
@@ -59,59 +67,62 @@ class Way:
 
         If no tensor of the result has y's shape, the result is an empty y, but for the first probe an error.
         """
-        torch, own = sys.modules["torch"], like(module)
-
-        def tensor(array: Array) -> Any:
-            return torch.tensor(array, device=own.device, dtype=own.dtype)
-
-        x, batch = tensor(probe.x), probe.x.shape[1]
+        torch, own, batch = sys.modules["torch"], like(module), probe.x.shape[1]
         zeros = [np.zeros((len(arch.suffixes), batch, width)) for width in arch.state_widths]
-        states = [tensor(state) for state in (zeros if probe.states is None else probe.states)]
+        x, *states = (torch.tensor(a, device=own.device, dtype=own.dtype)
+                      for a in (probe.x, *(zeros if probe.states is None else probe.states)))  # fmt: skip
         given = numbers(x), None if probe.states is None else tuple(map(numbers, states))
-        if self.batch_first is None:
-            ys = step_by_step(module, x, [state[0] for state in states], self.templates)
-            return Outputs(*given, [(Leaf(), np.array([numbers(y) for y in ys]))])
-        x = x[:, 0] if self.flat else time_first(x, self.batch_first)
-        result = list(tensors(module(x, *filled(self.templates, states))))
+        if self.axes == "BI":
+            ys, shapes = [], [tuple(state.shape[1:]) for state in states]
+            for step in x:
+                result = list(tensors(self.call(module, step, states)))
+                if len(result) < len(shapes) or any(tuple(t.shape) != shapes[0] for t in result):
+                    raise ValueError(f"a step returns tensors of shapes {[tuple(t.shape) for t in result]}")
+                ys.append(numbers(result[0]))  # a cell returns (h, c) or (h, (h, c)), without c h or (h, h)
+                states = [t[None] for t in result[-len(shapes) :]]
+            return Outputs(*given, [(Leaf(), np.array(ys))])
+        x = x[:, 0] if self.axes == "TI" else time_first(x, self.batch_first)
+        result = list(tensors(self.call(module, x, states)))
         shape, heads = (*x.shape[:-1], arch.directions * arch.h_width), arch.num_heads
         by_head = (shape[0], heads, *shape[1:-1], shape[-1] // heads)  # as xlstm's cells return y
         result = [t.transpose(1, -2).flatten(-2) if tuple(t.shape) == by_head else t for t in result]
         at = next((i for i, t in enumerate(result) if tuple(t.shape) == shape), None)
+        if at is None and first:
+            raise ValueError(f"it returns no tensor of shape {shape}")
         if at is None:
-            if first:
-                raise ValueError(f"it returns no tensor of shape {shape}")
             return Outputs(*given, [(Leaf(), np.zeros((0, 0, 0)))])
         y = numbers(result.pop(at))
-        parts = [(Leaf(), y[:, None] if self.flat else time_first(y, self.batch_first))]
+        parts = [(Leaf(), y[:, None] if self.axes == "TI" else time_first(y, self.batch_first))]
         return Outputs(*given, parts + (_last_states(result, arch, batch) if ends else []))
 
 
-def ways(arch: Architecture, flat: bool) -> Iterator[Way]:
+def _leaves(template: Any) -> Iterator[Leaf]:
+    if isinstance(template, Leaf):
+        yield template
+    elif template is not None:
+        for part in template:
+            yield from _leaves(part)
+
+
+def _text(template: Any) -> str:
+    if template is None or isinstance(template, Leaf):
+        return "None" if template is None else "hcnm"[template.kind or 0]
+    return f"({', '.join(map(_text, template))})"
+
+
+def ways(arch: Architecture, flat: bool = False) -> Iterator[Way]:
     """Yields the usual ways to call a module. flat: whether x has two axes, (T, I) or a cell's (B, I)."""
-    places, kinds = len(arch.suffixes), len(arch.state_widths)
-    for order in (arch.batch_first, not arch.batch_first)[: 1 if flat else 2]:
+    kinds = len(arch.state_widths)
+    for axes in ("TI",) if flat else ("BTI", "TBI") if arch.batch_first else ("TBI", "BTI"):
         every = STATELESS if flat else arguments(kinds, arch.num_layers, arch.directions)
-        yield from (Way(templates, order, flat) for templates in every)
-    if places == 1:
-        leaves = tuple(map(Leaf, range(kinds)))
-        if kinds > 1:
-            yield Way((leaves,), None)
-        yield Way(leaves, None)
+        yield from (Way(axes, states) for states in every)
+    yield from cells(kinds) if len(arch.suffixes) == 1 else ()
 
 
-def step_by_step(module: Any, steps: Iterable[Any], state: Sequence[Any], templates: Any) -> list[Any]:
-    """Runs a cell over steps x (B, I), from state [h] or [h, c], (B, H) each. Returns h of each step.
-
-    Calls are module(x, *templates), with states in place of each Leaf.
-    """
-    kinds, shape, outputs = len(state), tuple(state[0].shape), []
-    for x in steps:
-        result = list(tensors(module(x, *filled(templates, state))))
-        if len(result) < kinds or any(tuple(t.shape) != shape for t in result):
-            raise ValueError(f"a step returns tensors of shapes {[tuple(t.shape) for t in result]}")
-        state = result[-kinds:]  # a cell returns (h, c) or (h, (h, c)), without c h or (h, h)
-        outputs.append(result[0])
-    return outputs
+def cells(kinds: int) -> list[Way]:
+    """Returns the usual ways to call a cell."""
+    leaves = tuple(Leaf(kind, 0) for kind in range(kinds))
+    return [Way("BI", states) for states in ((leaves,), leaves)[kinds == 1 :]]
 
 
 # --- arguments ----------------------------------------------------------------------------------------------
@@ -206,31 +217,26 @@ class Tested:
 
         A module in half precision is left out unless all numbers of the probe are of the order of 1.
         """
-        eps = resolution(self.module)
-        if self.double is not None:
-            yield from self._version(self.double, DOUBLE, in_double, probe, run)
-        if probe.usual or eps < 2 * SINGLE:
-            yield from self._version(self.module, eps, nullcontext, probe, run)
+        both = (self.double, DOUBLE, in_double), (self.module, resolution(self.module), nullcontext)
+        for module, eps, context in both:
+            if module is None or not (probe.usual or eps < 2 * SINGLE):
+                continue
+            if probe.factor != 1:
+                module = _copied(module, partial(_enlarge, factor=probe.factor))
+            if module is not None:
+                network = partial(self._network, module, (eps, probe.factor))
+                run_it = partial(_called, module, context, run)
+                yield Version(eps, run_it, network, partial(setattr, self, "double", None))
 
-    def _version(
-        self, module: Any, eps: float, context: Callable[[], Any], probe: Probe, run: Callable[[Any], Outputs]
-    ) -> Iterator[Version]:
-        if probe.factor != 1:
-            module = _copied(module, _enlarged(probe.factor))
-        if module is None:
-            return
+    def _network(self, module: Any, key: tuple[float, float]) -> ReferenceNetwork:
+        if key not in self._networks:
+            self._networks[key] = ReferenceNetwork.of(self.convert(module))
+        return self._networks[key]
 
-        def network() -> ReferenceNetwork:
-            key = eps, probe.factor
-            if key not in self._networks:
-                self._networks[key] = ReferenceNetwork.of(self.convert(module))
-            return self._networks[key]
 
-        def called() -> Outputs:
-            with context(), unchanged(module, sys.modules["torch"]):
-                return run(module)
-
-        yield Version(eps, called, network, partial(setattr, self, "double", None))
+def _called(module: Any, context: Callable[[], Any], run: Callable[[Any], Outputs]) -> Outputs:
+    with context(), unchanged(module, sys.modules["torch"]):
+        return run(module)
 
 
 def like(module: Any) -> Any:
@@ -253,13 +259,10 @@ def _copied(module: Any, change: Callable[[Any], Any]) -> Any:
         return None
 
 
-def _enlarged(factor: float) -> Callable[[Any], Any]:
-    def change(module: Any) -> Any:
-        for p in module.parameters():
-            p.data.mul_(factor)
-        return module
-
-    return change
+def _enlarge(module: Any, factor: float) -> Any:
+    for p in module.parameters():
+        p.data.mul_(factor)
+    return module
 
 
 @contextmanager
@@ -275,10 +278,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_double() -> Any:
-    """Returns a context in which torch's functions use float64 instead of narrower types, in this thread.
-
-    A forward may make its first state with torch.zeros, for example.
-    """
+    """Returns a context in which functions such as torch.zeros use float64 instead of narrower types."""
     torch: Any = sys.modules["torch"]
     narrow = (torch.float32, torch.float16, torch.bfloat16)
     casts = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
@@ -310,7 +310,7 @@ def unchanged(module: Any, torch: Any) -> Iterator[None]:
     and sets in attributes get back their contents, at any depth.
     """
     parts = list(module.modules())
-    flags = [part.training for part in parts]
+    flags = [part.training for part in parts]  # scripted modules have it outside of vars(part)
     values: list[Any] = [*map(vars, parts)]
     containers: dict[int, tuple[Any, Any]] = {}  # by id: the container and a copy
     for value in values:  # the loop appends to values

@@ -1,6 +1,7 @@
 """ONNX files: `parts` lists their recurrent parts, `from_onnx` converts these, and `Model` runs whole files.
 
-`to_onnx` writes a network. All need the extra onnx; `Model` also needs onnxruntime.
+`to_onnx` writes a network, and `convert` a file that runs faster. All need the extra onnx; `Model` also needs
+onnxruntime.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from .errors import OnnxFileError
 from .parts import parts
 from .running.model import Model
 from .running.model_stream import ModelStream
-from .running.states import AmbiguousStatesError
+from .writing.converter import convert
 from .writing.writer import to_onnx
 
 __all__ = [
-    "AmbiguousStatesError",
     "Model",
     "ModelStream",
     "OnnxFileError",
     "Part",
+    "convert",
     "from_onnx",
     "parts",
     "to_onnx",

@@ -41,40 +41,29 @@ def extracted(
     names = [v.name for v in extract.values.values()]
     if len(set(names)) != len(names):
         raise Unchecked("two of its values have the same name")
-    dtype = _dtype(part)
-    others = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
+    weights = constant(part.layers[0].inputs[1]) if part.layers else None
+    dtype = np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
+    dtypes = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
+
+    def described(value: onnx_ir.Value, shape: list[int | None] | None = None) -> onnx.ValueInfoProto:
+        kind = onnx.helper.np_dtype_to_tensor_dtype(dtypes.get(id(value), dtype))
+        return onnx.helper.make_tensor_value_info(value.name or "", kind, shape)
+
     graph = onnx.helper.make_graph(
-        extract.nodes,
-        "part",
-        [_info(v, others.get(id(v), dtype), _shape(part, v) if unchanged else None) for v in inputs],
-        [_info(v, dtype) for v in outputs],
+        extract.nodes, "part",
+        [described(v, _shape(part, v) if unchanged else None) for v in inputs],
+        [described(v) for v in outputs],
         extract.initializers,
-    )
+    )  # fmt: skip
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), dtype
 
 
-def _dtype(part: Part) -> np.dtype:
-    """Returns the dtype of the values: that of the weights of the first node."""
-    weights = constant(part.layers[0].inputs[1]) if part.layers else None
-    return np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
-
-
 def _shape(part: Part, value: onnx_ir.Value) -> list[int | None]:
     """Returns the number of axes of an input, and the width of a mask. The plug-in needs them."""
-    if value is part.lengths:
-        return [None]
     if value is part.mask:
         return [1 if axis == "I" else None for axis in part.axes["mask"]]
-    return [None] * len(part.axes["x" if value is part.x else "h"])
-
-
-def _info(
-    value: onnx_ir.Value, dtype: np.dtype, shape: list[int | None] | None = None
-) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(
-        value.name or "", onnx.helper.np_dtype_to_tensor_dtype(dtype), shape
-    )
+    return [None] * (1 if value is part.lengths else len(part.axes["x" if value is part.x else "h"]))
 
 
 @dataclass
@@ -127,23 +116,19 @@ class _Extract:
         """
         if is_quantized(node) and not self.unchanged:
             return [self._dequantized(node)]
-        proto = _proto(node)
+        proto = self._with_reset_after(_proto(node))
         kept = {id(v) for v in self._layer_inputs(node)}
         for i, value in enumerate(node.inputs):
             if value is not None and id(value) not in kept:
                 proto.input[i] = ""
-        self._with_reset_after(proto)
         return _with_layout_0(proto) if attribute(node, "layout", 0) and not self.unchanged else [proto]
 
     def _layer_inputs(self, node: onnx_ir.Node) -> list[onnx_ir.Value]:
         """Returns the inputs of a recurrent node that may be other than 0, and no scales of 8-bit weights."""
-        result = []
-        for i, value in enumerate(node.inputs):
-            weights = is_quantized(node) and not self.unchanged and (i in (1, 2) or i > 7)
-            is_state = i in OPTIONAL[: 2 if self.unchanged else 3]
-            if value is not None and not weights and not (is_state and is_zero(value)):
-                result.append(value)
-        return result
+        left_out = (1, 2, *range(8, 99)) if is_quantized(node) and not self.unchanged else ()
+        states = OPTIONAL[: 2 if self.unchanged else 3]
+        return [v for i, v in enumerate(node.inputs)
+                if v is not None and i not in left_out and not (i in states and is_zero(v))]  # fmt: skip
 
     def _with_reset_after(self, proto: onnx.NodeProto) -> onnx.NodeProto:
         """Replaces linear_before_reset of a GRU, and of those in the graphs inside of a node."""
@@ -152,8 +137,7 @@ class _Extract:
             node = stack.pop()
             stack += [inner for a in node.attribute for graph in (a.g, *a.graphs) for inner in graph.node]
             if node.op_type == "GRU" and node.domain in DOMAINS:
-                for each in [a for a in node.attribute if a.name == "linear_before_reset"]:
-                    node.attribute.remove(each)
+                _remove(node, "linear_before_reset")
                 after = onnx.helper.make_attribute("linear_before_reset", int(bool(self.reset_after)))
                 node.attribute.append(after)
         return proto
@@ -169,10 +153,14 @@ class _Extract:
         return onnx.helper.make_node("LSTM", names, [v.name or "" for v in node.outputs], **options)
 
 
+def _remove(proto: onnx.NodeProto, name: str) -> None:
+    for each in [a for a in proto.attribute if a.name == name]:
+        proto.attribute.remove(each)
+
+
 def _with_layout_0(proto: onnx.NodeProto) -> list[onnx.NodeProto]:
     before, after = [], []
-    for each in [a for a in proto.attribute if a.name == "layout"]:
-        proto.attribute.remove(each)
+    _remove(proto, "layout")
     for i in (0, 5, 6):  # X, initial_h and initial_c
         if i < len(proto.input) and proto.input[i]:
             name, proto.input[i] = proto.input[i], f"{proto.output} input {i}"
@@ -195,15 +183,14 @@ def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
 
 def _captured(node: onnx_ir.Node) -> list[onnx_ir.Value]:
     """Returns the values of outer graphs that the graphs inside of a node read."""
-    own: set[int] = set()
-    read: dict[int, onnx_ir.Value] = {}
+    own, read = set[int](), dict[int, onnx_ir.Value]()
     stack = [graph for _, graph in subgraphs(node)]
     while stack:
         graph = stack.pop()
-        own.update(id(v) for v in (*graph.inputs, *graph.initializers.values()))
+        own.update(map(id, (*graph.inputs, *graph.initializers.values())))
         read |= {id(v): v for v in graph.outputs}
         for inner in graph:
-            own.update(id(v) for v in inner.outputs)
+            own.update(map(id, inner.outputs))
             read |= {id(v): v for v in inner.inputs if v is not None}
             stack += [each for _, each in subgraphs(inner)]
     return [v for key, v in read.items() if key not in own]

@@ -32,20 +32,21 @@ PATH = "lnrnn.path"  # of a model's file, "" without one
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def read(path_or_model: Any) -> onnx_ir.Model:
+def read(path_or_model: Any, keep: str | None = None) -> onnx_ir.Model:
     """Returns the model of a file, of bytes, of an onnx.ModelProto, or an onnx_ir.Model.
 
+    keep: a domain whose functions are not inlined.
     Raises OnnxFileError for a damaged file, and for a model that breaks a rule of the format. For example, a
     graph may have a name twice, or a node may read a value that no earlier node computes.
     """
     path = os.fspath(path_or_model) if isinstance(path_or_model, (str, os.PathLike)) else ""
     with naming(path):
-        model = _read(path_or_model)
+        model = _read(path_or_model, keep)
     model.meta[PATH] = path
     return model
 
 
-def _read(path_or_model: Any) -> onnx_ir.Model:
+def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
     if isinstance(path_or_model, onnx_ir.Model):
         model, size, folder = path_or_model, 2**40, None
     else:
@@ -59,8 +60,8 @@ def _read(path_or_model: Any) -> onnx_ir.Model:
     for domain, name, _ in model.functions:
         if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
             raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
-    if model.functions:
-        model = _inlined(model)
+    if any(domain != keep for domain, *_ in model.functions):
+        model = _inlined(model, keep)
     every, front = [], OnnxFront(size)
     for _, graph, around in _walk(model):
         graph.meta[PARENT], graph.meta[FRONT] = around, front
@@ -103,10 +104,11 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
     return proto, folder
 
 
-def _inlined(model: onnx_ir.Model) -> onnx_ir.Model:
+def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
     """Returns a model without its functions. The names of their nodes are "function/node" and a number.
 
-    They stay if onnx cannot convert one to the model's opset, call themselves, or make the model too large.
+    keep: a domain whose functions stay. Others stay if onnx cannot convert one to the model's opset, call
+    themselves, or make the model too large.
     """
     folders = {tensor.location: tensor.base_dir for tensor in external_tensors(model)}
     try:
@@ -114,10 +116,15 @@ def _inlined(model: onnx_ir.Model) -> onnx_ir.Model:
         bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
         if _size(proto.graph.node, bodies, {}) > MOST_TIMES * proto.ByteSize() + LEAST:
             return model
+        kept = [function for function in proto.functions if function.domain == keep]
+        for function in kept:
+            proto.functions.remove(function)
         for function in proto.functions:
             for node in function.node:
                 node.name = f"{function.name}/{node.name or node.op_type}"
-        result = _converted(onnx.inliner.inline_local_functions(proto, True))
+        proto = onnx.inliner.inline_local_functions(proto, True)
+        proto.functions.extend(kept)
+        result = _converted(proto)
     except Exception:  # of many types
         return model
     for tensor in external_tensors(result):

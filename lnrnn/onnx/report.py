@@ -15,10 +15,10 @@ from ..rnn.network import Network
 from ..rnn.settings import architecture
 from .errors import OnnxFileError
 from .parts import parts_of
-from .running.states import AmbiguousStatesError, Tensor, find_states, inputs, outputs, shown
+from .running.states import Tensor, find_states, inputs, outputs, shown
 
 WIDTH = 80  # columns of the text
-_HEAD = ("input", "output", "shape", "dtype", "lane axis", "evidence")
+_HEAD = ("input", "output", "shape", "dtype", "lane axis")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -27,6 +27,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     from .plugin_trial import tried
     from .reading import opset_of, read
     from .running.states import unknown_recurrences
+    from .writing.converter import in_memory
 
     model = read(path)
     parts = parts_of(model)
@@ -35,26 +36,27 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "opset": opset_of(model),
         "producer": " ".join(str(each) for each in (model.producer_name, model.producer_version) if each),
         "parts": [describe_part(part) for part in parts],
-        "no_plugin": "",
+        "left": [],
+        "calls": [],
+        "not_measured": "",
         "loops": unknown_recurrences(model, parts),
         "states": [],
         "unclear": "",
     }
+    converted, reasons = in_memory(path)
+    for part, described in zip(parts, result["parts"], strict=True):
+        described["stays"] = {name: reasons.get(name, "") for name in part.paths}
     try:
         if parts:
             register()
+            result |= tried(os.fspath(path), converted or os.fspath(path))
     except ImportError as error:
-        result["no_plugin"] = str(error)
-    else:
-        for part, described in zip(parts, result["parts"], strict=True):
-            described["plugin"] = tried(part, model)
+        result["not_measured"] = str(error)
     try:
         states = find_states(model)
-    except AmbiguousStatesError as error:
-        states, result["unclear"] = [], error.pairs
     except OnnxFileError:
         raise
-    except ValueError as error:  # a large file
+    except ValueError as error:  # the names do not tell
         states, result["unclear"] = [], str(error)
     for state in states:
         result["states"].append(
@@ -63,7 +65,6 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "output": state.output,
                 "shape": state.shape,
                 "dtype": str(state.dtype),
-                "evidence": state.evidence,
                 "lane_axis": state.lane_axis,
             }
         )
@@ -82,7 +83,7 @@ def describe_part(part: Part) -> dict[str, Any]:
         "network": None if part.network is None else _call(part.network),
         "reason": part.reason,
         "warnings": list(part.warnings),
-        "plugin": None,
+        "stays": {},
     }
 
 
@@ -101,7 +102,7 @@ def _call(network: Network[Any]) -> str:
         if name not in ("input_size", "hidden_size", "norm")
         and not (name in parameters and parameters[name].default == value)
     ]
-    usual = type(network)(1, 1).norm  # type: ignore[call-arg]  # the class is not Network itself
+    usual = type(network)(4, 4).norm  # type: ignore[call-arg]  # the class is not Network itself
     norm = [] if network.norm == usual else [f"norm={_spec(network.norm)}"]
     return f"{type(network).__name__}({', '.join([*sizes, *others, *norm])})"
 
@@ -129,11 +130,18 @@ def text(report: dict[str, Any]) -> str:
         lines += _part_lines(number, part)
     for loop in report["loops"]:
         lines += _wrapped(f"no part: {loop}", 9, first=5)
-    if report["no_plugin"]:
-        lines += ["", *_wrapped(f"Plug-in for ONNX Runtime: not tried. {report['no_plugin']}", 4, first=0)]
+    lines += [""] * bool(report["left"] or report["calls"])
+    for node in report["left"]:
+        lines += _wrapped(f"The plug-in for ONNX Runtime leaves {node}", 4, first=0)
+    for call in report["calls"]:
+        alone = "not run" if call["onnxruntime"] is None else _time(call["onnxruntime"])
+        speed = f"{alone} in ONNX Runtime, {_time(call['lnrnn'])} with the plug-in"
+        lines += _wrapped(f"Estimate, free axes {call['size']}: {speed}", 4, first=0)
+    if report["not_measured"]:
+        lines += ["", *_wrapped(f"Plug-in for ONNX Runtime: not tried. {report['not_measured']}", 4, first=0)]
     states = report["states"]
     if report["unclear"]:
-        lines += ["", "States: unclear. Give those of lnrnn.onnx.Model as states={input: output}."]
+        lines += ["", "States of lnrnn.onnx.Model: unclear"]
         lines += _wrapped(report["unclear"], 4)
     else:
         lines += ["", f"States: {len(states)}"]
@@ -157,7 +165,7 @@ def _summary(count: int, taken: int) -> str:
 
 def _state_row(state: dict[str, Any]) -> tuple[str, ...]:
     axis = "none" if state["lane_axis"] is None else str(state["lane_axis"])
-    return state["input"], state["output"], shown(state["shape"]), state["dtype"], axis, state["evidence"]
+    return state["input"], state["output"], shown(state["shape"]), state["dtype"], axis
 
 
 def _part_lines(number: int, part: dict[str, Any]) -> list[str]:
@@ -171,23 +179,10 @@ def _part_lines(number: int, part: dict[str, Any]) -> list[str]:
         lines += _wrapped(f"reason: {part['reason'] or 'unknown'}", 9, first=5)
     for warning in part["warnings"]:
         lines += _wrapped(f"warning: {warning}", 9, first=5)
-    for line in _plugin_lines(part["plugin"]):
-        lines += _wrapped(line, 9, first=5)
+    for reason in dict.fromkeys(part["stays"].values()):
+        does = f"stays as it is: {reason}" if reason else "is replaced"
+        lines += _wrapped(f"converted: {does}", 9, first=5)
     return lines
-
-
-def _plugin_lines(plugin: dict[str, Any] | None) -> Iterable[str]:
-    """Yields whether the plug-in for ONNX Runtime takes a part, and the costs of calls."""
-    if plugin is None:
-        return
-    verb = {True: "takes it", False: "leaves it to ONNX Runtime", None: "was not tried"}[plugin["taken"]]
-    if plugin["taken"] and plugin["reason"]:
-        verb = "takes it in part"
-    yield f"plug-in: {verb}" + f": {plugin['reason']}" * bool(plugin["reason"])
-    for call in plugin["calls"]:
-        alone = "not run" if call["onnxruntime"] is None else _time(call["onnxruntime"])
-        size = f"T={call['steps']}, B={call['sequences']}"
-        yield f"estimate, {size}: {alone} in ONNX Runtime, {_time(call['lnrnn'])} in the plug-in"
 
 
 def _time(seconds: float) -> str:
@@ -198,7 +193,7 @@ def _time(seconds: float) -> str:
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns rows as aligned columns. If they are wider than WIDTH, each row has lines of its own."""
-    rows = [[_printable(cell) for cell in row] for row in rows]
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if 4 + sum(widths) + 2 * (len(widths) - 1) <= WIDTH:
         return [
@@ -212,7 +207,7 @@ def _wrapped(line: str, indent: int = 0, first: int | None = None) -> list[str]:
     """Returns lines of at most WIDTH columns. indent: spaces before each; first: before the first line."""
     lines = [" " * (indent if first is None else first)]
     empty = True
-    for piece in _pieces(_printable(line)):
+    for piece in _pieces(printable(line)):
         if not empty and len(lines[-1]) + len(piece.rstrip()) > WIDTH:
             lines.append(" " * indent)
         while len(lines[-1]) + len(piece.rstrip()) > WIDTH:
@@ -236,6 +231,6 @@ def _pieces(line: str) -> Iterable[str]:
         yield line[end:]
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """Returns a text of a file without characters that move the cursor or change colours."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

@@ -3,16 +3,18 @@
 The plug-in is a shared library, an execution provider in ONNX Runtime's terms. Programs in all languages can
 register it by its path. It needs ONNX Runtime 1.24 or later, in Python 1.25, which must be installed
 separately. The plug-in takes nodes RNN, LSTM and GRU with constant float32 weights, and DynamicQuantizeLSTM
-of ONNX Runtime, whose int8 weights it keeps. It takes steps of cells in plain operators too. Nodes within If,
+of ONNX Runtime, whose int8 weights it keeps. It takes functions of `lnrnn.onnx.convert` too. Nodes within If,
 Loop and Scan need ONNX Runtime 1.25. The runtime computes all other nodes. Its log says once, at level INFO,
 which recurrent nodes the plug-in leaves to it, and why.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
+import importlib.util
 import os
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,8 @@ def register() -> None:
 def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_arguments: Any) -> Any:
     """Open an ONNX file in ONNX Runtime, with the recurrent nodes computed by lnrnn.
 
+    With the packages onnx and onnx_ir, the file is converted first, as by `lnrnn.onnx.convert`.
+
     Parameters
     ----------
     path : str, path-like or bytes
@@ -140,7 +144,27 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
-    return runtime.InferenceSession(file, options, providers, **session_arguments)
+    return runtime.InferenceSession(_converted(file), options, providers, **session_arguments)
+
+
+def _converted(file: str | bytes) -> str | bytes:
+    """Returns the contents of a file with its cells as nodes that the plug-in takes, or the file."""
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnx_ir")):
+        _say_what_is_missing()
+        return file
+    from ..onnx.errors import OnnxFileError
+    from ..onnx.writing.converter import in_memory
+
+    try:
+        return in_memory(file)[0] or file
+    except (OnnxFileError, OSError):  # the runtime may read it, or says why not
+        return file
+
+
+@functools.cache  # so that it is said once
+def _say_what_is_missing() -> None:
+    text = "without the packages onnx and onnx_ir, the plug-in takes nodes RNN, LSTM and GRU alone"
+    warnings.warn(f"{text}: pip install lnrnn[onnx]", stacklevel=4)
 
 
 def _refuses_cpu(options: Any) -> bool:

@@ -28,7 +28,7 @@ def unknown(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part], states: 
     result = []
     for path, graph in graphs:
         number_nodes(graph)
-        steps = _repeated(graph, taken)
+        steps = repeated(graph, taken)
         pairs = steps if steps or path or parts else states
         if text := misfit(pairs, bool(steps)):
             result.append(f"the step of {', '.join(repr(new.name) for _, new in pairs)}: {text}")
@@ -45,7 +45,7 @@ def unknown(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part], states: 
     return result
 
 
-def _repeated(graph: Graph, taken: set[int]) -> Pairs:
+def repeated(graph: Graph, taken: set[int]) -> Pairs:
     """Returns two values that a matrix multiplies, if the second depends on the first product."""
     first: dict[int, tuple[Value, set[int]]] = {}
     for node in graph:

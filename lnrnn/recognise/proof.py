@@ -37,17 +37,6 @@ class RoundingHidesDifference(Unchecked):
     """Rounding errors may be as large as a difference of the equations, so nothing can be concluded."""
 
 
-class Gradients(NamedTuple):
-    """The gradients of the sum of all outputs times `weights`.
-
-    theirs: one list for each number by which the sum was multiplied, divided by it; None if there are none.
-    ours: returns such a list from the results of ReferenceNetwork.backward.
-    """
-
-    theirs: list[list[Array]] | None
-    ours: Callable[[Array, Sequence[Array], dict[str, Array]], list[Array]]
-
-
 class Outputs(NamedTuple):
     """The results of a foreign network. x (T, B, I), states, lengths: its inputs, rounded to its dtype.
 
@@ -58,7 +47,6 @@ class Outputs(NamedTuple):
     states: Sequence[Array] | None
     parts: list[tuple[Leaf, Array]]
     lengths: Array | None = None
-    gradients: Gradients | None = None
 
 
 @dataclass(frozen=True)
@@ -76,11 +64,10 @@ class Version:
 
 
 class Proof(NamedTuple):
-    """difference: as from `disagreement`. derives: whether gradients agree, too."""
+    """difference: as from `disagreement`."""
 
     outputs: Outputs
     difference: tuple[float, float] | None
-    derives: bool
 
 
 def prove(versions: Iterable[Version], first: bool) -> Proof | None:
@@ -96,13 +83,13 @@ def prove(versions: Iterable[Version], first: bool) -> Proof | None:
             line = next(iter(str(error).strip().splitlines()), "")
             failure = f"{type(error).__name__}: {line[:120]}"
             continue
-        difference = compare(outputs, version.network(), version.eps, first)
+        network = version.network()
+        difference = compare(outputs, network, version.eps, first)
         narrow = difference and first and version.eps == DOUBLE
-        if narrow and compare(outputs, version.network(), SINGLE) is None:
+        if narrow and compare(outputs, network, SINGLE) is None:
             version.narrows()
             continue
-        derives = bool(difference) or _gradients_agree(outputs, version)
-        return Proof(outputs, difference, derives)
+        return Proof(outputs, difference)
     if first:
         raise NotRun(failure)
     return None
@@ -112,50 +99,17 @@ def compare(
     outputs: Outputs, network: ReferenceNetwork, eps: float, first: bool = False
 ) -> tuple[float, float] | None:
     """Returns None if the outputs are those of the network, else the difference as from `disagreement`."""
-    leaves, rng = [leaf for leaf, _ in outputs.parts], np.random.default_rng(1)
+    rng = np.random.default_rng(1)
 
     def parts(of: ReferenceNetwork) -> list[Array]:
         run = of.forward(outputs.x, outputs.states, outputs.lengths)
-        return [leaf.of(run.y, run.ends) for leaf in leaves]
+        return [leaf.of(run.y, run.ends) for leaf, _ in outputs.parts]
 
     ours = parts(network)
     if first and not all(np.isfinite(a).all() for a in ours):
         raise Unchecked("the outputs are not finite")
     theirs = [a for _, a in outputs.parts]
     return disagreement(theirs, ours, lambda: parts(network.disturbed(eps, rng)), eps, first)
-
-
-def _gradients_agree(outputs: Outputs, version: Version) -> bool:
-    if outputs.gradients is None:
-        return True
-    network, (theirs, ours), rng = version.network(), outputs.gradients, np.random.default_rng(1)
-    leaves = [leaf for leaf, _ in outputs.parts]
-
-    def rows(arrays: list[Array]) -> list[Array]:  # with one limit: a large summand affects all gradients
-        return [a.reshape(1, -1) for a in arrays]
-
-    def derived(of: ReferenceNetwork) -> list[Array]:
-        run = of.forward(outputs.x, outputs.states)
-        gy, gends = np.zeros_like(run.y), tuple(map(np.zeros_like, run.ends))
-        parts = [leaf.of(gy, gends) for leaf in leaves]
-        for part, weight in zip(parts, weights(parts), strict=True):
-            part += weight
-        return rows(ours(*of.backward(run, gy, gends)))
-
-    def disturbed() -> list[Array]:
-        return derived(network.disturbed(version.eps, rng))
-
-    use = "gradients", tuple(leaves)
-    want = network.kept(use, (outputs.x, *(outputs.states or ())), lambda: derived(network))
-    return theirs is not None and not any(
-        disagreement(rows(arrays), want, disturbed, version.eps) for arrays in theirs
-    )
-
-
-def weights(parts: Iterable[Array]) -> list[Array]:
-    """Returns random factors of the outputs in the sum whose gradients are compared."""
-    rng = np.random.default_rng(2)
-    return [rng.standard_normal(part.shape) for part in parts]
 
 
 # --- differences --------------------------------------------------------------------------------------------

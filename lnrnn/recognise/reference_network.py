@@ -1,8 +1,8 @@
-"""Runs a converted network with lnrnn.reference in float64, forward and back, to compare it with others."""
+"""Runs a converted network with lnrnn.reference in float64, to compare it with others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, NamedTuple
@@ -40,7 +40,6 @@ class Run(NamedTuple):
 
     y: Array
     ends: tuple[Array, ...]
-    tapes: list[Any]
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class ReferenceNetwork:
     arch: Architecture
     state: Mapping[str, Array]
     zoneout: float | tuple[float, float] = 0.0
-    _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _kept: dict[Any, Run] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, converted: Converted) -> ReferenceNetwork:
@@ -61,20 +60,18 @@ class ReferenceNetwork:
         """Returns a copy in which each parameter differs by a random relative eps or -eps."""
         return replace(self, state=disturbed(self.state, eps, rng))
 
-    def kept(self, use: Any, inputs: Sequence[Array | None], compute: Callable[[], Any]) -> Any:
-        """Returns compute(), or its earlier result: several calls of a module have the same inputs."""
-        key = use, *(None if a is None else (a.shape, a.tobytes()) for a in inputs)
+    def forward(self, x: Array, states: Sequence[Array] | None = None, lengths: Array | None = None) -> Run:
+        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros.
+
+        Several calls of a module have the same inputs, and the same result.
+        """
+        key = tuple(None if a is None else (a.shape, a.tobytes()) for a in (x, lengths, *(states or ())))
         if key not in self._kept:
-            self._kept[key] = compute()
+            self._kept[key] = self._forward(x, states, lengths)
         return self._kept[key]
 
-    def forward(self, x: Array, states: Sequence[Array] | None = None, lengths: Array | None = None) -> Run:
-        """Runs x (T, B, I). states: initial h, or h and c, (layers * directions, B, *); None for zeros."""
-        run: Run = self.kept("run", (x, lengths, *(states or ())), lambda: self._forward(x, states, lengths))
-        return run
-
     def _forward(self, x: Array, states: Sequence[Array] | None, lengths: Array | None) -> Run:
-        tapes, ends, y = [], [], np.asarray(x, float)
+        ends, y = [], np.asarray(x, float)
         call = getattr(reference, self.arch.cell.name.lower())
         with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
             for k, suffix in enumerate(self.arch.suffixes):
@@ -90,32 +87,8 @@ class ReferenceNetwork:
                     result = call(inputs, own, **options)
                 outputs.append(result[0])
                 ends.append(result[1] if isinstance(result[1], tuple) else (result[1],))
-                tapes.append(result[2])
                 y = np.concatenate(outputs, axis=-1)
-        return Run(y, tuple(np.array(part) for part in zip(*ends, strict=True)), tapes)
-
-    def backward(
-        self, run: Run, gy: Array, gends: Sequence[Array]
-    ) -> tuple[Array, tuple[Array, ...], dict[str, Array]]:
-        """Returns the gradients of x, of the initial states, and of the parameters by name.
-
-        gy, gends: the gradients of run.y and run.ends.
-        """
-        call = getattr(reference, f"{self.arch.cell.name.lower()}_backward")
-        P, D = self.arch.h_width, self.arch.directions
-        grads: dict[str, Array] = {}
-        gstates = []
-        with np.errstate(all="ignore"):
-            for k, suffix in reversed(list(enumerate(self.arch.suffixes))):
-                d = k % D
-                if d == D - 1:
-                    gout, gy = gy, np.zeros(1)
-                part = gout[..., d * P : (d + 1) * P]
-                gx, gstart, result = call(run.tapes[k], part, *(g[k] for g in gends))
-                gy = gy + gx
-                gstates.append(gstart if isinstance(gstart, tuple) else (gstart,))
-                grads |= {name + suffix: value for name, value in result.items()}
-        return gy, tuple(np.array(part[::-1]) for part in zip(*gstates, strict=True)), grads
+        return Run(y, tuple(np.array(part) for part in zip(*ends, strict=True)))
 
     def _part(self, suffix: str) -> tuple[dict[str, Array], dict[str, Any]]:
         """Returns the parameters of one layer in one direction, and its options for lnrnn.reference."""

@@ -126,16 +126,6 @@ class Served:
     def computes(self, made: Architecture, overrun: Any, dtype: Dtype) -> bool:
         return made == self._made and overrun == self._overrun and dtype == self.snapshot.dtype
 
-    def fits(
-        self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
-        dtype: Dtype = "float32",
-    ) -> bool:  # fmt: skip
-        """Returns whether these arguments have the same bytes as those of the constructor."""
-        if not self.computes(made, overrun, dtype):
-            return False
-        given = (*parameters, *statistics)
-        return len(given) == len(self._given) and all(map(_same_bytes, self._given, given))
-
     @property
     def count(self) -> int:
         """The number of parameters and statistics."""

@@ -72,16 +72,14 @@ def sequences(column: Any, width: int, name: str) -> Sequences:
     return Sequences.of(values, offsets, null, bad_rows(offsets, null, wrong))
 
 
-def result(given: Sequences, values: Array, into: Into, like: Any, fixed: bool = True) -> Any:
-    """Returns the results of `run` as an Array of the type `result_type`; null for rows without a result."""
+def result(given: Sequences, values: Array, into: Into, like: Any) -> Any:
+    """Returns the results of `run` as an Array: fixed_size_list<float, W>, for "all" a list of these.
+
+    That list is a large_list if `like`, the type of the input column, is one. Rows without a result are null.
+    """
     pa = pyarrow()
     absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
     width = values.shape[1]
-    if into != "all" and not fixed:
-        ends = np.cumsum(np.where(given.absent, 0, width))
-        offsets = _array(pa, pa.int32(), len(given) + 1, np.concatenate([[0], ends]).astype(np.int32))
-        present = np.ascontiguousarray(values[~given.absent])
-        return pa.ListArray.from_arrays(offsets, _array(pa, pa.float32(), present.size, present), mask=absent)
     numbers = _array(pa, pa.float32(), values.size, np.ascontiguousarray(values))
     if into != "all":
         return pa.FixedSizeListArray.from_arrays(numbers, width, mask=absent)
@@ -103,20 +101,6 @@ def reasons(given: Sequences) -> Any:
     if not given.bad:
         return pa.nulls(len(given), pa.string())
     return pa.array([given.bad.get(row) for row in range(len(given))], pa.string())
-
-
-def result_type(into: Into, width: int, like: Any, fixed: bool = True) -> Any:
-    """Returns the type of the results: fixed_size_list<float, W>, for "all" a list of these.
-
-    That list is a large_list if `like`, the type of the input column, is one. With fixed=False the result of
-    a row is list<float>. Parquet needs this: pyarrow before version 26 cannot read nulls among lists of a
-    fixed size.
-    """
-    pa = pyarrow()
-    each = pa.list_(pa.float32(), width)
-    if into != "all":
-        return each if fixed else pa.list_(pa.float32())
-    return pa.large_list(each) if _is_large(pa.types, like) else pa.list_(each)
 
 
 def plain_type(kind: Any) -> Any:

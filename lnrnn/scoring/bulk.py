@@ -1,148 +1,267 @@
-"""`lnrnn score`: runs a model over columns of Parquet files, in bounded memory.
+"""`lnrnn score`: runs a Scorer over Parquet files, in bounded memory, with an output for each file.
 
-After a killed run, the next one computes only the missing row groups. report.py shows progress on stderr.
+An output is written under another name, and gets its own when it is complete. Its metadata have all facts on
+which it depends, so that a later run keeps it, or refuses to replace it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
+from types import SimpleNamespace
+from typing import Any
 
-from ..arguments import THREADS, Choice
+from ..arguments import THREADS
 from ..errors import message
-from . import inputs, parquet
-from .compression import Compression
-from .engines import outcomes
+from ..files import check_apart, replacing
+from . import columns, inputs, parquet
 from .inputs import Input, InputError
-from .job import ENGINES, Engine, Task, compute
-from .long import Long
-from .report import LOGS, Log, Report
-from .scorer import Scorer, model_of
-from .target import Request, Target
+from .report import Log, Report
+from .scorer import Scorer, model_of, named
+
+CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
+KEY = "lnrnn"  # of the facts in an output's metadata
 
 
-def score(
-    scorer: Scorer,
-    sources: Iterable[str | os.PathLike[str]],
-    output: Path,
-    *,
-    keep: Sequence[str] | None = None,
-    compression: Compression | None = None,
-    long: Long | None = None,
-    engine: Engine = "local",
-    workers: int = 1,
-    address: str | None = None,
-    log: Log = "text",
-) -> int:
-    """Writes the rows of Parquet files with the scorer's results. Returns how many files are left out.
+@dataclass(eq=False)
+class _Target:
+    """An input and its output.
 
-    sources: see inputs.find. output: a file for one source, otherwise a folder with a file for each source.
-    keep: the names of columns to copy; None copies all. compression: None keeps that of the sources. long: if
-    rows are steps. engine, workers, address: see engines.outcomes. log: see report.py.
-
-    With bad="raise", the first bad row raises a ValueError that names it. With bad="null", Request.bad_rows
-    lists bad rows, and a file of a folder that cannot be scored is left out.
-
-    An output appears only when it is complete; its row groups are those of its source. Until then, complete
-    row groups are kept (see journal.py). A call with the same arguments continues from there, and does not
-    compute complete files of a folder again. Only keep, compression, engine, workers, address, log and the
-    scorer's threads may differ, because results do not depend on them.
-
-    Raises the errors of Scorer, and OSError. Raises ValueError if a source cannot be read, or if an output is
-    the model or a source or has no suffix of Parquet. Also raises it if the row groups belong to other
-    arguments, or if another process is writing there.
+    state: source.state() when `facts` were read. facts: those of the output's metadata. rows, bad_rows: how
+    many are written.
     """
-    parquet.packages()
-    engine, log = Choice(ENGINES).check("engine", engine), Choice(LOGS).check("log", log)
-    workers = THREADS.of.check("workers", workers)
-    files, folder = inputs.find([os.fspath(source) for source in sources])
-    _check_output(output, files, folder)
-    output = Path(os.path.realpath(output))
-    request = Request(
-        scorer, model_of(scorer), output, folder, keep, compression, long, local=engine == "local"
-    )
-    with ExitStack() as stack, Report(log, len(files)) as report:
-        running: dict[str, Target] = {}
 
-        def finish(target: Target) -> None:
-            del running[target.source.name]
+    source: Input
+    path: Path
+    state: tuple[int, int | str]
+    facts: dict[str, Any]
+    rows: int = 0
+    bad_rows: int = 0
+
+
+@dataclass(eq=False)
+class Command:
+    """The arguments of `lnrnn score`.
+
+    scorer: one with bad="null". output: a file for one source, otherwise a folder with a file for each
+    source. skip: whether bad rows get a null and a reason, and a file of a folder that cannot be scored is
+    left out. Otherwise the first one raises a ValueError. keep: the names of columns to copy; None copies
+    all. compression: one of CODECS. overwrite: whether other files with the names of outputs are replaced.
+    workers: how many files, and how many batches of rows, are computed at a time. log: see report.py.
+    """
+
+    scorer: Scorer
+    output: Path
+    skip: bool
+    keep: Sequence[str] | None
+    compression: str
+    overwrite: bool
+    workers: int
+    log: Log
+
+    def run(self, sources: Iterable[str]) -> int:
+        """Writes outputs for the sources (see inputs.find). Returns how many sources are left out.
+
+        Keeps an output that an earlier run has written with equal arguments. Raises the errors of Scorer, and
+        OSError. Raises ValueError if a source cannot be read, or if an output must not be written. Raises
+        KeyboardInterrupt with a text that says how far the run came.
+        """
+        parquet.packages()
+        workers = THREADS.of.check("workers", self.workers)
+        files, self._folder = inputs.find(sources)
+        _check_output(self.output, files, self._folder)
+        self.output = Path(os.path.realpath(self.output))
+        self._model = model_of(self.scorer)
+        self._room = Semaphore(workers + 1)  # bounds the number of batches in memory
+        with Report(self.log, len(files)) as self._report:
             try:
-                target.finish()
-            except InputError as error:
-                fail(target, error)
+                self._write_all(files, workers)
+            except KeyboardInterrupt:
+                done = f"after {self._report.files} of {len(files)} files"
+                do = "the same command keeps them, and computes the others from their first rows"
+                raise KeyboardInterrupt(f"{done}; {do}") from None
+            self._report.summary(self.output)
+        return self._report.bad_files
+
+    def _write_all(self, files: list[Input], workers: int) -> None:
+        self._pool, writers = ThreadPoolExecutor(workers), ThreadPoolExecutor(min(workers, len(files)))
+        with self._pool, writers:
+            try:
+                todo = [target for source in files if (target := self._opened(source))]
+                for each in as_completed([writers.submit(self._write, target) for target in todo]):
+                    each.result()
+            except BaseException:
+                for pool in (writers, self._pool):  # files that are being written end at their next batch
+                    pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _opened(self, source: Input) -> _Target | None:
+        """Returns an output to compute, or None if it is complete or the input is left out."""
+        path, scorer = self.output / source.name if self._folder else self.output, self.scorer
+        try:
+            state = source.state()
+            with parquet.opened(source) as (binary, file):
+                facts = {
+                    "lnrnn's version": scorer.version,
+                    "the kernel set": scorer.isa,
+                    "the model's SHA-256": scorer.sha256,
+                    **parquet.identity(source, binary),
+                    "--column": scorer.column,
+                    "--into": scorer.into,
+                    "--bad": "skip" if self.skip else "raise",
+                    "--compression": self.compression,
+                    "the list of columns": self._schema(source, file)[1].names,
+                }
+                rows = file.metadata.num_rows
+            check_apart(path, *([source.path] if source.fs is None else []), scorer.path)
+        except InputError as error:
+            self._leave_out(source, error)
+            return None
+        self._report.total += rows
+        if not path.exists() or (bad_rows := self._kept(source, path, facts)) is None:
+            return _Target(source, path, state, facts)
+        self._report.keep(rows, bad_rows)
+        return None
+
+    def _kept(self, source: Input, path: Path, facts: dict[str, Any]) -> int | None:
+        """Returns the number of bad rows of an output with these facts, or None if it may be replaced."""
+        try:
+            with parquet.opened(Input(path.name, str(path))) as (_, file):
+                was = dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))
+            bad_rows = int(was.pop("bad rows"))
+        except (InputError, LookupError, ValueError):
+            reason = "it was not written by this command"
+        else:
+            names = (name for name in facts if was.get(name) != facts[name])
+            if (name := next(names, None)) is not None:
+                reason = f"{name} was {was.get(name, 'not there')}, and is {facts[name]}"
+            elif source.fs is None and os.stat(source.path).st_mtime_ns > path.stat().st_mtime_ns:
+                reason = f"it is older than {source}"
             else:
-                report.files += 1
+                return bad_rows
+        if self.overwrite:
+            return None
+        raise ValueError(f"there is {path} already: {reason}; choose another output, or give --overwrite")
 
-        def fail(target: Target, error: InputError) -> None:
-            if not (folder and request.skip):
-                raise error
-            running.pop(target.source.name, None)
-            target.abandon(error)
-            report.failed(target.source, error, target.counts())
+    def _schema(self, source: Input, file: Any) -> tuple[list[str] | None, Any]:
+        """Returns the names of the columns to read, with None for all, and the output's schema.
 
-        def tasks() -> Iterator[Task]:
-            for source in files:
-                try:
-                    target = stack.enter_context(Target(request, source))
-                except InputError as error:
-                    if not (folder and request.skip):
-                        raise
-                    report.failed(source, error)
-                    continue
-                report.opened(target.rows, target.counts())
-                if target.done:
-                    report.files += 1
-                    continue
-                running[source.name] = target
-                if target.complete:
-                    finish(target)
-                yield from target.tasks
+        Raises InputError if the input has not the columns that are needed.
+        """
+        pa, _ = parquet.packages()
+        schema, own = file.schema_arrow, [self.scorer.column, self.scorer.id_column]
+        try:
+            for name in self.keep or ():
+                columns.check_names(schema.names, name)
+            wanted = schema.names if self.keep is None else [*self.keep, *own]
+            read = pa.schema([each for each in schema if each.name in wanted])
+            result = self._shown(self.scorer(read.empty_table())).schema
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{source}: {error}") from None
+        # Spark would read its own description of the columns instead of the schema, and miss the results.
+        kept = {k: v for k, v in (schema.metadata or {}).items() if not k.startswith(b"org.apache.spark")}
+        return None if self.keep is None else read.names, result.with_metadata(kept)
 
-        # If the body raises an exception, closing() ends the workers before journals are removed.
-        threads = scorer.threads or 1
-        with closing(outcomes(engine, compute, tasks(), workers, threads, address)) as pending:
-            for outcome in pending:
-                target = running.get(outcome.name)
-                if target is None:  # a file that is left out because of another row group
-                    continue
-                if outcome.error is not None:
-                    if not outcome.of_input:
-                        raise ValueError(outcome.error)
-                    fail(target, InputError(outcome.error))
-                    continue
-                try:
-                    target.publish(outcome)
-                except InputError as error:
-                    fail(target, error)
-                    continue
-                report.add(outcome.facts)
-                if target.complete:
-                    finish(target)
-        listed = None
-        if request.skip and report.files:
-            listed = request.bad_rows(Input("", "") if folder else files[0])
-        report.summary(output, listed, folder)
-    return report.bad_files
+    def _shown(self, result: Any) -> Any:
+        """Returns the columns of the output, of a table with the scorer's results.
+
+        Results are lists of any size, because pyarrow before version 26 cannot read nulls among lists of a
+        fixed size from Parquet.
+        """
+        names = result.schema.names
+        given = len(names) - 2  # the last two are the results and the reasons
+        kept = [k for k, name in enumerate(names[:given]) if self.keep is None or name in self.keep]
+        results = range(given, given + (2 if self.skip else 1))
+        return columns.in_plain_lists(result, self.scorer.output).select([*kept, *results])
+
+    def _scored(self, source: Input, index: int, first: int, batch: Any) -> tuple[Any, int]:
+        """Returns the output's rows for a batch, and the number of bad rows. first: its first row."""
+        result = self.scorer(batch)
+        reasons = result.column(result.num_columns - 1)
+        bad_rows = len(reasons) - reasons.null_count
+        if bad_rows and not self.skip:
+            row = next(k for k, reason in enumerate(reasons) if reason.is_valid)
+            where = f"{source}, row group {index}, row {first + row}{named(self.scorer, batch, row)}"
+            do = "(--bad skip gives such rows a null)"
+            raise ValueError(f"{where}, column {self.scorer.column!r}: {reasons[row]} {do}")
+        return self._shown(result), bad_rows
+
+    def _write(self, target: _Target) -> None:
+        """Writes an output, which gets its name when it is complete."""
+        source, path = target.source, target.path
+        try:
+            if self._folder:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with parquet.opened(source) as (_, file), replacing(path) as write:
+                self._write_rows(target, file, write)
+                if source.state() != target.state:
+                    raise InputError(f"{source} has changed since its scoring began")
+                if path.exists() and not self.overwrite:
+                    raise ValueError(f"another command has written {path} meanwhile, which stays")
+        except InputError as error:
+            self._leave_out(source, error, target.rows, target.bad_rows)
+        else:
+            self._report.complete()
+
+    def _leave_out(self, source: Input, error: InputError, *counts: int) -> None:
+        if not (self._folder and self.skip):
+            raise error
+        self._report.fail(source, error, *counts)
+
+    def _write_rows(self, target: _Target, file: Any, write: Any) -> None:
+        pa, pq = parquet.packages()
+        pending, first = deque[Future[tuple[Any, int]]](), 0
+        names, schema = self._schema(target.source, file)
+        # Most floats differ, so a dictionary would be as large as they are.
+        plain = [each for each in schema if not pa.types.is_nested(each.type)]
+        coded = [each.name for each in plain if not pa.types.is_floating(each.type)]
+        sink = pa.PythonFile(SimpleNamespace(write=write, closed=False, close=int, flush=int), mode="w")
+
+        def write_first() -> None:
+            rows, bad_rows = pending[0].result()
+            writer.write_table(pa.Table.from_batches([rows]), max(len(rows), 1))
+            target.rows, target.bad_rows = target.rows + len(rows), target.bad_rows + bad_rows
+            self._report.add(len(rows), bad_rows)
+            pending.popleft()
+            self._room.release()
+
+        try:
+            with pq.ParquetWriter(sink, schema, compression=self.compression, use_dictionary=coded) as writer:
+                for index, batch in parquet.batches(file, target.source, self.scorer, self._model, names):
+                    while not self._room.acquire(blocking=not pending):
+                        write_first()
+                    pending.append(self._pool.submit(self._scored, target.source, index, first, batch))
+                    first += len(batch)
+                while pending:
+                    write_first()
+                facts = target.facts | {"bad rows": target.bad_rows}
+                writer.add_key_value_metadata({KEY: json.dumps(facts)})
+        finally:
+            for _ in pending:
+                self._room.release()
 
 
 def _check_output(output: Path, files: Sequence[Input], folder: bool) -> None:
-    """Raises ValueError for an output of another format, in the input, or at the place of a file system."""
+    """Raises ValueError for an output of another format, among inputs, or of an earlier version."""
     if re.match("[a-z][a-z0-9+.-]+:/", str(output)):  # a Path has one slash
         raise ValueError(message("the output", "on this machine", str(output)))
-    suffix = output.suffix.lower()
-    if not folder and suffix not in ("", ".parquet", ".pq"):
-        raise ValueError(f"the output must be a Parquet file, got {output}; give it the suffix .parquet")
+    own = os.path.realpath(output)
+    if os.path.exists(own + ".parts"):
+        do = "finish with that version, or remove the folder"
+        raise ValueError(f"{own}.parts has row groups of an earlier version, which cannot be read: {do}")
     if not folder:
+        if output.suffix.lower() not in ("", ".parquet", ".pq"):
+            raise ValueError(f"the output must be a Parquet file, got {output}; give it the suffix .parquet")
         return
     if output.exists() and not output.is_dir():
         raise ValueError(message("the output of a folder", "a folder", str(output)))
-    if os.path.ismount(output):
-        do = "give a folder in it"
-        raise ValueError(message("the output", "a folder of a file system", f"its root, {output}", do))
-    own = os.path.realpath(output)
     for each in files:
-        if each.fs is None and os.path.realpath(each.path).startswith(own + os.sep):
+        if each.fs is None and os.path.realpath(each.path).startswith(own.rstrip(os.sep) + os.sep):
             raise ValueError(message("the output", "a folder without inputs", f"{output} with {each}"))

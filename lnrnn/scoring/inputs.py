@@ -7,8 +7,10 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..packages import require
 
@@ -21,7 +23,7 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class Input:
-    """A file to read. It may be pickled, and sent to a worker.
+    """A file to read.
 
     name: the name of its output, relative to the folder of outputs. path: an absolute path, or a path in
     fs. fs: a file system of fsspec, or None for the system's own.
@@ -36,32 +38,31 @@ class Input:
 
     def open(self) -> Any:
         """Returns a binary file object. Raises InputError if the file cannot be opened."""
-        try:
-            if self.fs is None:
-                return open(self.path, "rb")
+        with self._found():
             # pyarrow has a cache of its own
-            return self.fs.open(self.path, "rb", cache_type="none")
-        except FileNotFoundError:
-            raise InputError(f"no such file: {str(self)!r}") from None
-        except OSError as error:
-            raise InputError(f"{self} cannot be opened: {error.strerror or error}") from error
+            return open(self.path, "rb") if self.fs is None else self.fs.open(self.path, cache_type="none")
 
     def state(self) -> tuple[int, int | str]:
         """Returns the number of bytes, and the time of modification or fsspec's key of this version."""
-        try:
+        with self._found():
             if self.fs is None:
                 found = os.stat(self.path)
                 return found.st_size, found.st_mtime_ns
             self.fs.invalidate_cache()
             return int(self.fs.size(self.path) or 0), str(self.fs.ukey(self.path))
+
+    @contextmanager
+    def _found(self) -> Iterator[None]:
+        """A context that replaces errors by an InputError that names the file."""
+        try:
+            yield
         except FileNotFoundError:
             raise InputError(f"no such file: {str(self)!r}") from None
         except OSError as error:
-            raise InputError(f"{self} cannot be found: {error.strerror or error}") from error
+            raise InputError(f"{self} cannot be opened: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """An argument's files. root: the folder to which their names are relative. folder: whether it is one."""
 
     root: str
@@ -97,50 +98,35 @@ def find(arguments: Iterable[str]) -> tuple[list[Input], bool]:
 def _found(argument: str) -> _Found:
     address = re.match(r"([a-z][a-z0-9+.-]+)(://|::)", argument)
     if address is None or (address[1] in ("file", "local") and "::" not in argument):
-        return _on_this_machine(argument.removeprefix(address[0]) if address else argument)
-    fs, path = require("fsspec", "the input " + argument, "score").core.url_to_fs(argument)
+        fs, path = None, os.path.abspath(argument.removeprefix(address[0]) if address else argument)
+        is_file, is_folder, below = os.path.isfile, os.path.isdir, _walked
+        matching = partial(glob.glob, recursive=True)
+    else:
+        fs, path = require("fsspec", "the input " + argument, "score").core.url_to_fs(argument)
+        is_file, is_folder, below, matching = fs.isfile, fs.isdir, fs.find, fs.glob
     try:
-        if fs.isfile(path):
+        if is_file(path):
             return _Found(posixpath.dirname(path) or "/", [path], fs, folder=False)
-        if WILD.search(path):
-            root, matches = _fixed(path), fs.glob(path)
-        else:
-            root, matches = path.rstrip("/"), [path]
-        files = [file for match in matches for file in (fs.find(match) if fs.isdir(match) else [match])]
+        root, matches = path.rstrip("/") or "/", [path]
+        if WILD.search(path) and not is_folder(path):
+            root, matches = _fixed(path), matching(path)
+        files = {file for each in matches for file in (below(each) if is_folder(each) else [each])}
+        seen = sorted(file for file in files if not _hidden(os.path.relpath(file, root)))
+        if not seen:
+            found = f"no files in {argument!r}" if is_folder(root) else f"no such file: {argument!r}"
+            raise InputError(found)
     except OSError as error:
         raise InputError(f"{argument} cannot be listed: {error}") from error
-    return _of(argument, root or "/", files, fs)
-
-
-def _on_this_machine(path: str) -> _Found:
-    path = os.path.abspath(path)
-    if os.path.isfile(path):
-        return _Found(os.path.dirname(path), [path], None, folder=False)
-    if WILD.search(path) and not os.path.exists(path):
-        root, matches = _fixed(path), glob.glob(path, recursive=True)
-    else:
-        root, matches = path, [path]
-    return _of(path, root, list(_walked(matches)), None)
-
-
-def _of(argument: str, root: str, files: Iterable[str], fs: Any) -> _Found:
-    seen = sorted({file for file in files if not _hidden(os.path.relpath(file, root))})
-    if not seen:
-        exists = os.path.isdir(root) if fs is None else fs.isdir(root)
-        raise InputError(f"no files in {argument!r}" if exists else f"no such file: {argument!r}")
     return _Found(root, seen, fs, folder=True)
 
 
-def _walked(paths: Iterable[str]) -> Iterator[str]:
-    """Yields the files among the paths and below them. A folder that links to itself is read once."""
+def _walked(path: str) -> Iterator[str]:
+    """Yields the files below a folder. A folder that links to itself is read once."""
     seen = set()
-    for path in paths:
-        if not os.path.isdir(path):
-            yield path
-        for folder, below, names in os.walk(path, followlinks=True):
-            seen.add(os.path.realpath(folder))
-            yield from (os.path.join(folder, name) for name in names)
-            below[:] = [each for each in below if os.path.realpath(os.path.join(folder, each)) not in seen]
+    for folder, below, names in os.walk(path, followlinks=True):
+        seen.add(os.path.realpath(folder))
+        yield from (os.path.join(folder, name) for name in names)
+        below[:] = [each for each in below if os.path.realpath(os.path.join(folder, each)) not in seen]
 
 
 def _fixed(pattern: str) -> str:

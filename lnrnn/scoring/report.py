@@ -7,33 +7,33 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from ..packages import require
 from .inputs import Input, InputError
 
-COUNTS = ("rows", "steps", "bad rows")
-PREFIX = "lnrnn score: "
 EVERY = 60.0  # the least number of seconds between two lines of progress
 Log = Literal["text", "json"]
 LOGS: tuple[Log, ...] = get_args(Log)
 
 
 class Report:
-    """A context that counts rows and files, and reports them. inputs: the number of files."""
+    """A context that counts rows and files, and reports them. inputs: the number of files.
+
+    files: how many outputs are complete. kept: how many of them an earlier run has written. total: the rows
+    of all files that can be read.
+    """
 
     def __init__(self, log: Log, inputs: int) -> None:
         self._json, self._inputs = log == "json", inputs
         self._began = self._said = time.monotonic()
-        self.files = self.bad_files = 0
-        self.counts = dict.fromkeys(COUNTS, 0)
-        self._before = 0  # rows that earlier runs have computed
-        self._opened = self._total = 0  # opened files, and all their rows
+        self.files = self.kept = self.bad_files = self.total = 0
+        self._rows = self._bad_rows = self._before = 0
+        self._lock = threading.Lock()
         tqdm = require("tqdm", "lnrnn score", "score").tqdm
         hidden = True if sys.stderr is None or self._json else None  # None: if stderr is no terminal
         self._bar = tqdm(total=0, unit=" rows", unit_scale=True, disable=hidden)
@@ -44,64 +44,52 @@ class Report:
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def opened(self, rows: int, counts: Mapping[str, int]) -> None:
-        """Counts an opened file of so many rows. counts: those that earlier runs have computed."""
-        self._opened += 1
-        self._total += rows
-        self._bar.total = self._total
-        self._before += counts["rows"]
-        self._add(counts)
+    def keep(self, rows: int, bad_rows: int) -> None:
+        """Counts an output of an earlier run."""
+        self.files, self.kept, self._before = self.files + 1, self.kept + 1, self._before + rows
+        self.add(rows, bad_rows)
 
-    def add(self, counts: Mapping[str, int]) -> None:
-        """Counts a row group."""
-        self._add(counts)
-        if self._bar.disable and time.monotonic() - self._said >= EVERY:
-            self._said = time.monotonic()
-            self._progress()
+    def add(self, rows: int, bad_rows: int) -> None:
+        """Counts rows that are written."""
+        with self._lock:
+            self._rows, self._bad_rows = self._rows + rows, self._bad_rows + bad_rows
+            self._bar.total = self.total
+            self._bar.update(rows)
+            if self._bar.disable and time.monotonic() - self._said >= EVERY:
+                self._said = time.monotonic()
+                new = max(self._rows - self._before, 1)
+                left = (self._said - self._began) * (self.total - self._rows) / new
+                done = f"{self.files} of {self._inputs} files, " if self._inputs > 1 else ""
+                done += f"{self._rows} of {self.total} rows, {left:.0f} s left"
+                self._say("progress", done, {"seconds_left": round(left, 1)})
 
-    def _add(self, counts: Mapping[str, int]) -> None:
-        for name in COUNTS:
-            self.counts[name] += counts[name]
-        self._bar.update(counts["rows"])
+    def complete(self) -> None:
+        """Counts an output that has its name."""
+        with self._lock:
+            self.files += 1
 
-    def _progress(self) -> None:
-        seconds, rows = time.monotonic() - self._began, self.counts["rows"]
-        # Files that are not opened yet count as large as the mean of the others.
-        total = self._total * self._inputs / self._opened
-        left = seconds * (total - rows) / max(rows - self._before, 1)
-        done = f"{rows} of {self._total} rows"
-        if self._inputs > 1:
-            done = f"{self.files} of {self._inputs} files, {rows} rows"
-        self._say("progress", f"{done}, {left:.0f} s left", {"seconds_left": round(left, 1)})
+    def fail(self, source: Input, error: InputError, rows: int = 0, bad_rows: int = 0) -> None:
+        """Reports a file that is left out, and forgets the rows of it that were counted."""
+        with self._lock:
+            self.bad_files += 1
+            self._rows, self._bad_rows = self._rows - rows, self._bad_rows - bad_rows
+            reason = " ".join(str(error).split())
+            self._say("bad file", f"left out: {reason}", {"file": str(source), "reason": reason})
 
-    def failed(
-        self, source: Input, error: InputError, counts: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
-        """Reports a file that is left out. counts: those of its row groups that were computed."""
-        self.bad_files += 1
-        for name, count in counts.items():
-            self.counts[name] -= count
-        reason = " ".join(str(error).split())
-        self._say("bad file", f"left out: {reason}", {"file": str(source), "reason": reason})
-
-    def summary(self, output: Path, bad_rows: Path | None, folder: bool) -> None:
-        """Reports all. bad_rows: the list of bad rows."""
-        counts = [_counted(self.files, "files")] if folder else []
-        counts += [_counted(count, name) for name, count in self.counts.items()]
-        counts[-1] += f" ({bad_rows})" if bad_rows else ""
-        counts += [_counted(self.bad_files, "bad files")] if self.bad_files else []
+    def summary(self, output: Path) -> None:
+        kept = f" ({self.kept} kept from an earlier run)" if self.kept else ""
+        counts = [_counted(self.files, "file") + kept, _counted(self._rows, "row")]
+        counts += [_counted(self._bad_rows, "bad row")]
+        counts += [_counted(self.bad_files, "bad file")] if self.bad_files else []
         text = f"{', '.join(counts)}, {time.monotonic() - self._began:.1f} s: {output}"
-        self._say("summary", text, {"output": str(output), "bad_rows_in": bad_rows and str(bad_rows)})
+        self._say("summary", text, {"output": str(output)})
 
     def _say(self, event: str, text: str, facts: dict[str, Any]) -> None:
-        counts = {name.replace(" ", "_"): count for name, count in self.counts.items()}
-        known = {"files": self.files, "inputs": self._inputs, "bad_files": self.bad_files, **counts}
+        known = {"files": self.files, "kept": self.kept, "inputs": self._inputs, "bad_files": self.bad_files}
+        known |= {"rows": self._rows, "bad_rows": self._bad_rows}
         seconds = round(time.monotonic() - self._began, 1)
-        say(
-            json.dumps({"event": event, **known, "seconds": seconds, **facts})
-            if self._json
-            else PREFIX + text
-        )
+        own = json.dumps({"event": event, **known, "seconds": seconds, **facts})
+        say(own if self._json else f"lnrnn score: {text}")
 
 
 def say(line: str) -> None:
@@ -111,4 +99,4 @@ def say(line: str) -> None:
 
 
 def _counted(count: int, name: str) -> str:
-    return f"{count} {name[: -1 if count == 1 else None]}"
+    return f"{count} {name}" + "s" * (count != 1)

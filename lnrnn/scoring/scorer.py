@@ -8,13 +8,13 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from .. import _core
-from ..arguments import TAKES, THREADS, Choice, Flag, Instance, Optional, check
+from ..arguments import TAKES, THREADS, Choice, Instance, Optional, check
 from ..counts import Counts, OnCall
-from ..errors import bad_type, bad_value, message
+from ..errors import bad_value, message
 from ..io import load
 from ..rnn.models import Model
 from ..state import Closed
@@ -24,9 +24,17 @@ from .sequences import BAD, INTO, Bad, Into, Sequences, run
 KEPT = 4  # the largest number of models in memory at a time
 _TEXT = Instance(str, "a string")
 TAKES["Scorer"] = {
-    "column": Optional(_TEXT), "into": Choice(INTO), "output": Optional(_TEXT), "bad": Choice(BAD),
-    "id_column": Optional(_TEXT), "isa": Optional(_TEXT), "flat": Flag(),
+    "column": _TEXT, "into": Choice(INTO), "output": Optional(_TEXT), "bad": Choice(BAD),
+    "id_column": Optional(_TEXT), "isa": Optional(_TEXT),
     "on_call": Optional(Instance(Callable, "a function")), "threads": THREADS,
+}  # fmt: skip
+_ONE_COLUMN = "make one column of lists of steps, as docs/scoring.md shows under Other layouts"
+_CLUSTER = "use lnrnn.Scorer in Dask's map_partitions or Ray's map_batches, as docs/scoring.md shows"
+# Arguments of the Scorer and options of `lnrnn score` that earlier versions had, with the remedies.
+GONE = {
+    "columns": _ONE_COLUMN, "flat": _ONE_COLUMN, "long": _ONE_COLUMN, "engine": _CLUSTER, "address": _CLUSTER,
+    "only-results": "name a column that identifies rows with --keep",
+    "compression-level": "compress the output again with pyarrow.parquet",
 }  # fmt: skip
 
 _LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # the SHA-256 and the model of each file
@@ -49,7 +57,11 @@ def loaded(path: str, sha256: str) -> Model:
         kept = _LOADED.pop(key, None)
         actual = kept[0] if kept else digest(path)
         if actual == sha256:
-            model = kept[1] if kept else _checked(path)
+            model = kept[1] if kept else load(path)
+            if model.overrun == "batch":
+                expected, do = "'raise', 'last' or 'mean'", "set model.overrun and save the model again"
+                got = f"'batch' in {path}, which makes the result of a row depend on other rows"
+                raise ValueError(message("overrun", expected, got, do))
             if key != (path, *_identity(path)):  # the file was replaced while it was read
                 actual = digest(path)
         if actual != sha256:
@@ -58,16 +70,6 @@ def loaded(path: str, sha256: str) -> Model:
         while len(_LOADED) > KEPT:
             del _LOADED[next(iter(_LOADED))]
         return model
-
-
-def _checked(path: str) -> Model:
-    model = load(path)
-    if model.overrun == "batch":
-        raise ValueError(
-            f"overrun must be 'raise', 'last' or 'mean', got 'batch' in {path}, which makes the result of a "
-            "row depend on other rows; set model.overrun and save the model again"
-        )
-    return model
 
 
 def digest(path: str) -> str:
@@ -97,7 +99,7 @@ class Scorer(Closed):
     ----------
     path : str or os.PathLike
         The file that save() wrote. It is stored as an absolute path.
-    column : str, optional
+    column : str
         The column of sequences. Each row of it is a sequence (T, D), with its own T.
     into : {"last", "mean", "all"}
         The result of a row. W is the width of y. "last": (W,), the last layer's h, in a reverse direction
@@ -105,8 +107,7 @@ class Scorer(Closed):
     threads : int or None
         The number of threads that a call may use, 1 to 1024. None: the number of lnrnn.set_num_threads.
     output : str, optional
-        The name of the column of results, which the table must not have yet. Default: column + "_" + into,
-        or "y_" + into with `columns`.
+        The name of the column of results, which the table must not have yet. Default: column + "_" + into.
     bad : {"raise", "null"}
         The treatment of bad rows. A row is bad if it has a null inside, or a step that has not D numbers.
         Under overrun="raise" it is also bad if batch norm has no statistics for one of its steps. "raise":
@@ -118,10 +119,6 @@ class Scorer(Closed):
     isa : str, optional
         The kernel set (for example "avx2") that all processes must use, or "any". Default: the set in use in
         this process, `cpu_info()["isa"]`.
-    columns : sequence of str, optional
-        D columns instead of `column`, one for each feature. Each row of them is a list of T numbers.
-    flat : bool
-        Whether a row of `column` is one list of T * D numbers, step by step.
     on_call : callable, optional
         Gets the `Counts` of each table, for monitoring. Pickle must find it by its name if a Scorer is sent
         to other processes.
@@ -184,13 +181,11 @@ class Scorer(Closed):
     """
 
     __slots__ = (
-        "path", "column", "columns", "flat", "into", "threads", "output", "bad", "id_column", "isa",
-        "on_call", "sha256", "version",
+        "path", "column", "into", "threads", "output", "bad", "id_column", "isa", "on_call", "sha256",
+        "version",
     )  # fmt: skip
     path: str
-    column: str | None
-    columns: tuple[str, ...]
-    flat: bool
+    column: str
     into: Into
     threads: int | None
     output: str
@@ -204,7 +199,7 @@ class Scorer(Closed):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        column: str | None = None,
+        column: str,
         into: Into = "last",
         threads: int | None = 1,
         *,
@@ -212,19 +207,15 @@ class Scorer(Closed):
         bad: Bad = "raise",
         id_column: str | None = None,
         isa: str | None = None,
-        columns: Iterable[str] | None = None,
-        flat: bool = False,
         on_call: OnCall | None = None,
+        **gone: NoReturn,
     ) -> None:
-        if column is None and columns is None:
-            raise bad_type("column", "a string", column)
-        column, self.into, output, self.bad, self.id_column, isa, self.flat, *more = check("Scorer", locals())
+        for name in gone:
+            raise TypeError(f"Scorer() has no argument {name!r}: {GONE.get(name, 'see help(lnrnn.Scorer)')}")
+        self.column, self.into, output, self.bad, self.id_column, isa, *more = check("Scorer", locals())
         self.on_call, self.threads = more
         self.path = os.path.abspath(os.fsdecode(os.fspath(path)))
-        self.column, self.columns = column, _names(column, columns)
-        if self.flat and columns is not None:
-            raise ValueError(message("flat", "False with columns=", "True", "each row has one number a step"))
-        self.output = f"{'y' if column is None else column}_{self.into}" if output is None else output
+        self.output = f"{column}_{self.into}" if output is None else output
         if not self.output:
             raise bad_value("output", "the name of the column of results", output)
         self.version, own = _here()
@@ -232,16 +223,11 @@ class Scorer(Closed):
         self.sha256 = digest(self.path)
 
     @property
-    def where(self) -> str:
-        """The names of the columns, for messages."""
-        return ("columns " if self.column is None else "column ") + ", ".join(map(repr, self.columns))
-
-    @property
     def _fixed(self) -> tuple[str, ...]:
         return self.__slots__
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "sha256" not in state:
+        if set(state) != set(self.__slots__):
             raise ValueError("an earlier version of lnrnn pickled this Scorer; create a new Scorer")
         super().__setstate__(state)
 
@@ -255,8 +241,9 @@ class Scorer(Closed):
         if given.bad and self.bad == "raise":
             self._called(given, 0, begin)
             row = min(given.bad)
-            where = f"row {row} of the {len(given)} in this table{named(self, table, row)}"
-            raise ValueError(f"{self.where}, {where}: {given.bad[row]} (bad='null' gives such rows a null)")
+            where = f"column {self.column!r}, row {row} of the {len(given)} in this table"
+            do = "(bad='null' gives such rows a null)"
+            raise ValueError(f"{where}{named(self, table, row)}: {given.bad[row]} {do}")
         result = with_results(given, run(model, given, self.into, self.threads))
         self._called(given, len(given.values), begin)
         return result
@@ -266,27 +253,9 @@ class Scorer(Closed):
             self.on_call(Counts(len(given), len(given.bad), steps, time.perf_counter() - begin))
 
     def __repr__(self) -> str:
-        own = f"columns={list(self.columns)!r}" if self.column is None else f"column={self.column!r}"
-        own += ", flat=True" if self.flat else ""
-        options = f"{self.path!r}, {own}, into={self.into!r}, threads={self.threads}"
+        options = f"{self.path!r}, column={self.column!r}, into={self.into!r}, threads={self.threads}"
         more = f"bad={self.bad!r}, id_column={self.id_column!r}, isa={self.isa!r}"
         return f"Scorer({options}, output={self.output!r}, {more})"
-
-
-def _names(column: str | None, columns: Iterable[str] | None) -> tuple[str, ...]:
-    """Returns the names of the columns of sequences."""
-    if columns is None:
-        assert column is not None
-        return (column,)
-    if column is not None:
-        raise ValueError(message("column", "left out with columns=", repr(column)))
-    expected = "different strings, a column for each feature"
-    names = () if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable) else tuple(columns)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise bad_type("columns", expected, columns)
-    if len(set(names)) < len(names):
-        raise bad_value("columns", expected, list(names))
-    return names
 
 
 def _here() -> tuple[str, str]:
@@ -313,9 +282,5 @@ def named(scorer: Scorer, table: Any, row: int) -> str:
     """Returns the row's entry in the id_column, for a message; empty without an id_column."""
     if scorer.id_column is None:
         return ""
-    return called(scorer, columns.cell(table, scorer.id_column, row))
-
-
-def called(scorer: Scorer, name: object) -> str:
-    """Returns a row's name in the id_column, for a message."""
+    name = columns.cell(table, scorer.id_column, row)
     return f" ({scorer.id_column} = {(repr(name) if isinstance(name, str) else str(name))[:60]})"

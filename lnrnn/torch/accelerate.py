@@ -13,14 +13,13 @@ import torch
 from ..arguments import TAKES, Choice, Flag, Optional
 from ..arguments import check as checked
 from ..errors import bad_type
-from ..importers.running import one_thread
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype
 from . import computed, custom_modules, derived, torch_nn
 from .accelerated import Accelerated
+from .custom_forward import Forward
 from .model_checks import call, compare_outputs, compare_weights, gain, outputs
-from .recurrences import Calls, why_called, why_unknown
 from .short_weights import Rounding, rounding, use
 from .twin import Twin
 
@@ -95,8 +94,7 @@ def accelerate(
 ) -> Report:
     """Changes a model in place so that lnrnn's kernels compute its recurrent modules, forward and back.
 
-    Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules, which are those that have the
-    parameters of a system of `lnrnn.from_torch`.
+    Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules that `lnrnn.from_torch` recognises.
 
     Parameters
     ----------
@@ -134,12 +132,12 @@ def accelerate(
     -----
     Modules of torch.nn remain the same objects, with their parameters, state_dict keys, attributes, hooks of
     state dicts and flags. So optimisers continue to work. The new class of such a module is derived from
-    torch.nn's, and equal to it in dicts and sets. So isinstance(module, torch.nn.LSTM) remains true.
-    Arguments and results are the same, with PackedSequence, unbatched input, and dropout between layers (with
-    torch's masks). torch.nn's forward still computes calls on another device or dtype, under autocast,
-    torch.func and torch.jit.trace. It also computes small calls with gradients of some modules, where it is
-    faster, and the report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be
-    set; with "lnrnn", calls that lnrnn cannot compute raise a ValueError.
+    torch.nn's, so isinstance(module, torch.nn.LSTM) remains true. Its sizes must not be set. Arguments and
+    results are the same, with PackedSequence, unbatched input, and dropout between layers (with torch's
+    masks). torch.nn's forward still computes calls on another device or dtype, under autocast, torch.func and
+    torch.jit.trace. It also computes small calls with gradients of some modules, where it is faster, and the
+    report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be set; with
+    "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Calls keep packed weights. A call packs them again after a change: of a parameter's address or layout, of
     torch's count of writes, or of one of 8 elements. Torch does not count writes of fused optimisers, and
@@ -147,12 +145,13 @@ def accelerate(
     of these elements, as an optimiser's step does. After a write of a few elements, set
     `module.frozen = False`, or call accelerate(model, check=inputs) again. This compares all bytes of the
     weights of all modules that lnrnn computes. If some were written without notice, it raises a ValueError
-    with their names, and the next calls use the present weights. Inference tensors and shared memory are
-    compared byte for byte in each call.
+    with their names, and the next calls use the present weights. Inference tensors and shared memory have no
+    such count. So the module's own forward computes calls without gradients, unless the weights are frozen,
+    or `engine` is "lnrnn", which packs them in each call. Modules of lnrnn.torch pack them in each call.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
-    operations. torch.ao.quantization.quantize_dynamic quantises the modules as torch.nn's. Call `restore()`
-    before torch.jit.script and torch.fx.symbolic_trace, which otherwise raise RuntimeError. Under
+    operations. Call `restore()` before torch.ao.quantization.quantize_dynamic, which otherwise leaves the
+    modules out, and before torch.jit.script and torch.fx.symbolic_trace, which raise RuntimeError. Under
     torch.compile the modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn
     is True.
 
@@ -161,26 +160,25 @@ def accelerate(
     attributes. They are read in each call.
 
     Some modules do not change, and the report says why. They have a forward set on the object, or a derived
-    class with other parts of torch.nn's forward. Or they are quantised or scripted. Or lnrnn does not know
-    their class, and they seem recurrent. This is shown by the name of the class (RNN, LSTM, GRU, Recurrent,
-    Cell), or by parameters with shapes of W_ih and W_hh. A method that takes a state (h, hx, hidden, state)
-    shows it too, or a loop with gates and one matrix for x and h. With `check`, modules that get their own
-    last output in a later call are found too.
+    class with other parts of torch.nn's forward. Or they are quantised or scripted. Or they seem recurrent,
+    and their equation is none of lnrnn's. A name of a class shows it (RNN, LSTM, GRU, Recurrent, Cell).
+    Matrices with the shapes of W_ih and W_hh show it too, or an argument of forward (h, hx, hidden, state).
 
-    For a custom module, or a whole stack of layers if possible, the forward is replaced. The module must
-    compute lnrnn's network with its parameters, and write to no attribute or buffer. The new forward computes
-    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these
-    are calls with x (B, I) or (1, B, I), without gradients. Results have the module's structure. Before, all
-    these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`, in evaluation and in
-    training. On some probes the gradients of x, states and parameters are compared too.
+    For a custom module, or a whole stack of layers if possible, the forward is replaced. Its equation comes
+    from the names of its parameters, or from torch.export's graph. The module must write to no attribute or
+    buffer, and lnrnn's parameters must be sums of elements of its own. The new forward computes calls with x
+    (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these are calls
+    with x (B, I) or (1, B, I) and states. Results are y with all last states or alone, in the module's
+    structure. Before, all these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`,
+    in evaluation and in training.
 
-    The module's own forward computes all other calls. If outputs in training differ (dropout), these are all
-    calls in training. If gradients differ (detached states, clamped gradients), these are all calls that need
-    gradients. The report says so. The own forward also computes all calls after an attribute, buffer,
-    submodule or hook has changed. lnrnn does not notice changes of globals and of methods of classes, changes
-    in objects of compiled classes, and changes beyond 300 attributes. It does not notice writes through
-    tensor.data or tensor.numpy() to a tensor that is no parameter. Replacing a module with layer norm, 256
-    inputs and 512 units takes about 6 s.
+    The module's own forward computes all other calls, and all that need gradients. To train such a network on
+    the kernels, use lnrnn.torch.from_network(lnrnn.from_torch(module)) in its place. If outputs in training
+    differ (dropout), the own forward computes all calls in training. It also computes all calls after an
+    attribute, buffer, submodule or hook has changed. lnrnn does not notice changes of globals and of methods
+    of classes, changes in objects of compiled classes, and changes beyond 300 attributes. It does not notice
+    writes through tensor.data or tensor.numpy() to a tensor that is no parameter. Replacing a custom module
+    takes seconds.
 
     Examples
     --------
@@ -204,12 +202,7 @@ def accelerate(
         if report.dtype is not None:
             _set_dtype(model, "float32", report)
         before = run() if run else []
-        calls = Calls(model)
-        if run:
-            with calls:
-                run()
         _replace(model, report)
-        _add_called(model, calls, report)
         names = [name for name, _ in report.replaced]
         if run:
             compare_outputs(model, run, before, names, repr(report))
@@ -252,28 +245,17 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
         if _recurrent(module):
             note(name, module, *_replace_native(module, report))
             return
-        why = None
-        if not type(module).__module__.startswith("torch.nn.") and known_cells(module.state_dict()):
-            why, what = _replace_custom(module, report)
-            if why is None or why == _ALREADY:
-                note(name, module, why, what)
-                return
-            why = why or None
-        replaced, left, known = len(report.replaced), len(report.left), dict(first)
+        why, what = _replace_custom(module, report)
+        if why is None or why == _ALREADY:
+            note(name, module, why, what)
+            return
+        replaced, left = len(report.replaced), len(report.left)
         for own, child in vars(module)["_modules"].items():
             if child is not None and id(child) not in outer:
                 visit(f"{name}.{own}" if name else own, child, (*outer, id(child)))
-        now = [what for _, what in report.replaced[replaced:]]
-        if why is not None and not now:
-            del report.left[left:]
-            first.clear()
-            first.update(known)
-        if why is not None and all(custom_modules.ONE_STEP in what for what in now):
+        steps = all(custom_modules.ONE_STEP in what for _, what in report.replaced[replaced:])
+        if why and steps and len(report.left) == left:
             note(name, module, why, "")
-            return
-        unknown = why_unknown(module, len(report.replaced) + len(report.left) == replaced + left)
-        if unknown is not None:
-            note(name, module, unknown, "")
 
     visit("", model, (id(model),))
 
@@ -295,18 +277,23 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
     """Replaces a custom module. Returns the same as `_replace_native`, or ("", "") for another module."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return "it is scripted, and TorchScript's modules cannot be changed", ""
-    if isinstance(vars(module).get("forward"), custom_modules.Forward):
+    if type(module).__module__.startswith("torch.nn.") or any(map(_recurrent, module.modules())):
+        return "", ""
+    if isinstance(vars(module).get("forward"), Forward):
         return _ALREADY, ""
+    shown = custom_modules.shown(module)
+    if not (shown or known_cells(module.state_dict())):
+        return "", ""
+    why = f"{shown}, but " if shown else ""
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"{why}it is scripted, and TorchScript's modules cannot be changed", ""
     for name, part in module.named_modules():
         if "forward" in vars(part) or any(vars(part).get(hooks) for hooks in _HOOKS):
-            return f"it has hooks or a forward of its own{f', in {name}' if name else ''}", ""
+            return f"{why}it has hooks or a forward of its own{f', in {name}' if name else ''}", ""
     try:
-        with one_thread():
-            what = custom_modules.replace_forward(module)
-    except custom_modules.Refused as why:
-        return str(why), ""
+        what = custom_modules.replace_forward(module, bool(shown))
+    except custom_modules.Refused as reason:
+        return f"{why}{reason}", ""
     except UnknownCell:
         return "", ""
     report._undo.append(partial(custom_modules.restore_forward, module))
@@ -358,14 +345,3 @@ def _replacement(module: Any) -> str:
     if small is not None and module.engine == "lnrnn":
         what += f"; torch computes calls with gradients of {small}, where it is faster"
     return what
-
-
-def _add_called(model: torch.nn.Module, calls: Calls, report: Report) -> None:
-    """Adds the modules that `calls` has found, if these and their parts are not in the report yet."""
-    for name, module in model.named_modules():
-        listed = [known for known, _ in (*report.replaced, *report.left)]
-        if id(module) in calls.found and not any(
-            f"{known}.".startswith(f"{name}.") or f"{name}.".startswith(f"{known}.") or not known
-            for known in listed
-        ):
-            report.left.append((name, why_called(calls.found[id(module)])))

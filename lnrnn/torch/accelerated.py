@@ -11,16 +11,16 @@ import torch
 
 from .._core import quick_call
 from ..arguments import Choice
-from ..rnn.functional import dtype_of, with_dtype
 from . import computed
 from .common import other_system
+from .freshness import counted
 from .kept import COMPILES, Keeping, forget
 from .twin import ENGINES
 
 Tensor = torch.Tensor
-_traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
 # Attributes of torch.nn's modules that the texts of networks depend on.
 _SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
+_traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
 
 
 @cache
@@ -73,10 +73,12 @@ class Accelerated(Keeping):
         forget(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SIZES and value != getattr(self, name, value) and "_networks" in vars(self):
+            raise AttributeError(
+                f"{name} must stay {getattr(self, name)!r} in an accelerated module, got {value!r}; call "
+                "restore() of the report first"
+            )
         super().__setattr__(name, value)
-        if name in _SIZES and "_networks" in vars(self):
-            dtype = dtype_of(self._networks[0])
-            vars(self)["_networks"] = tuple(with_dtype(text, dtype) for text in self._networks_of(self))
 
     def __prepare_scriptable__(self) -> Any:
         """torch.jit.script calls this for each module."""
@@ -141,9 +143,10 @@ class Accelerated(Keeping):
         if not reason:
             parameters = self._parameter_list()
             reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
-        if reason:
-            if self._engine == "lnrnn":
-                raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
+        if reason and self._engine == "lnrnn":
+            raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
+        given = self._frozen or self._engine or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if reason or not (given or counted(parameters)):  # to pack weights takes longer than a short call
             return self._by_torch(input, hx)
         return self._computed(input, hx, parameters)
 

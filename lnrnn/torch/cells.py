@@ -12,7 +12,6 @@ from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
 from . import operator
 from .accelerated import Accelerated
-from .derived import Like
 
 Tensor = torch.Tensor
 
@@ -82,7 +81,7 @@ class AcceleratedCell(Accelerated):
         return self._unsupported_states(hx, [(*x.shape[:-1], self.hidden_size)] * self._states)
 
 
-class AcceleratedRNNCell(AcceleratedCell, torch.nn.RNNCell, metaclass=Like):
+class AcceleratedRNNCell(AcceleratedCell, torch.nn.RNNCell):
     """torch.nn.RNNCell on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.RNNCell
@@ -96,7 +95,7 @@ class AcceleratedRNNCell(AcceleratedCell, torch.nn.RNNCell, metaclass=Like):
         return self._networks[kinds.index(self.nonlinearity)] if self.nonlinearity in kinds else None
 
 
-class AcceleratedLSTMCell(AcceleratedCell, torch.nn.LSTMCell, metaclass=Like):
+class AcceleratedLSTMCell(AcceleratedCell, torch.nn.LSTMCell):
     """torch.nn.LSTMCell on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.LSTMCell
@@ -105,7 +104,7 @@ class AcceleratedLSTMCell(AcceleratedCell, torch.nn.LSTMCell, metaclass=Like):
     _gates = 4
 
 
-class AcceleratedGRUCell(AcceleratedCell, torch.nn.GRUCell, metaclass=Like):
+class AcceleratedGRUCell(AcceleratedCell, torch.nn.GRUCell):
     """torch.nn.GRUCell on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.GRUCell

@@ -44,7 +44,8 @@ def kept(module: Any, names: Sequence[str]) -> list[Tensor]:
     tensors = [t for own in owners for t in own.values() if t is not None]
     record, weights = _computed.get(module, (None, []))
     if record is None or not record.holds(tensors):
-        record, weights = seen(tensors, True), [getattr(module, name) for name in names]
+        with torch.inference_mode(False), torch.no_grad():  # for weights with a count of writes
+            record, weights = seen(tensors, True), [getattr(module, name) for name in names]
         _computed[module] = record, weights
     return weights
 

@@ -23,7 +23,6 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 _COMPILED = frozenset({"_compiled_call_impl"})
 _LATER = _COMPILED | {"forward", "__prepare_scriptable__"}
 MOST = 300  # limit on the values to compare in each call; values nearest to the module come first
-BYTES = 4096  # limit on the size of an array; comparing more bytes takes longer than a short sequence
 
 
 class _Gone:
@@ -33,7 +32,8 @@ class _Gone:
 class Settings:
     """The attributes and buffers of a module and its submodules (parts), as they were at first.
 
-    Contents of dicts, lists, tuples, sets, arrays and objects in attributes are also compared.
+    Contents of dicts, lists, tuples and objects in attributes are also compared. unseen: the names of
+    attributes with arrays and sets.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -45,9 +45,7 @@ class Settings:
         self._attributes: list[tuple[Any, str, Any, str]] = []
         self._items: list[tuple[Any, Any, Any, str]] = []
         self._tensors: list[list[Any]] = []  # a tensor, its version, a copy
-        self._sets: list[tuple[Any, Any, str]] = []
-        self._arrays: list[tuple[Any, bytes, str]] = []
-        self.unseen: list[str] = []  # attributes with arrays that are too large to compare in each call
+        self.unseen: list[str] = []
         inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
         for path, part in module.named_modules():
@@ -71,9 +69,8 @@ class Settings:
                 continue
             seen.add(id(value))
             inside.extend((inner, name) for inner in self._contents(value, name))
-        # The arguments of `same_objects`, and whether it compares everything.
+        # The arguments of `same_objects`.
         self.compared = self._attributes, self._names, self._sizes, self._items, self._tensors
-        self.simple = not (self._sets or self._arrays)
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> None:
         version = -1 if tensor.is_inference() else tensor._version
@@ -85,20 +82,14 @@ class Settings:
             if not isinstance(value, torch.nn.Parameter):
                 self._tensor(value, name)
             return []
-        if isinstance(value, (np.ndarray, bytearray)):
-            if (len(value) if isinstance(value, bytearray) else value.nbytes) > BYTES:
-                self.unseen.append(name)
-            else:
-                self._arrays.append((value, _bytes(value), name))
-            return []
-        if isinstance(value, (set, frozenset)):
-            self._sets.append((value, set(value), name))
-            return list(value)
         if isinstance(value, (dict, list, tuple, deque)):
             items = list(value.items() if isinstance(value, dict) else enumerate(value))
             self._sizes.append((value, len(value), name))
             self._items += [(value, key, inner, name) for key, inner in items]
             return [inner for _, inner in items]
+        if isinstance(value, (np.ndarray, bytearray, set)):
+            self.unseen.append(name)
+            return []
         by_name = {key: getattr(value, key, _Gone) for key in _slots(type(value))}
         if hasattr(value, "__dict__"):
             self._names.append((value, vars(value).keys() - _LATER, _LATER, name))
@@ -109,7 +100,7 @@ class Settings:
     def hold(self, training: bool) -> bool:
         """Returns whether nothing has changed. training: whether modules may be in training mode."""
         compiling = torch.compiler.is_compiling()  # torch.compile traces Python only
-        if compiling or not self.simple or not same_objects(*self.compared):
+        if compiling or not same_objects(*self.compared):
             for _ in self.changed():
                 return False
         return training or not any(part.training for part in self._parts)
@@ -143,12 +134,6 @@ class Settings:
                     yield where
                 else:
                     entry[1] = now
-        for of, copied, where in self._sets:
-            if of != copied:
-                yield where
-        for of, copied, where in self._arrays:
-            if _bytes(of) != copied:
-                yield where
 
 
 def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, Any]]:
@@ -176,10 +161,6 @@ def _slots(cls: type) -> Iterator[str]:
     for base in cls.__mro__:
         if "__slots__" in vars(base):
             yield from (name for name, own in vars(base).items() if isinstance(own, MemberDescriptorType))
-
-
-def _bytes(value: Any) -> bytes:
-    return bytes(value) if isinstance(value, bytearray) else value.tobytes()
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -17,27 +17,6 @@ _INNER = (
 )  # fmt: skip
 
 
-class Like(type):
-    """A metaclass whose classes are equal to the classes that they replace, also in dicts and sets.
-
-    Functions that look up the class of a module need it, such as torch.ao.quantization.quantize_dynamic. A
-    class whose forward calls super().forward is not equal: torch.export searches for it in __mro__ to find
-    the forward that comes next.
-    """
-
-    def __eq__(cls, other: object) -> bool:
-        return cls is other or (other is not None and other is vars(cls).get("_equals"))
-
-    def __hash__(cls) -> int:
-        return hash(vars(cls).get("_equals") or id(cls))
-
-    def __init__(cls, name: str, bases: tuple[type, ...], inside: dict[str, Any]) -> None:
-        super().__init__(name, bases, inside)
-        of: Any = inside.get("_replaces")
-        own = inside.get("_own")
-        cls._equals = of if own is None or of.forward is replaced(own).forward else None
-
-
 def replaced(cls: Any) -> Any:
     """Returns the class that a class of `derived` replaces; the class itself for others."""
     return vars(cls).get("_replaces", cls)
@@ -54,7 +33,6 @@ def derived(cls: Any, own: Any) -> Any:
     for known in type.__subclasses__(cls):
         if vars(known).get("_replaces") is cls:
             return known
-    kind = Like if issubclass(Like, type(cls)) else type("Like", (Like, type(cls)), {})
     name = f"Accelerated{cls.__name__}"
     inside = {
         "__module__": cls.__module__,
@@ -63,7 +41,7 @@ def derived(cls: Any, own: Any) -> Any:
         "_replaces": cls,
         "_own": own,
     }
-    return kind(name, (cls, own), inside)
+    return type(cls)(name, (cls, own), inside)
 
 
 def _reduce(module: Any, protocol: Any) -> Any:

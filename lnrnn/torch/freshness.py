@@ -23,10 +23,17 @@ Tensor = torch.Tensor
 PLAIN = Tensor, torch.nn.Parameter
 
 
+def counted(tensors: Sequence[Tensor]) -> bool:
+    """Returns whether no tensor is in shared memory or an inference tensor, whose writes are not counted."""
+    return not any(
+        type(t) in PLAIN and (t.is_inference() or t.untyped_storage().is_shared()) for t in tensors
+    )
+
+
 def seen(
     tensors: Sequence[Tensor | None], same_objects: bool = False, frozen: bool = False
 ) -> _core.Seen | None:
-    """Returns a record of tensors, or None if only a comparison of all bytes notices writes.
+    """Returns a record of tensors, or None if writes cannot be noticed.
 
     This is so for inference tensors, which have no counter, and for shared memory, into which other processes
     write. same_objects: the record has references to the tensors, and other objects count as changed.
@@ -37,9 +44,9 @@ def seen(
     if frozen:
         return _core.Seen(list(tensors), None, same_objects)
     for t in (t for t in tensors if t is not None):
-        if type(t) not in PLAIN or not t.is_cpu or t.is_inference() or t.is_neg() or t.is_conj():
+        if type(t) not in PLAIN or not t.is_cpu or t.is_neg() or t.is_conj() or not counted([t]):
             return None
-        if t.element_size() not in (4, 8) or t.untyped_storage().is_shared():
+        if t.element_size() not in (4, 8):
             return None
     return _core.Seen(
         list(tensors), [None if t is None else _core.array_of(t.detach()) for t in tensors], same_objects

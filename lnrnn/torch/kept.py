@@ -7,7 +7,7 @@ torch.utils.swap_tensors can swap them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -38,12 +38,10 @@ def arrays(tensors: Sequence[Any]) -> list[Any]:
 
 
 def made(
-    network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None,
-    former: Served | None,
-) -> Served:  # fmt: skip
-    """Returns a network with packed weights: `former`, if its weights have the same bytes, or a new one."""
-    given = architecture(network), arrays(parameters), arrays(statistics), overrun, dtype_of(network)
-    return former if former is not None and former.fits(*given) else Served(*given)
+    network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
+) -> Served:
+    """Returns a network with packed weights."""
+    return Served(architecture(network), arrays(parameters), arrays(statistics), overrun, dtype_of(network))
 
 
 def keep(network: str, overrun: str | None, record: _core.Seen | None, served: Served, step: int) -> Any:
@@ -75,8 +73,7 @@ def packed(
         if entry.record.holds(tensors):
             return entry.served  # type: ignore[no-any-return]
     record = seen(tensors)
-    former = None if entry is None else entry.served
-    found = made(network, parameters, statistics, overrun, former)
+    found = made(network, parameters, statistics, overrun)
     _served[parameters[0]] = _Entry(record, found)
     return found
 
@@ -129,16 +126,6 @@ def forget(part: torch.nn.Module) -> None:
         vars(part).pop(name, None)
     computed.forget(part)
     pack_again((*part._parameters.values(), *part._buffers.values(), *vars(part).values()))
-
-
-class Packs(Protocol):
-    """An object that keeps packed weights for operator.run: a Keeping, or a Forward of a custom module."""
-
-    def _packed(
-        self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
-    ) -> Served: ...
-
-    def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None: ...
 
 
 class Keeping(torch.nn.Module):
@@ -204,18 +191,16 @@ class Keeping(torch.nn.Module):
         overrun: str | None, frozen: bool,
     ) -> Served:  # fmt: skip
         """Does the work of `_packed`. name: the attribute that keeps the network; frozen: as in `seen`."""
-        kept, former = getattr(self, name), None
+        kept = getattr(self, name)
         own: dict[str, Any] = self._parameters
         sources = [*own.values(), *statistics]
-        if kept is not None:
-            former = kept.served
-            record = kept.record if kept.network == network and kept.overrun == overrun else None
-            if record is not None and record.holds(sources):
-                return former  # type: ignore[no-any-return]
+        if kept is not None and kept.network == network and kept.overrun == overrun:  # noqa: SIM102
+            if kept.record is not None and kept.record.holds(sources):
+                return kept.served  # type: ignore[no-any-return]
         known = {id(t) for t in sources}
         if all(id(t) in known for t in parameters):
             record = seen(sources, True, frozen)
-            found = made(network, parameters, statistics, overrun, former)
+            found = made(network, parameters, statistics, overrun)
         else:  # weights that are computed from parameters
             record, found = None, packed(network, parameters, statistics, overrun)
         vars(self)[name] = keep(network, overrun, record, found, self._steps)

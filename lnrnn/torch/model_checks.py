@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..errors import bad_type
 from ..importers.running import numbers, tensors, unchanged
 from ..recognise.proof import Unchecked, disagreement, whole
-from .custom_modules import stale
+from .custom_forward import stale
 from .derived import restore_class
 
 Tensor = torch.Tensor

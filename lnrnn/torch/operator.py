@@ -33,7 +33,7 @@ from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
 from . import plain
 from .freshness import PLAIN
-from .kept import Packs, arrays, packed
+from .kept import arrays, packed
 
 Tensor = torch.Tensor
 
@@ -61,12 +61,12 @@ def run(
     statistics: Sequence[Tensor] = (),
     overrun: str | None = None,
     training: bool = False,
-    module: Packs | None = None,
+    module: Any = None,
 ) -> list[Tensor]:
     """Calls the operator run. Returns [y, h] or [y, h, c], in training also the statistics of batch norm.
 
-    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes. module: the module that keeps the packed
-    weights, if there is one.
+    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes. module: a Keeping or a Forward that
+    keeps the packed weights, or None.
     """
     if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
@@ -126,7 +126,7 @@ def _run_cpu(
     statistics: Sequence[Tensor],
     overrun: str | None,
     training: bool,
-    module: Packs | None = None,
+    module: Any = None,
 ) -> list[Tensor]:
     x_, lengths_, *start_ = arrays((x, lengths, *start))
     with _threads():
@@ -154,7 +154,7 @@ def _forward_train_cpu(
     start: Sequence[Tensor],
     lengths: Tensor | None,
     parameters: Sequence[Tensor],
-    module: Packs | None = None,
+    module: Any = None,
 ) -> list[Tensor]:
     x_, lengths_, *start_ = arrays((x, lengths, *start))
     arch = architecture(network)
@@ -270,7 +270,7 @@ def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 def _results_to_derive(
-    network: str, module: Packs | None, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
+    network: str, module: Any, states: int, lengths: Tensor | None, x: Tensor, *rest: Tensor
 ) -> tuple[Tensor, ...]:
     arguments = network, x, rest[:states], lengths, rest[states:]
     if _unwatched((x, lengths, *rest)):
@@ -416,7 +416,7 @@ def _derived(tensors: Sequence[Tensor]) -> bool:
 
 
 def _differentiable(
-    network: str, module: Packs | None, states: int, lengths: Tensor | None, given: Sequence[Tensor]
+    network: str, module: Any, states: int, lengths: Tensor | None, given: Sequence[Tensor]
 ) -> list[Tensor]:
     try:
         result = _applied(_Run, network, module, states, lengths, *given)

@@ -12,7 +12,7 @@ import torch
 from ..rnn.functional import with_dtype
 from ..rnn.snapshot import Dtype
 from .accelerated import Accelerated
-from .custom_modules import Forward
+from .custom_forward import Forward
 from .twin import Twin
 
 Array = np.ndarray

@@ -17,7 +17,6 @@ from ..rnn.cells import CELLS
 from . import cells, computed, derived, operator
 from .accelerated import Accelerated
 from .common import LayerResult, contradicts_itself, layer_by_layer, run_packed, through_padding
-from .derived import Like
 from .kept import forget
 
 Tensor = torch.Tensor
@@ -145,21 +144,21 @@ class AcceleratedLayer(Accelerated):
         return self._unsupported_states(hx, [(*axes, width) for width in widths])
 
 
-class AcceleratedRNN(AcceleratedLayer, torch.nn.RNN, metaclass=Like):
+class AcceleratedRNN(AcceleratedLayer, torch.nn.RNN):
     """torch.nn.RNN on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.RNN
     _least = 1, 4, 1e7
 
 
-class AcceleratedLSTM(AcceleratedLayer, torch.nn.LSTM, metaclass=Like):
+class AcceleratedLSTM(AcceleratedLayer, torch.nn.LSTM):
     """torch.nn.LSTM on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.LSTM
     _least = 4, 0, 0.0
 
 
-class AcceleratedGRU(AcceleratedLayer, torch.nn.GRU, metaclass=Like):
+class AcceleratedGRU(AcceleratedLayer, torch.nn.GRU):
     """torch.nn.GRU on lnrnn's kernels: see lnrnn.torch.accelerate."""
 
     _replaces = torch.nn.GRU

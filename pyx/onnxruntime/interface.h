@@ -17,9 +17,6 @@ enum { ORT_VERSION = 24 };
 /* Earlier runtimes give two compiled nodes in different subgraphs the same name, and then refuse the
  * model. */
 enum { ORT_VERSION_SUBGRAPHS = 25 };
-/* Runtimes 1.24 and 1.25 do not pass the outer values that a claimed Loop reads. 1.32 does. */
-enum { ORT_VERSION_LOOPS = 32 };
-
 /* Objects of the runtime. */
 typedef struct OrtStatus OrtStatus; /* NULL: success */
 typedef struct OrtLogger OrtLogger;
@@ -38,24 +35,10 @@ typedef struct OrtEpGraphSupportInfo OrtEpGraphSupportInfo;
 typedef struct OrtKernelContext OrtKernelContext;
 typedef const char *const *ort_texts;
 
-enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 }; /* codes of a status */
-enum {
-    ORT_FLOAT = 1,
-    ORT_UINT8 = 2,
-    ORT_INT8 = 3,
-    ORT_INT32 = 6,
-    ORT_INT64 = 7,
-    ORT_BOOL = 9
-}; /* types of elements */
-enum {
-    ORT_INT = 1,
-    ORT_INTS = 2,
-    ORT_FLOAT_ = 3,
-    ORT_FLOATS = 4,
-    ORT_STRING = 5,
-    ORT_STRINGS = 6
-}; /* of attributes */
-enum { ORT_CPU = 0 }; /* kinds of devices */
+enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };              /* codes of a status */
+enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6 };                    /* types of elements */
+enum { ORT_INT = 1, ORT_FLOAT_ = 3, ORT_FLOATS = 4, ORT_STRING = 5, ORT_STRINGS = 6 }; /* of attributes */
+enum { ORT_CPU = 0 };                                                                  /* kinds of devices */
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
 
 /* F(name, position, type of the result, parameters) for each function. Those that return OrtStatus * write
@@ -79,13 +62,9 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(release_pairs, 300, void, (OrtKeyValuePairs *))                                                        \
     F(device_type, 307, int, (const OrtHardwareDevice *))                                                    \
     F(provider_table, 317, const void *, (void))                                                             \
+    F(value_producer, 323, OrtStatus *, (const OrtValueInfo *, const OrtNode **, size_t *output))            \
     F(initializer_value, 326, OrtStatus *, (const OrtValueInfo *, const OrtValue **))                        \
-    F(is_graph_output, 330, OrtStatus *, (const OrtValueInfo *, bool *))                                     \
     F(is_constant, 331, OrtStatus *, (const OrtValueInfo *, bool *))                                         \
-    F(graph_input_count, 338, OrtStatus *, (const OrtGraph *, size_t *))                                     \
-    F(graph_inputs, 339, OrtStatus *, (const OrtGraph *, const OrtValueInfo **, size_t))                     \
-    F(graph_output_count, 340, OrtStatus *, (const OrtGraph *, size_t *))                                    \
-    F(graph_outputs, 341, OrtStatus *, (const OrtGraph *, const OrtValueInfo **, size_t))                    \
     F(graph_node_count, 344, OrtStatus *, (const OrtGraph *, size_t *))                                      \
     F(graph_nodes, 345, OrtStatus *, (const OrtGraph *, const OrtNode **, size_t))                           \
     F(graph_parent, 346, OrtStatus *, (const OrtGraph *, const OrtNode **))                                  \
@@ -98,12 +77,9 @@ enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
     F(node_inputs, 354, OrtStatus *, (const OrtNode *, const OrtValueInfo **, size_t))                       \
     F(node_output_count, 355, OrtStatus *, (const OrtNode *, size_t *))                                      \
     F(node_outputs, 356, OrtStatus *, (const OrtNode *, const OrtValueInfo **, size_t))                      \
-    F(node_outer_count, 357, OrtStatus *, (const OrtNode *, size_t *))                                       \
-    F(node_outer_values, 358, OrtStatus *, (const OrtNode *, const OrtValueInfo **, size_t))                 \
+    F(node_attribute_count, 359, OrtStatus *, (const OrtNode *, size_t *))                                   \
     F(node_attribute, 361, OrtStatus *, (const OrtNode *, const char *name, const OrtOpAttr **))             \
     F(attribute_type, 363, OrtStatus *, (const OrtOpAttr *, int *))                                          \
-    F(node_subgraph_count, 365, OrtStatus *, (const OrtNode *, size_t *))                                    \
-    F(node_subgraphs, 366, OrtStatus *, (const OrtNode *, const OrtGraph **, size_t, const char **names))    \
     F(get_tensor_data, 378, OrtStatus *, (const OrtValue *, const void **))                                  \
     F(session_entries, 379, OrtStatus *, (const OrtSessionOptions *, OrtKeyValuePairs **))                   \
     F(tensor_shape, 414, OrtStatus *, (const OrtValue *, int *type, const int64_t **shape, size_t *rank))

@@ -16,7 +16,7 @@ struct memory_pool {
     run_memory *spare[SPARES];
 };
 
-memory_pool *pool_create(void) { return calloc(1, sizeof(memory_pool)); }
+memory_pool *kernel_pool_create(void) { return calloc(1, sizeof(memory_pool)); }
 
 static void memory_free(run_memory *m)
 {
@@ -27,7 +27,7 @@ static void memory_free(run_memory *m)
     free(m);
 }
 
-void pool_free(memory_pool *pool)
+void kernel_pool_free(memory_pool *pool)
 {
     for (int k = 0; pool && k < SPARES; k++)
         memory_free(pool->spare[k]);
@@ -37,7 +37,7 @@ void pool_free(memory_pool *pool)
 /* Returns the bytes of so many floats, as a multiple of a cache line. */
 static size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
 
-run_memory *memory_take(memory_pool *pool, const size_t *floats, void **pieces, int count)
+run_memory *kernel_memory(memory_pool *pool, const size_t *floats, void **pieces, int count)
 {
     run_memory *m = NULL;
     size_t bytes = 64; /* a piece without floats has an address too */
@@ -66,7 +66,7 @@ run_memory *memory_take(memory_pool *pool, const size_t *floats, void **pieces, 
     return m;
 }
 
-void memory_put_back(memory_pool *pool, run_memory *m)
+void kernel_memory_put_back(memory_pool *pool, run_memory *m)
 {
     for (int k = 0; k < SPARES; k++) {
         run_memory *none = NULL;
@@ -78,8 +78,8 @@ void memory_put_back(memory_pool *pool, run_memory *m)
 
 /* --- inputs, outputs and errors ------------------------------------------------------------------------- */
 
-OrtStatus *kernel_output_at(const ort_functions *ort, OrtKernelContext *context, int place,
-                            const int64_t *shape, size_t rank, float **data)
+OrtStatus *kernel_output_data(const ort_functions *ort, OrtKernelContext *context, int place,
+                              const int64_t *shape, size_t rank, float **data)
 {
     OrtValue *value = NULL;
     *data = NULL;
@@ -99,31 +99,26 @@ static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **s
 
 static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
 
-void *kernel_new(const provider *p, size_t bytes, lnrnn_network *network, kernel_compute *compute,
-                 kernel_release *release)
+void *kernel_new(const provider *p, size_t bytes, const OrtNode *node, lnrnn_network *network,
+                 kernel_compute *compute)
 {
     const OrtNodeComputeInfo info = {ORT_VERSION, create_state, compute, release_state, {NULL}};
-    kernel_base *const k = calloc(1, bytes);
-    if (k)
-        *k = (kernel_base){.info = info,
-                           .release = release,
-                           .ort = p->ort,
-                           .network = network,
-                           .list = p->networks,
-                           .pool = p->pool,
-                           .threads = p->threads};
-    else
-        lnrnn_network_release(network);
-    return k;
-}
-
-void kernel_label(kernel_base *k, const char *kind, const OrtNode *node)
-{
     const char *name = NULL, *operator = NULL;
-    const int named = !failed(k->ort, k->ort->node_name(node, &name)) && name
-                      && !failed(k->ort, k->ort->node_operator(node, &operator)) && operator;
-    if (named)
-        snprintf(k->label, sizeof k->label, "%s '%.180s' (%.40s)", kind, name, operator);
+    kernel_base *const k = calloc(1, bytes);
+    if (!k) {
+        lnrnn_network_release(network);
+        return NULL;
+    }
+    *k = (kernel_base){.info = info,
+                       .ort = p->ort,
+                       .network = network,
+                       .list = p->networks,
+                       .pool = p->pool,
+                       .threads = p->threads};
+    if (!runtime_failed(k->ort, k->ort->node_name(node, &name)) && name
+        && !runtime_failed(k->ort, k->ort->node_operator(node, &operator)) && operator)
+        snprintf(k->label, sizeof k->label, "node '%.180s' (%.40s)", name, operator);
+    return k;
 }
 
 OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
@@ -137,21 +132,75 @@ OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
     return k->ort->create_status(code, message);
 }
 
-OrtStatus *kernel_refuse(const kernel_base *k, const source *input, const char *text)
+/* Writes a shape such as "(3, any)" to `text`. Returns `text`. */
+static const char *shown(const int64_t *shape, size_t rank, char text[96])
 {
-    return kernel_error(k, ORT_INVALID_ARGUMENT, "input %s %s", input->text, text);
+    size_t used = (size_t)snprintf(text, 96, "(");
+    for (size_t i = 0; i < rank && used < 64; i++) {
+        used += (size_t)snprintf(text + used, 96 - used, i ? ", " : "");
+        used += (size_t)(shape[i] < 0 ? snprintf(text + used, 96 - used, "any")
+                                      : snprintf(text + used, 96 - used, "%lld", (long long)shape[i]));
+    }
+    snprintf(text + used, 96 - used, "%s)", rank == 1 ? "," : "");
+    return text;
 }
+
+OrtStatus *kernel_check(const kernel_base *k, const char *name, const tensor *t, const int64_t *wanted,
+                        size_t rank)
+{
+    char is[96], should[96];
+    int right = t->rank == rank;
+    for (size_t i = 0; i < rank && right; i++)
+        right = wanted[i] < 0 || t->shape[i] == wanted[i];
+    return right ? NULL
+                 : kernel_error(k, ORT_INVALID_ARGUMENT, "input %s must have shape %s, got %s", name,
+                                shown(wanted, rank, should), shown(t->shape, t->rank, is));
+}
+
+OrtStatus *kernel_check_lengths(const kernel_base *k, const char *name, const tensor *t, size_t T, size_t B)
+{
+    const int64_t wanted = (int64_t)B;
+    const int32_t *const lengths = t->data;
+    OrtStatus *status = kernel_check(k, name, t, &wanted, 1);
+    for (size_t b = 0; b < B && !status; b++)
+        if (lengths[b] < 0 || (uint64_t)lengths[b] > T)
+            status = kernel_error(k, ORT_INVALID_ARGUMENT,
+                                  "input %s must be between 0 and the %zu steps, got %d for sequence %zu",
+                                  name, T, (int)lengths[b], b);
+    return status;
+}
+
+OrtStatus *kernel_check_sizes(const kernel_base *k, const char *name, size_t T, size_t B, size_t values)
+{
+    size_t floats;
+    if (__builtin_mul_overflow(T ? T : 1, B, &floats) || __builtin_mul_overflow(floats, values, &floats)
+        || floats > SIZE_MAX / 64)
+        return kernel_error(k, ORT_INVALID_ARGUMENT, "%s has too many steps or sequences for memory", name);
+    return NULL;
+}
+
+struct named {
+    struct named *next;
+    int is_output, *place;
+    char name[];
+};
+struct kept {
+    struct kept *next;
+    int64_t data[];
+};
 
 void kernel_free(OrtNodeComputeInfo *info)
 {
     kernel_base *const k = (kernel_base *)info;
     if (!k)
         return;
-    if (k->release)
-        k->release(info);
-    for (named *n = k->names, *next; n; n = next) {
+    for (struct named *n = k->names, *next; n; n = next) {
         next = n->next;
         free(n);
+    }
+    for (struct kept *c = k->constants, *next; c; c = next) {
+        next = c->next;
+        free(c);
     }
     lnrnn_network_release(k->network);
     free(k->listed);
@@ -161,58 +210,56 @@ void kernel_free(OrtNodeComputeInfo *info)
 /* Keeps the name of a value, whose place in the fused node goes to *place. */
 static int keep_name(kernel_base *k, int is_output, const OrtValueInfo *info, int *place)
 {
-    const char *const name = name_of(k->ort, info);
-    named *const n = malloc(sizeof *n + strlen(name) + 1);
+    const char *const name = runtime_name(k->ort, info);
+    struct named *const n = malloc(sizeof *n + strlen(name) + 1);
     if (!n)
         return 0;
-    *n = (named){k->names, is_output, place};
+    *n = (struct named){k->names, is_output, place};
     strcpy(n->name, name);
     k->names = n, *place = 0;
     return 1;
 }
 
-int output_of(kernel_base *k, const OrtValueInfo *info, int *place)
+int kernel_output(kernel_base *k, const OrtValueInfo *info, int *place)
 {
     *place = -1;
     return !info || keep_name(k, 1, info, place);
 }
 
-/* Copies a constant of at most 3 axes. */
-static int keep_constant(const ort_functions *ort, const OrtValueInfo *info, source *s)
+/* Copies a constant of at most 3 axes, of float32 or int32. */
+static int keep_constant(kernel_base *k, const OrtValueInfo *info, source *s)
 {
     const OrtValue *value = NULL;
     const int64_t *shape = NULL;
     const void *data = NULL;
-    if (failed(ort, ort->initializer_value(info, &value)) || !value
-        || failed(ort, ort->tensor_shape(value, &s->constant.type, &shape, &s->constant.rank))
-        || s->constant.rank > 3 || failed(ort, ort->get_tensor_data(value, &data)))
+    size_t bytes = sizeof(float);
+    if (runtime_failed(k->ort, k->ort->initializer_value(info, &value)) || !value
+        || runtime_failed(k->ort, k->ort->tensor_shape(value, &s->constant.type, &shape, &s->constant.rank))
+        || s->constant.rank > 3 || runtime_failed(k->ort, k->ort->get_tensor_data(value, &data)))
         return 0;
-    size_t bytes = s->constant.type == ORT_INT64  ? sizeof(int64_t)
-                   : s->constant.type == ORT_BOOL ? 1
-                                                  : sizeof(float); /* an int32 has as many */
     for (size_t i = 0; i < s->constant.rank; i++)
         bytes *= (size_t)(s->shape[i] = shape[i]);
-    s->owned = malloc(bytes + 1);
-    if (!s->owned)
+    struct kept *const c = malloc(sizeof *c + bytes);
+    if (!c)
         return 0;
+    c->next = k->constants, k->constants = c;
     if (bytes)
-        memcpy(s->owned, data, bytes);
-    s->constant.shape = s->shape, s->constant.data = s->owned;
+        memcpy(c->data, data, bytes);
+    s->constant.shape = s->shape, s->constant.data = c->data;
     return 1;
 }
 
-int source_of(kernel_base *k, const char *role, const OrtValueInfo *info, source *s)
+int kernel_source(kernel_base *k, const OrtValueInfo *info, source *s)
 {
     bool is_constant = false;
     *s = (source){.place = -1};
-    snprintf(s->text, sizeof s->text, "%s ('%.64s')", role, name_of(k->ort, info));
     return !info
-           || (!failed(k->ort, k->ort->is_constant(info, &is_constant)) && is_constant
-                   ? keep_constant(k->ort, info, s)
+           || (!runtime_failed(k->ort, k->ort->is_constant(info, &is_constant)) && is_constant
+                   ? keep_constant(k, info, s)
                    : keep_name(k, 0, info, &s->place));
 }
 
-OrtStatus *source_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t)
+OrtStatus *kernel_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t)
 {
     const OrtValue *value = NULL;
     *t = s->constant;
@@ -228,38 +275,21 @@ OrtStatus *source_tensor(const kernel_base *k, const OrtKernelContext *context, 
 
 /* --- claims --------------------------------------------------------------------------------------------- */
 
-/* Returns the least id of nodes, which names a claim in its graph. */
-static OrtStatus *least_id(const ort_functions *ort, const OrtNode *const *nodes, size_t count, size_t *least)
-{
-    OrtStatus *status = NULL;
-    *least = SIZE_MAX;
-    for (size_t i = 0, id = 0; i < count && !status; i++) {
-        status = ort->node_id(nodes[i], &id);
-        *least = id < *least ? id : *least;
-    }
-    return status;
-}
-
-OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *const *nodes, size_t count,
-                        OrtEpGraphSupportInfo *claims)
+OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *node, OrtEpGraphSupportInfo *claims)
 {
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     const ort_functions *const ort = p->ort;
-    OrtStatus *status = least_id(ort, nodes, count, &k->id);
-    k->most = count;
-    for (size_t i = 0, n = 0; i < count && !status; i++, k->most += n) {
-        size_t in = 0, out = 0;
-        status = ort->node_input_count(nodes[i], &in);
-        if (!status)
-            status = ort->node_output_count(nodes[i], &out);
-        if (!status)
-            status = ort->node_outer_count(nodes[i], &n);
-        n += in + out;
-    }
+    size_t in = 0, out = 0;
+    OrtStatus *status = ort->node_id(node, &k->id);
+    if (!status)
+        status = ort->node_input_count(node, &in);
+    if (!status)
+        status = ort->node_output_count(node, &out);
+    k->most = 1 + in + out;
     k->listed = malloc(k->most * sizeof *k->listed);
     if (!status && !k->listed)
-        leave(p, nodes[0], NO_MEMORY);
-    else if (!status && !(status = ort->claim(claims, nodes, count, &options))) {
+        provider_leave(p, node, NO_MEMORY);
+    else if (!status && !(status = ort->claim(claims, &node, 1, &options))) {
         kernel_base **last = &p->claims;
         while (*last)
             last = &(*last)->next;
@@ -280,12 +310,12 @@ static OrtStatus *find_places(kernel_base *k, const OrtNode *fused, int is_outpu
         is_output ? ort->node_output_count(fused, &count) : ort->node_input_count(fused, &count);
     if (!status && count <= k->most)
         status = is_output ? ort->node_outputs(fused, values, count) : ort->node_inputs(fused, values, count);
-    for (const named *n = k->names; n && !status; n = n->next) {
+    for (const struct named *n = k->names; n && !status; n = n->next) {
         if (n->is_output != is_output)
             continue;
         *n->place = -1;
         for (size_t i = 0; i < count && count <= k->most && *n->place < 0; i++)
-            if (!strcmp(n->name, name_of(ort, values[i])))
+            if (!strcmp(n->name, runtime_name(ort, values[i])))
                 *n->place = (int)i;
         if (*n->place < 0 && !is_output) /* nothing may read an output */
             status = kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", n->name);
@@ -293,16 +323,13 @@ static OrtStatus *find_places(kernel_base *k, const OrtNode *fused, int is_outpu
     return status;
 }
 
-OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtGraph *graph, const OrtNode *fused,
-                                   OrtStatus **status)
+OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtNode *node, const OrtNode *fused, OrtStatus **status)
 {
-    size_t count = 0, id = 0;
-    *status = p->ort->graph_node_count(graph, &count);
+    size_t id = 0;
+    *status = p->ort->node_id(node, &id);
     for (kernel_base **at = &p->claims; *at && !*status; at = &(*at)->next) {
         kernel_base *const k = *at;
-        const OrtNode **const nodes = (const OrtNode **)k->listed;
-        if (count > k->most || (*status = p->ort->graph_nodes(graph, nodes, count))
-            || (*status = least_id(p->ort, nodes, count, &id)) || id != k->id)
+        if (id != k->id)
             continue;
         *at = k->next;
         if (!(*status = find_places(k, fused, 0)) && !(*status = find_places(k, fused, 1)))
@@ -313,7 +340,7 @@ OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtGraph *graph, const Ort
     return NULL;
 }
 
-void claims_free(provider *p)
+void kernel_claims_free(provider *p)
 {
     for (kernel_base *k = p->claims, *next; k; k = next) {
         next = k->next;

@@ -40,7 +40,7 @@ void networks_free(network_list *list)
     free(list);
 }
 
-static int equal_descriptions(const lnrnn_description *a, const lnrnn_description *b)
+int networks_equal(const lnrnn_description *a, const lnrnn_description *b)
 {
 #define SAME(field) (a->field == b->field)
     return SAME(cell) && SAME(act) && SAME(weights) && SAME(input_size) && SAME(hidden_size)
@@ -59,7 +59,7 @@ lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const 
     *network = NULL;
     for (size_t i = 0; i < list->count; i++) {
         const entry *const e = &list->entries[i];
-        if (e->weights && e->floats == floats && equal_descriptions(&e->description, d)
+        if (e->weights && e->floats == floats && networks_equal(&e->description, d)
             && !memcmp(e->weights, weights, floats * sizeof *weights)) {
             free(weights);
             *network = lnrnn_network_retain(e->network);
@@ -87,7 +87,7 @@ static const struct {
 /* Returns the place of the number of output o of direction d in a scale or zero point. */
 static size_t of_column(size_t columns, size_t d, size_t o) { return columns == 1 ? d : d * columns + o; }
 
-int quantized_integer(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i)
+int networks_integer(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i)
 {
     const size_t at = (d * shape[2] + i) * shape[1] + o, zero = of_column(q->zero_columns, d, o);
     if (q->type == ORT_UINT8)
@@ -116,7 +116,7 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
         for (size_t i = 0; i < H; i++)
             for (size_t j = 0; j < n; j++) {
                 const size_t o = from + i;
-                const double w = q ? quantized_integer(q, shape, d, o, j)
+                const double w = q ? networks_integer(q, shape, d, o, j)
                                          * (double)q->scale[of_column(q->scale_columns, d, o)]
                                    : (double)source[o * n + j];
                 *target++ = (float)(w * factor);
@@ -124,8 +124,8 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
     }
 }
 
-lnrnn_status node_network(network_list *list, const recurrent_node *read, lnrnn_network **network,
-                          char message[LNRNN_MESSAGE])
+lnrnn_status networks_of_node(network_list *list, const recurrent_node *read, lnrnn_network **network,
+                              char message[LNRNN_MESSAGE])
 {
     static const char *const names[2][4] = {
         {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"},

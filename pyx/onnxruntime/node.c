@@ -1,6 +1,4 @@
 /* Reads nodes RNN, LSTM and GRU of ONNX, opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime. */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -18,34 +16,12 @@ static const struct {
                  {"GRU", "ai.onnx", LNRNN_GRU, 2, 3},
                  {"DynamicQuantizeLSTM", "com.microsoft", LNRNN_LSTM, 3, 4}};
 
-int failed(const ort_functions *ort, OrtStatus *status)
-{
-    if (status)
-        ort->release_status(status);
-    return status != NULL;
-}
-
-int node_refuse(char reason[REASON], const char *text, ...)
-{
-    va_list arguments;
-    va_start(arguments, text);
-    vsnprintf(reason, REASON, text, arguments);
-    va_end(arguments);
-    return 0;
-}
-
-const char *name_of(const ort_functions *ort, const OrtValueInfo *value)
-{
-    const char *name = NULL;
-    return !value || failed(ort, ort->value_name(value, &name)) || !name ? "" : name;
-}
-
 /* Returns the row of OPERATORS of a node, or -1. */
 static int row_of(const ort_functions *ort, const OrtNode *node)
 {
     const char *operator = NULL, *domain = NULL;
-    if (failed(ort, ort->node_operator(node, &operator)) || failed(ort, ort->node_domain(node, &domain))
-        || !operator)
+    if (runtime_failed(ort, ort->node_operator(node, &operator))
+        || runtime_failed(ort, ort->node_domain(node, &domain)) || !operator)
         return -1;
     if (!domain || !*domain)
         domain = "ai.onnx";
@@ -57,30 +33,10 @@ static int row_of(const ort_functions *ort, const OrtNode *node)
 
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node) { return row_of(ort, node) >= 0; }
 
-/* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a
- * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
-static int attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
-                     size_t bytes, size_t *used, char reason[REASON])
-{
-    const OrtOpAttr *found = NULL;
-    int is = 0;
-    size_t needed = 0;
-    if (failed(ort, ort->node_attribute(node, name, &found)) || !found)
-        return 0;
-    if (failed(ort, ort->attribute_type(found, &is)) || is != type
-        || failed(ort, ort->read_attribute(found, type, data, bytes, &needed)) || needed > bytes) {
-        node_refuse(reason, "attribute %s cannot be read as its type", name);
-        return -1;
-    }
-    if (used)
-        *used = needed;
-    return 1;
-}
-
 int node_integer(const ort_functions *ort, const OrtNode *node, const char *name, int64_t *value,
                  char reason[REASON])
 {
-    return attribute(ort, node, name, ORT_INT, value, sizeof *value, NULL, reason) >= 0;
+    return runtime_attribute(ort, node, name, ORT_INT, value, sizeof *value, NULL, reason) >= 0;
 }
 
 /* An activation with its parameters, which are 0 if it has none. */
@@ -112,7 +68,7 @@ static int parameters(const ort_functions *ort, const OrtNode *node, function *f
     float given[MOST_FUNCTIONS];
     const char *const name = which ? "activation_beta" : "activation_alpha";
     size_t bytes = 0, users = 0, next = 0;
-    if (attribute(ort, node, name, ORT_FLOATS, given, sizeof given, &bytes, reason) < 0)
+    if (runtime_attribute(ort, node, name, ORT_FLOATS, given, sizeof given, &bytes, reason) < 0)
         return 0;
     const size_t count = bytes / sizeof *given;
     for (size_t i = 0; i < n; i++)
@@ -128,7 +84,7 @@ static int parameters(const ort_functions *ort, const OrtNode *node, function *f
         else if (!count && !strcasecmp(f[i].name, "hardsigmoid"))
             *value = which ? 0.5f : 0.2f;
         else
-            return node_refuse(reason, "attribute %s must have %zu numbers, got %zu", name, users, count);
+            return runtime_refuse(reason, "attribute %s must have %zu numbers, got %zu", name, users, count);
     }
     return 1;
 }
@@ -142,13 +98,13 @@ static int activations(const ort_functions *ort, const OrtNode *node, int row, r
     size_t bytes = 0, n = 0;
     const size_t each = (size_t)OPERATORS[row].functions;
     const int given =
-        attribute(ort, node, "activations", ORT_STRINGS, names, sizeof names - 1, &bytes, reason);
+        runtime_attribute(ort, node, "activations", ORT_STRINGS, names, sizeof names - 1, &bytes, reason);
     if (given <= 0)
         return !given;
     for (const char *at = names; at < names + bytes && *at; at += strlen(at) + 1, n++) {
         if (n == MOST_FUNCTIONS || strlen(at) >= sizeof f->name)
-            return node_refuse(reason, "attribute activations must have %zu known names",
-                               each * read->directions);
+            return runtime_refuse(reason, "attribute activations must have %zu known names",
+                                  each * read->directions);
         strcpy(f[n].name, at);
     }
     if (!n)
@@ -157,14 +113,14 @@ static int activations(const ort_functions *ort, const OrtNode *node, int row, r
         && !strcasecmp(f[1].name, "tanh"))
         n = 1; /* the runtime writes an RNN's default, which has a name for each of two directions */
     if (n != each * read->directions)
-        return node_refuse(reason, "attribute activations must have %zu names, got %zu",
-                           each * read->directions, n);
+        return runtime_refuse(reason, "attribute activations must have %zu names, got %zu",
+                              each * read->directions, n);
     if (!parameters(ort, node, f, n, 0, reason) || !parameters(ort, node, f, n, 1, reason))
         return 0;
     for (size_t i = each; i < n; i++)
         if (strcasecmp(f[i].name, f[i - each].name) || f[i].alpha != f[i - each].alpha
             || f[i].beta != f[i - each].beta)
-            return node_refuse(reason, "attribute activations must be the same in both directions");
+            return runtime_refuse(reason, "attribute activations must be the same in both directions");
     if (OPERATORS[row].cell == LNRNN_RNN) {
         static const char *const known[] = {"tanh", "relu", "sigmoid", "affine"};
         for (int act = 0; act < 4; act++)
@@ -172,17 +128,18 @@ static int activations(const ort_functions *ort, const OrtNode *node, int row, r
                 read->description.act = act; /* LNRNN_ACT_TANH .. */
                 return 1;
             }
-        return node_refuse(
+        return runtime_refuse(
             reason, "activation %s is not Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0", f->name);
     }
     for (size_t i = 1; i < each; i++)
         if (strcasecmp(f[i].name, "tanh"))
-            return node_refuse(reason, "activation %s of the candidate or the output is not Tanh", f[i].name);
+            return runtime_refuse(reason, "activation %s of the candidate or the output is not Tanh",
+                                  f[i].name);
     if (!strcasecmp(f->name, "sigmoid"))
         return 1;
     if (strcasecmp(f->name, "hardsigmoid") || !(f->alpha > 0) || f->beta != 0.5f)
-        return node_refuse(reason, "activation %s of the gates is not Sigmoid, or HardSigmoid with beta 0.5",
-                           f->name);
+        return runtime_refuse(
+            reason, "activation %s of the gates is not Sigmoid, or HardSigmoid with beta 0.5", f->name);
     read->description.gate_activation = LNRNN_GATES_HARD_SIGMOID;
     read->gate_factor = 6 * (double)f->alpha; /* clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2) */
     return 1;
@@ -196,7 +153,7 @@ static int attributes(const ort_functions *ort, const OrtNode *node, int row, re
     float clip = 0;
     int64_t layout = 0, input_forget = 0, before = 0;
     const int directed =
-        attribute(ort, node, "direction", ORT_STRING, direction, sizeof direction - 1, NULL, reason);
+        runtime_attribute(ort, node, "direction", ORT_STRING, direction, sizeof direction - 1, NULL, reason);
     if (directed < 0)
         return 0;
     if (!directed)
@@ -205,18 +162,18 @@ static int attributes(const ort_functions *ort, const OrtNode *node, int row, re
     read->description.reverse = !strcmp(direction, "reverse");
     read->directions = read->description.bidirectional ? 2 : 1;
     if (!read->description.bidirectional && !read->description.reverse && strcmp(direction, "forward"))
-        return node_refuse(reason, "attribute direction is unknown");
-    const int clipped = attribute(ort, node, "clip", ORT_FLOAT_, &clip, sizeof clip, NULL, reason);
+        return runtime_refuse(reason, "attribute direction is unknown");
+    const int clipped = runtime_attribute(ort, node, "clip", ORT_FLOAT_, &clip, sizeof clip, NULL, reason);
     if (clipped)
-        return clipped < 0 ? 0 : node_refuse(reason, "attribute clip is set, and no network has a clip");
+        return clipped < 0 ? 0 : runtime_refuse(reason, "attribute clip is set, and no network has a clip");
     if (!node_integer(ort, node, "layout", &layout, reason)
         || !node_integer(ort, node, "input_forget", &input_forget, reason)
         || !node_integer(ort, node, "linear_before_reset", &before, reason))
         return 0;
     if (layout != 0 && layout != 1)
-        return node_refuse(reason, "attribute layout must be 0 or 1, got %lld", (long long)layout);
+        return runtime_refuse(reason, "attribute layout must be 0 or 1, got %lld", (long long)layout);
     if (input_forget)
-        return node_refuse(reason, "attribute input_forget is set, and no network couples these gates");
+        return runtime_refuse(reason, "attribute input_forget is set, and no network couples these gates");
     read->layout = (int)layout;
     read->description.batch_first = (int)layout;
     read->description.reset_after = OPERATORS[row].cell != LNRNN_GRU || before != 0;
@@ -233,24 +190,26 @@ int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurr
     const OrtValueInfo *all[MOST_INPUTS] = {NULL};
     *reason = 0;
     if (row < 0)
-        return node_refuse(reason, "the node is not recurrent");
+        return runtime_refuse(reason, "the node is not recurrent");
     *read = (recurrent_node){.kind = OPERATORS[row].operator,
                              .gate_factor = 1,
                              .description = lnrnn_describe(OPERATORS[row].cell, 1, 1)};
-    read->name = failed(ort, ort->node_name(node, &name)) || !name ? "" : name;
+    read->name = runtime_failed(ort, ort->node_name(node, &name)) || !name ? "" : name;
     read->description.norm = LNRNN_NORM_NONE;
     /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
     read->description.weights = row == QUANTIZED ? LNRNN_WEIGHT_I8A8 : weights;
-    if (failed(ort, ort->node_version(node, &version)) || (version < 7 && row != QUANTIZED))
-        return node_refuse(reason, "the operator must be of opset 7 or later");
-    if (failed(ort, ort->node_input_count(node, &in)) || in > (row == QUANTIZED ? MOST_INPUTS : INPUTS)
-        || failed(ort, ort->node_inputs(node, all, in)) || failed(ort, ort->node_output_count(node, &out))
-        || out > OUTPUTS || failed(ort, ort->node_outputs(node, read->output, out)))
-        return node_refuse(reason, "the node has more inputs or outputs than its operator");
+    if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && row != QUANTIZED))
+        return runtime_refuse(reason, "the operator must be of opset 7 or later");
+    if (runtime_failed(ort, ort->node_input_count(node, &in))
+        || in > (row == QUANTIZED ? MOST_INPUTS : INPUTS)
+        || runtime_failed(ort, ort->node_inputs(node, all, in))
+        || runtime_failed(ort, ort->node_output_count(node, &out)) || out > OUTPUTS
+        || runtime_failed(ort, ort->node_outputs(node, read->output, out)))
+        return runtime_refuse(reason, "the node has more inputs or outputs than its operator");
     for (int k = 0; k < INPUTS; k++)
-        read->input[k] = *name_of(ort, all[k]) ? all[k] : NULL;
+        read->input[k] = *runtime_name(ort, all[k]) ? all[k] : NULL;
     for (int k = 0; k < OUTPUTS; k++)
-        if (!*name_of(ort, read->output[k]))
+        if (!*runtime_name(ort, read->output[k]))
             read->output[k] = NULL;
     if (!attributes(ort, node, row, read, reason)
         || !node_inputs(ort, node, all, OPERATORS[row].gates, row == QUANTIZED, read, reason))
@@ -258,6 +217,6 @@ int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurr
     read->description.bias = read->weight[B] != NULL;
     char message[LNRNN_MESSAGE] = "";
     if (lnrnn_description_resolve(&read->description, message))
-        return node_refuse(reason, "%s", message);
+        return runtime_refuse(reason, "%s", message);
     return 1;
 }

@@ -7,8 +7,6 @@
 /* DynamicQuantizeLSTM has the inputs W_scale, W_zero_point, R_scale and R_zero_point too. */
 enum { MOST_INPUTS = INPUTS + 4 };
 
-/* Writes a reason. Returns 0. */
-int node_refuse(char reason[REASON], const char *text, ...) __attribute__((format(printf, 2, 3)));
 /* Reads an integer, which has a default. Returns 0 with a reason if it has another type. */
 int node_integer(const ort_functions *ort, const OrtNode *node, const char *name, int64_t *value,
                  char reason[REASON]);

@@ -4,14 +4,8 @@
 /* Returns the type of the elements of a value, or 0 if it is no tensor. */
 static int element_type(const ort_functions *ort, const OrtValueInfo *value)
 {
-    const OrtTypeInfo *type = NULL;
-    const OrtTensorTypeAndShapeInfo *tensor = NULL;
-    int element = 0;
-    if (failed(ort, ort->value_type(value, &type)) || !type
-        || failed(ort, ort->tensor_info_of_type(type, &tensor)) || !tensor
-        || failed(ort, ort->element_type(tensor, &element)))
-        return 0;
-    return element;
+    size_t rank;
+    return runtime_type(ort, value, NULL, 0, &rank);
 }
 
 /* Sets *found to the numbers of a constant of this type. shape (rank): expected; 0 is any size of at least 1,
@@ -20,28 +14,17 @@ static int constant(const ort_functions *ort, recurrent_node *read, const OrtVal
                     const char *name, int type, size_t *shape, size_t rank, const void **found,
                     char reason[REASON])
 {
-    bool is_constant = false;
-    const OrtValue *value = NULL;
     const int64_t *is = NULL;
-    int is_type = 0;
     size_t dimensions = 0;
-    if (!info || failed(ort, ort->is_constant(info, &is_constant)) || !is_constant
-        || failed(ort, ort->initializer_value(info, &value)) || !value)
-        return node_refuse(reason, "input %s is no constant", name);
-    if (failed(ort, ort->tensor_shape(value, &is_type, &is, &dimensions)) || is_type != type)
-        return node_refuse(reason, "input %s is not %s", name,
-                           type == ORT_FLOAT   ? "float32"
-                           : type == ORT_UINT8 ? "uint8"
-                                               : "int8");
-    if (failed(ort, ort->get_tensor_data(value, found)))
-        return node_refuse(reason, "input %s cannot be read", name);
+    if (!runtime_constant(ort, info, name, type, &is, &dimensions, found, reason))
+        return 0;
     int fits = dimensions == rank;
     for (size_t k = 0; k < rank && fits; k++) {
         fits = is[k] > 0 && (!shape[k] || shape[k] == (size_t)is[k]);
         shape[k] = (size_t)is[k];
     }
     read->contradictory = !fits;
-    return fits || node_refuse(reason, "the shape of input %s does not fit the node", name);
+    return fits || runtime_refuse(reason, "the shape of input %s does not fit the node", name);
 }
 
 static int floats(const ort_functions *ort, recurrent_node *read, const OrtValueInfo *info, const char *name,
@@ -65,7 +48,7 @@ static int no_peepholes(const ort_functions *ort, recurrent_node *read, const Or
         return 0;
     for (size_t k = 0; k < shape[0] * shape[1]; k++)
         if (peepholes[k] != 0)
-            return node_refuse(reason, "input P has peepholes, and no network has any");
+            return runtime_refuse(reason, "input P has peepholes, and no network has any");
     return 1;
 }
 
@@ -97,8 +80,8 @@ static int scales(const ort_functions *ort, recurrent_node *read, const OrtValue
     /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
     for (size_t k = 0; k < read->directions * q->scale_columns; k++)
         if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
-            return node_refuse(reason, "input %s has a number that is not 0, or within 2^-100 .. 2^119",
-                               names[which][0]);
+            return runtime_refuse(reason, "input %s has a number that is not 0, or within 2^-100 .. 2^119",
+                                  names[which][0]);
     return 1;
 }
 
@@ -119,12 +102,12 @@ static int quantized(const ort_functions *ort, recurrent_node *read, const OrtVa
     for (size_t d = 0; d < shape[0]; d++)
         for (size_t i = 0; i < shape[2]; i++)
             for (size_t o = 0; o < shape[1]; o++) {
-                const int n = quantized_integer(q, shape, d, o, i);
+                const int n = networks_integer(q, shape, d, o, i);
                 if (n < lowest || n > 127)
-                    return node_refuse(reason,
-                                       "input %s has integers that differ by more than %d .. 127 from "
-                                       "their zero point, which int8 weights do not hold",
-                                       names[which], lowest);
+                    return runtime_refuse(reason,
+                                          "input %s has integers that differ by more than %d .. 127 from "
+                                          "their zero point, which int8 weights do not hold",
+                                          names[which], lowest);
             }
     return 1;
 }
@@ -139,7 +122,7 @@ static int weights(const ort_functions *ort, const OrtValueInfo *const *inputs, 
     const size_t H = r[2];
     read->contradictory = H > SIZE_MAX / G || r[1] != G * H;
     if (read->contradictory)
-        return node_refuse(reason, "the shape of input R does not fit the node");
+        return runtime_refuse(reason, "the shape of input R does not fit the node");
     w[1] = G * H;
     return is_quantized ? quantized(ort, read, inputs, 0, w, &read->quantized[0], reason)
                         : floats(ort, read, inputs[W], "W", w, 3, &read->weight[W], reason);
@@ -161,10 +144,10 @@ int node_inputs(const ort_functions *ort, const OrtNode *node, const OrtValueInf
         return 0;
     read->contradictory = hidden_size < 0 || (uint64_t)hidden_size != H;
     if (read->contradictory)
-        return node_refuse(reason, "attribute hidden_size is %lld, but R has %zu units",
-                           (long long)hidden_size, H);
+        return runtime_refuse(reason, "attribute hidden_size is %lld, but R has %zu units",
+                              (long long)hidden_size, H);
     if (read->description.cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
-        return node_refuse(reason, "the node has more inputs than its operator");
+        return runtime_refuse(reason, "the node has more inputs than its operator");
     if (!no_peepholes(ort, read, read->input[PEEPHOLES], D, H, reason))
         return 0;
     static const struct {
@@ -177,7 +160,8 @@ int node_inputs(const ort_functions *ort, const OrtNode *node, const OrtValueInf
     for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
         const OrtValueInfo *const value = read->input[others[k].input];
         if (!value ? others[k].input == X : element_type(ort, value) != others[k].type)
-            return node_refuse(reason, "input %s must be a tensor of %s", others[k].name, others[k].wanted);
+            return runtime_refuse(reason, "input %s must be a tensor of %s", others[k].name,
+                                  others[k].wanted);
     }
     read->description.input_size = w[2], read->description.hidden_size = H;
     return 1;

@@ -44,20 +44,37 @@ static void say_once(provider *p, const char *text)
     if (!more)
         return;
     p->said = more, p->said[p->said_count++] = hash;
-    failed(p->ort, p->ort->log_message(p->logger, p->severity, text, "lnrnn", 0, "claims"));
+    runtime_failed(p->ort, p->ort->log_message(p->logger, p->severity, text, "lnrnn", 0, "claims"));
 }
 
-void leave(provider *p, const OrtNode *node, const char *reason)
+void provider_leave(provider *p, const OrtNode *node, const char *reason)
 {
     const char *name = NULL, *operator = NULL;
     char text[REASON + 256];
     if (node
-        && (failed(p->ort, p->ort->node_name(node, &name))
-            || failed(p->ort, p->ort->node_operator(node, &operator))))
+        && (runtime_failed(p->ort, p->ort->node_name(node, &name))
+            || runtime_failed(p->ort, p->ort->node_operator(node, &operator))))
         return;
     snprintf(text, sizeof text, "lnrnn leaves node '%.200s' (%.40s) to the runtime: %s", name ? name : "",
              operator ? operator : "of any", reason);
     say_once(p, text);
+}
+
+/* Returns a kernel for a node RNN, LSTM or GRU, or NULL with a reason. */
+static kernel_base *kernel_of(provider *p, const OrtNode *node, int *is_contradictory, char reason[REASON])
+{
+    recurrent_node read;
+    lnrnn_network *network = NULL;
+    char message[LNRNN_MESSAGE] = NO_MEMORY;
+    kernel_base *k = NULL;
+    const int right = node_read(p->ort, node, p->weights, &read, reason);
+    *is_contradictory = right < 0;
+    if (right > 0) {
+        if (!networks_of_node(p->networks, &read, &network, message))
+            k = node_kernel(p, &read, node, network);
+        runtime_refuse(reason, "%s", message);
+    }
+    return k;
 }
 
 /* Claims a node, or logs why it is left to the runtime. within: the node with the node's graph, or NULL. */
@@ -65,25 +82,23 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                         OrtEpGraphSupportInfo *claims)
 {
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
-    recurrent_node read;
-    lnrnn_network *network = NULL;
     kernel_base *k = NULL;
-    char reason[REASON], message[LNRNN_MESSAGE] = NO_MEMORY;
-    int right = node_read(p->ort, node, p->weights, &read, reason);
-    if (right && within && p->minor < ORT_VERSION_SUBGRAPHS) {
-        snprintf(reason, sizeof reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
-                 ORT_VERSION_SUBGRAPHS);
-        right = 0;
-    }
+    int is_contradictory = 0;
+    char reason[REASON];
+    if (within && p->minor < ORT_VERSION_SUBGRAPHS)
+        runtime_refuse(reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
+                       ORT_VERSION_SUBGRAPHS);
+    else if (call_is(p->ort, node))
+        k = call_kernel(p, node, reason);
+    else
+        k = kernel_of(p, node, &is_contradictory, reason);
     /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their
      * weights. */
-    if (right < 0)
+    if (is_contradictory)
         return p->ort->claim(claims, &node, 1, &options);
-    if (right && !node_network(p->networks, &read, &network, message))
-        k = node_kernel(p, &read, network);
     if (k)
-        return kernel_claim(p, k, &node, 1, claims);
-    leave(p, node, right ? message : reason);
+        return kernel_claim(p, k, node, claims);
+    provider_leave(p, node, reason);
     return NULL;
 }
 
@@ -93,7 +108,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
     const ort_functions *const ort = p->ort;
     size_t n = 0;
     const OrtNode *within = NULL;
-    claims_free(p); /* those that the runtime has not taken */
+    kernel_claims_free(p); /* those that the runtime has not taken */
     OrtStatus *status = ort->graph_node_count(graph, &n);
     if (!status)
         status = ort->graph_parent(graph, &within);
@@ -101,16 +116,16 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
         return status;
     const OrtNode **const nodes = calloc(n, sizeof *nodes);
     if (!nodes) {
-        leave(p, NULL, NO_MEMORY);
+        provider_leave(p, NULL, NO_MEMORY);
         return NULL;
     }
     status = ort->graph_nodes(graph, nodes, n);
     for (size_t i = 0; i < n && !status; i++)
-        if (node_is_recurrent(ort, nodes[i]))
+        if (node_is_recurrent(ort, nodes[i]) || call_is(ort, nodes[i]))
             status = claim(p, nodes[i], within, claims);
-    free(nodes);
     if (!status)
-        status = steps_claim(p, graph, within, claims);
+        advice_give(p, nodes, n, within);
+    free(nodes);
     return status;
 }
 
@@ -125,12 +140,13 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
     size_t n = 0;
     char reason[REASON] = "it was not claimed", text[REASON + 256];
     OrtStatus *status = NULL;
-    *made = kernel_claimed(p, graph, fused, &status);
-    if (!*made && !status && !(status = p->ort->graph_node_count(graph, &n)) && n == 1)
-        status = p->ort->graph_nodes(graph, &node, 1);
+    *made = NULL;
+    if (!(status = p->ort->graph_node_count(graph, &n)) && n == 1
+        && !(status = p->ort->graph_nodes(graph, &node, 1)))
+        *made = kernel_claimed(p, node, fused, &status);
     if (*made || status)
         return status;
-    if (node)
+    if (node && node_is_recurrent(p->ort, node))
         node_read(p->ort, node, p->weights, &read, reason);
     snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
     return p->ort->create_status(ORT_FAIL, text);
@@ -190,9 +206,13 @@ static void set_option(provider *p, const char *name, const char *value, char te
                    name,
                    "log_severity_level")) /* a provider chosen by name logs where the default level counts */
         p->severity = strcmp(value, "0") && strcmp(value, "1") ? ORT_LOG_INFO : ORT_LOG_WARNING;
-    else
-        snprintf(text, REASON, "lnrnn: the options are dtype, threads and log_severity_level, got %.60s",
-                 name);
+    else if (!strcmp(name, "advice")) { /* 0: the file has been converted as far as it can be */
+        p->is_advised = !strcmp(value, "0");
+        if (!p->is_advised && strcmp(value, "1"))
+            snprintf(text, REASON, "lnrnn: option advice must be 0 or 1, got %.60s", value);
+    } else
+        snprintf(text, REASON,
+                 "lnrnn: the options are dtype, threads, advice and log_severity_level, got %.60s", name);
 }
 
 static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
@@ -218,9 +238,9 @@ static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
 static void provider_free(provider *p)
 {
     if (p) {
-        claims_free(p);
+        kernel_claims_free(p);
         networks_free(p->networks);
-        pool_free(p->pool);
+        kernel_pool_free(p->pool);
         free(p->said);
     }
     free(p);
@@ -234,7 +254,7 @@ static OrtStatus *create(OrtEpFactory *self, const OrtHardwareDevice *const *dev
     (void)devices, (void)data, (void)count;
     *ep = NULL;
     provider *const p = calloc(1, sizeof *p);
-    if (!p || !(p->pool = pool_create()) || !(p->networks = networks_create())) {
+    if (!p || !(p->pool = kernel_pool_create()) || !(p->networks = networks_create())) {
         provider_free(p);
         return f->ort.create_status(ORT_FAIL, "lnrnn: no memory for a session");
     }

@@ -1,11 +1,11 @@
 """Measures how many sequences per second `lnrnn.Scorer` and `lnrnn score` process.
 
     python tests/benchmarks/bulk.py             some minutes; --quick is a short run
-    python tests/benchmarks/bulk.py --engines local --workers 1 2 4 --hidden 512
+    python tests/benchmarks/bulk.py --workers 1 2 4 --hidden 512
 
 Sequences have 100 steps of 40 numbers. `rnn.ragged` on values in memory, and a Scorer on an Arrow table and
-on a dict, take turns in one process on one thread. Then `lnrnn score` runs on a file, for every engine and
-number of workers. The shortest of --turns runs counts. A run on one row group measures how long the command
+on a dict, take turns in one process on one thread. Then `lnrnn score` runs on a file, for every number
+of workers. The shortest of --turns runs counts. A run on one row group measures how long the command
 takes to start. All output files must have equal bytes."""
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def in_one_process(path, rng, rows, rounds):
     return {name: median(values) for name, values in seconds.items()}
 
 
-def command(model, source, target, engine, workers):
+def command(model, source, target, workers):
     """Returns how many seconds a process of `lnrnn score` takes."""
-    words = [model, source, target, "--column", "x", "--engine", engine, "--workers", workers]
+    words = [model, source, target, "--column", "x", "--workers", workers]
     before = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "lnrnn", "score", *map(str, words)],
@@ -81,7 +81,6 @@ def main():
     )
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--rows", type=int, default=50_000, help="of the file (default: 50000, 800 MB)")
-    parser.add_argument("--engines", nargs="+", default=["local", "dask", "ray"])
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7, help="in one process")
     parser.add_argument("--turns", type=int, default=3, help="of every command")
@@ -112,26 +111,25 @@ def main():
         small = source.with_name("small.parquet")
         pq.write_table(pq.ParquetFile(source).read_row_group(0), small)
         first = None
-        settings = [(engine, workers) for engine in options.engines for workers in options.workers]
-        seconds = {setting: [] for setting in settings}
+        seconds = {workers: [] for workers in options.workers}
         for _ in range(options.turns):
-            for engine, workers in settings:
-                target = source.with_name(f"{engine}{workers}.parquet")
-                started = command(model, small, target, engine, workers)
-                took = command(model, source, target, engine, workers)
+            for workers, took in seconds.items():
+                target = source.with_name(f"{workers}.parquet")
+                started = command(model, small, target, workers)
+                target.unlink()
+                took.append((command(model, source, target, workers), started))
                 data = target.read_bytes()
                 first = first or data
-                assert data == first, (engine, workers)
+                assert data == first, workers
                 target.unlink()
-                seconds[engine, workers].append((took, started))
-        for engine, workers in settings:
-            took, started = (min(each) for each in zip(*seconds[engine, workers], strict=True))
+        for workers, each in seconds.items():
+            took, started = map(min, zip(*each, strict=True))
             rate = size * (groups - 1) / (took - started)
             if workers == options.workers[0]:
                 base = rate
             whole = f"{size * groups / took:10.0f} sequences a second from start to end"
             rest = f"{rate:10.0f} without starting ({rate / base:.2f}x), start {started:.1f} s"
-            print(f"{engine:<6} {workers:3} workers {whole}, {rest}")
+            print(f"{workers:3} workers {whole}, {rest}")
 
 
 if __name__ == "__main__":

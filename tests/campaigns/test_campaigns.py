@@ -24,7 +24,7 @@ QUICK = {
     ],
     "fuzz": ["fuzz --workers 1"],
     "machines": ["bits32"],  # tests/simd/test_aarch64.py runs NEON, and `make warnings` compiles with musl
-    "plugin": ["graphs cells quantized hostile control"],
+    "plugin": ["graphs quantized hostile control"],
     "races": ["readers fork pools exit"],
     "reader": ["fuzz"],
     "site": ["control"],

@@ -1,10 +1,7 @@
-"""The importer and the plug-in take the expected parts of each graph in this folder, and no others."""
+"""The importer takes the expected parts of each graph in this folder, and no others."""
 
 from __future__ import annotations
 
-import zlib
-
-import numpy as np
 import pytest
 
 pytest.importorskip("onnx_ir")
@@ -18,7 +15,6 @@ from lnrnn.onnx.running.states import unknown_recurrences  # noqa: E402
 from lnrnn.recognise.part import OneStep  # noqa: E402
 
 CASES = [case for path in sorted(FOLDER.glob("*.txt")) if path.name != "cells.txt" for case in read(path)]
-SIZES = {"T": 5, "B": 3, "H": 4}, {"T": 7, "B": 1, "H": 4}
 
 
 def words(part, model):
@@ -52,7 +48,7 @@ def words(part, model):
     return f"{part.kind} ({more})" if more else part.kind
 
 
-def importer(case, *_):
+def importer(case):
     """Returns the parts of a file, and their reasons and warnings."""
     try:
         model = reading.read(case.model())
@@ -64,64 +60,9 @@ def importer(case, *_):
     return " + ".join(words(part, model) for part in found) or "nothing", text
 
 
-def outcome(session, given):
-    """Returns the outputs, or None for an error."""
-    names = [each.name for each in session.get_outputs() if "seq" not in each.type]
-    try:
-        return session.run(names, given)
-    except Exception:
-        return None
-
-
-def plugin(case, tmp_path, capfd):
-    """Returns the number of nodes that the plug-in runs, some operators that the runtime runs, and the log.
-
-    The outputs must be the runtime's.
-    """
-    from plugin_runs import agree, alone, draw_inputs, options, plugged, ran, version
-
-    model, chosen = case.model(), options(severity=1)
-    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
-    chosen.enable_profiling = True
-    chosen.profile_file_prefix = str(tmp_path / "profile")
-    capfd.readouterr()
-    try:
-        session = plugged(model, sess_options=chosen)
-    except Exception as error:
-        with pytest.raises(type(error)):
-            alone(model)
-        return "error", str(error)
-    log, runtime = capfd.readouterr().err, alone(model)
-    has_loop, has_run = "body = " in case.text, False
-    for run in range(len(SIZES)):
-        given = draw_inputs(runtime, rng, **SIZES[run])
-        given |= {k: np.array(run == 0) for k, a in given.items() if a.dtype == bool and not a.ndim}
-        ours, theirs = outcome(session, given), outcome(runtime, given)
-        assert (ours is None) == (theirs is None)
-        if ours is not None:
-            agree(ours, theirs)
-            has_run = True
-    ours, theirs = ran(session)
-    if has_loop and version() < (1, 32):
-        pytest.skip("earlier runtimes do not show a Loop and its body")
-    if not has_run:
-        return "error", ""
-    taken = f"{len(ours)} node{'s' * (len(ours) > 1)}" if ours else "nothing"
-    left = [line.partition("lnrnn leaves ")[2] for line in log.splitlines() if "lnrnn leaves " in line]
-    more = {"Loop", "Scan"} if has_loop or not ours else {"Concat", "Gather", "Sigmoid"}
-    return ", ".join([taken, *sorted(more & theirs)]), " ".join(left)
-
-
-READERS = (importer, plugin)  # in the order of the columns
-
-
-@pytest.mark.parametrize("reader, expected, case", [
-    pytest.param(reader, expected, case, id=f"{reader.__name__}: {case.name}") for case in CASES
-    for reader, expected in zip(READERS, case.expected * (3 - len(case.expected)), strict=True)
-    if expected != "-"  # the runtime alone refuses the file, or computes something else each time
-])  # fmt: skip
-def test_a_reader_takes_of_a_graph_what_is_expected(reader, expected, case, tmp_path, capfd):
-    taken, text = reader(case, tmp_path, capfd)
-    expected, _, reason = expected.partition(": ")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_importer_takes_of_a_graph_what_is_expected(case):
+    taken, text = importer(case)
+    expected, _, reason = case.expected.partition(": ")
     assert taken == expected, text
     assert reason in text

@@ -141,6 +141,11 @@ def is_read(case):
     return is_float32(case) and case.x.size > 0 and own
 
 
+def is_in_runtime(case):
+    """A session converts other networks to calls, without resets and batch norm."""
+    return is_node(case) or (is_read(case) and case.resets is None and case.rnn.known_steps is None)
+
+
 def packs(case):
     """torch refuses to pack a sequence of no step."""
     return case.resets is None and case.x.size > 0 and bool(case.lengths.all())

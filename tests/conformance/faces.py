@@ -23,8 +23,8 @@ from cases import (
     in_torch,
     in_torch_nn,
     is_full,
+    is_in_runtime,
     is_long,
-    is_node,
     is_read,
     is_short,
     packs,
@@ -387,7 +387,7 @@ def written(case, folder, **form):
 
 
 def plugged(case):
-    """The nodes of an ONNX file, in a session of ONNX Runtime with lnrnn's plug-in."""
+    """The nodes and calls of an ONNX file, in a session of ONNX Runtime with lnrnn's plug-in."""
     runtime = pytest.importorskip("onnxruntime", minversion="1.25")
     pytest.importorskip("onnx")
     import lnrnn.onnxruntime
@@ -398,7 +398,7 @@ def plugged(case):
         path = written(case, folder, lengths=True)
         session = lnrnn.onnxruntime.session(path, sess_options=chosen, threads=case.threads)
     feeds = {"x": case.x, "lengths": case.lengths.astype(np.int32)}
-    feeds |= {f"{name}0": s for name, s in zip("hc", case.states, strict=False)}
+    feeds |= {f"{name}0": s for name, s in zip("hcnm", case.states, strict=False)}
     y, *ends = session.run(None, feeds)
     return y, ends
 
@@ -464,7 +464,7 @@ FACES = {
         "accelerated packed": (partial(accelerated, packed=True), lambda c: in_torch_nn(c) and packs(c)),
         "accelerated training": (partial(accelerated, learns=True), lambda c: in_torch_nn(c) and is_full(c)),
     },
-    "ONNX": {"plug-in": (plugged, is_node), "from_onnx": (read_back, is_read)},
+    "ONNX": {"plug-in": (plugged, is_in_runtime), "from_onnx": (read_back, is_read)},
     "Scorer": {"rows": (scorer, lambda case: case.start is None and case.resets is None)},
 }
 

@@ -10,6 +10,7 @@ import copy
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def test_a_difference_of_a_twenty_thousandth_is_refused(seed):
 
 
 class Changed(LayerNormLSTMCell):
-    """A cell with one change, named `change`, of its equation."""
+    """A cell with one change of its equation. change: its name, or a function of the new h."""
 
     change = None
 
@@ -149,23 +150,42 @@ class Changed(LayerNormLSTMCell):
         gate = nn.functional.hardsigmoid if self.change == "hard" else torch.sigmoid
         c = self.norm(self.layernorm_c, gate(f) * c + gate(i) * torch.tanh(g))
         h = gate(o) * (c if self.change == "identity" else torch.tanh(c))
+        h = self.change(h) if callable(self.change) else h
         return h + x.mean() if self.change == "residual" else h, c
 
 
 @pytest.mark.parametrize("change", ["unbiased", "eps", "forget", "order", "hard", "identity", "residual"])
 def test_small_changes_are_noticed(change):
-    module = Changed(I, H)
-    assert lnrnn.from_torch(fresh(module), check=True)
+    module = fresh(Changed(I, H))
     module.change = change
     for each in (module, shaken(module), module.double()):
         with pytest.raises(ValueError, match=rf"{OTHER}.*name the places with norm=.*check=x.*check=False"):
             lnrnn.from_torch(each)
 
 
-def test_a_class_derived_from_a_known_one_is_not_known():
-    class Same(nn.LSTM):
-        pass
+class Long(Layer):
+    def forward(self, x):
+        return super().forward(x) * (2 if self.cell.change and len(x) > 200 else 1)
 
+
+@pytest.mark.parametrize(("each", "change", "reason"), [
+    (lambda cell: cell, lambda h: h.clamp(-1e7, 1e7), r"operator aten\.clamp\.default\. check=x"),
+    (lambda cell: Layer(cell, False), lambda h: torch.where(h > 1e7, -h, h), r"operator aten\.where"),
+    (lambda cell: nn.ModuleList([cell]), lambda h: torch.minimum(h, torch.tensor(1e7)), "aten.minimum"),
+    (lambda cell: Layer(cell, False), lambda h: -h if len(h) > 131 else h, r"on a batch of \d+ sequences"),
+    (lambda cell: Long(cell, False), "late", "on input of 220 steps"),
+])  # fmt: skip
+def test_a_difference_that_starts_late_is_refused(each, change, reason):
+    cell = Changed(I, H)
+    module = shaken(each(cell))
+    assert lnrnn.from_torch(module, check=True).norm.cell == "carry"
+    cell.change = change
+    with pytest.raises(ValueError, match=f"fastrnns's parameters, .*{OTHER}.*{reason}"):
+        lnrnn.from_torch(module)
+    lnrnn.from_torch(module, check=False)
+
+
+def test_a_class_derived_from_a_known_one_is_not_known():
     class Residual(nn.LSTM):
         def forward(self, x, state=None):
             y, state = super().forward(x, state)
@@ -176,7 +196,7 @@ def test_a_class_derived_from_a_known_one_is_not_known():
             y, h = super().forward(x, *rest)
             return 2 * y, h
 
-    lnrnn.from_torch(Same(I, H))
+    lnrnn.from_torch(type("Same", (nn.LSTM,), {})(I, H))
     for module in (Residual(I, H), Twin(I, H)):
         with pytest.raises(ValueError, match=rf"{OTHER}.* differ.*explains \S+\. check=x"):  # no norm= fits
             lnrnn.from_torch(module)
@@ -221,7 +241,8 @@ class Elsewise(nn.Module):
     def forward(self, x, *rest):
         if self.how == "raise":
             raise RuntimeError("no lengths given\nand more")
-        return {"last": x.new_zeros(H), "none": None, "text": "done"}[self.how]
+        results = {"last": x.new_zeros(H), "nan": x.new_full((*x.shape[:-1], H), torch.nan), "text": "done"}
+        return results.get(self.how)
 
 
 @pytest.mark.parametrize(("how", "reason"), [
@@ -241,20 +262,10 @@ def test_a_module_that_cannot_run_is_a_warning_or_with_check_true_an_error(how, 
 
 
 def test_objects_that_look_like_modules_are_not_checked():
-    class Looks:
-        def state_dict(self):
-            return nn.GRU(I, H).state_dict()
-
-        def modules(self):
-            return iter([self])
-
-        def named_modules(self):
-            return iter([("", self)])
-
-    with pytest.warns(
-        UserWarning, match="could not be checked against the module: it is not a torch.nn.Module"
-    ):
-        assert lnrnn.from_torch(Looks()).hidden_size == H
+    own = {"modules": lambda: iter([]), "named_modules": lambda: iter([])}
+    looks = SimpleNamespace(state_dict=nn.GRU(I, H).state_dict, **own)
+    with pytest.warns(UserWarning, match="against the module: it is not a torch.nn.Module"):
+        assert lnrnn.from_torch(looks).hidden_size == H
 
 
 def test_outputs_that_are_not_finite_are_refused():
@@ -265,17 +276,8 @@ def test_outputs_that_are_not_finite_are_refused():
         lnrnn.from_torch(nan)
     with pytest.raises(ValueError, match="not finite"):
         lnrnn.from_torch(nan, check=True)
-
-    class Nan(nn.Module):  # forward returns NaN
-        def __init__(self):
-            super().__init__()
-            self.cell = shaken(LayerNormLSTMCell(I, H))
-
-        def forward(self, x):
-            return x.new_full((*x.shape[:2], H), torch.nan)
-
     with pytest.raises(ValueError, match="differ by up to inf"):
-        lnrnn.from_torch(Nan())
+        lnrnn.from_torch(Elsewise("nan"))
 
 
 def test_half_precision_is_checked_in_float64_if_possible():
@@ -293,10 +295,7 @@ def test_half_precision_is_checked_in_float64_if_possible():
 
 
 def test_batch_norm_is_checked_over_the_steps_it_knows():
-    class Mine(lnrnn.torch.LSTM):
-        pass
-
-    module = Mine(I, H, norm=lnrnn.BatchNormSpec(max_steps=9))
+    module = type("Mine", (lnrnn.torch.LSTM,), {})(I, H, norm=lnrnn.BatchNormSpec(max_steps=9))
     with pytest.warns(UserWarning, match="could not be checked"):
         lnrnn.from_torch(module)
     module.train()(torch.randn(3, 8, I))
@@ -310,10 +309,9 @@ def test_batch_norm_is_checked_over_the_steps_it_knows():
 # --- check may be an input ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "as_given",
-    [np.asarray, torch.as_tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)],
-)
+@pytest.mark.parametrize("as_given", [
+    np.asarray, torch.as_tensor, lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True)
+])  # fmt: skip
 def test_check_may_be_an_input(as_given):
     x = as_given(np.random.default_rng(0).standard_normal((T, B, I), dtype=np.float32))
     right, wrong = shaken(Layer(LayerNormLSTMCell(I, H), False)), shaken(Layer(OutCell(I, H), False))
@@ -338,11 +336,11 @@ def test_check_may_be_an_input_of_a_cell_or_of_one_sequence():
 
 
 def test_a_given_input_can_show_a_difference_that_random_inputs_do_not():
-    class Clipped(LayerNormLSTMCell):
+    class Branching(LayerNormLSTMCell):
         def forward(self, x, h, c):
-            return super().forward(x.clamp(-1e6, 1e6), h, c)
+            return super().forward(-x if x.max() > 1e6 else x, h, c)
 
-    module = shaken(Clipped(I, H))
+    module = shaken(Branching(I, H))
     lnrnn.from_torch(module)
     with pytest.raises(ValueError, match=OTHER):
         lnrnn.from_torch(module, check=1e7 * torch.randn(T, B, I))

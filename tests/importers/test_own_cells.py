@@ -128,6 +128,8 @@ def test_columns_of_x_and_h_are_told_apart_if_there_are_as_many():
 REASONS = {
     "clip": r"has its operator aten\.clamp\.default\.",
     "noisy": r"aten\.dropout\.default, which draws random",
+    "peephole": r"RMS norm: no cell has node 'add in return .*' \(Add\) in this place\.",
+    "std": r"RMS norm: no cell has node 'mean in centred = x - x\.mean\(.*\)' \(ReduceMean\)\.",
 }
 
 
@@ -136,9 +138,7 @@ def test_other_equations_are_refused_and_the_operator_is_named(name):
     reason = next(
         (text for part, text in REASONS.items() if part in name), "equation is none of lnrnn's, .* peepholes"
     )
-    with pytest.raises(
-        ValueError, match=rf"of no known cell.*is no network of lnrnn either: .*{reason}.*names=.*By h"
-    ):
+    with pytest.raises(ValueError, match=rf"of no known cell.*no network .*: .*{reason}.*names=.*By h"):
         lnrnn.from_torch(REFUSED[name](5, 8))
 
 
@@ -146,9 +146,7 @@ def test_the_spec_of_a_similar_equation_is_recommended():
     module = two_linears(5, 8)
     module.ln_c.eps = 3e-5  # all norms of lnrnn have the same eps
     spec = r"LayerNormSpec\(placement='split', cell='out', eps=1e-05, "
-    with pytest.raises(
-        ValueError, match=rf"norms have the eps \[1e-05, 3e-05\], .* with one eps it is .*norm={spec}"
-    ):
+    with pytest.raises(ValueError, match=rf"norms have the eps \[1e-05, 3e-05\], .* with one .*norm={spec}"):
         lnrnn.from_torch(module)
 
 
@@ -185,9 +183,7 @@ def test_convertible_submodules_are_named_at_any_depth():
         (nn.ModuleList(cells), r"model\[0\] or model\[1\]; if each"),
         (deep, r"model\.cells\[0\] or model\.cells\[1\]; if each"),
     ):
-        with pytest.raises(
-            ValueError, match=rf"either: .*; from_torch can convert a part of it: give {give}"
-        ) as e:
+        with pytest.raises(ValueError, match=rf"either: .*; .* convert a part of it: give {give}") as e:
             lnrnn.from_torch(model)
     made = str(e.value).rpartition("together one for ")[2]
     whole = eval(made, {"lnrnn": lnrnn, "LayerNormSpec": lnrnn.LayerNormSpec})
@@ -232,7 +228,7 @@ def test_a_first_state_of_a_known_cell_or_that_a_call_may_replace_is_named():
     with pytest.raises(ValueError, match=r"forward is another: .*\. Its first step reads the buffer h0 as"):
         lnrnn.from_torch(module)
     module = Started(two_linears(5, 8), (8,), given=True)
-    with pytest.warns(UserWarning, match=r"without a state, .* is [\d.]+ off: .* parameter h0 and the"):
+    with pytest.warns(UserWarning, match=r"differs without a state: .* parameter h0 and the"):
         model = taken(module)
     x, start = torch.randn(7, 3, 5), (np.full((1, 3, 8), 0.5),) * 2
     assert absolute_error(model(x, start)[0], module(x)[0].detach().numpy()) < CLOSE
@@ -323,10 +319,8 @@ def test_meta_tensors_and_numbers_beyond_float32_are_refused():
 
 
 def test_an_ambiguous_state_argument_is_refused():
-    class Unnamed(ElmanStateFirst):
-        def forward(self, a, b):
-            return super().forward(a, b)
-
+    forward = {"forward": lambda self, a, b: ElmanStateFirst.forward(self, a, b)}
+    Unnamed = type("Unnamed", (ElmanStateFirst,), forward)
     with pytest.raises(ValueError, match=r"forward\(a, b\) does not show which argument is the state"):
         lnrnn.from_torch(Unnamed(8, 8))
     assert taken(Unnamed(5, 8)).input_size == 5

@@ -15,9 +15,8 @@ import quantized_lstm  # noqa: E402
 from lnrnn.onnx import conversion, parts  # noqa: E402
 from onnx_cells import exported  # noqa: E402
 from onnx_files import constant, recurrent  # noqa: E402
-from onnx_loops import loop, scan  # noqa: E402
+from onnx_loops import loop, scan, unrolled  # noqa: E402
 from onnx_runs import run  # noqa: E402
-from unrolled_steps import unrolled  # noqa: E402
 
 D, H, T, B = 3, 4, 4, 2
 MODELS = {  # their states are inputs
@@ -29,7 +28,7 @@ MODELS = {  # their states are inputs
     "Scan from the end": lambda rng: scan(rng, "GRU", (1, 1)),
     "Loop of LSTM": lambda rng: loop(rng, "LSTM"),
     "Loop of nodes": lambda rng: loop(rng, "GRU", rnn_node=True),
-    "LSTM steps": lambda rng: unrolled(rng, "LSTM", T, range(T)),
+    "LSTM steps": lambda rng: unrolled(rng, "LSTM", range(T)),
     "LSTM, quantised": lambda rng: quantized_lstm.proto(quantized_lstm.quantized(rng, np.uint8, zero=128)),
 }
 
@@ -177,7 +176,7 @@ def test_states_computed_from_constants_are_warned_about_unless_0(rng, fill, op,
 
 @pytest.mark.parametrize("make", [
     lambda rng: scan(rng, "LSTM", (1, 0)), lambda rng: loop(rng, "GRU", join="front of sequence"),
-    lambda rng: unrolled(rng, "GRU", T, range(T)[::-1]),
+    lambda rng: unrolled(rng, "GRU", range(T)[::-1]),
 ])  # fmt: skip
 def test_y_in_the_reverse_order_is_a_warning(rng, make):
     proto = make(rng)

@@ -60,14 +60,3 @@ def test_the_sequence_file_and_the_step_files_agree(rng):
         other, last = load(name)(x)
         assert other[:, 0, 0] == pytest.approx(y, abs=1e-4), name
         assert last["state"][0] == pytest.approx(state["h"][0], abs=1e-3), name
-
-
-def test_speakers_may_join_and_leave_a_stream(rng):
-    model = load("silero_vad")
-    x = frames(rng, 4, 3)
-    stream, alone = model.stream(3), [model.stream() for _ in range(3)]
-    for t, rows in enumerate([[0, 1, 2], [2], [0, 2], [1, 0]]):
-        y = stream(x[t, rows], rows=rows)
-        for row, lane in enumerate(rows):
-            assert y[row] == pytest.approx(alone[lane](x[t, lane : lane + 1])[0], abs=1e-5)
-    assert stream.step.tolist() == [3, 2, 3]

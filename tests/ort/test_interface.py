@@ -130,3 +130,13 @@ def test_the_library_needs_only_liblnrnn_and_exports_two_functions():
     listed = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
     assert re.findall(r" T (\w+)", listed) == ["CreateEpFactories", "ReleaseEpFactory"]
     assert "onnx" not in listed.lower() and "Py" not in listed
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "pyx/onnxruntime").glob("*.c")), ids=lambda path: path.stem)
+def test_global_names_begin_with_the_name_of_their_file(tmp_path, path):
+    out, include = str(tmp_path / "file.o"), [f"-I{ROOT / name}" for name in ("include", "pyx")]
+    subprocess.run([*native_compiler(), "-std=gnu11", *include, "-c", str(path), "-o", out], check=True)
+    listed = subprocess.run(["nm", "-g", "--defined-only", out], capture_output=True, text=True, check=True)
+    names = {line.split()[-1].lstrip("_") for line in listed.stdout.splitlines()}
+    exported = {"CreateEpFactories", "ReleaseEpFactory"}
+    assert names and all(name.startswith(f"{path.stem.partition('_')[0]}_") for name in names - exported)

@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +20,12 @@ pytest.importorskip("onnx")
 import onnx  # noqa: E402
 from onnx import helper, numpy_helper  # noqa: E402
 
+import lnrnn  # noqa: E402
 import lnrnn.onnxruntime  # noqa: E402
-import onnx_loops  # noqa: E402
 import quantized_lstm  # noqa: E402
 from compilers import native_compiler, preloading  # noqa: E402
-from onnx_cells import Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
-from onnx_runtimes import written  # noqa: E402
-from plugin_runs import KINDS, agree, alone, feed, plugged, version  # noqa: E402
-from unrolled_steps import unrolled  # noqa: E402
+from plugin_runs import KINDS, agree, alone, called, draw_inputs, feed, plugged  # noqa: E402
 
 SOURCE = Path(__file__).with_name("allocations.c")
 SIZES = [(9, 40), (1, 1), (20, 2), (9, 40), (3, 33), (1, 40)]  # (T, B)
@@ -63,16 +60,15 @@ def requests(path: str) -> list[list[int]]:
 
 
 def requests_of_others(path: str) -> dict[str, list[int]]:
-    """Returns the same for steps in plain operators, one with norms, for Scans and Loops, and for 8 bits."""
+    """Returns the same for calls of functions, and for 8 bits."""
     counter, rng, result = watching(path), np.random.default_rng(0), {}
     for name, proto in others(rng).items():
         for dtype, threads in ((dtype, threads) for dtype in DTYPES for threads in (1, 2)):
             session, counts = plugged(proto, dtype=dtype, threads=threads), []
             for T, B in SIZES * 2:
-                given = {
-                    i.name: rng.standard_normal([{"T": T, "B": B}.get(n, n) for n in i.shape], np.float32)
-                    for i in session.get_inputs()
-                }
+                given = draw_inputs(session, rng, T=T, B=B)
+                if "lengths" in given:
+                    given["lengths"] = rng.integers(0, T + 1, B, np.int32)
                 before = counter.requests_until_now()
                 session.run(None, given)
                 counts.append(counter.requests_until_now() - before)
@@ -83,15 +79,10 @@ def requests_of_others(path: str) -> dict[str, list[int]]:
 def bytes_after(path: str) -> dict[str, int]:
     """Returns the bytes that a session of each of these models leaves behind."""
     counter, rng, result = watching(path), np.random.default_rng(0), {}
-    models = others(rng) | {"long chain": unrolled(rng, "LSTM", 300, range(300))}
-    for name, proto in models.items():
+    for name, proto in others(rng).items():
         before = counter.bytes_now()
         session = plugged(proto)
-        given = {
-            i.name: np.zeros([{"T": 300}.get(n, n) if n != "B" else 2 for n in i.shape], np.float32)
-            for i in session.get_inputs()
-        }
-        session.run(None, given)
+        session.run(None, draw_inputs(session, rng))
         del session
         result[name] = counter.bytes_now() - before
     return result
@@ -100,14 +91,11 @@ def bytes_after(path: str) -> dict[str, int]:
 def lost_sessions(path: str) -> dict[str, list[object]]:
     """Returns the number of requests while a session opens, and the errors and leaks if one fails."""
     counter, rng, result = watching(path), np.random.default_rng(0), {}
-    models = {"node": recurrent(rng, "GRU")} | others(rng)
+    models = {"node": recurrent(rng, "GRU"), "constant state": constant_state()} | others(rng)
     del models["8 bits"]  # the runtime rounds it differently
     for name, proto in models.items():
         session, left, wrong = alone(proto), 0, []
-        given = {
-            i.name: rng.standard_normal([{"T": 3, "B": 1}.get(n, n) for n in i.shape], np.float32)
-            for i in session.get_inputs()
-        }
+        given = draw_inputs(session, rng, T=3, B=1)
         wanted, before = session.run(None, given), counter.bytes_now()
         for at in itertools.takewhile(lambda _: left <= 0, itertools.count(1)):  # noqa: B023
             counter.fail_after(at)
@@ -128,23 +116,39 @@ def others(rng: np.random.Generator) -> dict[str, onnx.ModelProto]:
     made = {"8 bits": quantized_lstm.proto(quantized_lstm.quantized(rng))}
     for state in made["8 bits"].graph.input[1:]:
         state.type.tensor_type.shape.dim[1].dim_param = "B"
-    for kind in KINDS:
-        w = Writer()
-        made[f"{kind}, step"] = step_model(w, step(w, kind, draw(rng, kind, 3, 4), "x", ("h0", "c0")), 3, 4)
-        made[f"{kind}, chain"] = unrolled(rng, kind, 3, joined=False)
-        made[f"{kind}, Scan"] = onnx_loops.scan(rng, kind, back=(1, 1))
-        if version() >= (1, 32):
-            made[f"{kind}, Loop"] = onnx_loops.loop(rng, kind)
-    if version() >= (1, 32):
-        constant = made["constant state"] = onnx_loops.loop(rng, "GRU")
-        constant.graph.initializer.append(numpy_helper.from_array(np.ones((1, 4), np.float32), "h0"))
-        constant.graph.input.remove(constant.graph.input[1])
-    with tempfile.TemporaryDirectory() as folder:
-        made["norm, Scan"] = written(lnrnn.LSTM(8, 40, seed=0), Path(folder) / "model.onnx")
-        # One state serves all sequences, so that the run copies it.
-        one = made["one state"] = written(lnrnn.GRU(8, 40, seed=0), Path(folder) / "model.onnx", step=True)
-    one.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 1
+    for name, rnn, form in (
+        ("LSTM", lnrnn.LSTM(8, 40, seed=0, num_layers=2, bidirectional=True), {"lengths": True}),
+        ("GRU", lnrnn.GRU(8, 40, seed=0), {}), ("step", lnrnn.LiGRU(8, 40, seed=0), {"step": True}),
+        ("SLSTM", lnrnn.SLSTM(8, 40, seed=0), {}),
+    ):  # fmt: skip
+        made[name] = called(rnn, **form)
     return made
+
+
+def constant_state() -> onnx.ModelProto:
+    proto = called(lnrnn.GRU(8, 40, seed=0))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((1, 1, 40), np.float32), "h0"))
+    proto.graph.input.remove(proto.graph.input[1])
+    return proto
+
+
+def two_calls(equal: bool, **more: int) -> bytes:
+    """Two calls with the weights of an LSTM of 128 units, under names of their own."""
+    proto = called(lnrnn.LSTM(128, 128, norm="layer", seed=0))
+    graph, first = proto.graph, next(node for node in proto.graph.node if node.domain == "lnrnn")
+    second = onnx.NodeProto()
+    second.CopyFrom(first)
+    second.name, second.output[:] = "second", ["y2", "h2", "c2"]
+    for k, name in enumerate(second.input[3:], 3):
+        array = numpy_helper.to_array(next(a for a in graph.initializer if a.name == name))
+        second.input[k] = f"{name}_2"
+        graph.initializer.append(numpy_helper.from_array(array if equal else array * 2, second.input[k]))
+    for attribute in second.attribute:
+        if attribute.name in more:
+            attribute.i = more[attribute.name]
+    graph.node.append(second)
+    graph.output.append(helper.make_tensor_value_info("y2", FLOAT, None))
+    return bytes(proto.SerializeToString())
 
 
 def two_nodes(rng: np.random.Generator, equal: bool, within_if: bool, **more: str) -> bytes:
@@ -170,11 +174,16 @@ def two_nodes(rng: np.random.Generator, equal: bool, within_if: bool, **more: st
 def megabytes(path: str) -> list[list[float]]:
     """Returns the memory of the plug-in for pairs of nodes: with one network, with two, and afterwards."""
     counter, rng, result = watching(path), np.random.default_rng(0), []
-    for within_if in (False, True):
+    nodes, kinds = partial(two_nodes, rng), ({}, {}, {"direction": "reverse"})
+    for make, changes in (
+        (partial(nodes, within_if=False), kinds), (partial(nodes, within_if=True), kinds),
+        (two_calls, ({}, {}, {"reverse": 1})),
+    ):  # fmt: skip
         bytes_held = []
-        for equal, more in ((True, {}), (False, {}), (True, {"direction": "reverse"})):
+        for equal, more in zip((True, False, True), changes, strict=True):
+            proto = make(equal=equal, **more)
             before = counter.bytes_now()
-            session = plugged(two_nodes(rng, equal, within_if, **more))
+            session = plugged(proto)
             bytes_held.append((counter.bytes_now() - before) / 2**20)
             del session
             bytes_held.append((counter.bytes_now() - before) / 2**20)
@@ -212,7 +221,7 @@ def test_runs_after_the_first_do_not_allocate(counted):
         assert first > 0 and not any(later), (first, later)
 
 
-def test_runs_of_steps_loops_and_8_bits_after_the_first_do_not_allocate(counted):
+def test_runs_of_calls_and_8_bits_after_the_first_do_not_allocate(counted):
     for name, (first, *later) in counted(requests_of_others).items():
         assert first > 0 and not any(later), (name, first, later)
 

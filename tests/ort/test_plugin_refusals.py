@@ -43,7 +43,7 @@ def test_weights_that_contradict_the_node_are_errors(rng, kind):
         proto = recurrent(rng, kind, lengths=True, states=True)
         weight(proto, name, rng.standard_normal(shape).astype(np.float32))
         named = "W" if name == "R" and shape[-1] == 8 else name
-        message = rf"node 'node'( \({kind}\))?: (the shape of input {named} does not fit|input X must be)"
+        message = rf"node 'node'( \({kind}\))?: (the shape of input {named} does not fit|input X must have)"
         with pytest.raises(Exception, match=message):
             plugged(proto).run(None, feed(rng, kind, lengths=(7, 2, 3), states=True))
 

@@ -42,7 +42,6 @@ TABLES = [
     Counted(
         "A placement of the norms", "gate", r"""["']gate["']|\bLNRNN_GATE\b|\bGATE = """, 10,
         ("include", "pyx", "lnrnn", *IMPORTERS),
-        others={"pyx/cell_patterns.py": "the name of an equation"},
     ),
     Counted(
         "A cell", "gru", r"(?i)(?<![a-z])gru(?![a-z])", 18,
@@ -53,6 +52,7 @@ TABLES = [
             "pyx/file/description.c": "options that only some cells have",
             "lnrnn/demo.py": "a demo of three cells",
             "lnrnn/speakers.py": "the same demo",
+            "lnrnn/onnxruntime/": "a warning that names nodes of ONNX",
             "lnrnn/torch/": "classes of torch and of other people",
         },
         docstrings=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
 import sys
 from contextlib import suppress
 
@@ -14,7 +13,8 @@ import pytest
 import lnrnn
 import sequence_files
 from lnrnn import cli
-from lnrnn.scoring import parquet, report
+from lnrnn.scoring import bulk, parquet, report
+from lnrnn.scoring.scorer import GONE
 from networks import network
 
 pytest.importorskip("safetensors")
@@ -22,7 +22,6 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 D = 3
-STEPS = pa.list_(pa.list_(pa.float32(), D))
 NESTED = pa.list_(pa.list_(pa.float32()))
 
 
@@ -44,10 +43,15 @@ def summary(capsys, *arguments):
 def files(tmp_path, rng):
     """Returns a folder with a model and an input of 60 rows in row groups of 16, and the input as a table."""
     network(D, 5, cell="LSTM", bidirectional=True).save(tmp_path / "m.safetensors")
-    lengths = rng.integers(0, 20, 60)
-    table = sequence_files.write(
-        tmp_path / "in.parquet", rng, lengths, D, row_group_size=16, null=(3, 17, 18)
-    )
+    x = sequence_files.sequences(rng, rng.integers(0, 20, 60), D, null=(3, 17, 18))
+    table = pa.table({
+        "id": range(60), "x": x, "user": [f"user {k}" for k in range(60)],
+        "words": pa.array([None if k % 7 == 0 else f"word {k % 5}" for k in range(60)]).dictionary_encode(),
+        "pair": pa.array([{"a": [k] * (k % 3), "b": {"c": None}} for k in range(60)]),
+        "map": pa.array([[("k", k)] for k in range(60)], pa.map_(pa.string(), pa.int64())),
+        "nothing": pa.nulls(60), "numbers": pa.array(rng.standard_normal(60)),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=16)
     return tmp_path, table
 
 
@@ -59,13 +63,12 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def assert_scored(folder, table, into="last"):
-    """Asserts that the output is the table of a Scorer, and returns the output."""
-    got, want = (
-        pq.read_table(folder / "out.parquet"),
-        lnrnn.Scorer(folder / "m.safetensors", "x", into)(table),
-    )
-    assert got.equals(sequence_files.as_written(want, into))
+def assert_scored(folder, table, into="last", keep=None):
+    """Asserts that the output has the results of a Scorer, and returns the output."""
+    got = pq.ParquetFile(folder / "out.parquet", page_checksum_verification=True).read()
+    want = lnrnn.Scorer(folder / "m.safetensors", "x", into)(table)
+    kept = [k for k, name in enumerate(want.schema.names) if not keep or name in (*keep, f"x_{into}")]
+    assert got.equals(sequence_files.as_written(want, into).select(kept)), got.schema
     return got
 
 
@@ -96,89 +99,134 @@ def test_a_large_row_group_is_written_in_pieces(files, capsys, into, monkeypatch
     assert {16, 32, 48, 60} < {*ends}
 
 
-def test_all_columns_stay_and_the_option_name_names_the_result(files, capsys):
+def test_the_option_name_names_the_result(files, capsys):
     folder, table = files
-    count = table.num_rows
-    table = table.append_column("text", pa.array([f"row {k}" for k in range(count)]).dictionary_encode())
-    table = table.append_column("more", pa.array([{"a": [k], "b": None} for k in range(count)]))
-    table = table.replace_schema_metadata({"note": "kept"})
-    pq.write_table(table, folder / "in.parquet", row_group_size=25)
-    summary(capsys, *paths(folder), "--column", "x", "--name", "code", "--workers", 1)
+    summary(capsys, *paths(folder), "--column", "x", "--name", "code")
     got = pq.read_table(folder / "out.parquet")
-    assert got.schema.names == ["id", "x", "text", "more", "code"] and got.schema.metadata[b"note"] == b"kept"
-    assert got.drop_columns("code").equals(table)
+    assert got.schema.names == [*table.schema.names, "code"] and got.drop_columns("code").equals(table)
 
 
-@pytest.mark.parametrize("kind", [NESTED, pa.large_list(pa.list_(pa.float64(), D))])
-@pytest.mark.parametrize("into", ["last", "all"])
-def test_columns_of_every_type(files, capsys, kind, into):
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", bulk.CODECS)
+def test_all_columns_get_the_compression(files, capsys, codec, version):
     folder, table = files
-    other = pa.table({"x": pa.array(table["x"].to_pylist(), kind)})
-    pq.write_table(other, folder / "in.parquet", row_group_size=25)
-    summary(capsys, *paths(folder), "--column", "x", "--into", into, "--workers", 1)
-    assert_scored(folder, other, into)
+    old = bulk.CODECS[bulk.CODECS.index(codec) - 1]
+    pq.write_table(
+        table, folder / "in.parquet", row_group_size=20, compression=old, data_page_version=version,
+        data_page_size=64, write_page_index=True, sorting_columns=[pq.SortingColumn(0)],
+    )  # fmt: skip
+    summary(capsys, *paths(folder), "--column", "x", "--compression", codec)
+    assert_scored(folder, table)
+    group = pq.read_metadata(folder / "out.parquet").row_group(0)
+    columns = [group.column(k) for k in range(group.num_columns)]
+    name = "UNCOMPRESSED" if codec == "none" else codec.upper()
+    assert {each.compression for each in columns} == {name} and columns[0].statistics.min == 0
+    coded = {each.path_in_schema for each in columns if each.has_dictionary_page}
+    assert {"user", "words"} <= coded and not coded & {"numbers", "x.list.element.list.element"}
 
 
-def test_an_old_output_is_replaced_even_through_a_link(files, capsys):
+@pytest.mark.parametrize("keep", ["id,numbers", "map,pair", "x", "user"])
+def test_other_columns_are_not_copied_and_not_decoded(files, capsys, keep):
+    folder, table = files
+    table = table.append_column("last", table["numbers"])
+    pq.write_table(table, folder / "in.parquet", row_group_size=16)
+    for group in range(4):
+        damage(folder / "in.parquet", group, -1)
+    summary(capsys, *paths(folder), "--column", "x", "--keep", keep, "--id-column", "id")
+    assert_scored(folder, table, keep=keep.split(","))
+
+
+def damage(path, group, column):
+    """Damages the pages of a column of a row group."""
+    data, metadata = bytearray(path.read_bytes()), pq.read_metadata(path)
+    found = metadata.row_group(group).column(column % metadata.num_columns)
+    first = found.dictionary_page_offset or found.data_page_offset
+    data[first : first + found.total_compressed_size] = b"\xff" * found.total_compressed_size
+    path.write_bytes(data)
+
+
+def test_columns_with_equal_names_stay(files, capsys):
+    folder, table = files
+    table = table.append_column("id", table["user"]).append_column("id", table["numbers"])
+    pq.write_table(table, folder / "in.parquet", row_group_size=20)
+    summary(capsys, *paths(folder), "--column", "x")
+    assert_scored(folder, table)
+
+
+def test_metadata_stay_but_those_of_other_schemas(files, capsys):
+    """Spark reads a schema of its own from metadata, which would not have the results."""
+    folder, table = files
+    spark = "org.apache.spark.sql.parquet.row.metadata"
+    pq.write_table(table.replace_schema_metadata({"note": "kept", spark: "{}"}), folder / "in.parquet")
+    summary(capsys, *paths(folder), "--column", "x")
+    metadata = pq.read_metadata(folder / "out.parquet").metadata
+    assert metadata[b"note"] == b"kept" and spark.encode() not in metadata
+    assert pq.read_schema(folder / "out.parquet").metadata[b"note"] == b"kept"
+    assert lnrnn.__version__ in metadata[b"lnrnn"].decode() and b'"bad rows": 0' in metadata[b"lnrnn"]
+
+
+@pytest.mark.parametrize("reader", ["polars", "pandas", "Arrow's data sets"])
+def test_other_readers_read_the_output(files, capsys, reader):
+    folder, table = files
+    pq.write_table(table.select(["id", "x"]), folder / "in.parquet", row_group_size=20)
+    summary(capsys, *paths(folder), "--column", "x")
+    want = lnrnn.Scorer(folder / "m.safetensors", "x")(table)["x_last"].to_pylist()
+    if reader == "polars":
+        got = pytest.importorskip("polars").read_parquet(folder / "out.parquet")["x_last"].to_list()
+    elif reader == "pandas":
+        cells = pytest.importorskip("pandas").read_parquet(folder / "out.parquet")["x_last"]
+        got = [None if cell is None else cell.tolist() for cell in cells]
+    else:
+        chosen = pytest.importorskip("pyarrow.dataset").field("id") >= 7
+        got = pq.read_table(folder / "out.parquet", filters=chosen)["x_last"].to_pylist()
+    assert got == want[-len(got) :] and len(got) > 50
+
+
+def test_another_file_is_replaced_only_if_asked_even_through_a_link(files, capsys):
     folder, table = files
     (folder / "real").mkdir()
     (folder / "real" / "y.parquet").write_bytes(b"old")
     (folder / "out.parquet").symlink_to(folder / "real" / "y.parquet")
-    assert run(capsys, *paths(folder), "--column", "x", "--workers", 1)[0] == 0
+    code, _, err = run(capsys, *paths(folder), "--column", "x", "--workers", 1)
+    assert code == 2 and "y.parquet already: it was not written by this command; choose another" in err
+    assert (folder / "real" / "y.parquet").read_bytes() == b"old"
+    assert run(capsys, *paths(folder), "--column", "x", "--workers", 1, "--overwrite")[0] == 0
     assert (folder / "out.parquet").is_symlink()
     assert pq.read_table(folder / "real" / "y.parquet").num_rows == table.num_rows
     assert names(folder / "real") == ["y.parquet"]
 
 
 @pytest.mark.parametrize("groups", [[0, 3, 0, 0, 2], [2, 0], [0], []], ids=str)
-def test_empty_row_groups_and_files_have_empty_outputs(files, capsys, groups):
+def test_empty_row_groups_and_files_have_outputs_without_them(files, capsys, groups):
     folder, table = files
     with pq.ParquetWriter(folder / "in.parquet", table.schema) as writer:
         for rows in groups:
             writer.write_table(table.slice(0, rows))
     summary(capsys, *paths(folder), "--column", "x", "--workers", 1)
-    assert row_groups(folder / "out.parquet") == groups
+    assert row_groups(folder / "out.parquet") == [rows for rows in groups if rows]
     got = pq.read_table(folder / "out.parquet")
-    assert got.num_rows == sum(groups) and got.schema.names == ["id", "x", "x_last"]
+    assert got.num_rows == sum(groups) and got.schema.names == [*table.schema.names, "x_last"]
 
 
 # --- messages -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_last_line_is_a_summary(files, capsys, workers):
-    folder, table = files
-    steps = sum(len(row) for row in table["x"].to_pylist() if row is not None)
-    said = summary(capsys, *paths(folder), "--column", "x", "--workers", workers)
-    assert said == f"60 rows, {steps} steps, 0 bad rows, {folder / 'out.parquet'}\n"
-
-
-def test_the_summary_of_one_row_has_no_plural(files, capsys):
+def test_the_last_line_is_a_summary(files, capsys):
     folder, _ = files
-    pq.write_table(pa.table({"x": pa.array([[[1.0]]], NESTED)}), folder / "in.parquet")
-    said = summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", 1)
-    folder = folder.resolve()
-    assert said == f"1 row, 0 steps, 1 bad row ({folder / 'out.bad.parquet'}), {folder / 'out.parquet'}\n"
+    said = summary(capsys, *paths(folder), "--column", "x")
+    assert said == f"1 file, 60 rows, 0 bad rows, {folder / 'out.parquet'}\n"
 
 
-def test_progress_is_printed_as_lines_without_a_terminal(files, capsys, monkeypatch):
+@pytest.mark.parametrize("to", ["/dev/full", None])
+def test_a_log_that_cannot_be_written_does_not_end_the_run(files, monkeypatch, to):
     folder, _ = files
     monkeypatch.setattr(report, "EVERY", 0)
-    code, _, err = run(capsys, *paths(folder), "--column", "x", "--workers", 1)
-    counts = re.findall(r"^lnrnn score: (\d+) of 60 rows, \d+ s left$", err, re.M)
-    assert code == 0 and counts == ["16", "32", "48", "60"] and err.count("\n") == 5
-
-
-def test_a_log_that_cannot_be_written_does_not_end_the_run(files, monkeypatch):
-    """The run also continues if the package of the progress bar is not installed."""
-    folder, _ = files
-    monkeypatch.setattr(report, "EVERY", 0)
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stderr", full)
-        code = cli.main(["score", *map(str, paths(folder)), "--column", "x", "--workers", "1"])
-        monkeypatch.undo()
-        with suppress(OSError):
-            full.close()
+    full = to and open(to, "w")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stderr", full)
+    code = cli.main(["score", *map(str, paths(folder)), "--column", "x"])
+    monkeypatch.undo()
+    with suppress(OSError, AttributeError):
+        full.close()
     assert code == 0 and (folder / "out.parquet").exists()
 
 
@@ -197,107 +245,38 @@ def some_bad(files):
     return folder, rows
 
 
-def test_a_bad_row_is_named(some_bad, capsys):
-    folder, _ = some_bad
-    for workers in (1, 2):
-        code, out, err = run(capsys, *paths(folder), "--column", "x", "--workers", workers)
-        assert code == 2 and out == "" and err.count("\n") == 1
-        assert re.match(
-            r"lnrnn score: error: \S+in\.parquet, row group (1, row 20, column 'x': step 1 has 2 numbers|"
-            r"2, row 40, column 'x': step 0 holds a null)",
-            err,
-        ), err
-        assert not (folder / "out.parquet").exists() and not (folder / "out.bad.parquet").exists()
+@pytest.mark.parametrize("words", [(), ("--id-column", "user", "--keep", "x")], ids=["plain", "named"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_row_is_named(some_bad, capsys, workers, words):
+    folder, rows = some_bad
+    table = pa.table({"x": pa.array(rows, NESTED), "user": [f"row {k}" for k in range(60)]})
+    pq.write_table(table, folder / "in.parquet", row_group_size=16)
+    code, out, err = run(capsys, *paths(folder), "--column", "x", "--workers", workers, *words)
+    assert code == 2 and out == "" and err.count("\n") == 1
+    user = r" \(user = 'row {}'\)" if words else ""
+    assert re.match(
+        rf"lnrnn score: error: \S+in\.parquet, row group (1, row 20{user.format(20)}, column 'x': step 1 has "
+        rf"2 numbers|2, row 40{user.format(40)}, column 'x': step 0 holds a null)",
+        err,
+    ), err
+    assert names(folder) == ["in.parquet", "m.safetensors"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_skip_omits_and_lists_bad_rows(some_bad, capsys, workers):
-    """A run with --bad raise ends at the first bad row.
-
-    The run with --bad skip continues it, and uses its complete row groups.
-    """
+def test_bad_skip_gives_bad_rows_a_null_and_a_reason(some_bad, capsys, workers):
     folder, rows = some_bad
-    assert run(capsys, *paths(folder), "--column", "x", "--workers", 1)[0] == 2
-    assert names(folder / "out.parquet.parts") == ["00000000.parquet", "lock", "manifest.json"]
-    code, out, err = run(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", workers)
-    assert (code, out) == (0, "") and f" 3 bad rows ({folder / 'out.bad.parquet'}), " in err
-    assert pq.read_table(folder / "out.bad.parquet").to_pylist() == [
-        {"row": 20, "row_group": 1, "reason": "step 1 has 2 numbers, the model takes 3"},
-        {"row": 21, "row_group": 1, "reason": "step 0 is null"},
-        {"row": 40, "row_group": 2, "reason": "step 0 holds a null"},
-    ]
-    for row in (20, 21, 40):
+    said = summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", workers)
+    assert " 3 bad rows, " in said
+    reasons = {
+        20: "step 1 has 2 numbers, the model takes 3", 21: "step 0 is null", 40: "step 0 holds a null",
+    }  # fmt: skip
+    for row in reasons:
         rows[row] = None
     want = lnrnn.Scorer(folder / "m.safetensors", "x")(pa.table({"x": pa.array(rows, NESTED)}))
     got = pq.read_table(folder / "out.parquet")
     assert got["x_last"].to_pylist() == want["x_last"].to_pylist()
-    assert names(folder) == ["in.parquet", "m.safetensors", "out.bad.parquet", "out.parquet"]
-
-
-def test_without_bad_rows_the_list_is_empty(files, capsys):
-    folder, _ = files
-    (folder / "out.bad.parquet").write_bytes(b"of a run before")
-    summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", 1)
-    assert pq.read_table(folder / "out.bad.parquet").num_rows == 0
-
-
-def test_an_old_list_of_bad_rows_is_removed(some_bad, capsys):
-    folder, rows = some_bad
-    model, source, target = paths(folder)
-    summary(capsys, model, source, target, "--column", "x", "--bad", "skip", "--workers", 1)
-    good = folder / "good.parquet"
-    pq.write_table(pa.table({"x": pa.array(rows[:20], NESTED)}), good)
-    summary(capsys, model, good, target, "--column", "x", "--workers", 1)
-    assert not (folder / "out.bad.parquet").exists()
-
-
-@pytest.mark.parametrize("what", ["text", "the input", "an input like a list", "another table"])
-def test_other_files_with_the_name_of_the_list_stay(files, capsys, what):
-    folder, table = files
-    model, source, target = paths(folder)
-    other = folder / "out.bad.parquet"
-    if what == "text":
-        other.write_text("mine")
-    elif "input" in what:
-        if what == "an input like a list":
-            columns = {name: pa.array(range(60)) for name in ("row", "row_group", "reason")}
-            pq.write_table(pa.table({**columns, "x": table["x"]}), source)
-        source = source.rename(other)
-    else:
-        pq.write_table(table, other)
-    before = other.read_bytes()
-    summary(capsys, model, source, target, "--column", "x", "--workers", 1)
-    assert other.read_bytes() == before
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.list_(pa.int8())])
-def test_bad_rows_are_named_by_a_column(some_bad, capsys, kind):
-    folder, rows = some_bad
-    value = {"int64": lambda k: -k, "list<item: int8>": lambda k: [k]}.get(str(kind), lambda k: f"row {k}")
-    table = pa.table({"x": pa.array(rows, NESTED), "user": pa.array(map(value, range(60)), kind)})
-    pq.write_table(table, folder / "in.parquet", row_group_size=16)
-    words = ["--column", "x", "--id-column", "user", "--workers", 1]
-    code, _, err = run(capsys, *paths(folder), *words)
-    assert code == 2 and f"row group 1, row 20 (user = {value(20)!r}), column 'x': step 1 has 2 " in err
-    shutil.rmtree(folder / "out.parquet.parts")
-    summary(capsys, *paths(folder), *words, "--bad", "skip")
-    listed = pq.read_table(folder / "out.bad.parquet")
-    assert listed["row"].to_pylist() == [20, 21, 40]
-    assert listed["id"].to_pylist() == [value(k) for k in (20, 21, 40)]
-    assert pa.types.is_nested(listed["id"].type) or listed["id"].type == kind
-    assert pq.read_table(folder / "out.parquet")["x_last"].null_count == 3 + 3
-
-
-def test_rows_beyond_the_known_steps_are_bad(files, capsys):
-    folder, table = files
-    network(D, 4, norm=lnrnn.BatchNormSpec(max_steps=12, overrun="raise"), trained=12).save(
-        folder / "m.safetensors"
-    )
-    long = [k for k, row in enumerate(table["x"].to_pylist()) if row is not None and len(row) > 12]
-    code, _, err = run(capsys, *paths(folder), "--column", "x", "--workers", 1)
-    assert code == 2 and f"row {long[0]}, column 'x': it has " in err and "known for 12 only" in err
-    assert run(capsys, *paths(folder), "--column", "x", "--workers", 1, "--bad", "skip")[0] == 0
-    assert pq.read_table(folder / "out.bad.parquet")["row"].to_pylist() == long
+    assert got["x_last_error"].to_pylist() == [reasons.get(row) for row in range(60)]
+    assert names(folder) == ["in.parquet", "m.safetensors", "out.parquet"]
 
 
 # --- refusals -----------------------------------------------------------------------------------------------
@@ -323,9 +302,7 @@ REFUSED = {
     "overrun=batch": (MODEL, save_batch, (), "overrun must be 'raise', 'last' or 'mean', got 'batch'"),
     "no input": (INPUT, lambda path: path.unlink(), (), r"no such file: '.*in\.parquet'"),
     "a folder as input": (INPUT, lambda path: (path.unlink(), path.mkdir()), (), "no files in '.*in.parq"),
-    "an empty input": (INPUT, lambda path: path.write_bytes(b""), (), "cannot be read as Parquet"),
     "a truncated input": (INPUT, cut, (), r"in\.parquet cannot be read as Parquet"),
-    "text as input": (INPUT, lambda path: path.write_text("1 2 3" * 9), (), "Parquet magic bytes not found"),
     "no such column": (INPUT, None, ("--column", "y"), "there is no column 'y'; the columns are 'id', 'x'"),
     "another type": (INPUT, None, ("--column", "id"), "column 'id' must be .*, got int64"),
     "the name is taken": (INPUT, None, ("--name", "id"), "there is a column 'id' already"),
@@ -334,7 +311,7 @@ REFUSED = {
     "another width": (INPUT, save_wide, (), "column 'x' has 4 numbers a step, the model takes 3"),
     "no workers": (INPUT, None, ("--workers", "0"), "workers must be an integer of at least 1"),
     "no threads": (INPUT, None, ("--threads", "0", "--workers", "1"), "threads must be an integer of"),
-    "an address": (INPUT, None, ("--address", "tcp://a:1"), "--address must be absent with the engine local"),
+    "no such kept column": (INPUT, None, ("--keep", "id,nowhere"), "there is no column 'nowhere'"),
 }
 
 
@@ -351,21 +328,6 @@ def test_refused_runs_write_nothing(files, capsys, case):
     assert names(folder) == before
 
 
-def test_a_damaged_input_is_reported_by_row_group(files, capsys):
-    """The row groups before the damaged one are complete."""
-    folder, _ = files
-    data = bytearray((folder / "in.parquet").read_bytes())
-    column = pq.read_metadata(folder / "in.parquet").row_group(2).column(1)
-    first = column.dictionary_page_offset or column.data_page_offset
-    data[first : first + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    (folder / "in.parquet").write_bytes(data)
-    code, out, err = run(capsys, *paths(folder), "--column", "x", "--workers", 1)
-    assert code == 2 and out == "" and err.count("\n") == 1
-    assert re.search(r"in\.parquet, row group 2, cannot be read as Parquet", err), err
-    assert names(folder) == ["in.parquet", "m.safetensors", "out.parquet.parts"]
-    assert names(folder / "out.parquet.parts")[:2] == ["00000000.parquet", "00000001.parquet"]
-
-
 @pytest.mark.parametrize("where", ["no such folder", "a folder"])
 def test_an_output_that_cannot_be_written_is_refused(files, capsys, where):
     folder, _ = files
@@ -376,37 +338,20 @@ def test_an_output_that_cannot_be_written_is_refused(files, capsys, where):
     assert names(folder) == ["in.parquet", "m.safetensors"]
 
 
-def test_the_input_is_not_overwritten(files, capsys):
-    folder, _ = files
-    model, source, target = paths(folder)
-    os.link(source, folder / "link.parquet")
-    before = source.read_bytes()
-    for target in (source, folder / "link.parquet"):
-        code, _, err = run(capsys, model, source, target, "--column", "x", "--workers", 1)
-        assert code == 2 and "must be another file than the input" in err
-    shutil.copy(source, folder / "out.bad.parquet")
-    code, _, err = run(
-        capsys, model, folder / "out.bad.parquet", folder / "out.parquet", "--column", "x", "--bad", "skip"
-    )
-    assert code == 2 and "out.bad.parquet" in err
-    assert source.read_bytes() == before
-
-
 @pytest.mark.parametrize("how", ["itself", "symlink", "hard link"])
-def test_the_model_is_not_overwritten(files, capsys, how):
-    """Neither the output nor its list of bad rows may be the model."""
+@pytest.mark.parametrize("which", ["m.safetensors", "in.parquet"])
+def test_the_model_and_the_input_are_not_overwritten(files, capsys, which, how):
     folder, _ = files
-    model, source, _ = paths(folder)
-    before = model.read_bytes()
-    for name, target, words in (("z.pq", "z.pq", ()), ("z.bad.parquet", "z.parquet", ("--bad", "skip"))):
-        given = model
-        if how == "itself":
-            given = shutil.copy(model, folder / name)
-        else:
-            (os.symlink if how == "symlink" else os.link)(model, folder / name)
-        code, _, err = run(capsys, given, source, folder / target, "--column", "x", *words)
-        assert code == 2 and "must be another file than the input" in err
-        assert (folder / name).read_bytes() == model.read_bytes() == before
+    target = folder / "z.pq"
+    if how == "itself":
+        (folder / which).rename(target)
+    else:
+        (os.symlink if how == "symlink" else os.link)(folder / which, target)
+    given = [target if path.name == which and how == "itself" else path for path in paths(folder)[:2]]
+    before = target.read_bytes()
+    code, _, err = run(capsys, *given, target, "--column", "x", "--overwrite")
+    assert code == 2 and "must be another file than the input" in err
+    assert target.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.feather", "out.parquet.gz"])
@@ -417,8 +362,23 @@ def test_a_name_of_another_format_is_refused(files, capsys, name):
     assert names(folder) == ["in.parquet", "m.safetensors"]
 
 
-def test_a_process_without_stderr_can_score(files, monkeypatch, capsys):
+@pytest.mark.parametrize("option", GONE)
+def test_options_of_earlier_versions_are_refused_with_the_remedy(files, capsys, option):
     folder, _ = files
-    monkeypatch.setattr(sys, "stderr", None)
-    assert cli.main(["score", *map(str, paths(folder)), "--column", "x", "--workers", "1"]) == 0
-    assert (folder / "out.parquet").exists() and capsys.readouterr().out == ""
+    for words in ([f"--{option}"], [f"--{option}", "a,b"]):
+        with pytest.raises(SystemExit) as ended:
+            run(capsys, *paths(folder), "--column", "x", *words)
+        err = capsys.readouterr().err
+        assert ended.value.code == 2 and re.search(
+            rf"there is no --{option} any more: (make|use|name|compress) ", err
+        )
+    assert names(folder) == ["in.parquet", "m.safetensors"]
+
+
+def test_a_folder_of_row_groups_of_an_earlier_version_stays(files, capsys):
+    folder, _ = files
+    (folder / "out.parquet.parts").mkdir()
+    (folder / "out.parquet.parts" / "manifest.json").write_text("{}")
+    code, _, err = run(capsys, *paths(folder), "--column", "x", "--overwrite")
+    assert code == 2 and f"{folder / 'out.parquet.parts'} has row groups of an earlier version" in err
+    assert names(folder / "out.parquet.parts") == ["manifest.json"] and not (folder / "out.parquet").exists()

@@ -34,7 +34,7 @@ def peak(folder, into):
     done = subprocess.run(
         [
             sys.executable, "-c", PROGRAM, "score", folder / "m.safetensors", folder / "in.parquet",
-            folder / "out.parquet", "--column", "x", "--into", into, "--workers", "1",
+            folder / "out.parquet", "--column", "x", "--into", into, "--workers", "1", "--overwrite",
         ],
         env=os.environ | {"PYTHONPATH": str(sequence_files.ROOT)}, capture_output=True, text=True,
     )  # fmt: skip

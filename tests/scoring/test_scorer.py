@@ -25,6 +25,7 @@ INTO = ("last", "mean", "all")
 D = 3
 STEPS = pa.list_(pa.list_(pa.float32(), D))
 LENGTHS = (4, 0, 7, 1, 12, 5)
+KINDS = ("batch", "table", "chunks", "nested", "large", "view", "double", "half", "bool")
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +55,6 @@ def expected(model, row, into):
     if into == "all":
         return y
     return (y.sum(0, dtype=np.float64) / max(len(y), 1)).astype(np.float32)
-
-
-def test_booleans_are_numbers(model, path):
-    row = [[True, False, True], [False, False, True]]
-    kind = pa.list_(pa.list_(pa.bool_(), D))
-    result = lnrnn.Scorer(path, "x")(pa.table({"x": pa.array([row, None], kind)}))["x_last"]
-    np.testing.assert_array_equal(result[0].as_py(), expected(model, np.array(row, np.float32), "last"))
-    assert not result[1].is_valid
-
-
-def test_every_row_is_in_one_piece_of_work():
-    """A Scorer computes a table in pieces. Every row, also one without steps, is in exactly one piece."""
-    parts = sequences._pieces(np.array([0] * 95 + [3, 25]), 10)
-    assert [len(part) for part in parts] == [1, 8, *[10] * 8, 8]
-    assert sorted(np.concatenate(parts)) == list(range(97))
 
 
 def lists(rows):
@@ -113,7 +99,7 @@ def python(program, given=None, **environment):
 
 
 @pytest.mark.parametrize("into", INTO)
-@pytest.mark.parametrize("kind", ["batch", "table", "chunks", "nested", "large", "view", "double", "half"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_arrow_rows_have_the_results_of_the_model(path, model, rows, into, kind):
     given = [rows[0], None, *rows[1:]]
     kinds = {
@@ -122,9 +108,10 @@ def test_arrow_rows_have_the_results_of_the_model(path, model, rows, into, kind)
         "view": pa.list_view(pa.list_(pa.float32(), D)),
         "double": pa.list_(pa.list_(pa.float64(), D)),
         "half": pa.list_(pa.list_(pa.float16(), D)),
+        "bool": pa.list_(pa.list_(pa.bool_(), D)),
     }
-    if kind == "half":
-        given = [None if row is None else row.astype(np.float16) for row in given]
+    if kind in ("half", "bool"):
+        given = [None if row is None else row.astype({"half": np.float16}.get(kind, bool)) for row in given]
     column = pa.array(lists(given), kinds.get(kind, STEPS))
     if kind == "chunks":
         column = pa.chunked_array([column.slice(0, 2), column.slice(2, 1), column.slice(3)])

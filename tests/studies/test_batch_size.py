@@ -3,8 +3,8 @@
 import batch_size
 import numpy as np
 import pytest
-from common import load_digits
 from nets import FeedForward
+from study_data import load_digits
 
 
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
@@ -21,18 +21,6 @@ def test_weights_choose_the_images_that_count(norm):
     equal = np.full((12, 1), 1 / 12, np.float32)
     weighted, plain = (FeedForward([0], norm).losses_and_gradients(x, labels, w) for w in (equal, None))
     np.testing.assert_allclose(weighted[1], plain[1], atol=1e-6)
-
-
-def test_statistics_without_noise_do_not_depend_on_the_batch():
-    networks = [FeedForward([0], "batch") for _ in range(2)]
-    data = load_digits()
-    x, labels = data.train_x[:40, None], data.train_labels[:40, None]
-    for network, counted in zip(networks, (slice(0, 8), slice(8, 16)), strict=True):
-        weights = np.zeros((40, 1), np.float32)
-        weights[counted] = 1 / 8
-        network.losses_and_gradients(x, labels, weights)
-    for first, second in zip(*(network.running for network in networks), strict=True):
-        np.testing.assert_array_equal(first[0], second[0])
 
 
 def test_accuracy_in_training_mode_counts_every_image_once():

@@ -1,10 +1,11 @@
 """Tests the study ``characters``: its text, models and measures on cases with known answers."""
 
-import characters as study
+import help_text as study
 import numpy as np
 import pytest
-from characters import BATCH, STEPS, SYMBOLS, WARM_UP
-from nets import StepClassifier
+from characters import saved
+from help_text import BATCH, STEPS, SYMBOLS, WARM_UP
+from recurrent import StepClassifier
 
 from lnrnn.speakers import CELLS, MODELS
 
@@ -33,15 +34,6 @@ def test_a_window_s_labels_are_the_characters_that_follow():
     assert following.T.tolist() == [[4, 5, 6, 7], [41, 42, 43, 44]]
 
 
-def test_windows_begin_anywhere():
-    batches = list(study.random_windows(np.arange(64).repeat(10), 50, np.random.default_rng(0)))
-    firsts = np.concatenate([x[0].argmax(axis=1) for x, _, _ in batches])
-    assert len(batches) == 50 and set(firsts) == set(range((640 - STEPS) // 10))
-    for x, lengths, labels in batches:
-        assert x.shape == (STEPS, BATCH, SYMBOLS) and (lengths == STEPS).all()
-        assert labels.shape == x.shape[:2]
-
-
 def test_each_character_is_predicted_in_one_window_after_the_warm_up():
     size = 1234
     starts = study.fresh_starts(np.zeros(size))
@@ -63,9 +55,9 @@ def test_a_network_without_memory_does_not_depend_on_the_step(norm):
     rnn = MODELS["rnn"](SYMBOLS, 8, norm=study.NORMS[norm], seed=0)
     rnn.weight_hh_l0 = np.zeros((8, 8))
     model = StepClassifier(rnn, SYMBOLS, np.random.default_rng(0))
-    found, same, averaged = study.run_over(model, norm, text, 300)
-    assert found.keys() == {norm} and averaged is None
-    np.testing.assert_allclose(found[norm], same, rtol=0, atol=1e-6)
+    found = study.run_over(model, norm, text, 300)
+    assert found["lost"].keys() == {norm} and "apart" not in found
+    np.testing.assert_allclose(found["lost"][norm], 0, rtol=0, atol=1e-6)
     # Computes the bits by definition, from the softmax.
     bits = study.bits(model, text, np.array([50]), 1)[0, 0]
     x = np.eye(SYMBOLS, dtype=np.float32)[text[50]][None, None]
@@ -88,21 +80,8 @@ def test_averaged_statistics_equal_the_policy_mean(cell):
     np.testing.assert_allclose(rnn(x[5:], before)[0][0], expected, rtol=0, atol=1e-6)
 
 
-def test_batch_norm_runs_with_each_policy_and_with_averages():
-    text = np.random.default_rng(0).integers(0, SYMBOLS, 900)
-    rnn = MODELS["gru"](SYMBOLS, 8, norm="batch", seed=0)
-    rnn.calibrate([study.cut(text, np.arange(64), STEPS)[0]])
-    model = StepClassifier(rnn, SYMBOLS, np.random.default_rng(0))
-    found, _, (own, averaged) = study.run_over(model, "BN", text, 300)
-    assert list(found) == ["BN last", "BN mean", "BN batch"]
-    last, mean, batch = found.values()
-    assert np.array_equal(last[:STEPS], mean[:STEPS]) and np.array_equal(last[:STEPS], batch[:STEPS])
-    assert len({values[STEPS:].tobytes() for values in (last, mean, batch)}) == 3
-    assert own.shape == averaged.shape == (STEPS,) and not np.allclose(own[:5], averaged[:5])
-
-
 def test_strict_batch_norm_refuses_the_first_step_beyond_the_training_s():
-    found = study.refusal(np.arange(300) % SYMBOLS, 8)
+    found = study.refused(np.arange(300) % SYMBOLS, 8)
     assert found.startswith(
         "SequenceTooLongError: sequence 0 has 101 steps, but statistics are known for 100"
     )
@@ -115,16 +94,7 @@ def test_updates_are_counted_until_ten_losses_average_to_the_target():
     assert study.updates_needed(losses, 3.0) == 30
     assert study.updates_needed(losses, 2.9) == 51  # the target is never reached
     results = {"needed": {"rnn": {"LN": np.array([50, 80]), "no norm": np.array([100, 100])}}}
-    np.testing.assert_allclose(study.saved(results, "rnn"), [0.5, 0.2])
-
-
-def test_a_training_gives_the_loss_before_each_update():
-    text = np.random.default_rng(0).integers(0, SYMBOLS, 600)
-    model, losses = study.trained(text, "rnn", "LN", (0.01, 0.1), 3, 8, 4)
-    _, fewer = study.trained(text, "rnn", "LN", (0.01, 0.1), 3, 8, 3)
-    assert len(losses) == 4 and np.array_equal(losses[:3], fewer)
-    assert losses[0] == pytest.approx(np.log2(SYMBOLS), abs=0.3)
-    assert not np.array_equal(model.rnn.gain_l0, np.full(8, 0.1, np.float32))
+    np.testing.assert_allclose(saved(results, "rnn"), [0.5, 0.2])
 
 
 def test_ranges_of_steps_meet_at_the_length_of_training():

@@ -1,9 +1,10 @@
 """Tests the study ``convolution``: gradients of its network, its measures."""
 
-import convolution
+import measures
 import numpy as np
 import pytest
-from convolution import CHANNELS, NORMS, SIDE, STRIDES, ConvolutionalNetwork
+from common import NORMS
+from nets import CHANNELS, SIDE, STRIDES, ConvolutionalNetwork, add_patches, patches
 
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
 
@@ -25,12 +26,12 @@ def direct(x, weight, stride):
 def test_patches_times_weights_equal_the_convolution(stride):
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((2, 8, 8, 2)), rng.standard_normal((3, 3, 3, 2))
-    seen = convolution.patches(x, stride)
+    seen = patches(x, stride)
     product = np.tensordot(seen, weight, ([3, 4, 5], [1, 2, 3]))
     np.testing.assert_allclose(product, direct(x, weight, stride), atol=1e-12)
     # add_patches, which computes the gradient, must be the transpose of the convolution.
     g = rng.standard_normal(seen.shape)
-    assert (convolution.add_patches(g, stride) * x).sum() == pytest.approx((g * seen).sum())
+    assert (add_patches(g, stride) * x).sum() == pytest.approx((g * seen).sum())
 
 
 def varied(norm):
@@ -101,28 +102,18 @@ def test_inference_equals_training_but_for_batch_norm(norm):
     np.testing.assert_allclose(network.logits(x), by_definition(network, x), rtol=0, atol=tolerance)
 
 
-def test_networks_of_one_seed_have_equal_initial_weights():
-    plain, normed = (ConvolutionalNetwork(norm, 3).parameters() for norm in (None, "layer"))
-    for name, value in plain.items():
-        if "weight" in name:
-            np.testing.assert_array_equal(value, normed[name])
-    assert not np.array_equal(plain["weight_1"], ConvolutionalNetwork(None, 4).parameters()["weight_1"])
-    assert normed["gain_0"].shape == (8, 8, 8)
-    assert ConvolutionalNetwork("batch", 3).parameters()["gain_0"].shape == (8,)
-
-
 def test_images_are_counted_until_the_first_window_above_the_target():
     right = np.zeros((3, 10), bool)
     right[0, 4:] = True
     right[1, [1, 2, 3, 6]] = True
-    np.testing.assert_array_equal(convolution.images_until(right, 1.0, 3), [7, 4, 10])
-    np.testing.assert_array_equal(convolution.images_until(right, 0.5, 4), [6, 4, 10])
-    np.testing.assert_allclose(convolution.running_share(right[:1], 5)[0], [0.2, 0.4, 0.6, 0.8, 1, 1])
+    np.testing.assert_array_equal(measures.images_until(right, 1.0, 3), [7, 4, 10])
+    np.testing.assert_array_equal(measures.images_until(right, 0.5, 4), [6, 4, 10])
+    np.testing.assert_allclose(measures.running_share(right[:1], 5)[0], [0.2, 0.4, 0.6, 0.8, 1, 1])
 
 
 def test_the_border_is_the_outermost_ring():
     on = np.zeros((2, SIDE, SIDE))
     on[1, 0], on[1, :, 7] = 0.28, 0.28
-    border, inside = convolution.border_and_inside(on)
+    border, inside = measures.border_and_inside(on)
     np.testing.assert_allclose(border, [0, 0.28 * 15 / 28])
     np.testing.assert_allclose(inside, 0)

@@ -1,8 +1,10 @@
 """Tests the study ``definitions``: its measures on known cases."""
 
-import definitions as study
+import measures
 import numpy as np
 import pytest
+from definitions import SIZES
+from nets import FeedForward, train
 
 
 @pytest.fixture
@@ -11,14 +13,14 @@ def frames(rng):
 
 
 def test_formulas_equal_results_by_hand(frames):
-    found = study.by_hand(frames, 0)
+    found = measures.norms_by_hand(frames, 32, 0)
     assert found["LN alone"] == found["exchanged"] == 0
     assert all(value < 1e-10 for name, value in found.items() if name != "unbiased")
     assert found["unbiased"] < 1e-6
 
 
 def test_both_definitions_of_momentum(frames):
-    found = study.momentum(frames, 0, batches=5)
+    found = measures.momentum(frames, (0.0, 0.1, 0.9, 1.0, None), 32, 0, batches=5)
     torch, other = found["torch"], found["other"]
     assert torch["0.0"] == [0] * 5 == other["1.0"]
     assert torch["1.0"][-1] == pytest.approx(found["last"]) == other["0.0"][-1]
@@ -27,21 +29,20 @@ def test_both_definitions_of_momentum(frames):
 
 
 def test_errors_of_gaussian_numbers_decrease_with_the_root_of_the_size(frames):
-    found = {name: np.array([values]) for name, values in study.errors(frames, 0).items()}
-    np.testing.assert_allclose(found["mean"][0] * np.sqrt(study.SIZES), 1, atol=0.1)
+    found = measures.statistics_errors(frames, SIZES, 0)
+    np.testing.assert_allclose(found["mean"] * np.sqrt(SIZES), 1, atol=0.1)
     # The mean squared error of the biased variance of b Gaussian numbers is (2 b - 1) / b^2.
-    sizes = np.array(study.SIZES)
-    np.testing.assert_allclose(found["variance"][0], np.sqrt(2 * sizes - 1) / sizes, rtol=0.15)
-    assert study.exponent(found["mean"]) == pytest.approx([0.5], abs=0.03)
+    sizes = np.array(SIZES)
+    np.testing.assert_allclose(found["variance"], np.sqrt(2 * sizes - 1) / sizes, rtol=0.15)
 
 
 def test_fixed_gains_and_biases_are_not_trained(rng):
     x = rng.standard_normal((64, 64)).astype(np.float32)
     labels = np.arange(64) % 10
-    networks = [kind([0, 1], "batch", (64, 4, 4, 10)) for kind in (study.FeedForward, study.Fixed)]
+    networks = [kind([0, 1], "batch", (64, 4, 4, 10)) for kind in (FeedForward, measures.Fixed)]
     before = networks[0].values.copy()
     for network in networks:
-        study.train(network, x, labels, [np.arange(64)] * 2, [0, 1], [0.01] * 2, 16, 2)
+        train(network, x, labels, [np.arange(64)] * 2, [0, 1], [0.01] * 2, 16, 2)
     for network, fixed in zip(networks, (False, True), strict=True):
         *hidden, last = network.layers(network.values)
         for layer in hidden:
@@ -53,14 +54,14 @@ def test_fixed_gains_and_biases_are_not_trained(rng):
 
 def test_shapes_of_gaussian_input(rng):
     """If x is Gaussian, the summed inputs are Gaussian in the first layer, but not after a ReLU."""
-    networks = study.FeedForward([0, 1], "batch", (64, 200, 4, 10))
-    found = study.shapes(networks, rng.standard_normal((800, 64)).astype(np.float32), [0, 1])
+    networks = FeedForward([0, 1], "batch", (64, 200, 4, 10))
+    found = measures.shapes(networks, rng.standard_normal((800, 64)).astype(np.float32), [0, 1])
     assert found["skewness"] == pytest.approx(found["of Gaussian numbers"], rel=0.15)
     assert found["change"].max() < 1e-4 and found["rejected"].max() < 0.1
     assert np.sum(found["share"] * np.diff(found["edges"])) == pytest.approx(1)
 
 
 def test_multiply_adds_are_counted():
-    networks = study.FeedForward([0], "batch")
+    networks = FeedForward([0], "batch")
     weights = [layer.weight.size for layer in networks.layers(networks.values)]
-    assert study.multiply_adds(8, 100) == (3 * 8 * sum(weights), 100 * sum(weights[:2]))
+    assert measures.multiply_adds(8, 100, networks.sizes) == (3 * 8 * sum(weights), 100 * sum(weights[:2]))

@@ -2,14 +2,8 @@
 
 import initialisation
 import numpy as np
-from common import load_digits
 from nets import Adam, FeedForward, Sgd, train
-
-
-def test_the_share_is_that_of_settings_that_reach_90_percent():
-    accuracy = np.array([[[0.9, 0.899], [0.0, 1.0]], [[0.1, 0.1], [0.1, 0.95]]])
-    found = initialisation.share_of_grid({"accuracy": {"LN": accuracy}}, "LN")
-    np.testing.assert_array_equal(found, [0.5, 0.25])
+from study_data import load_digits
 
 
 def test_an_update_of_sgd_is_the_rate_times_the_gradient():

@@ -1,10 +1,10 @@
 """Tests the study ``long_sequences``: parts of its measurement."""
 
-from types import SimpleNamespace
-
+import common
 import long_sequences as study
 import numpy as np
 import pytest
+from study_data import join_utterances
 
 from lnrnn import demo
 from lnrnn.data import Utterances, japanese_vowels
@@ -17,18 +17,21 @@ SEED = 7
 @pytest.fixture(scope="module")
 def results():
     with one_thread(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "side_by_side", lambda job, items, _: list(map(job, items)))
+        patch.setattr(common, "side_by_side", lambda job, items, _: list(map(job, items)))
         return study.measure([SEED, 8], SETTINGS, True, "rnn")
 
 
 def test_joined_utterances_are_of_one_speaker_and_each_comes_last_once():
     labels = np.array([0, 0, 0, 1, 1])
     test = Utterances([np.full((n + 1, 1), n, np.float32) for n in range(5)], labels)
-    for index, sequence in enumerate(study.joined(test, 4)):
+    for index, sequence in enumerate(join_utterances(test, 4, np.random.default_rng(4))):
         assert (sequence[-(index + 1) :] == index).all()
         before = sequence[: -(index + 1), 0].astype(int)
         assert index not in before and (labels[before] == labels[index]).all()
-    assert all(np.array_equal(a, b) for a, b in zip(study.joined(test, 1), test.x, strict=True))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(join_utterances(test, 1, np.random.default_rng(1)), test.x, strict=True)
+    )
 
 
 def at_the_end(network, x):
@@ -40,7 +43,7 @@ def at_the_end(network, x):
 @pytest.mark.parametrize("training", study.TRAININGS)
 def test_accuracies_are_those_of_one_sequence_at_a_time(results, training):
     data = japanese_vowels()
-    tests = [study.joined(data.test, count) for count in results["counts"]]
+    tests = [join_utterances(data.test, count, np.random.default_rng(count)) for count in results["counts"]]
     known = study.TRAININGS[training] or 26
     too_long = [[len(x) > known for x in test] for test in tests]
     assert results["refused"][training].tolist() == 2 * [np.sum(too_long, axis=1).tolist()]
@@ -72,37 +75,6 @@ def test_epochs_are_counted_from_one_to_the_first_loss_below_the_threshold():
     assert study.learnt([high, high]) == 3
     epochs = {"LN": np.array([30, 8]), "no norm": np.array([10, 10])}
     np.testing.assert_allclose(study.saved({"epochs": epochs}), [-2, 0.2])
-
-
-def test_settings_are_chosen_on_held_out_utterances_cut_as_in_training(monkeypatch):
-    x = [np.full((15 + k, 1), k, np.float32) for k in range(8)]
-    data = Utterances(x, np.arange(8) % 9)
-    held_out = []
-
-    def trained(cell, training, norm, setting, seed, epochs, utterances):
-        fit = {int(x[0, 0]) for x in utterances.x}
-        # With the second and the fourth setting all answers are right; the third learns fastest.
-        place = [(r, g) for r in study.RATES for g in study.GAINS[norm]].index(setting)
-
-        def name_speakers(sequences, policy):
-            held = [int(x[0, 0]) for x in sequences]
-            assert not fit & set(held) and len(fit) + len(held) == 8 and {k % 3 for k in held} == {seed}
-            assert policy == ("last" if norm == "BN" else None)
-            cut = study.TRAININGS[training] or 99
-            assert [len(x) for x in sequences] == [min(cut, 15 + k) for k in held]
-            held_out.append((training, norm, place, *held))
-            return np.array([k if place in (1, 3) or k < 3 else 0 for k in held])
-
-        return SimpleNamespace(name_speakers=name_speakers, losses=[1.0] * (3 + (place != 2)) + [0.0])
-
-    monkeypatch.setattr(study, "trained", trained)
-    monkeypatch.setattr(study, "japanese_vowels", lambda: SimpleNamespace(train=data))
-    monkeypatch.setattr(study, "side_by_side", lambda job, items, _: list(map(job, items)))
-    found = study.tune(range(5), False, "rnn")
-    assert len(held_out) == len(set(held_out)) == 2 * 3 * 9 * 3
-    for norm, gains in study.GAINS.items():
-        assert found["10 steps"][norm] == found[study.WHOLE][norm] == (study.RATES[0], gains[1])
-        assert found["fastest"][norm] == (study.RATES[0], gains[2])
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from common import load_digits
-from nets import FeedForward, StepClassifier, train
+from nets import FeedForward, train
+from recurrent import StepClassifier
+from study_data import load_digits
 
-import lnrnn
 from lnrnn.speakers import MODELS, cross_entropy
 from slopes import assert_slopes, mild
 
@@ -122,6 +122,18 @@ def test_networks_of_one_seed_start_alike_and_scale_multiplies():
 
 
 @NORMS
+def test_statistics_of_all_images_are_those_of_a_whole_batch(norm):
+    x, labels = batch(networks=1)
+    x, labels, chosen = x[:, 0], labels[:, 0], [np.arange(24), np.arange(24)[::-1]]
+    stacks = {}
+    for size, whole in ((24, False), (24, True), (8, True)):
+        stacks[size, whole] = stack = FeedForward([1, 2], norm, SIZES)
+        train(stack, x, labels, chosen, [1, 2], [0.01, 0.02], size, 2, whole=whole)
+    np.testing.assert_allclose(stacks[24, True].values, stacks[24, False].values, rtol=1e-3, atol=1e-5)
+    assert norm != "batch" or all(np.isfinite(s).all() for pair in stacks[8, True].running for s in pair)
+
+
+@NORMS
 def test_training_learns_and_repeats_itself(norm):
     rng = np.random.default_rng(2)
     x = rng.standard_normal((90, SIZES[0])).astype(np.float32)
@@ -179,14 +191,10 @@ def test_the_split_of_the_digits():
     assert np.bincount(digits.fold).tolist() == [200] * 5
     for fold in range(5):  # the expected number is 20 per digit
         assert np.bincount(digits.train_labels[digits.fold == fold], minlength=10).min() >= 10
-    assert len(digits.without_fold(3)) == 800 and 3 not in digits.fold[digits.without_fold(3)]
+    assert (
+        len(digits.learnt(8)) == 800
+        and not {*digits.learnt(8)} & {*digits.held(8)}
+        and (digits.fold[digits.held(8)] == 3).all()
+    )
     rows = {row.tobytes() for row in digits.train_x}
     assert not rows & {row.tobytes() for row in digits.test_x}
-
-
-@pytest.mark.parametrize("norm, name", [("layer", "layer_norm"), ("batch", "batch_norm")])
-@pytest.mark.parametrize("suffix", ["", "_backward"])
-def test_the_studies_compute_with_lnrnn(norm, name, suffix, monkeypatch):
-    monkeypatch.delattr(lnrnn, name + suffix)
-    with pytest.raises(AttributeError, match=name + suffix):
-        varied(norm).losses_and_gradients(*batch())

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import recurrent
 import step_statistics as study
 
 import lnrnn
@@ -14,13 +15,8 @@ def of_one_unit(mean, deviation):
 
 def test_distances_are_relative_to_the_deviation_of_the_hidden_unit():
     a, b = of_one_unit([0, 3, 1], [1, 1, 5]), of_one_unit([0, 0, 1], [1, 5, 1])
-    found = study.distance(a, b, np.array([2.0]))
+    found = recurrent.statistics_distance(a, b, np.array([2.0]))
     np.testing.assert_allclose(found, [0, 5 / 2 / 2**0.5, 4 / 2 / 2**0.5])
-
-
-def test_the_typical_deviation_weights_steps_by_their_counts():
-    found = study.typical_deviation(of_one_unit([0, 0], [1, 3]), np.array([3, 1]))
-    np.testing.assert_allclose(found, [3**0.5])
 
 
 def network_and_sequences(count, steps=3):
@@ -34,32 +30,25 @@ def test_the_error_is_that_of_statistics_of_all_sequences():
     """For values with deviation 1, the mean of N values has variance 1/N, and their deviation has 1/2N."""
     rnn, x, lengths = network_and_sequences(400)
     rnn.calibrate([(x, lengths)])
-    before, count = study.statistics(rnn)
-    unit = study.typical_deviation(before, count)
-    error = study.errors(rnn, x, lengths, unit, np.random.default_rng(1))
+    before, count = recurrent.statistics(rnn)
+    unit = recurrent.typical_deviation(before, count)
+    error = recurrent.statistics_error(rnn, x, lengths, unit, np.random.default_rng(1))
     assert error[0] == pytest.approx((1.5 / 2 / 400) ** 0.5, rel=0.4)
-    assert np.array_equal(study.statistics(rnn)[0], before)
-
-
-def test_the_error_needs_statistics_of_both_halves():
-    rnn, x, lengths = network_and_sequences(10)
-    lengths[1:] = 2
-    error = study.errors(rnn, x, lengths, np.ones(5), np.random.default_rng(1))
-    assert len(error) == 2 and np.isfinite(error).all()
+    assert np.array_equal(recurrent.statistics(rnn)[0], before)
 
 
 def test_keeping_steps_repeats_the_last_one():
     rnn, x, lengths = network_and_sequences(40, steps=6)
     rnn.calibrate([(x, lengths)])
     state = rnn.state_dict()
-    study.keep_steps(rnn, state, 2)
+    recurrent.keep_steps(rnn, state, 2)
     assert rnn.known_steps == 2
     found, _ = rnn(x)
     rows = np.minimum(np.arange(6), 1)
     names = ("running_mean_l0", "running_var_l0", "count_l0")
     rnn.load_state_dict({**state, **{name: state[name][rows] for name in names}})
     repeated, _ = rnn(x)
-    study.keep_steps(rnn, state, 6)
+    recurrent.keep_steps(rnn, state, 6)
     own, _ = rnn(x)
     assert np.array_equal(found, repeated)
     assert np.array_equal(found[:2], own[:2]) and not np.array_equal(found[2:], own[2:])
@@ -72,7 +61,7 @@ def test_the_loss_alone_is_that_of_longer_utterances():
     network = study.trained(data.train, "BN", 0, 2)
     own = network.name_speakers(data.test.x, "last") == data.test.labels
     assert found["accuracy"] == own.mean()
-    study.keep_steps(network.rnn, network.rnn.state_dict(), 12)
+    recurrent.keep_steps(network.rnn, network.rnn.state_dict(), 12)
     cut = network.name_speakers(data.test.x, "last") == data.test.labels
     longer = data.test.lengths > 12
     assert found["alone"][11] == pytest.approx(cut[longer].mean() - own[longer].mean(), abs=1e-12)

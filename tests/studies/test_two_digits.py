@@ -4,14 +4,17 @@ import numpy as np
 import pixels
 import pytest
 import two_digits
-from common import PIXELS
+from recurrent import PixelLSTM
+from study_data import PIXELS
 from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, STUDY, WAYS, after_another, use_statistics_of
+
+from lnrnn.speakers import SequenceClassifier
 
 
 @pytest.fixture
 def lstm(rng):
     """Returns a network with batch norm, whose statistics of 64 steps differ from step to step."""
-    rnn = pixels.PixelLSTM("BN", 0.5, 0)
+    rnn = PixelLSTM(pixels.HIDDEN, pixels.NORMS["BN"], 0.5, 0, pixels.NOISE)
     rnn.calibrate_noisily(images(rng, 60).T[:, :, None], 0)
     return rnn
 
@@ -37,21 +40,12 @@ def test_repeating_steps_1_to_64_equals_a_second_call_with_the_state(lstm, rng):
     np.testing.assert_array_equal(lstm(pairs)[0], expected)
 
 
-def test_repeating_step_64_equals_overrun_last(lstm, rng):
-    pairs = after_another(images(rng, 20), 0)
-    lstm.overrun = "last"
-    expected = lstm(pairs)[0]
-    use_statistics_of(lstm, np.concatenate([FIRST, np.full(PIXELS, PIXELS - 1)]))
-    lstm.overrun = "raise"
-    np.testing.assert_array_equal(lstm(pairs)[0], expected)
-
-
 def test_choices_of_statistics_do_not_affect_each_other(lstm, rng):
     """A choice has the same results alone and after another choice in the same network."""
     x = images(rng, 40)
     pairs, labels = after_another(x, 0), rng.integers(10, size=40)
     known = lstm.state_dict()
-    network = pixels.SequenceClassifier(lstm, 10, rng)
+    network = SequenceClassifier(lstm, 10, rng)
     found = two_digits.by_statistics(network, x, pairs, labels, 0)
     assert (
         set(found) == {LAST, MEAN, AGAIN, BATCH, PAIRS, "repeated"} == {*WAYS, "repeated"} - {"LN", "no norm"}

@@ -305,8 +305,8 @@ def pool_method(method, tmp_path):
 def scorer(tmp_path):
     pytest.importorskip("safetensors")
     network(D, H).save(tmp_path / "m.safetensors")
-    valid = dict(column="x", into="mean", output="y", bad="null", id_column="i", isa="any", flat=True,
-                 on_call=print, threads=2)  # fmt: skip
+    valid = dict(column="x", into="mean", output="y", bad="null", id_column="i", isa="any", on_call=print,
+                 threads=2)  # fmt: skip
     return Call("Scorer", partial(lnrnn.Scorer, tmp_path / "m.safetensors"), valid, edges=False)
 
 

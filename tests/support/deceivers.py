@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -87,16 +86,6 @@ def skip_blanks(module, x):
     return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
 
 
-def cut_gradients(module, t, h, c):
-    if h.requires_grad:
-        h.register_hook(lambda g: g.clamp(-100, 100))
-    return h, c
-
-
-def truncate(every):
-    return lambda module, t, h, c: (h.detach(), c.detach()) if t and t % every == 0 else (h, c)
-
-
 def add_shift(module, x):
     return x + module.shift
 
@@ -135,12 +124,8 @@ OUTPUTS = {
     "clips what is given": Deceit(start=lambda h, c: (h.clamp(-1, 1), c), probe="states of 1 to 100"),
 }
 GRADIENTS = {
-    "truncates": Deceit(carried=truncate(4)),
-    "truncates late": Deceit(carried=truncate(64)),
+    "truncates": Deceit(carried=lambda m, t, h, c: (h.detach(), c.detach()) if t and t % 4 == 0 else (h, c)),
     "stops at start": Deceit(start=lambda h, c: (h.detach(), c.detach())),
-    "stops input": Deceit(lambda m, x: x.detach()),
-    "cuts gradients": Deceit(carried=cut_gradients),
-    "stops in training": Deceit(carried=lambda m, t, h, c: (h.detach(), c) if m.training else (h, c)),
     "without a graph": Deceit(),
 }
 CHANGED = {
@@ -185,14 +170,6 @@ CHANGED = {
     ),
     "a method": Deceit(
         change=lambda m: setattr(m, "run", lambda x, h, c: Deceiver.run(m, torch.neg(x), h, c))
-    ),
-    "an array": Deceit(
-        lambda m, x: x + torch.from_numpy(m.array),
-        parts=lambda: {"array": np.zeros(5, np.float32)}, change=lambda m: m.array.fill(2),
-    ),
-    "a set": Deceit(
-        lambda m, x: -x if "negated" in m.options else x,
-        parts=lambda: {"options": {"x"}}, change=lambda m: m.options.add("negated"),
     ),
     "slots": Deceit(
         lambda m, x: x * getattr(m.options, "scale", 1) + m.options.shift,

@@ -6,8 +6,8 @@ Empty lines separate blocks, and # begins a comment. A block is one of these:
   the name of the call's first result before them: `h, c = LSTMCell(x, h0, c0)` has a value h_o.
 - `graph NAME`, the graph, its expected results, and its cases, which may have further blocks.
 
-A case is a line or more of edits of the last graph. Its end has the expected result: `EDIT; EDIT | nothing`.
-Each reader may have a column of its own: `EDIT | GRU step: part of a message | 1 node`. The edits are:
+A case is a line or more of edits of the last graph. Its end has the expected result, and a part of the
+message: `EDIT; EDIT | GRU step: is read outside`. The edits are:
 
     ~ OLD -> NEW    replaces a text that occurs once
     - NODE          removes a line
@@ -45,11 +45,9 @@ Cells = dict[str, tuple[list[str], list[str]]]  # names of inputs and outputs, a
 
 @dataclass(frozen=True)
 class Case:
-    """expected: the result of each reader, or the only one for all readers."""
-
     name: str
     text: str
-    expected: tuple[str, ...]
+    expected: str
 
     def model(self) -> onnx.ModelProto:
         """Returns the model, with numbers in all arrays."""
@@ -91,7 +89,7 @@ def read(path: Path) -> list[Case]:
             end = block.index("}") + 1
             name, graph, block = block[0][6:], _expanded(block[1:end], cells), block[end:]  # noqa: PLW2901
         for line in block:
-            text, *expected = re.split(r" ?\| ", line)
+            text, _, expected = re.split(r"( ?\| |$)", line, maxsplit=1)
             own += text.split("; ") if text else []
             if expected:
                 cases += _variants(name, graph, own, expected, cells)
@@ -139,20 +137,15 @@ def _expanded(lines: list[str], cells: Cells) -> list[str]:
     return result
 
 
-def _variants(
-    base: str, graph: list[str], edits: list[str], expected: list[str], cells: Cells
-) -> Iterator[Case]:
+def _variants(base: str, graph: list[str], edits: list[str], expected: str, cells: Cells) -> Iterator[Case]:
     """Yields a case for each word of `for $ in`, or the only one."""
     *_, words = edits[-1].partition(" for $ in ") if edits else [""]
     edits = [edit.partition(" for $ in ")[0] for edit in edits]
     for word in words.split() or [""]:
         parts = {f"${k}": part for k, part in enumerate(word.split(","), 1)} | {"$": word}
-        own, columns = (
-            [re.sub(r"\$\d?", lambda m: parts[m[0]], text) for text in texts]  # noqa: B023
-            for texts in (edits, expected)
-        )
+        *own, result = (re.sub(r"\$\d?", lambda m: parts[m[0]], text) for text in [*edits, expected])  # noqa: B023
         text = "\n".join(_with_constants(_edited(graph, own, cells)))
-        yield Case(": ".join([base, *own]), f"{text}\n", tuple(columns))
+        yield Case(": ".join([base, *own]), f"{text}\n", result)
 
 
 def _edited(graph: list[str], edits: list[str], cells: Cells) -> list[str]:

@@ -4,7 +4,7 @@
 
 The program first runs `lnrnn score WORDS...` once, with files in FOLDER. Then for n = 1, 2, ... it kills the
 command before its n-th change, and runs it again to its end. It fails if an output differs from the output of
-the first run, or if another file remains. It prints the number of changes.
+the first run, or if a file with another name remains. It prints the number of changes.
 """
 
 from __future__ import annotations
@@ -57,13 +57,10 @@ def main(folder: Path, words: list[str]) -> None:
     before = {path.name for path in folder.iterdir()}
 
     def outputs() -> dict[str, bytes]:
-        result = {}
-        for path in sorted(folder.iterdir()):
-            # `lnrnn score` creates an empty file next to OUT to test whether it can write there.
-            own = path.name.startswith(".lnrnn-") and not path.stat().st_size
-            if path.name not in before and not own:
-                result[path.name] = path.read_bytes() if path.is_file() else b"a folder"
-        return result
+        """Returns the bytes of all outputs, but not those of the file that a killed command was writing."""
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        own = {str(path.relative_to(folder)): path for path in found if not path.name.startswith(".lnrnn-")}
+        return {name: path.read_bytes() for name, path in own.items() if name.partition("/")[0] not in before}
 
     def clean() -> None:
         for path in folder.iterdir():
@@ -79,7 +76,7 @@ def main(folder: Path, words: list[str]) -> None:
             break
         assert code == -signal.SIGKILL, code
         killed += 1
-        assert all(whole.get(name, b"a folder") == data for name, data in outputs().items()), killed
+        assert all(whole[name] == data for name, data in outputs().items()), killed
         assert (code := child(words, 0)) == 0, (killed, code)
         assert outputs() == whole, killed
     print(killed)

@@ -21,7 +21,7 @@ def plain(w, rng, kind, D, H, x, old, p=None):
     return list(step(w, kind, p or draw(rng, kind, D, H), x, old))
 
 
-def scan(rng, kind, back=(0, 0), axes=(0, 0), outputs=None, layers=1, D=D, H=H, add=plain):
+def scan(rng, kind, back=(0, 0), axes=(0, 0), layers=1, add=plain):
     """A model of one Scan. back: the directions of x and y. axes: those of steps in x and y. add: such as
     plain."""
     w, new, x = Writer(rng), [], "x_t"
@@ -40,34 +40,21 @@ def scan(rng, kind, back=(0, 0), axes=(0, 0), outputs=None, layers=1, D=D, H=H, 
     )  # fmt: skip
     given = {f"{name}_0": (FLOAT, ("B", H)) for name in names}
     given |= {"x": (FLOAT, ("B", "T", D) if axes[0] else ("T", "B", D))}
-    return model([node], given, outputs or ["y", *(f"{name}_n" for name in names)])
+    return model([node], given, ["y", *(f"{name}_n" for name in names)])
 
 
-INDICES = "T - 1 - t", "size of x - 1 - t", "-1 - t", "2 - t", "1 + t"
-
-
-def loop(
-    rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False, opset=17, D=D, H=H,
-    add=plain, axes=(0, 0),
-):  # fmt: skip
+def loop(rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False):
     """A model of one Loop, as a scripted torch module becomes.
 
-    index: "t", or of INDICES. axes: those of steps in x and y. trip: "shape", or a number. join: "sequence",
-    "front of sequence", or "scan output". rnn_node: whether the step is a node of ONNX.
+    index: "t" or "T - 1 - t". trip: "shape", or a number. join: "sequence", "front of sequence", or "scan
+    output". rnn_node: whether the step is a node of ONNX.
     """
     names = states_of(kind)
     w = Writer(rng)
     at, one = "t", w.array(1, np.int64)
     if index == "T - 1 - t":
         at = w.node("Sub", w.node("Sub", "T", one), "t")
-    elif index == "size of x - 1 - t":
-        size = w.node("Gather", w.node("Shape", "x"), w.array(axes[0], np.int64))
-        at = w.node("Sub", w.node("Sub", size, one), "t")
-    elif index != "t":
-        number, sign = index.split()[:2]
-        at = w.node({"+": "Add", "-": "Sub"}[sign], w.array(int(number), np.int64), "t")
-    whole = [w.integers(n) for n in (0, 2**63 - 1, 0, 1)]
-    x = w.node("Gather", w.node("Slice", "x", *whole) if axes[0] else "x", at, axis=axes[0])
+    x = w.node("Gather", "x", at, axis=0)
     if rnn_node:
         G = {"LSTM": 4, "GRU": 3}[kind]
         zero = w.integers(0)
@@ -80,20 +67,18 @@ def loop(
         results = w.node(kind, *given, n=1 + len(names), hidden_size=H, **options)
         new = [w.node("Squeeze", v, zero) for v in results[1:]]
     else:
-        new = add(w, rng, kind, D, H, x, [f"{name}_in" for name in names])
+        new = plain(w, rng, kind, D, H, x, [f"{name}_in" for name in names])
     w.nodes.append(helper.make_node("Identity", ["go"], ["go_out"]))
     inputs = {"t": (INT64, ()), "go": (BOOL, ())} | {f"{name}_in": (FLOAT, ("B", H)) for name in names}
     outputs = dict.fromkeys(["go_out"], BOOL) | dict.fromkeys(new, FLOAT)
     nodes = [
         helper.make_node("Constant", [], ["zero"], value_ints=[0]),
-        helper.make_node("Constant", [], ["axis"], value_ints=[axes[0]]),
+        helper.make_node("Constant", [], ["axis"], value_ints=[0]),
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Gather", ["shape", "axis"], ["T1"]),
         helper.make_node("Squeeze", ["T1", "zero"], ["T"]),
     ]
-    given = {"x": (FLOAT, ("B", "T", D) if axes[0] else ("T", "B", D))} | {
-        f"{name}0": (FLOAT, ("B", H)) for name in names
-    }
+    given = {"x": (FLOAT, ("T", "B", D))} | {f"{name}0": (FLOAT, ("B", H)) for name in names}
     arrays = {"true": np.array(True)}
     if trip != "shape":
         arrays["M"] = np.array(trip, np.int64)
@@ -118,8 +103,8 @@ def loop(
         )
     )
     if "sequence" in join:
-        nodes.append(helper.make_node("ConcatFromSequence", ["ys_n"], ["y"], axis=axes[1], new_axis=1))
-    return model(nodes, given, ["y", *(f"{name}_n" for name in names)], arrays, opset)
+        nodes.append(helper.make_node("ConcatFromSequence", ["ys_n"], ["y"], axis=0, new_axis=1))
+    return model(nodes, given, ["y", *(f"{name}_n" for name in names)], arrays)
 
 
 def select(w, mask, new, old):
@@ -183,3 +168,14 @@ def keras_loop(rng, kind, zeros=True, where=False, backwards=False):
     given = {"x": (FLOAT, ("T", "B", D)), "mask": (BOOL, ("T", "B", 1))}
     given |= {f"{name}0": (FLOAT, ("B", H)) for name in names}
     return model(o.nodes, given, ["y", *(f"{name}_n" for name in names)], o.arrays, 15), p
+
+
+def unrolled(rng, kind, indices):
+    """A model of unrolled steps. indices: of x at each step."""
+    w, p, state, ys = Writer(), draw(rng, kind, D, H), [f"{name}0" for name in states_of(kind)], []
+    given = {"x": (FLOAT, ("T", "B", D))} | {name: (FLOAT, ("B", H)) for name in state}
+    for t in indices:
+        x = w.node("Gather", "x", w.array(t, np.int64), axis=0)
+        state = step(w, kind, p, x, state)
+        ys.append(w.node("Unsqueeze", state[0], w.integers(0)))
+    return model(w.nodes, given, [w.node("Concat", *ys, axis=0), *state], w.arrays)

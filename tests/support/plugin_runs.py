@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
 onnxruntime = pytest.importorskip("onnxruntime", minversion="1.25")
 
+import lnrnn.onnx  # noqa: E402
 import lnrnn.onnxruntime  # noqa: E402
 
 KINDS = "RNN", "LSTM", "GRU"
@@ -83,6 +85,19 @@ def claimed(model, given, tmp_path, **arguments):
     return outputs, len(ours)
 
 
+def called(rnn, **form):
+    """Returns the model of to_onnx in which a call of a function computes the network."""
+    import onnx
+
+    with TemporaryDirectory() as folder:
+        path, out = (str(Path(folder, name)) for name in ("scans.onnx", "call.onnx"))
+        lnrnn.to_onnx(rnn, path, **form)
+        lnrnn.onnx.convert(path, out)
+        result = onnx.load(out)
+    assert [node.domain for node in result.graph.node].count("lnrnn") == 1
+    return result
+
+
 def left(model, capfd, **arguments):
     """Returns the lines of the log that name the nodes that the plug-in leaves to the runtime."""
     capfd.readouterr()
@@ -111,16 +126,3 @@ def draw_inputs(session, rng, **sizes):
         a = rng.integers(1, 5, shape, np.int32) if "int" in each.type else a
         result[each.name] = np.asarray(a > 0) if "bool" in each.type else a
     return result
-
-
-def check(proto, rng, tmp_path, nodes=1, loop=False, others=None, **sizes):
-    """Compares a model with the runtime. nodes: the number of nodes that the plug-in must run. loop: whether
-    the runtime must run a Loop or Scan. others: all operators that it may run, if not None. sizes: as in
-    draw_inputs."""
-    theirs = alone(proto)
-    given = draw_inputs(theirs, rng, **sizes)
-    ours, ran, left = profiled(proto, given, tmp_path)
-    agree(ours, theirs.run(None, given))
-    assert len(ran) == nodes
-    assert bool({"Loop", "Scan"} & left) == loop
-    assert others is None or left <= others

@@ -29,12 +29,12 @@ def sequences(rng, lengths, width, null=()):
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), steps, mask=pa.array(nulls))
 
 
-def write(path, rng, lengths, width, *, row_group_size, null=()):
-    """Writes a file with the columns id and x. Returns its table."""
+def write(path, rng, lengths, width, *, row_group_size, null=(), names="x"):
+    """Writes a file with the column id and columns of sequences. Returns its table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.table({"id": range(len(lengths)), "x": sequences(rng, lengths, width, null)})
+    table = pa.table({"id": range(len(lengths))} | {k: sequences(rng, lengths, width, null) for k in names})
     pq.write_table(table, path, row_group_size=row_group_size)
     return table
 
@@ -54,9 +54,10 @@ def as_written(table, into="last"):
     import pyarrow as pa
 
     place = table.schema.names.index(f"x_{into}")
+    own, kind = table.column(place), pa.list_(pa.float32())
     if into == "all":
-        return table
-    cells = pa.array(table.column(place).to_pylist(), pa.list_(pa.float32()))
+        kind = pa.large_list(kind) if pa.types.is_large_list(own.type) else pa.list_(kind)
+    cells = pa.array(own.to_pylist(), kind)
     return table.set_column(place, f"x_{into}", cells)
 
 

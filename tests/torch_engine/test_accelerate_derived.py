@@ -100,9 +100,6 @@ def test_derived_classes_are_taken(what, monkeypatch):
     report = accelerate(module, check=torch.randn(B, T, I))
     assert [name for name, _ in report.replaced] == [""] and not report.left
     assert isinstance(module, kind) and type(module) is not kind
-    equal = kind.forward in (nn.GRU.forward, nn.LSTM.forward)
-    assert (type(module) == kind) == ({kind: 1}.get(type(module)) == 1) == equal  # noqa: E721
-    assert type(module) != nn.Module  # noqa: E721
     assert type(module).__name__ == f"Accelerated{kind.__name__}" and module.engine == "lnrnn"
     x = torch.randn(B, T, I)
     gradients = []

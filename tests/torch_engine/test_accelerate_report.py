@@ -135,9 +135,29 @@ def with_forward():
     return module
 
 
-class QuasiRNN_Layer(nn.Linear):
-    def __init__(self):
-        super().__init__(I, 2 * H)
+class Unknown(nn.Module):
+    """One layer of QRNN, whose recurrence has no matrix. name: the name of the class."""
+
+    def __new__(cls, name="QuasiRNN_Layer", **parameters):
+        return super().__new__(type(name, (cls,), {}))
+
+    def __init__(self, name="", **parameters):
+        super().__init__()
+        self.w = nn.Linear(I, 2 * H)
+        for own, shape in parameters.items():
+            self.register_parameter(own, nn.Parameter(torch.ones(shape)))
+
+    def forward(self, x):
+        c, cs = 0, []
+        for z, f in (torch.sigmoid(self.w(x_t)).chunk(2, -1) for x_t in x):
+            c = f * c + z
+            cs.append(c)
+        return torch.stack(cs)
+
+
+class Pools(Unknown):
+    def forward(self, x, hidden=None):
+        return super().forward(x)
 
 
 LEFT = {
@@ -145,9 +165,14 @@ LEFT = {
     "backward hooks, which see torch.nn's operations": with_backward_hook,
     "lnrnn computes it already": lambda: lnrnn.torch.LSTM(I, H),
     "it is scripted": lambda: torch.jit.script(nn.LSTM(I, H)),
-    "rnn.0.h_init of its state dict is no parameter": lambda: LiGRU(LiGRULayer(I, H)),
-    "lnrnn does not know its class QuasiRNN_Layer: lnrnn.from_torch(module) may": QuasiRNN_Layer,
-}
+    "its forward writes to batch_size": lambda: LiGRU(LiGRULayer(I, H)),
+    "its class is QuasiRNN_Layer, but its equation is none of lnrnn's": Unknown,
+    "its class is my_cell_2, but ": lambda: Unknown("my_cell_2"),
+    "a and b have the shapes of a cell's W_ih and W_hh, but ":
+        lambda: Unknown("Own", a=(3 * H, I), b=(3 * H, H)),
+    "x2h and h2h have the shapes of": lambda: Unknown("Own", x2h=(I, H), h2h=(H, H)),
+    "it takes a state, hidden, but ": lambda: Pools("Own"),
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -160,8 +185,21 @@ def test_modules_that_are_left_are_named(why):
     assert type(model["part"]) is kind
     assert [name for name, _ in report.replaced] == ["other"]
     ((name, said),) = report.left
-    assert name == "part" and why in said
-    assert str(report) == repr(report) and f"left part: {said}" in str(report)
+    assert name == ("part.rnn.0" if isinstance(part, LiGRU) else "part") and why in said
+    assert str(report) == repr(report) and f"left {name}: {said}" in str(report)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Unknown("Cellular"), Unknown("SRnnoise"), Unknown("Own", gate=(4 * H, H), down=(H, 4 * H)),
+        Unknown("Own", query=(H, H), key=(H, I)), nn.TransformerEncoderLayer(H, 2, 16), nn.Conv1d(I, H, 3),
+    ],
+    ids=lambda part: type(part).__name__,
+)  # fmt: skip
+def test_other_modules_are_not_in_the_report(part):
+    report = accelerate(nn.Sequential(part))
+    assert not report.replaced and not report.left
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -176,35 +214,6 @@ def test_quantized_modules_are_left():
         report.left[0][0] == "0" and "(torch.ao.nn.quantized.dynamic.modules.rnn.LSTM): " in report.left[0][1]
     )
     assert lnrnn.from_torch(model[0]).hidden_size == H  # as the reason recommends
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("inplace", [False, True])
-def test_accelerated_modules_can_be_quantized(inplace):
-    model = Tagger(num_layers=2).eval()
-    twin = copy.deepcopy(model)
-    accelerate(model)
-    kinds, result = {nn.LSTM, nn.GRU, nn.Linear}, []
-    try:
-        for each in (twin, model):
-            result.append(torch.ao.quantization.quantize_dynamic(each, kinds, inplace=inplace))
-    except (AttributeError, RuntimeError) as error:
-        pytest.skip(f"torch cannot quantise here: {error}")
-    want, got = result
-    assert type(got.encoder["rnn"]) is type(want.encoder["rnn"]) is torch.ao.nn.quantized.dynamic.LSTM
-    assert type(got.stack[0]) is torch.ao.nn.quantized.dynamic.GRU
-    words = torch.randint(0, 20, (B, T))
-    assert_same(got(words), want(words))
-    assert (model is got) == inplace
-    if not inplace:
-        assert [type(m).__name__[:11] for m in (model.encoder["rnn"], *model.stack)] == ["Accelerated"] * 3
-
-
-def test_the_class_of_an_accelerated_module_equals_that_of_torch():
-    (lstm, _), (gru, _) = pair("LSTM"), pair("GRU")
-    assert type(lstm) == nn.LSTM and hash(type(lstm)) == hash(nn.LSTM) and type(lstm) is not nn.LSTM  # noqa: E721
-    assert type(lstm) != type(gru) and type(lstm) != nn.GRU and type(gru) in {nn.GRU}  # noqa: E721
-    assert type(lstm) not in (nn.RNN, nn.RNNBase, nn.Module)
 
 
 @pytest.mark.filterwarnings("ignore")

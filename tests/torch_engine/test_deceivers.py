@@ -68,15 +68,13 @@ def test_other_outputs_are_refused_and_the_input_is_named(deceit, drawn):
     assert [name for name, _ in report.replaced] == ["cell"] and f"but not on {probe}" in report.left[0][1]
 
 
-@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("deceit", GRADIENTS)
-def test_accelerate_keeps_other_gradients(deceit, training):
-    module = shaken(deceiver(deceit, I, H)).train(training)
+def test_accelerate_keeps_other_gradients(deceit):
+    module = shaken(deceiver(deceit, I, H))
     plain = copy.deepcopy(module)
     lnrnn.from_torch(module)  # which is only for inference
-    report = accelerate(module)
-    ((_, what),) = report.replaced
-    assert ", without gradients; if they are needed its own forward" in what
+    ((_, what),) = accelerate(module).replaced
+    assert what.endswith("; calls that need gradients run its own forward")
     given = inputs(deceit)
     assert_same(computed(module, *given), computed(plain, *given))
     with torch.no_grad():  # so that the kernels compute the call
@@ -115,26 +113,27 @@ def test_later_changes_of_a_module_are_noticed(deceit, way):
     module = shaken(deceiver(deceit, I, H)).train()
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
-    assert what.endswith("inner_bias=False))") and "gradients" not in what and "training" not in what
-    module = COPIES[way](module)
-    x = torch.randn(T, B, I)
-    first = computed(module, x)
-    assert_same(first, computed(plain, x))
-    assert not torch.equal(first[0][0], computed(plain, x)[0][0])  # the kernels computed the first result
-    if deceit == "a buffer in place":  # in-place writes of the same numbers change nothing
-        module.mask.add_(0)
-        assert torch.equal(module(x), first[0][0])
-    module.change(), plain.change()
-    now = computed(module, x)
-    assert all(map(torch.equal, now[0], computed(plain, x)[0]))
-    assert (now[0][0] - first[0][0]).abs().max() > 0.01
+    assert "training" not in what
+    module, x = COPIES[way](module), torch.randn(T, B, I)
+    with torch.no_grad():
+        first, other = module(x), plain(x)
+        assert not torch.equal(first, other) and (first - other).abs().max() < 1e-5  # the kernels computed it
+        if deceit == "a buffer in place":  # in-place writes of the same numbers change nothing
+            module.mask.add_(0)
+            assert torch.equal(module(x), first)
+        module.change(), plain.change()
+        torch.manual_seed(1)
+        got = module(x)
+        torch.manual_seed(1)
+        assert torch.equal(got, plain(x)) and (got - first).abs().max() > 0.01
 
 
-def test_large_arrays_are_refused():
-    module = shaken(deceiver("an array", I, H))
-    module.table = np.zeros(10_000)
+@pytest.mark.parametrize("unseen", [np.zeros(3), {"x"}, bytearray(2)], ids=lambda v: type(v).__name__)
+def test_attributes_that_calls_do_not_compare_are_refused(unseen):
+    module = shaken(deceiver("in a dict", I, H))
+    module.options["table"] = unseen
     ((_, why),) = accelerate(module).left
-    assert why.startswith("it has arrays of more than 4096 bytes in table")
+    assert why.startswith("calls do not compare the contents of options; make arrays buffers")
 
 
 def test_submodules_in_training_mode_count_as_training():
@@ -142,12 +141,13 @@ def test_submodules_in_training_mode_count_as_training():
     module.change()
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
-    assert what.endswith("in evaluation; in training its own forward, which then differs")
+    assert what.endswith("and so do calls in training, which differ")
     x = torch.randn(T, B, I)
     for each in (module, plain):
         each.eval()
         each.cell.train()
-    assert torch.equal(module(x), plain(x))
+    with torch.no_grad():
+        assert torch.equal(module(x), plain(x))
 
 
 def test_an_ordinary_module_passes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import threading
 
@@ -14,6 +15,7 @@ from torch import nn  # noqa: E402
 import lnrnn.torch  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import SINGLE, H, I, T, assert_same, flat  # noqa: E402
+from torch_cells import Layer, LayerNormLSTMCell, shaken  # noqa: E402
 
 B = 3
 KINDS = ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"]
@@ -142,9 +144,11 @@ def test_changed_weights_are_used(name, change):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_inference_tensors_are_compared_by_their_bytes(name):
+@pytest.mark.parametrize("engine", [None, "lnrnn"])
+def test_inference_tensors_are_left_to_torch_or_packed_in_each_call(name, engine):
     with torch.inference_mode():
         module, plain = pair(name)
+        module.engine = engine
         x = given(name)
         for _ in range(2):
             assert_same(module(x), plain(x))
@@ -155,6 +159,46 @@ def test_inference_tensors_are_compared_by_their_bytes(name):
         assert_same(module(x), before)
         next(module.parameters())[1, 1] += 1
         assert_same(module(x), before)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of a fork with threads
+@pytest.mark.parametrize("name", [*KINDS, "custom"])
+def test_training_averages_and_processes_are_never_stale(name):
+    if name == "custom":
+        plain = shaken(Layer(LayerNormLSTMCell(I, H), False))
+        module = copy.deepcopy(plain)
+        assert accelerate(module).replaced
+    else:
+        module, plain = pair(name)
+    average, x, results = copy.deepcopy(module), given(name), []
+
+    def compare(m):
+        with torch.no_grad():
+            plain.load_state_dict(m.state_dict())
+            results.append(flat(m(x))[0])
+            assert_same([results[-1]], [flat(plain(x))[0]])
+
+    def write():
+        with torch.no_grad():
+            module.get_parameter(next(n for n, p in module.named_parameters() if p.dim() > 1))[1, 1] += 1
+
+    optimiser = torch.optim.Adam(module.parameters(), 0.01, fused=True)
+    for _ in range(3):
+        optimiser.zero_grad()
+        flat(module(x))[0].square().sum().backward()
+        optimiser.step()
+        for a, p in zip(average.parameters(), module.parameters(), strict=True):
+            a.data.lerp_(p.data, 0.1)
+        compare(module), compare(average)
+    module.share_memory()
+    for _ in range(2):
+        compare(module)
+        process = torch.multiprocessing.get_context("fork").Process(target=write)
+        process.start()
+        process.join()
+    compare(module)
+    pairs = [*zip(results, results[2:6], strict=False), *itertools.pairwise(results[6:])]
+    assert not any(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("name", KINDS)

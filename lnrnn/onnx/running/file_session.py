@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from ...arguments import Integer
 from ...errors import bad_type, bad_value, message, real
 from ...onnxruntime import register
 from ...onnxruntime import session as plugin_session
+from ...recognise.constants import constant, is_zero
+from ...recognise.graph import attribute, parent
 from ..errors import text_of
-from ..reading import external_file, external_tensors, read
-from .flow import Flow
-from .states import Dims, State, Tensor, find_states, inputs, outputs, shown
+from ..nodes.node import is_recurrent
+from ..reading import external_file, external_tensors, graphs, read
+from .states import REMEDY, Dims, State, dims_of, find_states, inputs, outputs, shown
 
 Array = np.ndarray
 MOST = 2**28  # numbers of all states in a lane
@@ -29,8 +31,7 @@ def open_session(
     """Returns an onnxruntime.InferenceSession of a path, or of the bytes of a file, on the CPU.
 
     optimised: whether onnxruntime may change the graph and its weights. plugin: whether lnrnn's plug-in takes
-    recurrent nodes. Raises ImportError without onnxruntime, and for a model that it refuses errors without a
-    common class.
+    recurrent nodes. Raises ImportError without onnxruntime; errors for a model have no common class.
     """
     onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
     options = onnxruntime.SessionOptions()
@@ -67,7 +68,8 @@ class FileSession:
     """A file, its states and its other inputs and outputs.
 
     states: maps names of inputs to their State. inputs: maps names to a Tensor, without states and constants.
-    outputs: names, without states. restarting: names of recurrent nodes whose state starts at 0 in each run.
+    outputs: names, without states. returned: names of outputs, then of next states. restarting: names of
+    recurrent nodes whose state starts at 0 in each run.
     """
 
     def __init__(
@@ -75,27 +77,33 @@ class FileSession:
     ) -> None:
         model = read(path)
         graph = model.graph
-        shapes = _checked_shapes(shapes, inputs(graph))
-        self.path = path
+        self.path, self._hash = path, ""
         self._arguments = (path, states, constants, shapes, threads, plugin)
+        declared = {each.name: each.shape for each in inputs(graph)}
+        shapes = _checked_shapes({} if shapes is None else shapes, declared)
         self.states = {state.input: state for state in find_states(model, states, shapes)}
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
             if each.dtype is None:
                 expected = "a tensor of real numbers of a type that NumPy has"
                 raise ValueError(message(f"input {each.name!r} of the file", expected, "another type"))
-        self._constants = _checked_constants(constants, known, self.states)
-        self.inputs = {n: t for n, t in known.items() if n not in self.states and n not in self._constants}
-        returned = {state.output for state in self.states.values()}
+        self.inputs = {name: each for name, each in known.items() if name not in self.states}
+        self.constants = self._checked_constants({} if constants is None else constants)
+        returned = [state.output for state in self.states.values()]
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
-        flow = Flow(graph)
-        self.restarting = [str(node.name or node.op_type) for node in flow.restarting(not self.states)]
-        self._has_nodes = flow.has_recurrent_nodes()
-        external = {external_file(t) for t in external_tensors(model)}
-        self._files = [path, *sorted(external)]
-        self.session = _session(path, threads, plugin)
-        self._names = [*self.outputs, *(state.output for state in self.states.values())]
-        self._hash = ""
+        self.returned = [*self.outputs, *returned]
+        self._files = [path, *sorted({external_file(t) for t in external_tensors(model)})]
+        self.session = _session(path, threads, plugin)  # it refuses wrong nodes
+        nodes = [node for _, inner in graphs(model) for node in inner if is_recurrent(node)]
+        anew = [node for node in nodes if _restarts(node, bool(self.states))]
+        self._has_nodes, self.restarting = bool(nodes), [str(node.name or node.op_type) for node in anew]
+        given, inferred = ({each.name: dims_of(each.shape) for each in ends}
+                           for ends in (self.session.get_inputs(), self.session.get_outputs()))  # fmt: skip
+        # The shapes of both ends of each state. A caller who gives a shape knows more than the file's output.
+        self._ends = {
+            name: [given[name]] + [inferred[state.output]] * (not known[name].given)
+            for name, state in self.states.items()
+        }
 
     def __deepcopy__(self, memo: Any) -> FileSession:
         return self
@@ -105,53 +113,48 @@ class FileSession:
 
     # --- inputs ---------------------------------------------------------------------------------------------
 
+    def _checked_constants(self, constants: Any) -> dict[str, Array]:
+        """Returns copies of the constants, which are no inputs any longer."""
+        if not isinstance(constants, Mapping):
+            raise bad_type("constants", "a mapping of inputs to arrays", constants)
+        result = {}
+        for name, value in constants.items():
+            label, given = f"constants[{name!r}]", self.inputs.get(name)
+            if given is None:
+                got = "a state" if name in self.states else "another name"
+                raise ValueError(message(label, f"one of the file's inputs, {', '.join(self.inputs)}", got))
+            result[name] = _checked(label, value, given.dtype, given.shape).copy()
+        self.inputs = {name: each for name, each in self.inputs.items() if name not in result}
+        return result
+
     def feed(self, x: Any) -> tuple[dict[str, Array], int | None]:
         """Returns the inputs of a call as arrays, and the number of steps: None without an axis of time."""
-        by_name = isinstance(x, Mapping)
-        if by_name:
-            self._check_names(x)
+        if by_name := isinstance(x, Mapping):
+            for name in self.states:
+                if name in x:
+                    do = "set it by the attribute state of a stream, or the argument state of a call"
+                    raise ValueError(message("x", "a mapping without states", f"the state {name!r}", do))
+            _check_names("x", x, self.inputs, "if an input is a state, give states={input: output} to Model")
         elif len(self.inputs) != 1:
             do = f"give {{{', '.join(f'{name!r}: ...' for name in self.inputs)}}}"
             raise bad_type("x", f"a mapping with the file's {len(self.inputs)} inputs", x, do)
         arrays: dict[str, Array] = {}
         steps: int | None = None
-        for name, tensor in self.inputs.items():
-            label = f"x[{name!r}]" if by_name else "x"
-            arrays[name] = array = _converted(label, x[name] if by_name else x, tensor.dtype)
-            dims, shape = tensor.shape, array.shape
-            if dims is not None and len(shape) == len(dims) + 1:
-                if steps is not None and steps != shape[0]:
-                    expected = f"of {steps} steps, as an input before it"
-                    raise bad_value(label, expected, array)
-                steps, shape = shape[0], shape[1:]
-            if not _fits(shape, dims):
-                more = f", or {shown(('T', *dims))} for T steps" if dims is not None else ""
-                raise bad_value(label, f"of the file's shape {shown(dims)}{more}", array)
+        for name, each in self.inputs.items():
+            label, value = (f"x[{name!r}]", x[name]) if by_name else ("x", x)
+            more = f", or {shown(('T', *each.shape))} for T steps" if each.shape is not None else ""
+            arrays[name] = array = _checked(label, value, each.dtype, each.shape, more)
+            if self._has_time(name, array):
+                if steps is not None and steps != len(array):
+                    raise bad_value(label, f"of {steps} steps, as an input before it", array)
+                steps = len(array)
         return arrays, steps
 
-    def _check_names(self, x: Mapping[Any, Any]) -> None:
-        for name in x:
-            if name in self.states:
-                do = "set it by the attribute state of a stream, or the argument state of a call"
-                raise ValueError(message("x", "a mapping without states", f"the state {name!r}", do))
-        missing = [name for name in self.inputs if name not in x]
-        unexpected = [str(name) for name in x if name not in self.inputs]
-        if missing or unexpected:
-            parts = [f"missing {', '.join(missing)}"] * bool(missing)
-            parts += [f"unexpected {', '.join(unexpected)}"] * bool(unexpected)
-            expected = f"a mapping with the file's inputs, {', '.join(self.inputs) or 'none'}"
-            do = "if an input is a state, give states={input: output} to Model" if missing else ""
-            raise ValueError(message("x", expected, " and ".join(parts), do))
-
     def at(self, feed: Mapping[str, Array], step: int) -> dict[str, Array]:
-        """Returns the inputs of one step. Inputs without an axis of time are the same at all steps."""
-        return {name: a[step, ...] if self._has_time(name, a) else a for name, a in feed.items()}
-
-    def empty_step(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns zeros as the inputs of one step, for sequences without steps."""
-        return {
-            name: np.zeros(a.shape[1:], a.dtype) if self._has_time(name, a) else a for name, a in feed.items()
-        }
+        """Returns the inputs of one step, or zeros if there is no step. Those without time never change."""
+        timed = {name: array for name, array in feed.items() if self._has_time(name, array)}
+        now = {n: a[step, ...] if len(a) else np.zeros(a.shape[1:], a.dtype) for n, a in timed.items()}
+        return {**feed, **now}
 
     def _has_time(self, name: str, array: Array) -> bool:
         shape = self.inputs[name].shape
@@ -159,80 +162,57 @@ class FileSession:
 
     def lanes_of(self, feed: Mapping[str, Array], state: Any) -> int:
         """Returns the number of lanes of a call: from its states, or from an axis of an input, or else 1."""
+        sizes: dict[Any, int] = {}
+        for name, array in feed.items():
+            shape = array.shape[self._has_time(name, array) :]
+            sizes |= zip(self.inputs[name].shape or (), shape, strict=False)
         for name, each in self.states.items():
-            axis = each.lane_axis
-            if axis is None:
+            if each.shape is None or (axis := each.lane_axis) is None:
                 continue
             if isinstance(state, Mapping) and name in state:
-                value = real(f"state[{name!r}]", state[name])
-                if value.ndim == len(each.shape or ()):
-                    return int(value.shape[axis])
-            label = each.shape[axis] if each.shape else None
-            for other, array in feed.items():
-                shape = self.inputs[other].shape
-                if label is not None and shape is not None and label in shape:
-                    return int(array.shape[shape.index(label) + self._has_time(other, array)])
+                given = real(f"state[{name!r}]", state[name]).shape
+                return int(given[axis]) if len(given) > axis else 1
+            if each.shape[axis] is not None and each.shape[axis] in sizes:
+                return sizes[each.shape[axis]]
         return 1
 
     # --- states ---------------------------------------------------------------------------------------------
 
-    @property
-    def apart(self) -> bool:
-        """Whether each lane has numbers of its own in all states."""
-        return all(state.lane_axis is not None for state in self.states.values())
-
     def zeros(self, lanes: int) -> dict[str, Array]:
-        """Returns the states of `lanes` lanes at the start."""
-        axes = [state.lane_axis for state in self.states.values()]
-        if lanes != 1 and axes and all(axis is None for axis in axes):
-            raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, self.remedy())
+        """Returns the states at the start of a stream, if the file can have so many lanes."""
+        if lanes != 1 and self.states and all(each.lane_axis is None for each in self.states.values()):
+            raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, REMEDY)
         shapes = {name: self._shape(state, lanes) for name, state in self.states.items()}
+        for name, shape in shapes.items():
+            for declared in self._ends[name]:
+                if declared and not _fits(shape, declared):  # onnxruntime shows an unknown rank as ()
+                    expected = f"a number with which state {name!r} has the shape {shown(declared)}"
+                    raise bad_value("lanes", expected, lanes, REMEDY)
         if sum(map(math.prod, shapes.values())) > MOST * lanes:
-            expected = f"of at most {MOST} numbers in a lane"
-            raise ValueError(message("the file's states", expected, f"{len(shapes)} states with more"))
+            got = ", ".join(shown(state.shape) for state in self.states.values())
+            raise ValueError(message("the file's states", f"of at most {MOST} numbers in a lane", got))
         return {name: np.zeros(shapes[name], state.dtype) for name, state in self.states.items()}
-
-    def remedy(self) -> str:
-        """Returns advice for a file whose states have no known axis of lanes."""
-        for given in self.session.get_inputs():
-            dims = [size if isinstance(size, int) else None for size in given.shape]
-            if given.name in self.states and None in dims:
-                at = dims.index(None)
-                text = ", ".join("..." if d is None and k != at else str(d) for k, d in enumerate(dims))
-                return (
-                    f"if axis {at} of {given.name!r} has the lanes, give shapes={{{given.name!r}: ({text})}}"
-                )
-        return "export it with a free batch axis"
 
     def _shape(self, state: State, lanes: int) -> tuple[int, ...]:
         dims: list[int | str | None] = [None] if state.shape is None else list(state.shape)
         if state.lane_axis is not None:
             dims[state.lane_axis] = lanes
-        sizes = [size for size in dims if isinstance(size, int)]
+        sizes = tuple(size for size in dims if isinstance(size, int))
         if len(sizes) < len(dims):
             expected = f"given for state {state.input!r}"
             do = "give its sizes, with None at the axis of lanes, for example (2, None, 128)"
             raise ValueError(message("shapes", expected, f"the file's shape {shown(state.shape)}", do))
-        if math.prod(sizes) > MOST * lanes:
-            expected = f"of at most {MOST} numbers in a lane"
-            raise ValueError(message(f"state {state.input!r}", expected, shown(state.shape)))
-        return tuple(sizes)
+        return sizes
 
     def checked_states(self, label: str, value: Any, lanes: int) -> dict[str, Array]:
         """Returns copies of a user's states of `lanes` lanes. label: the argument, for messages."""
         if not isinstance(value, Mapping):
             raise bad_type(label, "a mapping of states' names to arrays", value)
-        if set(value) != set(self.states):
-            expected = f"a mapping with the names {', '.join(self.states) or 'of no states'}"
-            raise ValueError(message(label, expected, ", ".join(map(str, value)) or "none"))
-        result = {}
-        for name, state in self.states.items():
-            array = _converted(f"{label}[{name!r}]", value[name], state.dtype)
-            shape = self._shape(state, lanes)
-            if array.shape != shape:
-                raise bad_value(f"{label}[{name!r}]", f"of shape {shape}", array)
-            result[name] = array.copy()
-        return result
+        _check_names(label, value, self.states)
+        return {
+            name: _checked(f"{label}[{name!r}]", value[name], state.dtype, self._shape(state, lanes)).copy()
+            for name, state in self.states.items()
+        }
 
     # --- runs -----------------------------------------------------------------------------------------------
 
@@ -240,22 +220,25 @@ class FileSession:
         self, feed: Mapping[str, Array], states: Mapping[str, Array]
     ) -> tuple[list[Any], dict[str, Array]]:
         """Runs the file once. Returns its outputs, and its next states, which have the shapes of `states`."""
-        given = {**self._constants, **feed, **states}
-        if self._has_nodes and not all(array.size for array in given.values()):
-            name = next(name for name, array in given.items() if not array.size)
-            # onnxruntime 1.32 calls abort().
-            do = "onnxruntime ends the process if an LSTM has no sequence, or a GRU no sequence or no step"
-            expected = "without a size of 0 for a file with recurrent nodes"
-            raise bad_value(f"input {name!r}", expected, given[name], do)
+        given = {**self.constants, **feed, **states}
+        for name, array in given.items():
+            if self._has_nodes and not array.size:
+                expected = "without a size of 0 for a file with recurrent nodes"
+                # onnxruntime 1.32 calls abort().
+                do = (
+                    "onnxruntime ends the process if an LSTM has no sequence, or a GRU no sequence or no step"
+                )
+                raise bad_value(f"input {name!r}", expected, array, do)
         try:
-            found = self.session.run(self._names, given)
+            found = self.session.run(self.returned, given)
         except MemoryError:  # pragma: no cover - no memory for the results
             raise
         except Exception as error:  # onnxruntime's errors have no common class
             shapes = ", ".join(f"{name} {array.shape}" for name, array in given.items())
-            expected = "ones with which onnxruntime runs the file"
-            text = message("the inputs", expected, f"{shapes}: {text_of(error, 2000)}")
-            raise ValueError(self._hint(feed, states) + text) from None
+            do = "give lanes if the inputs have another number of lanes than the states" if states else ""
+            text = message("the inputs", "ones with which onnxruntime runs the file",
+                           f"{shapes}: {text_of(error, 2000)}", do)  # fmt: skip
+            raise ValueError(text) from None
         count = len(self.outputs)
         following = dict(zip(self.states, found[count:], strict=True))
         for name, array in following.items():
@@ -265,19 +248,6 @@ class FileSession:
                 do = "give lanes if the number of lanes is wrong, and states if this output is no state"
                 raise bad_value(f"output {self.states[name].output!r}", expected, array, do)
         return found[:count], following
-
-    def _hint(self, feed: Mapping[str, Array], states: Mapping[str, Array]) -> str:
-        """Returns advice if the states have another number of lanes than an input, perhaps."""
-        axes = {name: state.lane_axis for name, state in self.states.items()}
-        lanes = {states[name].shape[axis] for name, axis in axes.items() if axis is not None}
-        for name, array in feed.items():
-            for size, count in zip(self.inputs[name].shape or (), array.shape, strict=False):
-                if isinstance(size, int):
-                    continue
-                if lanes and count not in lanes:
-                    return f"the file does not name the lanes of {name!r}; give lanes={count}. "
-                break
-        return ""
 
     def fingerprint(self) -> str:
         """Returns a hash of the file, its external data and its states, equal on all machines."""
@@ -291,71 +261,68 @@ class FileSession:
         return self._hash
 
 
-def _checked_shapes(shapes: Any, known: list[Tensor]) -> dict[str, Dims] | None:
-    if shapes is None:
-        return None
+def _restarts(node: Any, stateful: bool) -> bool:
+    """Returns whether the first state of a recurrent node is a constant.
+
+    stateful: for a file with states, in which nodes in branches may be for calls without a state. Nodes that
+    read from the end may have another axis as their sequence, such as frequencies.
+    """
+    if stateful and (attribute(node, "direction", "forward") != "forward" or parent(node.graph) is not None):
+        return False
+    first = node.inputs[5] if len(node.inputs) > 5 else None
+    return is_zero(first) or constant(first, any_batch=True) is not None
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+
+
+def _checked_shapes(shapes: Any, known: Mapping[str, Dims | None]) -> dict[str, Dims]:
     if not isinstance(shapes, Mapping):
         raise bad_type("shapes", "a mapping of inputs to tuples", shapes)
-    ranks = {each.name: each.shape for each in known}
     result: dict[str, Dims] = {}
     for name, shape in shapes.items():
         label = f"shapes[{name!r}]"
-        if name not in ranks:
+        if name not in known:
             raise ValueError(
-                message(label, f"of one of the file's inputs, {', '.join(ranks)}", "another name")
+                message(label, f"of one of the file's inputs, {', '.join(known)}", "another name")
             )
         if not isinstance(shape, (tuple, list)):
             raise bad_type(label, "a tuple of sizes, with None for a free one", shape)
         result[name] = tuple(s if s is None else Integer(0).check(label, s) for s in shape)
-        declared = ranks[name]
+        declared = known[name]
         if declared is not None and len(declared) != len(shape):
             raise bad_value(label, f"of {len(declared)} sizes, as the file's {shown(declared)}", shape)
     return result
 
 
-def _checked_constants(
-    constants: Any, known: Mapping[str, Tensor], states: Mapping[str, State]
-) -> dict[str, Array]:
-    if constants is None:
-        return {}
-    if not isinstance(constants, Mapping):
-        raise bad_type("constants", "a mapping of inputs to arrays", constants)
-    result = {}
-    for name, value in constants.items():
-        label = f"constants[{name!r}]"
-        if name not in known or name in states:
-            others = ", ".join(each for each in known if each not in states)
-            got = "a state" if name in states else "another name"
-            raise ValueError(message(label, f"one of the file's inputs, {others}", got))
-        array = _converted(label, value, known[name].dtype)
-        dims = known[name].shape
-        if not _fits(array.shape, dims):
-            raise bad_value(label, f"of the file's shape {shown(dims)}", array)
-        result[name] = array.copy()
-    return result
+def _check_names(label: str, given: Mapping[Any, Any], known: Iterable[str], do: str = "") -> None:
+    missing = [name for name in known if name not in given]
+    more = [str(name) for name in given if name not in known]
+    if missing or more:
+        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unexpected {', '.join(more)}"] * bool(
+            more
+        )
+        expected = f"a mapping with the names {', '.join(known) or 'of nothing'}"
+        raise ValueError(message(label, expected, " and ".join(parts), do if missing else ""))
 
 
-def _converted(label: str, value: Any, dtype: Any) -> Array:
-    """Returns value as a C-contiguous array of an input's dtype.
+def _checked(label: str, value: Any, dtype: Any, dims: Dims | None, more: str = "") -> Array:
+    """Returns value as a C-contiguous array with the dtype and the fixed sizes of an input.
 
-    Floats are converted to any type of floats. Integers must be in the range of the input's type.
+    Floats are converted to any type of floats. Integers must be in the range of the input's type. more: the
+    text of another shape, with an axis of time.
     """
-    if type(value) is np.ndarray and value.dtype == dtype:
-        array = value[...]  # other threads cannot set the shape of this view
-        if array.flags.c_contiguous and array.flags.aligned:
-            return array
-    else:
-        array = real(label, value)
-    kind = array.dtype.kind
-    if (dtype.kind in "iu" and kind not in "biu") or (dtype.kind == "b" and kind != "b"):
-        raise bad_type(label, f"of dtype {dtype}, as the file's input", array)
-    if dtype.kind in "iu" and array.dtype != dtype and array.size:
-        limits = np.iinfo(dtype)
-        for most in (int(array.min()), int(array.max())):
-            if not limits.min <= most <= limits.max:
-                raise bad_value(label, f"within {dtype}, the type of the file's input", most)
-    result: Array = np.require(array, dtype, ["C", "A"])
-    return result
+    array: Array = real(label, value)[...]  # other threads cannot set the shape of this view
+    if array.dtype != dtype or not (array.flags.c_contiguous and array.flags.aligned):
+        if dtype.kind != "f" and array.dtype.kind not in ("b" if dtype.kind == "b" else "biu"):
+            raise bad_type(label, f"of dtype {dtype}, as the file's input", array)
+        given, array = array, np.require(array, dtype, ["C", "A"])
+        if dtype.kind in "iu" and (changed := array != given).any():
+            wrong = int(given[changed].flat[0])
+            raise bad_value(label, f"within {dtype}, the type of the file's input", wrong)
+    if not _fits(array.shape, dims) and not (more and _fits(array.shape, (None, *(dims or ())))):
+        raise bad_value(label, f"of shape {shown(dims)}{more}", array)
+    return array
 
 
 def _fits(shape: tuple[int, ...], dims: Dims | None) -> bool:

@@ -34,8 +34,8 @@ class Model(Closed):
     path : str or os.PathLike
         The file.
     states : mapping of str to str, optional
-        The inputs that are states, and for each the output with its next value. By default the names and the
-        graph tell. {} is for a file without states.
+        The inputs that are states, and for each the output with its next value. {} is for a file without
+        states. By default names and shapes tell. If they do not, a ValueError has the mapping to give.
     constants : mapping of str to array_like, optional
         Inputs that are the same in all calls, such as the sample rate of silero-vad: ``{"sr": 16000}``.
     shapes : mapping of str to tuple, optional
@@ -47,15 +47,6 @@ class Model(Closed):
         Whether lnrnn's plug-in computes the recurrent nodes, those that it takes. It needs onnxruntime 1.25;
         older versions compute all nodes themselves. Outputs with and without it differ by rounding errors,
         which are those of 8 bits in DynamicQuantizeLSTM.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a wrong argument, and for a file that onnxruntime does not run.
-    AmbiguousStatesError
-        If several outputs may be the next value of a state. It is a ValueError.
-    ImportError
-        If onnx or onnxruntime is not installed.
 
     Notes
     -----
@@ -75,8 +66,6 @@ class Model(Closed):
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     onnx.save(sums, f"{folder}/sums.onnx")
     ...     model = lnrnn.onnx.Model(f"{folder}/sums.onnx")
-    >>> model.states
-    {'state': 'stateN'}
     >>> y, state = model(np.ones((4, 2, 3)))
     >>> y[:, 0, 0]
     array([1., 2., 3., 4.], dtype=float32)
@@ -125,53 +114,28 @@ class Model(Closed):
     def __call__(
         self, x: Any, state: Mapping[str, ArrayLike] | None = None, *, lanes: int | None = None
     ) -> tuple[Any, dict[str, Array]]:
-        """Compute whole sequences.
+        """Compute whole sequences, and return y and the states after the last step.
 
-        Parameters
-        ----------
-        x : array_like, or mapping of str to array_like
-            The input, or all inputs by name. With the axes that the file declares, the file runs once. If an
-            input has one axis more, its first axis is time, and the file runs once for each step.
-        state : mapping of str to array_like, optional
-            The states before the first step; 0 by default.
-        lanes : int, optional
-            The number of independent sequences. By default the file's names of axes tell, or it is 1.
-
-        Returns
-        -------
-        y : array, or dict of str to array
-            The output, or all outputs by name. If an input has the axis of time, it is the first axis of y.
-        state : dict of str to array
-            The states after the last step.
+        x and y are as in a call of a `ModelStream`. state has the states before the first step, 0 by default.
+        lanes is the number of independent sequences. By default the file's names of axes tell, or it is 1.
         """
         feed, steps = self._file.feed(x)
         stream = ModelStream(self._file, self._file.lanes_of(feed, state) if lanes is None else lanes)
         if state is not None:
             stream.state = state
-        if steps is not None and steps > 1:
+        if (steps or 0) > 1:
             self._warn()
         return stream(feed), stream.state
 
     def stream(self, lanes: int = 1) -> ModelStream:
-        """Return a stream, which keeps the states of `lanes` independent sequences from call to call.
-
-        Parameters
-        ----------
-        lanes : int
-            The number of sequences. A file whose sizes are all fixed has one lane.
-
-        Returns
-        -------
-        ModelStream
-            All states are 0.
-        """
+        """Return a `ModelStream` of `lanes` independent sequences. A file of fixed sizes has one."""
         stream = ModelStream(self._file, lanes)
         self._warn()
         return stream
 
     def _warn(self) -> None:
-        """Warns of recurrent nodes whose state the file does not take as an input."""
-        nodes = self._file.restarting
+        """Warns, once, of recurrent nodes whose state the file does not take as an input."""
+        nodes, self._file.restarting = self._file.restarting, []
         if nodes:
             names = ", ".join(nodes[:3]) + f" and {len(nodes) - 3} more" * (len(nodes) > 3)
             warnings.warn(

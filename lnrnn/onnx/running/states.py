@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from ...errors import bad_type, message
 from ...recognise.misfits import unknown
 from ...recognise.part import Part
 from ..errors import OnnxFileError
-from ..parts import parts_of
 
 Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
+Shapes = Mapping[str, Dims]
 
 # Types of ONNX that NumPy has.
 NUMPY_TYPES = {
@@ -30,33 +31,13 @@ DIRECTIONS = {
     "in", "input", "inputs", "prev", "previous", "old", "init", "initial", "past",
     "out", "output", "outputs", "next", "new", "n", "final", "last", "present", "cur", "current", "updated",
 }  # fmt: skip
-# Words in names of states. Equal names without such a word are no proof: x_in and x_out may be data.
+# Words in names of states. Equal names without such a word do not suffice: x_in and x_out may be data.
 WORDS = {
     "h", "c", "hx", "cx", "hxs", "state", "states", "hidden", "cell", "recurrent", "memory", "mem",
     "cache", "caches", "cached", "buf", "buffer", "history", "context", "ctx",
 }  # fmt: skip
 LANES = {"b", "n", "batch", "batch_size", "batchsize", "lanes"}  # names of the axis of independent sequences
-
-
-class AmbiguousStatesError(ValueError):
-    """Raised if several outputs of a file may be the next value of an input.
-
-    Attributes
-    ----------
-    candidates : dict of str to list of str
-        For each such input, the outputs.
-    pairs : str
-        The same as text.
-    """
-
-    def __init__(self, candidates: Mapping[str, list[str]]) -> None:
-        self.candidates = {name: list(outputs) for name, outputs in candidates.items()}
-        self.pairs = "; ".join(f"{name} -> {' or '.join(found)}" for name, found in self.candidates.items())
-        do = "give the pairs that are states, as states={input: output}"
-        super().__init__(message("states", "given for this file", f"several candidates, {self.pairs}", do))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.candidates,)
+REMEDY = "if the file has a free axis of lanes, give shapes with None there, otherwise export it with one"
 
 
 @dataclass(frozen=True)
@@ -72,14 +53,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class State:
-    """A state of a file. shape: the sizes that its input and output declare. evidence: "name", "flow" or
-    "caller"."""
+    """A state of a file. shape: the sizes that its input and output declare."""
 
     input: str
     output: str
     shape: Dims | None
     dtype: np.dtype[Any]
-    evidence: str
 
     @property
     def lane_axis(self) -> int | None:
@@ -89,7 +68,7 @@ class State:
         return free[0] if len(free) == 1 else named[0] if len(named) == 1 else None
 
 
-def tensor(value: Any, shapes: Mapping[str, Dims] | None = None) -> Tensor:
+def tensor(value: Any, shapes: Shapes | None = None) -> Tensor:
     """Returns an onnx_ir Value as a Tensor. shapes: replace those of the file."""
     if not isinstance(value.name, str):  # protobuf returns bytes that are not UTF-8 as they are
         raise OnnxFileError(f"names must be text in UTF-8, got {value.name!r}")
@@ -98,18 +77,16 @@ def tensor(value: Any, shapes: Mapping[str, Dims] | None = None) -> Tensor:
         dtype = NUMPY_TYPES.get(value.dtype.name)
     if shapes is not None and value.name in shapes:
         return Tensor(value.name, tuple(shapes[value.name]), dtype, given=True)
-    dims = None
-    if value.shape is not None:
-        dims = tuple(_size(size if isinstance(size, int) else size.value) for size in value.shape)
-    return Tensor(value.name, dims, dtype)
+    sizes = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    return Tensor(value.name, None if sizes is None else dims_of(sizes), dtype)
 
 
-def _size(size: Any) -> int | str | None:
-    """Returns a size of a shape. Negative numbers, and names that are not UTF-8, stand for free sizes."""
-    return size if isinstance(size, str) or (isinstance(size, int) and size >= 0) else None
+def dims_of(sizes: Iterable[Any]) -> Dims:
+    """Returns a shape of a file. Negative sizes, and names that are not UTF-8, stand for free sizes."""
+    return tuple(d if isinstance(d, str) or (isinstance(d, int) and d >= 0) else None for d in sizes)
 
 
-def inputs(graph: Any, shapes: Mapping[str, Dims] | None = None) -> list[Tensor]:
+def inputs(graph: Any, shapes: Shapes | None = None) -> list[Tensor]:
     """Returns the inputs that a call must give: those without an initializer."""
     return [tensor(value, shapes) for value in graph.inputs if value.name not in graph.initializers]
 
@@ -118,28 +95,16 @@ def outputs(graph: Any) -> list[Tensor]:
     return [tensor(value) for value in graph.outputs]
 
 
+@lru_cache(2 * MOST)
 def stem(name: str) -> tuple[str, ...]:
     """Returns the words and numbers of a name, without those that tell an input from an output.
 
-    "state" and "stateN" have the same stem, and so have "h_in", "hn" and "next_h".
+    "state" and "stateN" have the same stem, and so have "h_in", "h0", "hn" and "next_h".
     """
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
     words = [part for word in words for part in ((word[0], "n") if word in ("hn", "cn") else (word,))]
-    return tuple(word for word in words if word not in DIRECTIONS)
-
-
-def merged(given: Tensor, returned: Tensor) -> Dims | None:
-    """Returns the shape of a state from the declarations of both ends. Raises ValueError if they differ."""
-    if given.shape is None or returned.shape is None:
-        return given.shape if returned.shape is None else returned.shape
-    if len(given.shape) != len(returned.shape):
-        raise ValueError(f"{len(given.shape)} and {len(returned.shape)} axes")
-    pairs = list(zip(given.shape, returned.shape, strict=True))
-    if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
-        raise ValueError(f"shapes {shown(given.shape)} and {shown(returned.shape)}")
-    if given.given:
-        return given.shape
-    return tuple(b if isinstance(b, int) or a is None else a for a, b in pairs)
+    found = tuple(word for word in words if word not in DIRECTIONS)
+    return found[:1] if found in (("h", "0"), ("c", "0")) else found
 
 
 def shown(shape: Dims | None) -> str:
@@ -151,21 +116,47 @@ def shown(shape: Dims | None) -> str:
 
 
 def find_states(
-    model: Any, pairs: Mapping[str, str] | None = None, shapes: Mapping[str, Dims] | None = None
+    model: Any, pairs: Mapping[str, str] | None = None, shapes: Shapes | None = None
 ) -> list[State]:
     """Returns the states of a model that `read` has returned.
 
-    pairs: of inputs and outputs; the names and the graph do not matter then. shapes: replace those of the
-    file. Raises AmbiguousStatesError, and ValueError for wrong arguments.
+    pairs: of inputs and outputs. By default their names have the same stem with one of WORDS, and their
+    shapes and dtypes agree. shapes: replace those of the file. Raises ValueError for wrong arguments, and if
+    the names do not tell. The message has the pairs to give.
     """
-    given = {each.name: each for each in inputs(model.graph, shapes)}
-    returned = {each.name: each for each in outputs(model.graph)}
+    given, returned = inputs(model.graph, shapes), outputs(model.graph)
     if pairs is not None:
         return _checked_pairs(pairs, given, returned)
     if max(len(given), len(returned)) > MOST:
         got = f"{len(given)} inputs and {len(returned)} outputs"
         raise ValueError(message("states", f"given for a file of more than {MOST} inputs or outputs", got))
-    return _Search(model, given, returned).run()
+    named = [each for each in given if WORDS & set(stem(each.name))]
+    alike = {
+        each: [o for o in returned if stem(o.name) == stem(each.name) and _fits(each, o)] for each in named
+    }
+    rivals = [output for choices in alike.values() for output in choices]
+    found = {each: o[0] for each, o in alike.items() if len(o) == 1 and rivals.count(o[0]) == 1}
+    doubtful = [each for each in named if each not in found]
+    if not named and len(given) > 1:  # integers without such a name are data, such as lengths
+        doubtful = [each for each in given if each.dtype is not None and each.dtype.kind == "f"]
+    likely = _by_shape(doubtful, [each for each in returned if each not in found.values()])
+    if not likely:
+        return [_state(each, output) for each, output in found.items()]
+    if len(likely) == len(given) > 1:  # the first input of a step is data
+        del likely[next(iter(likely))]
+    every = {each.name: output.name for each, output in (found | likely).items()}
+    do = f"pass states={every} if these are the states, or states={{}} if there is none"
+    raise ValueError(message("states", "given for this file", "names that do not tell", do))
+
+
+def _by_shape(given: Iterable[Tensor], left: list[Tensor]) -> dict[Tensor, Tensor]:
+    """Pairs inputs with outputs of agreeing shapes: those with equal stems or shapes, or else the first."""
+    result: dict[Tensor, Tensor] = {}
+    for each in given:
+        if found := [output for output in left if _fits(each, output)]:
+            result[each] = min(found, key=lambda o: (stem(o.name) != stem(each.name), o.shape != each.shape))
+            left = [output for output in left if output is not result[each]]
+    return result
 
 
 def unknown_recurrences(model: Any, parts: list[Part]) -> list[str]:
@@ -173,140 +164,51 @@ def unknown_recurrences(model: Any, parts: list[Part]) -> list[str]:
     from ..reading import checked_graphs
 
     found: list[State] = []
-    with suppress(ValueError):  # unclear, or too many
+    with suppress(ValueError):  # the names do not tell
         found = find_states(model)
     values = {each.name: each for each in (*model.graph.inputs, *model.graph.outputs)}
     pairs = [(values[each.input], values[each.output]) for each in found]
     return unknown(checked_graphs(model), parts, pairs)
 
 
-def _state(given: Tensor, returned: Tensor, evidence: str) -> State:
+def _fits(given: Tensor, returned: Tensor) -> bool:
+    with suppress(ValueError):
+        return _state(given, returned) is not None
+    return False
+
+
+def _state(given: Tensor, returned: Tensor) -> State:
+    """Returns a state with the sizes that either end fixes. Raises ValueError if both ends disagree."""
     if given.dtype is None or returned.dtype is None:
         raise ValueError("another type than numbers")
     if given.dtype != returned.dtype:
         raise ValueError(f"dtype {given.dtype} and {returned.dtype}")
-    return State(given.name, returned.name, merged(given, returned), given.dtype, evidence)
+    shape = given.shape if returned.shape is None else returned.shape
+    if given.shape is not None and returned.shape is not None:
+        pairs = list(zip(given.shape, returned.shape, strict=False))
+        wrong = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+        if wrong or len(given.shape) != len(returned.shape):
+            raise ValueError(f"shapes {shown(given.shape)} and {shown(returned.shape)}")
+        shape = tuple(b if isinstance(b, int) or a is None else a for a, b in pairs)
+    return State(given.name, returned.name, given.shape if given.given else shape, given.dtype)
 
 
-def _checked_pairs(pairs: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> list[State]:
+def _checked_pairs(pairs: Any, given: Iterable[Tensor], returned: Iterable[Tensor]) -> list[State]:
     if not isinstance(pairs, Mapping):
         raise bad_type("states", "a mapping of inputs to outputs", pairs)
+    ends = {"input": {each.name: each for each in given}, "output": {each.name: each for each in returned}}
     result: list[State] = []
-    for name, output in pairs.items():
-        for what, each, known in (("input", name, given), ("output", output, returned)):
-            if each not in known:
+    for pair in pairs.items():
+        for (what, known), name in zip(ends.items(), pair, strict=True):
+            if name not in known:
                 expected = f"one of the file's {what}s, {', '.join(known) or 'none'}"
-                raise ValueError(message(f"the {what} in states", expected, repr(each)))
+                raise ValueError(message(f"the {what} in states", expected, repr(name)))
+        name, output = pair
         if output in [state.output for state in result]:
             raise ValueError(message("states", "pairs with different outputs", f"{output!r} twice"))
         try:
-            result.append(_state(given[name], returned[output], "caller"))
+            result.append(_state(ends["input"][name], ends["output"][output]))
         except ValueError as error:
             expected = "an input and an output of the same shape and dtype"
             raise ValueError(message(f"states[{name!r}]", expected, f"{output!r} with {error}")) from None
     return result
-
-
-class _Search:
-    """Pairs inputs with outputs, from the strongest evidence to the weakest."""
-
-    def __init__(self, model: Any, given: Mapping[str, Tensor], returned: Mapping[str, Tensor]) -> None:
-        from .flow import Flow
-
-        self._model, self._flow = model, Flow(model.graph)
-        self._values = {value.name: value for value in model.graph.inputs}
-        self._results = {value.name: value for value in model.graph.outputs}
-        self._given, self._returned = dict(given), dict(returned)
-        self._follow()
-        self._found: dict[str, State] = {}
-        self._open: dict[str, list[str]] = {}
-
-    def _follow(self) -> None:
-        self._entries = {name: self._flow.entries(self._values[name]) for name in self._given}
-        self._exits = {name: self._flow.exits(self._results[name]) for name in self._returned}
-
-    def run(self) -> list[State]:
-        order = list(self._given)
-        self._match(self._same_name, "name")
-        self._match(self._same_slot, "flow")
-        self._match(self._cached, "flow")
-        self._match(self._same_slot_at_all_steps, "flow")
-        shapes = [each.shape for each in self._returned.values() if each.shape]
-        if any(each.given or each.shape in shapes for each in self._given.values()):
-            self._flow.add_parts(parts_of(self._model))  # cells in plain operators; this takes longer
-            self._follow()
-            self._match(self._same_slot, "flow")
-        unclear = {name: outputs for name, outputs in self._open.items() if name not in self._found}
-        if unclear:
-            raise AmbiguousStatesError(unclear)
-        return [self._found[name] for name in order if name in self._found]
-
-    def _match(self, related: Callable[[str], list[str]], evidence: str) -> None:
-        """Pairs the inputs and outputs for which `related` leaves one choice.
-
-        Where it leaves several, equal shapes decide, and then names.
-        """
-        choices = {name: found for name in self._given if (found := self._fitting(name, related(name)))}
-        for narrow in (lambda name, found: found, self._of_equal_shape, self._of_equal_stem):
-            narrowed = {name: narrow(name, found) for name, found in choices.items()}
-            rivals = [output for found in narrowed.values() for output in found]
-            for name, found in narrowed.items():
-                if len(found) == 1 and rivals.count(found[0]) == 1:
-                    self._found[name] = _state(self._given.pop(name), self._returned.pop(found[0]), evidence)
-                    del choices[name]
-            choices = {
-                name: left
-                for name, found in choices.items()
-                if (left := [output for output in found if output in self._returned])
-            }
-        for name, found in choices.items():
-            self._open.setdefault(name, found)
-
-    def _fitting(self, name: str, found: list[str]) -> list[str]:
-        result = []
-        for output in found:
-            try:
-                _state(self._given[name], self._returned[output], "")
-            except ValueError:
-                continue
-            result.append(output)
-        return result
-
-    def _of_equal_shape(self, name: str, found: list[str]) -> list[str]:
-        return [output for output in found if self._returned[output].shape == self._given[name].shape]
-
-    def _of_equal_stem(self, name: str, found: list[str]) -> list[str]:
-        return [output for output in found if stem(output) == stem(name)]
-
-    def _same_name(self, name: str) -> list[str]:
-        """Returns outputs whose names differ from that of an input by words such as "in" and "next" only.
-
-        Where the graph contradicts the names, the graph decides.
-        """
-        ours = stem(name)
-        first = ours[:-1] if len(ours) == 2 and ours[0] in ("h", "c") and ours[1] == "0" else ours
-        if not WORDS & set(ours):
-            return []
-        found = [output for output in self._returned if stem(output) == ours]
-        found = found or [output for output in self._returned if stem(output) == first]
-        entered = self._entries[name]
-        return [o for o in found if not (entered and self._exits[o]) or entered & self._exits[o]]
-
-    def _same_slot(self, name: str) -> list[str]:
-        """Returns outputs that come from a recurrent node's last state, whose first state is the input."""
-        return [output for output in self._returned if self._entries[name] & self._exits[output]]
-
-    def _cached(self, name: str) -> list[str]:
-        """Returns outputs that consist of numbers of the input and of newer ones."""
-        joined = self._flow.joined(self._values[name])
-        return [output for output in self._returned if self._results[output] in joined]
-
-    def _same_slot_at_all_steps(self, name: str) -> list[str]:
-        """Returns outputs of a node for all steps that are its last state too, because there is one step."""
-        entered, shape = self._entries[name], self._given[name].shape
-        return [
-            output
-            for output, each in self._returned.items()
-            if each.shape == shape and shape is not None and None not in shape
-            and entered & self._flow.sequence_of(self._results[output])
-        ]  # fmt: skip

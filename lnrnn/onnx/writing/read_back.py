@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +55,7 @@ def read_back(model: onnx_ir.Model) -> Part | None:
         made = architecture_of(found["network"])
         rates = _zoneout(found["zoneout"])
         snapshot = _snapshot(made, _arrays(model), found["network"], zoneout_rates(rates, made.cell))
-        if is_plain(snapshot, form) or not _writes(snapshot, form, model.graph):
+        if is_plain(snapshot, form) or not _writes(snapshot, form, model):
             return None
     except DAMAGED:
         return None
@@ -70,12 +71,26 @@ def _zoneout(rates: list[float]) -> Any:
     return tuple(rates) if len(rates) > 1 else rates[0] if rates else 0.0
 
 
-def _writes(snapshot: Snapshot, form: Form, graph: onnx_ir.Graph) -> bool:
-    """Returns whether to_onnx writes this graph for a network."""
+def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
+    """Returns whether to_onnx writes the graph of a model for a network, or `convert` of such a file."""
+    from ..reading import read
+    from .replacement import changed
+
+    def data(graph: onnx_ir.Graph) -> bytes:
+        written: bytes = onnx_ir.to_proto(graph).SerializeToString(deterministic=True)
+        return written
+
     with quiet(), np.errstate(all="ignore"):
-        ours = onnx_ir.from_proto(network_graph(snapshot, form).proto())
-        mine, theirs = (onnx_ir.to_proto(g).SerializeToString(deterministic=True) for g in (ours, graph))
-    return bool(mine == theirs)
+        proto = onnx_ir.to_proto(model)
+        del proto.functions[:]
+        proto.graph.CopyFrom(network_graph(snapshot, form).proto())
+        ours, theirs = onnx_ir.from_proto(proto), data(model.graph)
+        if data(ours.graph) == theirs:
+            return True
+        called = re.compile(rf"{snapshot.architecture.cell.name}_[0-9a-f]{{12}}/")  # nodes of a function
+        if not any(called.match(node.name or "") for node in model.graph):
+            return False
+        return data(read(onnx_ir.to_proto(changed(ours)[0])).graph) == theirs
 
 
 def _arrays(model: onnx_ir.Model) -> dict[str, Array]:
@@ -96,7 +111,7 @@ def _snapshot(
             vectors, statistics[suffix] = _unfolded(made, arrays, suffix)
         for name, shape in own.items():
             whole = vectors[name] if name in vectors else _whole(made, arrays, name, suffix, 0)
-            if name == "weight_hh":
+            if name == "weight_hh" and whole.shape != shape:
                 whole = _blocks(whole, made.num_heads)
             if whole.shape != shape:
                 raise ValueError(name)

@@ -195,3 +195,28 @@ def test_ray_refuses_actors_that_differ(files, ray):
     object.__setattr__(scorer, "version", "0.0.1")
     with pytest.raises(Exception, match=r"and the Scorer is of lnrnn 0.0.1"):
         ray_results(ray, scorer, source)
+
+
+def test_ray_maps_batches_of_every_format(files, ray):
+    model, source, _, want = files
+    data = ray.data.read_parquet(str(source), override_num_blocks=8)
+    for batch_format in ("pyarrow", "pandas"):
+        scorer = lnrnn.Scorer(model, "x", output=batch_format)
+        data = data.map_batches(scorer, batch_size=48, batch_format=batch_format)
+    for row in data.take_all():
+        for batch_format in ("pyarrow", "pandas"):
+            cell = row[batch_format]
+            assert (None if cell is None else list(cell)) == want[row["id"]]
+
+
+def test_ray_runs_the_program_of_the_scoring_page(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(sequence_files.of_the_docs("", "In Python"), names)
+    program = sequence_files.of_the_docs("Ray")
+    for name in ("in.parquet", "scored"):  # Ray's workers have another working directory
+        program = program.replace(f'"{name}"', repr(str(tmp_path / name)))
+    exec(program, names)
+    want = lnrnn.Scorer("model.safetensors", "x")(names["table"])
+    got = pq.read_table("scored").sort_by("id")
+    assert got["x_last"].to_pylist() == want["x_last"].to_pylist()

@@ -5,9 +5,6 @@ left to the runtime. A session with the plug-in runs two calls of other sizes, a
 give equal bits. The results must differ by at most 2e-5 of the largest number from those of a session without
 the plug-in. At least half of the graphs must differ in some bit, as a proof that the plug-in computed them.
 --at repeats one graph.
-cells: draws --graphs models of cells in plain operators: one step, unrolled steps, a Scan or a Loop, with and
-without layer norm. In six of ten, one edge, attribute, constant, operator or output is then changed. If the
-runtime alone refuses to open a model, a session with the plug-in must refuse it too.
 quantized: draws --graphs models of one DynamicQuantizeLSTM. Steps with inputs that 8 bits represent are
 compared with an LSTM of the same weights in float32. For other inputs, the error may be at most twice that of
 the runtime's own kernel, and 0.012. ONNX Runtime 1.32 is wrong for two directions if only the scales or only
@@ -38,11 +35,8 @@ except ImportError:
 
 LIMIT = 2e-5
 ROUNDED = 1e-3  # of y, if 8 bits represent few numbers exactly
-# A contradictory node, or a step, whose error cannot name an input.
-NAMED = (
-    r"node '.*'.*: (the shape of )?(input|attribute) \w+|a step's input and states|of a loop|a loop has"
-    r"|unrolled step"
-)
+# A contradictory node, whose error cannot name an input.
+NAMED = r"node '.*'.*: (the shape of )?(input|attribute) \w+"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -133,65 +127,6 @@ def caught(function: Any) -> Any:
         return function()
     except Exception as error:
         return error
-
-
-def results_of(session: Any, calls: list) -> Any:
-    """Returns the outputs of all calls, the first twice."""
-    made = session()
-    return [made.run(None, given) for given in [*calls, calls[0]]]
-
-
-def movement(proto: onnx.ModelProto, calls: list, wanted: list) -> float:
-    """Returns how far the runtime's own results move if all inputs grow by 1e-6 of their values."""
-    from plugin_runs import alone
-
-    moved = [{k: a * np.float32(1 + 1e-6) if a.dtype == np.float32 else a for k, a in call.items()}
-             for call in calls]  # fmt: skip
-    found = results_of(lambda: alone(proto), moved)
-    return max(error(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-def cells(options: argparse.Namespace) -> dict[str, float]:
-    checked()
-    from plugin_cells import changed, drawn
-
-    from plugin_runs import alone, plugged
-
-    count = whole = differing = refused = not_finite = 0
-    largest = 0.0
-    for seed in seeds_of(options):
-        rng = np.random.default_rng([seed, 1])
-        proto, calls = drawn(seed)
-        what = changed(rng, proto) if rng.random() < 0.6 else ""
-        theirs = caught(lambda: results_of(lambda: alone(proto), calls))  # noqa: B023
-        ours = caught(lambda: results_of(lambda: plugged(proto, threads=1 + seed % 2), calls))  # noqa: B023
-        count, whole = count + 1, whole + (not what)
-        if isinstance(theirs, Exception):
-            refused += 1
-            # An error of a run: a state serves all sequences of a loop, where the runtime's sizes differ.
-            if what and "Non-zero status code" in str(theirs):
-                continue
-            if not what or not isinstance(ours, Exception):
-                refuse(options, proto, f"graph {seed}, {what}: only the runtime alone has an error: {theirs}")
-            continue
-        if isinstance(ours, Exception):
-            refuse(options, proto, f"graph {seed}, {what}: {ours}")
-        if not all(np.isfinite(a).all() for call in theirs for a in call):
-            not_finite += 1
-            continue
-        now = max(error(a, b) for a, b in zip(ours, theirs, strict=True))
-        if any(a.tobytes() != b.tobytes() for a, b in zip(ours[0], ours[-1], strict=True)):
-            refuse(options, proto, f"graph {seed}, {what}: two runs differ")
-        if not now <= LIMIT and not now <= 10 * movement(proto, calls, theirs):
-            refuse(options, proto, f"graph {seed}, {what}: the largest difference is {now:.3g}")
-        differing += now > 0 and not what
-        largest = max(largest, now)
-    if options.at is None and differing * 2 < whole:
-        raise Wrong(f"only {differing} of {whole} unchanged graphs differ in any bit")
-    return {
-        "graphs": count, "unchanged": whole, "unchanged that differ in a bit": differing, "refused": refused,
-        "not finite": not_finite, "largest difference": largest,
-    }  # fmt: skip
 
 
 def quantized(options: argparse.Namespace) -> dict[str, float]:
@@ -293,4 +228,4 @@ def control(options: argparse.Namespace) -> dict[str, str]:
     return {"changed models that are reported": f"{found} of {count}"}
 
 
-PARTS = {"graphs": graphs, "cells": cells, "quantized": quantized, "hostile": hostile, "control": control}
+PARTS = {"graphs": graphs, "quantized": quantized, "hostile": hostile, "control": control}

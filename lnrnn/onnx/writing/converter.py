@@ -1,0 +1,124 @@
+"""`convert` writes an ONNX file anew, with its recurrent parts as nodes or functions that run faster."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ...arguments import TAKES, Flag, Instance, check
+from ...files import check_apart, check_replaceable, replacing
+from ...packages import require
+from .writer import MOST_BYTES
+
+TAKES["onnx.convert"] = {"path": Instance((str, os.PathLike), "a path"), "functions": Flag()}
+
+
+def convert(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], *, functions: bool = True
+) -> dict[str, str]:
+    """Write an ONNX file anew, with recurrent parts in operators as nodes that compute them faster.
+
+    An RNN, LSTM or GRU in plain operators, also in a Loop or Scan or unrolled, becomes nodes of ONNX. All
+    runtimes run these faster. Other cells, such as those with layer norm, become calls of
+    functions. The file has these functions, so any runtime can run them. The plug-in of `lnrnn.onnxruntime`
+    computes them with lnrnn.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file. External data must be in its folder.
+    out : str or path-like
+        The new file, which is written whole or not at all. If `path` has external data, or if the file would
+        be too large, it gets external data in the file `out` + ".data".
+    functions : bool
+        Whether to write functions. Without them, parts that ONNX has no node for stay as they are, and
+        OpenVINO can run the file too.
+
+    Returns
+    -------
+    dict of str to str
+        For the path of each part, as `lnrnn.onnx.parts` lists them, "" or why the part stays as it is.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a wrong argument. `out` must not be `path`. OnnxFileError, a ValueError, for a file that is
+        damaged or breaks a rule of ONNX.
+    OSError
+        If a file cannot be read or written. An old file is then unchanged.
+    ImportError
+        Without the packages onnx and onnx_ir.
+
+    Notes
+    -----
+    Each part is replaced only after it and its network have been run on the same random inputs, as
+    `from_onnx` does. The outputs of the new file differ from those of the old one by rounding alone. A file
+    in which nothing is replaced is copied, so converting twice gives the same bytes.
+
+    Examples
+    --------
+    >>> import lnrnn.onnx
+    >>> lnrnn.onnx.convert("model.onnx", "faster.onnx")  # doctest: +SKIP
+    {'encoder/Scan': ''}
+    """
+    path, functions = check("onnx.convert", {"path": path, "functions": functions})
+    require("onnx_ir", "lnrnn.onnx.convert", "onnx")
+    from .replacement import FILES, changed
+
+    check_apart(out, path)
+    check_replaceable(out)
+    model, reasons = changed(path, functions)
+    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    if model.meta[FILES] or size > MOST_BYTES:
+        for each in (out, f"{os.fspath(out)}.data"):
+            check_apart(each, path, *model.meta[FILES])
+        _write_external(model, Path(out))
+    else:
+        replaced = not all(reasons.values())
+        with replacing(out) as write:
+            write(_data(model) if replaced else Path(path).read_bytes())
+    return reasons
+
+
+def in_memory(source: Any) -> tuple[bytes | None, dict[str, str]]:
+    """Returns a new file, or None if nothing is replaced, and the result of `convert`."""
+    from ..reading import external_tensors
+    from .replacement import changed
+
+    model, reasons = changed(source)
+    if all(reasons.values()) or sum(tensor.nbytes for tensor in external_tensors(model)) > MOST_BYTES:
+        return None, reasons
+    _load(model)
+    return _data(model), reasons
+
+
+def _load(model: Any) -> None:
+    """Makes external data of initializers arrays in memory, which share the pages of the files."""
+    import onnx_ir
+
+    from ..reading import graphs
+
+    for value in (value for _, graph in graphs(model) for value in graph.initializers.values()):
+        if isinstance(value.const_value, onnx_ir.ExternalTensor):
+            value.const_value = onnx_ir.tensor(value.const_value.numpy(), name=value.name)
+
+
+def _data(model: Any) -> bytes:
+    import onnx_ir
+
+    data: bytes = onnx_ir.to_proto(model).SerializeToString(deterministic=True)
+    return data
+
+
+def _write_external(model: Any, out: Path) -> None:
+    """Writes a model, and its external data to a second file."""
+    import onnx_ir
+
+    data = f"{out.name}.data"
+    _load(model)
+    with tempfile.TemporaryDirectory(prefix=".lnrnn-", dir=out.parent) as folder:
+        onnx_ir.save(model, Path(folder, out.name), external_data=data)
+        os.replace(Path(folder, data), out.parent / data)
+        os.replace(Path(folder, out.name), out)

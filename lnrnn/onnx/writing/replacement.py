@@ -1,0 +1,426 @@
+"""Replaces recurrent parts of a model by ONNX's nodes RNN, LSTM and GRU, or by calls of functions.
+
+The nodes of a network come from networks.py. Nodes around them give values the axes that the file has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir
+from onnx_ir.passes import common
+
+from ...recognise.constants import constant, is_zero
+from ...recognise.graph import DOMAINS, attribute, parent, subgraphs
+from ...recognise.loops import REPEATS
+from ...recognise.part import Part
+from ...recognise.values import dependents, moved_axes
+from ...rnn.settings import snapshot
+from ...rnn.snapshot import Snapshot
+from ..parts import parts_of
+from ..proof import prove
+from ..reading import external_file, external_tensors, graphs, opset_of, read
+from .builder import Graph, Value
+from .functions import DOMAIN, INLINED, VERSION, function
+from .networks import Form, is_plain
+from .read_back import KIND
+from .writer import IR_VERSION, LAYER_NORM, OPSETS
+
+FILES = "lnrnn.files"  # the paths of a model's external data
+MASKED = "if_mask_has_lengths"  # the name of an If
+FARTHEST = -(2**31)  # the end of a Slice backwards
+
+
+def changed(source: Any, functions: bool = True) -> tuple[onnx_ir.Model, dict[str, str]]:
+    """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
+
+    functions: whether networks that are no nodes of ONNX are replaced too.
+    """
+    model = read(source, keep=DOMAIN)
+    model.meta[FILES] = {external_file(tensor) for tensor in external_tensors(model)}
+    reasons, calls = dict[str, str](), list[Call]()
+    for part in (each for first in parts_of(model) for each in (first, *first.same)):
+        reason = reasons[part.path] = _refusal(part, model, functions)
+        if not reason:
+            calls.append(Call.of(part, model))
+    if calls:
+        replacement = _Replacement(model)
+        for call in calls:
+            replacement.add(call)
+        replacement.finish()
+    return model, reasons
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call of a network in place of a part: its values in the file, and their axes as in Part.
+
+    before, after: the values of each kind of state. An initial state that is constant is an array. repeats:
+    whether y has the last output of a sequence past its end, in place of 0.
+    """
+
+    part: Part
+    network: Snapshot
+    form: Form
+    x: Any
+    lengths: Any
+    y: Any
+    before: Sequence[Sequence[Any]]
+    after: Sequence[Sequence[Any]]
+    axes: dict[str, str]
+    repeats: bool
+
+    @classmethod
+    def of(cls, part: Part, model: onnx_ir.Model) -> Call:
+        assert part.network is not None
+        now = snapshot(part.network)
+        made, axes = replace(now.architecture, batch_first=False), part.axes
+        found = {v.name: v for v in (*model.graph.inputs, *model.graph.outputs)} if part.kind == KIND else {}
+        x, lengths, y = part.x, part.lengths, part.y
+        before, after = [part.h0, part.c0][: made.cell.states], [part.h, part.c][: made.cell.states]
+        if found:
+            x, lengths, y = (found.get(name) for name in ("x", "lengths", "y"))
+            before, after = ([(found.get(n + end),) for n in made.cell.state_names] for end in ("0", ""))
+            order = "B" if part.baked else "BT" if now.architecture.batch_first else "TB"
+            axes = {"x": f"{order}I", "y": f"{order}H", "h": "DBH"}
+        has_lengths = lengths is not None or part.mask is not None
+        form = Form("T" not in axes["x"], True, has_lengths, "resets" in found)
+        now = now.changed(architecture=made, dropout=0.0)
+        starts = _initial(before, part.initial_states)
+        zero = all(isinstance(v, np.ndarray) and not v.ndim for values in starts for v in values)
+        form = replace(form, states=not (zero and is_plain(now, form)))
+        return cls(part, now, form, x, lengths, y, starts, after, axes, REPEATS in part.warnings)
+
+    @property
+    def inputs(self) -> Iterator[tuple[Any, str]]:
+        """The values that are not constant, with their axes."""
+        states = ((v, self.axes["h"]) for values in self.before for v in values)
+        every = ((self.x, self.axes["x"]), (self.lengths, "B"), (self.part.mask, "TB"), *states)
+        return ((v, axes) for v, axes in every if v is not None and not isinstance(v, np.ndarray))
+
+    @property
+    def outputs(self) -> Iterator[Any]:
+        return (v for values in ([self.y], *self.after) for v in values if v is not None)
+
+
+def _refusal(part: Part, model: onnx_ir.Model, functions: bool) -> str:
+    """Returns why a part stays as it is, or ""."""
+    if part.network is None:
+        return part.reason
+    if part.layers:
+        return "ONNX's own nodes compute it"
+    if part.path.startswith("function "):
+        return "onnx cannot convert its function to the opset of the file"
+    call, opset = Call.of(part, model), opset_of(model) or 1
+    made = call.network.architecture
+    if made.batch_norm:
+        return "it has batch norm"
+    if call.form.resets:
+        return "it has resets"
+    around = parent(part.nodes[0].graph)
+    if part.mask is not None and around is not None and (around.name or "").startswith(MASKED):
+        return "it runs where a mask is false before a step where it is true"
+    if call.repeats and (made.directions > 1 or made.reverse or part.flipped or call.lengths is not None):
+        return "past the end of a sequence, its y is not 0"
+    if not functions and not is_plain(call.network, call.form):
+        return "ONNX has no node for it, and functions=False"
+    least = OPSETS[0] if made.norm is None else LAYER_NORM
+    if not least <= opset <= OPSETS[1]:
+        return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
+    sizes = {_size(v, axes, "B") for v, axes in call.inputs} - {None}
+    if len(sizes) > 1 and any(isinstance(size, int) for size in sizes):
+        return f"its inputs have different numbers of sequences, {', '.join(sorted(map(str, sizes)))}"
+    if (leak := _leak(call)) is not None:
+        return f"the file also reads {leak!r}"
+    if dependents(call.outputs) & {id(v) for v, _ in call.inputs}:
+        return "its later layers start from states that its first layers compute"
+    try:
+        doubt = prove(part, model)
+    except ValueError as error:
+        return str(error)
+    return f"it could not be checked: {doubt}" if doubt else ""
+
+
+def _leak(call: Call) -> str | None:
+    """Returns the name of a value of a part that the file reads, and that a call does not compute."""
+    own, results = {id(node) for node in call.part.nodes}, {id(v) for v in call.outputs}
+
+    def is_inside(node: Any) -> bool:
+        return node is not None and (id(node) in own or is_inside(parent(node.graph)))
+
+    every = (v for node in call.part.nodes for v in node.outputs if id(v) not in results)
+    leaks = (v for v in every if v.is_graph_output() or not all(map(is_inside, v.consumers())))
+    return next((v.name for v in leaks), None)
+
+
+@dataclass
+class _Replacement:
+    """Changes a model in place.
+
+    now: the values in place of those that are replaced, by id. arrays: the initializers that were added, by
+    their numbers. names: of all values of the model, and of its nodes behind "node ".
+    """
+
+    model: onnx_ir.Model
+    now: dict[int, onnx_ir.Value] = field(default_factory=dict)
+    arrays: dict[Any, onnx_ir.Value] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for _, graph in graphs(self.model):
+            values = (*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs))
+            self.names |= {v.name or "" for v in values} | {f"node {node.name}" for node in graph}
+
+    def add(self, call: Call) -> None:
+        """Adds a call to the end of the graph of its part, and removes the nodes of the part."""
+        g, given, opset = Graph("call"), list[onnx_ir.Value](), opset_of(self.model) or 1
+        if call.part.kind == KIND:  # so that initializers keep their names
+            self.names -= {*self.model.graph.initializers}
+            self.model.graph.initializers.clear()
+
+        def value(v: Any) -> Value:
+            given.append(self.now.get(id(v), v))
+            return g.input("given", "float", ["?"])
+
+        x = _arranged(value(call.x), call.axes["x"], "BI" if call.form.step else "TBI")
+        steps = call.part.baked.get("T", 1)
+        if "T" in call.part.baked and not call.form.step and _size(call.x, call.axes["x"], "T") != steps:
+            x = g.node("Gather", x, g.integers(*range(steps)), axis=0)  # an error if x has fewer
+        starts = _starts(call, value, x, opset) if call.form.states else []
+        graph, mask = call.part.nodes[0].graph, call.part.mask
+        count, holds = (call.lengths, None) if mask is None else self._lengths(call, graph)
+        lengths = [] if count is None else [value(count)]
+        if lengths and count.dtype != onnx_ir.DataType.INT32:
+            lengths = [g.cast(lengths[0], "int32")]
+        own = function(call.network, call.form, opset)
+        body: Any = onnx_ir.from_proto(own.proto)
+        self.model.functions[body.identifier()] = body
+        arrays = [g.array(name, array) for name, array in own.inputs.items()]
+        results = g.nodes_of(
+            own.proto.name, x, *starts, *lengths, *arrays, outputs=1 + len(call.before),
+            domain=own.proto.domain, name=own.proto.name.partition("_")[0], **own.attributes,
+        )  # fmt: skip
+        node = g.nodes[-1]
+        ends = _ends(call, *results, mask=value(mask) if call.repeats else None)
+        for k, values in enumerate([(call.y,), *call.after]):
+            if own.attributes and all(v is None for v in values):
+                node.output[k] = ""
+        for end in ends:
+            g.output(end, "float", ["?"])
+        if holds is None:
+            self._rename(call, self._moved(g, graph, given))
+            _remove(call.part.nodes)
+            return
+        then, other = (onnx_ir.Graph((), (), nodes=(), name=name) for name in ("has_lengths", "has_holes"))
+        then.outputs.extend(self._moved(g, then, given))
+        olds, inside = [*call.outputs], {*call.part.nodes}
+        uses = [(old, node, at) for old in olds for node, at in old.uses() if node in inside]
+        graph.remove(call.part.nodes)
+        other.extend(call.part.nodes)
+        branches = onnx_ir.AttrGraph("then_branch", then), onnx_ir.AttrGraph("else_branch", other)
+        either = onnx_ir.Node("", "If", [holds], branches, num_outputs=len(olds), name=self._fresh(MASKED))
+        for old, branch, new in zip(olds, then.outputs, either.outputs, strict=True):
+            branch.type, branch.shape, new.name = old.type, old.shape, self._fresh(old.name or "")
+        graph.append(either)
+        self._rename(call, either.outputs)
+        for old, node, at in uses:
+            node.replace_input_with(at, old)
+        other.outputs.extend(olds)
+
+    def _rename(self, call: Call, results: Sequence[onnx_ir.Value]) -> None:
+        """Puts results in the place of the outputs of a part."""
+        for old, new in zip(call.outputs, results, strict=True):
+            new.type, new.shape = old.type, old.shape
+            new.name, old.name = old.name, new.name
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            self.now[id(old)] = new
+
+    def _lengths(self, call: Call, graph: onnx_ir.Graph) -> list[onnx_ir.Value]:
+        """Adds nodes that compute lengths from a mask, and whether these say the same as the mask."""
+        g = Graph("lengths")
+        mask = _of_steps(call, g.input("mask", "bool", ["?"]))
+        lengths = g.node("ReduceSum", g.cast(mask, "int32"), g.integers(0), keepdims=0)
+        steps = g.node("Range", g.index(0), g.node("Gather", g.node("Shape", mask), g.index(0)), g.index(1))
+        inside = g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
+        zero = g.array("zero_int32", np.array(0, np.int32))
+        wrong = g.node("ReduceSum", g.cast(g.node("Xor", mask, inside), "int32"), keepdims=0)
+        if call.repeats:  # a sequence without steps has no last output
+            empty = g.cast(g.node("Equal", lengths, zero), "int32")
+            wrong = wrong + g.node("ReduceSum", empty, keepdims=0)
+        g.output(lengths, "int32", ["?"])
+        g.output(g.node("Equal", wrong, zero), "bool", [])
+        return self._moved(g, graph, [self.now.get(id(call.part.mask), call.part.mask)])
+
+    def _moved(self, g: Graph, graph: onnx_ir.Graph, given: list[onnx_ir.Value]) -> list[onnx_ir.Value]:
+        """Moves the nodes of g to a graph, where they read given values. Returns their outputs."""
+        new: Any = onnx_ir.from_proto(g.proto())
+        for inner, outer in zip(new.inputs, given, strict=True):
+            inner.replace_all_uses_with(outer)
+        for name, inner in new.initializers.items():
+            inner.replace_all_uses_with(self._initializer(name, inner.const_value.numpy()))
+        outputs, nodes = [*new.outputs], [*new]
+        new.outputs.clear()
+        new.remove(nodes)
+        for node in nodes:
+            node.name = self._fresh(f"node {node.name}")[5:]
+            for value in node.outputs:
+                value.name = value.name and self._fresh(value.name)
+        graph.extend(nodes)
+        return outputs
+
+    def _initializer(self, name: str, array: np.ndarray) -> onnx_ir.Value:
+        """Returns an initializer of the main graph."""
+        key, known = (name, hashlib.sha256(array.tobytes()).digest()), self.model.graph.initializers.get(name)
+        old = None if known is None else constant(known)
+        if known is not None and old is not None and old.dtype == array.dtype and np.array_equal(old, array):
+            return known
+        if key not in self.arrays:
+            tensor = onnx_ir.tensor(array, name=self._fresh(name))
+            value = onnx_ir.Value(
+                name=tensor.name, type=onnx_ir.TensorType(tensor.dtype),
+                shape=onnx_ir.Shape(array.shape), const_value=tensor,
+            )  # fmt: skip
+            self.model.graph.register_initializer(value)
+            self.arrays[key] = value
+        return self.arrays[key]
+
+    def _fresh(self, name: str) -> str:
+        """Returns a name that the model does not have: `name`, or `name` with a number."""
+        numbered = (f"{name}_{k}" for k in itertools.count(2))
+        found = next(each for each in itertools.chain([name], numbered) if each not in self.names)
+        self.names.add(found)
+        return found
+
+    def finish(self) -> None:
+        """Removes nodes and initializers that nothing reads, and brings the nodes in order."""
+        model = self.model
+        if model.ir_version < 4:  # whose initializers are inputs, and constants nevertheless
+            common.RemoveInitializersFromInputsPass()(model)
+        model.ir_version = max(model.ir_version, IR_VERSION)
+        common.InlinePass(lambda each: each.domain == INLINED)(model)
+        model.graph.sort()
+        for node in model.graph.all_nodes():
+            _simplify(node)
+        common.RemoveUnusedNodesPass()(model)
+        model.opset_imports.pop(INLINED, None)
+        if any(domain == DOMAIN for domain, *_ in model.functions):
+            model.opset_imports[DOMAIN] = VERSION
+
+
+def _remove(nodes: Sequence[onnx_ir.Node]) -> None:
+    """Removes the nodes that nothing reads from their graph, with the bodies that they have."""
+    for node in reversed(nodes):
+        if node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
+            continue
+        for inner in (inner for _, body in subgraphs(node) for inner in body.all_nodes()):
+            for k in range(len(inner.inputs)):  # else the values of outer graphs seem to be used
+                inner.replace_input_with(k, None)
+        node.graph.remove(node, safe=True)
+
+
+def _simplify(node: onnx_ir.Node) -> None:
+    """Replaces the output of a node that undoes another by the input of that."""
+    before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if before is None or not before.inputs or {node.domain, before.domain} - {*DOMAINS}:
+        return
+    ops = before.op_type, node.op_type
+    if {*ops} == {"Squeeze", "Unsqueeze"}:
+        undoes = moved_axes(node) is not None and moved_axes(node) == moved_axes(before)
+    else:
+        undoes = ops == ("Split", "Concat") and tuple(node.inputs) == tuple(before.outputs)
+        undoes = undoes and attribute(node, "axis") == attribute(before, "axis", 0)
+    whole, old = before.inputs[0], node.outputs[0]
+    if not undoes or whole is None:
+        return
+    if old.is_graph_output():
+        if whole.producer() is None or whole.is_graph_output() or whole.graph is not old.graph:
+            return
+        whole.name, old.name = old.name, whole.name
+        whole.type, whole.shape = old.type, old.shape
+    old.replace_all_uses_with(whole, replace_graph_outputs=True)
+
+
+# --- the nodes around a call --------------------------------------------------------------------------------
+
+
+def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
+    """Returns initial states as a Call has them. given: the `initial_states` of their part."""
+    arrays = given if isinstance(given, tuple) else (given,)
+    result = []
+    for values, array in itertools.zip_longest(states, arrays[: len(states)]):
+        rows = [None] * len(values) if array is None else np.split(array, len(values))
+        fixed = [np.zeros((), np.float32) if v is None or is_zero(v) else row
+                 for v, row in zip(values, rows, strict=True)]  # fmt: skip
+        result.append([
+            v if row is None or (row.ndim and constant(v, any_batch=True) is None) else row
+            for v, row in zip(values, fixed, strict=True)
+        ])  # fmt: skip
+    return result
+
+
+def _size(v: Any, axes: str, axis: str) -> int | str | None:
+    """Returns the size of an axis, or its name, if the file declares one."""
+    size: Any = None if v.shape is None or axis not in axes else v.shape[axes.index(axis)]
+    return size if size is None or isinstance(size, int) else size.value
+
+
+def _arranged(a: Value, axes: str, wanted: str) -> Value:
+    """Returns a value with its axes in another order. The axis D is added or removed as the first."""
+    g = a.graph
+    if "D" in wanted and "D" not in axes:
+        a, axes = g.unsqueeze(a, 0), f"D{axes}"
+    if "D" in axes and "D" not in wanted:
+        a, axes = g.squeeze(a, axes.index("D")), axes.replace("D", "")
+    order = [axes.index(axis) for axis in wanted]
+    return a if order == sorted(order) else g.node("Transpose", a, perm=order)
+
+
+def _starts(call: Call, value: Any, x: Value, opset: int) -> list[Value]:
+    """Returns the initial states (layers * directions, B, *). value: adds an input of x's graph."""
+    g, made, result = x.graph, call.network.architecture, list[Value]()
+    at = 0 if call.form.step else 1
+    if opset < 15:
+        batch = g.node("Gather", g.node("Shape", x), g.integers(at), axis=0)
+    else:
+        batch = g.node("Shape", x, start=at, end=at + 1)
+    for name, values, width in zip(made.cell.state_names, call.before, made.state_widths, strict=True):
+        rows, found = made.num_layers * made.directions // len(values), list[Value]()
+        for k, v in enumerate(values):
+            if isinstance(v, np.ndarray):
+                shape = g.concat([g.integers(rows), batch, g.integers(width)], 0)
+                found.append(g.node("Expand", g.array(f"{name}0_{k}" if v.ndim else "zero", v), shape))
+            else:
+                found.append(_arranged(value(v), call.axes["h"], "DBH"))
+        result.append(g.concat(found, 0))
+    return result
+
+
+def _of_steps(call: Call, mask: Value) -> Value:
+    """Returns a mask of a part as (T, B)."""
+    return mask.graph.squeeze(mask, 2) if len(call.axes["mask"]) == 3 else mask
+
+
+def _ends(call: Call, y: Value, *ends: Value, mask: Value | None) -> list[Value]:
+    """Returns the values of `outputs` of a call."""
+    g, made, axes, result = y.graph, call.network.architecture, call.axes, list[Value]()
+    if call.y is not None:
+        if mask is not None:
+            last = g.node("Gather", ends[0], g.index(-1), axis=0)
+            y = g.where(g.unsqueeze(_of_steps(call, mask), 2), y, last)
+        if call.part.flipped:
+            y = g.node("Slice", y, g.integers(-1), g.integers(FARTHEST), g.integers(0), g.integers(-1))
+        if "D" in axes["y"]:
+            y = g.node("Reshape", y, g.integers(0, 0, made.directions, made.h_width))
+        order = "BH" if call.form.step else "TBDH" if "D" in axes["y"] else "TBH"
+        result.append(_arranged(y, order, axes["y"]))
+    for values, end in zip(call.after, ends, strict=True):
+        if any(v is not None for v in values):
+            parts = g.split(end, [made.num_layers * made.directions // len(values)] * len(values), 0)
+            result += [_arranged(part, "DBH", axes["h"])
+                       for v, part in zip(values, parts, strict=True) if v is not None]  # fmt: skip
+    return result

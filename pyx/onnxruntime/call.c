@@ -1,0 +1,242 @@
+/* Reads calls of functions of the domain lnrnn, which lnrnn.onnx.convert writes. The names of attributes are
+ * fields of lnrnn_description. The weights are the last inputs, in the order of lnrnn_description_array. All
+ * reasons to leave a call depend on the call and its constants alone, because the runtime asks twice. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "onnxruntime/plugin.h"
+
+enum { FORMAT = 1 }; /* the version of the domain */
+
+const char *const call_names[CALL_INPUTS] = {"x", "h0", "c0", "n0", "m0", "lengths"};
+
+#define FIELD(name, most) {#name, offsetof(network_call, description.name), 0, most}
+#define SIZE(name) {#name, offsetof(network_call, description.name), 1, INT32_MAX}
+#define FLAG(name) FIELD(name, 1)
+static const struct {
+    const char *name;
+    size_t at;
+    int is_size;
+    int64_t most;
+} INTEGERS[] = {
+    FIELD(cell, LNRNN_CELLS - 1),
+    FIELD(act, LNRNN_ACT_IDENTITY),
+    SIZE(input_size),
+    SIZE(hidden_size),
+    SIZE(num_layers),
+    FLAG(bias),
+    FLAG(bidirectional),
+    FLAG(reverse),
+    FLAG(reset_after),
+    FIELD(norm, LNRNN_NORM_LAYER),
+    FIELD(placement, LNRNN_PLACEMENTS - 1),
+    FIELD(span, LNRNN_SPAN_ALL),
+    FIELD(cell_norm, LNRNN_CELL_CARRY),
+    FLAG(inner_bias),
+    SIZE(num_heads),
+    SIZE(proj_size),
+    FIELD(gate_activation, LNRNN_GATES_HARD_SIGMOID),
+    FLAG(exp_forget),
+    FLAG(bfloat16_states),
+    {"step", offsetof(network_call, step), 0, 1},
+    {"lengths", offsetof(network_call, lengths), 0, 1},
+};
+enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 2 }; /* and eps, zoneout */
+
+int call_is(const ort_functions *ort, const OrtNode *node)
+{
+    const char *domain = NULL;
+    return !runtime_failed(ort, ort->node_domain(node, &domain)) && domain && !strcmp(domain, "lnrnn");
+}
+
+/* Reads the attributes. All must be there, and no others. */
+static int attributes(const ort_functions *ort, const OrtNode *node, network_call *c, char reason[REASON])
+{
+    float eps, zoneout[2];
+    size_t count = 0, bytes = 0;
+    runtime_refuse(reason, "its attributes are not the %d of version %d of the domain lnrnn", ATTRIBUTES,
+                   FORMAT);
+    if (runtime_failed(ort, ort->node_attribute_count(node, &count)) || count != ATTRIBUTES)
+        return 0;
+    for (size_t k = 0; k < COUNT; k++) {
+        int64_t value = 0;
+        char *const to = (char *)c + INTEGERS[k].at;
+        if (runtime_attribute(ort, node, INTEGERS[k].name, ORT_INT, &value, sizeof value, NULL, reason) <= 0)
+            return 0;
+        if (value < 0 || value > INTEGERS[k].most)
+            return runtime_refuse(reason, "attribute %s is beyond 0 .. %lld", INTEGERS[k].name,
+                                  (long long)INTEGERS[k].most);
+        if (INTEGERS[k].is_size)
+            *(size_t *)to = (size_t)value;
+        else
+            *(int *)to = (int)value;
+    }
+    if (runtime_attribute(ort, node, "eps", ORT_FLOAT_, &eps, sizeof eps, NULL, reason) <= 0
+        || runtime_attribute(ort, node, "zoneout", ORT_FLOATS, zoneout, sizeof zoneout, &bytes, reason) <= 0
+        || bytes != sizeof zoneout)
+        return 0;
+    c->description.eps = eps;
+    for (int k = 0; k < 2; k++)
+        c->description.zoneout[k] = zoneout[k];
+    return 1;
+}
+
+/* Reads the description, which must be resolved. */
+static int describe(const ort_functions *ort, const OrtNode *node, int weights, network_call *c,
+                    char reason[REASON])
+{
+    lnrnn_description *const d = &c->description;
+    char message[LNRNN_MESSAGE] = "";
+    *c = (network_call){.description = lnrnn_describe(LNRNN_RNN, 1, 1)};
+    d->weights = weights;
+    if (!attributes(ort, node, c, reason))
+        return 0;
+    const lnrnn_description given = *d;
+    if (lnrnn_description_resolve(d, message))
+        return runtime_refuse(reason, "%s", message);
+    if (!networks_equal(&given, d))
+        return runtime_refuse(reason, "its attributes are not resolved");
+    if (c->step && (c->lengths || d->bidirectional))
+        return runtime_refuse(reason, "a step has no lengths, and one direction");
+    const size_t directions = d->bidirectional ? 2 : 1, H = d->hidden_size,
+                 P = d->proj_size ? d->proj_size : H;
+    c->states = d->cell == LNRNN_SLSTM ? 4 : d->cell == LNRNN_LSTM ? 2 : 1;
+    c->lines = d->num_layers * directions, c->y_width = directions * P;
+    for (size_t k = 0; k < c->states; k++)
+        c->widths[k] = k ? H : P;
+    return 1;
+}
+
+/* Checks the type of a value, and the shape as far as it is known. wanted (rank): -1 is any size, which is
+ * written. */
+static int fits(const ort_functions *ort, const OrtValueInfo *value, int type, int64_t *wanted, size_t rank)
+{
+    int64_t shape[3];
+    size_t is = 0;
+    if (runtime_type(ort, value, shape, 3, &is) != type || (is && is != rank))
+        return 0;
+    for (size_t k = 0; k < is; k++) {
+        if (shape[k] >= 0 && wanted[k] >= 0 && shape[k] != wanted[k])
+            return 0;
+        wanted[k] = shape[k] >= 0 ? shape[k] : wanted[k];
+    }
+    return 1;
+}
+
+/* Checks all inputs before the weights, and all outputs. */
+static int values(const ort_functions *ort, network_call *c, char reason[REASON])
+{
+    int64_t T = -1, B = -1;
+    for (int round = 0; round < 2; round++) /* in the second, T and B are known */
+        for (int k = 0; k < CALL_INPUTS + CALL_OUTPUTS; k++) {
+            const int is_output = k >= CALL_INPUTS, i = is_output ? k - CALL_INPUTS : k;
+            const OrtValueInfo *const value = is_output ? c->output[i] : c->input[i];
+            int64_t shape[3] = {T, B, (int64_t)(is_output ? c->y_width : c->description.input_size)};
+            const int is_lengths = !is_output && i == CALL_LENGTHS, is_x = i == CALL_X;
+            int64_t *const own = is_lengths || (is_x && c->step) ? shape + 1 : shape;
+            if (!value)
+                continue;
+            if (!is_x)
+                shape[0] = (int64_t)c->lines, shape[2] = (int64_t)c->widths[is_lengths ? 0 : i - CALL_STATES];
+            if (!fits(ort, value, is_lengths ? ORT_INT32 : ORT_FLOAT, own,
+                      is_lengths     ? 1
+                      : own == shape ? 3
+                                     : 2))
+                return runtime_refuse(reason, "%s '%.100s' does not have the type and shape of its place",
+                                      is_output ? "output" : "input", runtime_name(ort, value));
+            B = shape[1];
+            T = is_x ? shape[0] : T;
+        }
+    return 1;
+}
+
+/* The arrays of a network (count), and memory for all inputs of the call. */
+typedef struct {
+    size_t count, floats;
+    const OrtValueInfo **inputs;
+    lnrnn_array *arrays;
+    char (*names)[LNRNN_ARRAY_NAME];
+} weight_list;
+
+/* Reads the inputs and outputs. Their numbers follow from the description. */
+static int inputs(const ort_functions *ort, const OrtNode *node, network_call *c, weight_list *w,
+                  char reason[REASON])
+{
+    size_t in = 0, out = 0;
+    const size_t before = 1 + c->states + (size_t)c->lengths;
+    w->count = lnrnn_description_arrays(&c->description);
+    if (runtime_failed(ort, ort->node_input_count(node, &in)) || in != before + w->count
+        || runtime_failed(ort, ort->node_output_count(node, &out)) || out != 1 + c->states)
+        return runtime_refuse(reason, "it has another number of inputs or outputs");
+    w->inputs = calloc(in, sizeof *w->inputs);
+    w->arrays = calloc(w->count, sizeof *w->arrays);
+    w->names = calloc(w->count, sizeof *w->names);
+    if (!w->inputs || !w->arrays || !w->names)
+        return runtime_refuse(reason, NO_MEMORY);
+    if (runtime_failed(ort, ort->node_inputs(node, w->inputs, in))
+        || runtime_failed(ort, ort->node_outputs(node, c->output, out)))
+        return runtime_refuse(reason, "its inputs or outputs cannot be read");
+    for (size_t k = 0; k < before; k++) {
+        if (!*runtime_name(ort, w->inputs[k]))
+            return runtime_refuse(reason, "an input is left out");
+        c->input[k <= c->states ? k : CALL_LENGTHS] = w->inputs[k];
+    }
+    for (size_t k = 0; k < out; k++)
+        if (!*runtime_name(ort, c->output[k]))
+            c->output[k] = NULL;
+    for (size_t k = 0; k < w->count; k++) {
+        lnrnn_array *const a = &w->arrays[k];
+        const int64_t *shape = NULL;
+        size_t rank = 0, floats = 1;
+        *a = lnrnn_description_array(&c->description, k, w->names[k]);
+        if (!runtime_constant(ort, w->inputs[before + k], a->name, ORT_FLOAT, &shape, &rank, &a->data,
+                              reason))
+            return 0;
+        int right = rank == a->ndim;
+        for (size_t i = 0; i < rank && right; i++) {
+            right = shape[i] == (int64_t)a->shape[i];
+            floats *= a->shape[i];
+        }
+        if (!right)
+            return runtime_refuse(reason, "input %s does not have its shape", a->name);
+        w->floats += floats;
+    }
+    return values(ort, c, reason);
+}
+
+/* Copies all arrays into memory that it returns, or returns NULL. */
+static float *copied(weight_list *w)
+{
+    float *const memory = malloc(w->floats * sizeof *memory), *next = memory;
+    for (size_t k = 0; k < w->count && memory; k++) {
+        size_t floats = 1;
+        for (size_t i = 0; i < w->arrays[k].ndim; i++)
+            floats *= w->arrays[k].shape[i];
+        memcpy(next, w->arrays[k].data, floats * sizeof *next);
+        w->arrays[k].data = next;
+        next += floats;
+    }
+    return memory;
+}
+
+kernel_base *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
+{
+    network_call c;
+    weight_list w = {.count = 0};
+    lnrnn_network *network = NULL;
+    kernel_base *k = NULL;
+    int version = 0;
+    if (runtime_failed(p->ort, p->ort->node_version(node, &version)) || version != FORMAT)
+        runtime_refuse(reason, "it needs version %d of the domain lnrnn, got %d", FORMAT, version);
+    else if (describe(p->ort, node, p->weights, &c, reason) && inputs(p->ort, node, &c, &w, reason)) {
+        float *const weights = copied(&w);
+        char message[LNRNN_MESSAGE] = NO_MEMORY;
+        if (weights
+            && !networks_add(p->networks, &c.description, w.arrays, w.count, weights, w.floats, &network,
+                             message))
+            k = call_run(p, &c, node, network);
+        runtime_refuse(reason, "%s", message);
+    }
+    free(w.inputs), free(w.arrays), free(w.names);
+    return k;
+}

@@ -1,0 +1,80 @@
+#include "onnxruntime/runtime.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+int runtime_failed(const ort_functions *ort, OrtStatus *status)
+{
+    if (status)
+        ort->release_status(status);
+    return status != NULL;
+}
+
+int runtime_refuse(char reason[REASON], const char *text, ...)
+{
+    va_list arguments;
+    va_start(arguments, text);
+    vsnprintf(reason, REASON, text, arguments);
+    va_end(arguments);
+    return 0;
+}
+
+const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value)
+{
+    const char *name = NULL;
+    return !value || runtime_failed(ort, ort->value_name(value, &name)) || !name ? "" : name;
+}
+
+int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
+                      size_t bytes, size_t *used, char reason[REASON])
+{
+    const OrtOpAttr *found = NULL;
+    int is = 0;
+    size_t needed = 0;
+    if (runtime_failed(ort, ort->node_attribute(node, name, &found)) || !found)
+        return 0;
+    if (runtime_failed(ort, ort->attribute_type(found, &is)) || is != type
+        || runtime_failed(ort, ort->read_attribute(found, type, data, bytes, &needed)) || needed > bytes) {
+        runtime_refuse(reason, "attribute %s cannot be read as its type", name);
+        return -1;
+    }
+    if (used)
+        *used = needed;
+    return 1;
+}
+
+int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *shape, size_t most,
+                 size_t *rank)
+{
+    const OrtTypeInfo *type = NULL;
+    const OrtTensorTypeAndShapeInfo *tensor = NULL;
+    int element = 0;
+    *rank = 0;
+    if (runtime_failed(ort, ort->value_type(value, &type)) || !type
+        || runtime_failed(ort, ort->tensor_info_of_type(type, &tensor)) || !tensor
+        || runtime_failed(ort, ort->element_type(tensor, &element)))
+        return 0;
+    if (runtime_failed(ort, ort->axis_count(tensor, rank))
+        || (*rank && *rank <= most && runtime_failed(ort, ort->axis_sizes(tensor, shape, *rank))))
+        *rank = 0;
+    return element;
+}
+
+int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const char *name, int type,
+                     const int64_t **shape, size_t *rank, const void **data, char reason[REASON])
+{
+    bool is_constant = false;
+    const OrtValue *given = NULL;
+    int is = 0;
+    if (!value || runtime_failed(ort, ort->is_constant(value, &is_constant)) || !is_constant
+        || runtime_failed(ort, ort->initializer_value(value, &given)) || !given)
+        return runtime_refuse(reason, "input %s is no constant", name);
+    if (runtime_failed(ort, ort->tensor_shape(given, &is, shape, rank)) || is != type)
+        return runtime_refuse(reason, "input %s is not %s", name,
+                              type == ORT_FLOAT   ? "float32"
+                              : type == ORT_UINT8 ? "uint8"
+                                                  : "int8");
+    if (runtime_failed(ort, ort->get_tensor_data(given, data)))
+        return runtime_refuse(reason, "input %s cannot be read", name);
+    return 1;
+}

@@ -1,0 +1,405 @@
+"""Calls of functions of the domain lnrnn in the plug-in, compared with their bodies in the runtime alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("onnx_ir")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import lnrnn  # noqa: E402
+from networks import WITH_INNER_BIASES, drawn_state, network, normal, parts, zone_out  # noqa: E402
+from onnx_files import FLOAT  # noqa: E402
+from plugin_runs import agree, alone, called, claimed, draw_inputs, left, plugged  # noqa: E402
+
+# The other networks of one direction are nodes of ONNX.
+VARIANTS = {
+    name: variant for name, variant in WITH_INNER_BIASES.items()
+    if "batch" not in name and ("none" not in name or variant["cell"] in ("LiGRU", "SLSTM") or "proj" in name)
+}  # fmt: skip
+FORMS = {
+    "sequence": ({}, {}),
+    "two layers and directions, lengths": ({"num_layers": 2, "bidirectional": True}, {"lengths": True}),
+    "reverse, zoneout, no biases": ({"reverse": True, "bias": False}, {}),
+    "steps of two layers": ({"num_layers": 2}, {"step": True}),
+}
+SIZES = {"T": 7, "B": 3}, {"T": 1, "B": 1}, {"T": 20, "B": 5}
+
+
+def lstm(**form):
+    """Returns the model of one call without other nodes."""
+    proto = called(network(3, 4, cell="LSTM"), **form)
+    graph, call = proto.graph, call_of(proto)
+    call.input[: len(graph.input)] = [value.name for value in graph.input]
+    call.output[:] = [value.name for value in graph.output]
+    del graph.node[:], graph.value_info[:]
+    graph.node.append(call)
+    return proto
+
+
+def call_of(proto):
+    (call,) = (node for node in proto.graph.node if node.domain == "lnrnn")
+    return call
+
+
+def fed(rng, rnn, form, T, B):
+    """Returns inputs of a call. The states are some that the network reaches, for the n of an SLSTM."""
+    feeds = {"x": normal(rng, *(() if "step" in form else (T,)), B, 5)}
+    feeds |= {f"{name}0": s for name, s in zip("hcnm", parts(rnn, drawn_state(rng, rnn, B)), strict=False)}
+    return feeds | ({"lengths": rng.integers(0, T + 1, B).astype(np.int32)} if "lengths" in form else {})
+
+
+@pytest.mark.parametrize("how", FORMS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_calls_of_all_networks(rng, tmp_path, variant, how):
+    options, form = FORMS[how]
+    rnn = network(5, 6, **VARIANTS[variant], **options)
+    if "zoneout" in how and "SLSTM" not in variant:
+        zone_out(rnn, (0.25, 0.125) if variant.startswith("LSTM") else 0.25)
+    proto = called(rnn, **form)
+    first = fed(rng, rnn, form, **SIZES[0])
+    assert claimed(proto, first, tmp_path)[1] == 1
+    ours, theirs = plugged(proto), alone(proto)
+    for sizes in SIZES:
+        given = fed(rng, rnn, form, **sizes)
+        agree(ours.run(None, given), theirs.run(None, given), 2e-5)
+
+
+# --- calls that are left ------------------------------------------------------------------------------------
+
+
+def integer(name, value):
+    def change(proto):
+        (attribute,) = (a for a in call_of(proto).attribute if a.name == name)
+        attribute.i = value
+
+    return change
+
+
+def other_attribute(name, value):
+    """Returns a function that replaces an attribute, or removes it if value is None."""
+
+    def change(proto):
+        call, (function,) = call_of(proto), proto.functions
+        kept = [a for a in call.attribute if a.name != name]
+        kept += [] if value is None else [helper.make_attribute(name, value)]
+        del call.attribute[:], function.attribute[:]
+        call.attribute.extend(kept)
+        function.attribute.extend(a.name for a in kept)
+
+    return change
+
+
+def version(proto):
+    (opset,) = (each for each in proto.opset_import if each.domain == "lnrnn")
+    opset.version = 2
+
+
+def more_inputs(proto):
+    call_of(proto).input.append("x")
+    proto.functions[0].input.append("more")
+
+
+def fewer_inputs(proto):
+    """The body gets its last array as a constant."""
+    call, (function,) = call_of(proto), proto.functions
+    (array,) = (a for a in proto.graph.initializer if a.name == call.input[-1])
+    own = helper.make_node("Constant", [], [function.input[-1]], value=array)
+    nodes = [own, *function.node]
+    del call.input[-1], function.input[-1], function.node[:]
+    function.node.extend(nodes)
+
+
+def more_outputs(proto):
+    call_of(proto).output.append("more")
+    proto.functions[0].output.append("x_again")
+    proto.functions[0].node.append(helper.make_node("Identity", ["x"], ["x_again"]))
+
+
+def weight(proto, at=-1):
+    """Returns an initializer."""
+    return next(a for a in proto.graph.initializer if a.name == call_of(proto).input[at])
+
+
+def overridable(proto):
+    array = weight(proto)
+    proto.graph.input.append(helper.make_tensor_value_info(array.name, FLOAT, array.dims))
+
+
+def computed(proto):
+    """The last array is a Transpose, which the runtime folds only after it has inlined functions."""
+    call, array = call_of(proto), weight(proto)
+    proto.graph.node.insert(0, helper.make_node("Transpose", [array.name], ["computed"]))
+    call.input[-1] = "computed"
+
+
+def cast(proto):
+    """The weights are float64, which the body rounds."""
+    call, (function,) = call_of(proto), proto.functions
+    array, inner = weight(proto), function.input[-1]
+    wide = numpy_helper.to_array(array).astype(np.float64)
+    array.CopyFrom(numpy_helper.from_array(wide, array.name))
+    function.input[-1] = "wide"
+    nodes = [helper.make_node("Cast", ["wide"], [inner], to=FLOAT), *function.node]
+    del function.node[:]
+    function.node.extend(nodes)
+    assert call.input[-1] == array.name
+
+
+def one_row(proto):
+    array = weight(proto)
+    array.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(array)[None], array.name))
+
+
+LEFT = {
+    "another version": (version, "it needs version 1 of the domain lnrnn, got 2"),
+    "one attribute more": (other_attribute("more", 1), "its attributes are not"),
+    "no act": (other_attribute("act", None), "its attributes are not"),
+    "no zoneout, but more": (
+        lambda p: (other_attribute("zoneout", None)(p), other_attribute("more", [0.0, 0.0])(p)),
+        "its attributes are not",
+    ),
+    "eps is an integer": (other_attribute("eps", 0), "attribute eps cannot be read as its type"),
+    "bias is a float": (other_attribute("bias", 1.0), "attribute bias cannot be read as its type"),
+    "three rates": (other_attribute("zoneout", [0.0] * 3), "attribute zoneout cannot be read"),
+    "one rate": (other_attribute("zoneout", [0.0]), "its attributes are not"),
+    "zoneout 1": (other_attribute("zoneout", [1.0, 0.0]), "zoneout must be"),
+    "eps nan": (other_attribute("eps", float("nan")), "eps must be"),
+    **{
+        f"{name} {value}": (integer(name, value), reason)
+        for name, value, reason in (
+            ("cell", 5, "attribute cell is beyond"), ("norm", 2, "attribute norm is beyond"),
+            ("placement", 5, "attribute placement is beyond"), ("bias", 2, "attribute bias is beyond"),
+            ("hidden_size", -1, "attribute hidden_size is beyond"), ("hidden_size", 0, "hidden_size must be"),
+            ("num_layers", 2**62, "attribute num_layers is beyond"), ("num_layers", 1000, "another number"),
+            ("num_heads", 3, "num_heads must be a divisor"), ("num_heads", 2, "does not have its shape"),
+            ("input_size", 4, "does not have its shape"), ("hidden_size", 8, "does not have its shape"),
+            ("reverse", -1, "attribute reverse is beyond"), ("bidirectional", 1, "another number"),
+            ("cell", 2, "its attributes are not resolved"), ("placement", 3, "placement must be"),
+            ("exp_forget", 1, "exp_forget and bfloat16_states"), ("step", 1, "type and shape of its place"),
+            ("lengths", 1, "another number of inputs"), ("proj_size", 2, "another number of inputs"),
+        )
+    },
+    "a step with lengths": (integer("step", 1), "a step has no lengths"),
+    "one input more": (more_inputs, "it has another number of inputs"),
+    "one input less": (fewer_inputs, "it has another number of inputs"),
+    "one output more": (more_outputs, "it has another number of inputs or outputs"),
+    "an initializer that is an input": (overridable, "input bias_c_l0 is no constant"),
+    "a computed weight": (computed, "input bias_c_l0 is no constant"),
+    "float64 weights": (cast, "input bias_c_l0 is not float32"),
+    "a weight of another shape": (one_row, "input bias_c_l0 does not have its shape"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, reason", LEFT.values(), ids=LEFT)
+def test_other_calls_are_left_to_the_runtime(rng, tmp_path, capfd, change, reason):
+    """The runtime computes the body, with the weights that the file has."""
+    proto = lstm(lengths="a step" in reason)
+    given = draw_inputs(alone(proto), rng)
+    wanted = alone(proto).run(None, given)
+    change(proto)
+    ours, nodes = claimed(proto, given, tmp_path)
+    assert nodes == 0
+    agree(ours, wanted, 0)
+    (said,) = left(proto, capfd)
+    assert f"lnrnn leaves node '{call_of(proto).name}' (LSTM_" in said and reason in said
+
+
+@pytest.mark.parametrize("name, shape", [("x", ("T", 2, 4)), ("h0", (1, 1, 4)), ("h0", (2, 4))])
+def test_shapes_that_contradict_the_call_are_left_to_the_runtime(rng, tmp_path, name, shape):
+    """The body gives the input its shape."""
+    proto = lstm()
+    graph, (function,) = proto.graph, proto.functions
+    for value, sizes in zip(graph.input, (("T", 2, 3), (1, 2, 4), (1, 2, 4)), strict=True):
+        sizes = shape if value.name == name else sizes
+        value.CopyFrom(helper.make_tensor_value_info(value.name, FLOAT, sizes))
+    numbers = {"first": [0], "last": [3], "axes": [2], "whole": [1, 2, 4]}
+    bounds = [helper.make_node("Constant", [], [key], value_ints=n) for key, n in numbers.items()]
+    inner = [k for k, each in enumerate(call_of(proto).input) if each == name][0]
+    inputs = ["given", "first", "last", "axes"] if name == "x" else ["given", "whole"]
+    shaped = helper.make_node("Slice" if name == "x" else "Expand", inputs, [function.input[inner]])
+    function.input[inner], nodes = "given", [*bounds, shaped, *function.node]
+    del function.node[:]
+    function.node.extend(nodes)
+    given = draw_inputs(alone(proto), rng)
+    ours, nodes = claimed(proto, given, tmp_path)
+    assert nodes == 0
+    agree(ours, alone(proto).run(None, given), 0)
+
+
+def test_weights_that_are_fed_are_used(rng, tmp_path):
+    """An initializer that is an input of the graph has a value, but not that of the run."""
+    proto = lstm()
+    given = draw_inputs(alone(proto), rng)
+    name = weight(proto, 3).name
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    weight(changed, 3).CopyFrom(numpy_helper.from_array(2 * numpy_helper.to_array(weight(proto, 3)), name))
+    wanted = alone(changed).run(None, given)
+    given[name] = numpy_helper.to_array(weight(changed, 3))
+    proto.graph.input.append(helper.make_tensor_value_info(name, FLOAT, given[name].shape))
+    for is_default in (True, False):
+        ours, nodes = claimed(proto, given, tmp_path)
+        assert nodes == 0
+        agree(ours, wanted, 0)
+        if is_default:
+            proto.graph.initializer.remove(weight(proto, 3))
+
+
+# --- where calls stand --------------------------------------------------------------------------------------
+
+
+def moved(proto, place):
+    """Returns a model with the call in both branches of an If, or in the body of a Scan or Loop."""
+    call, graph = call_of(proto), proto.graph
+    outputs = [value.name for value in graph.output]
+    call.output[:] = [f"{name}_in_body" for name in "yhc"]
+
+    def within(ends, nodes=(), inputs=(), first=()):
+        infos = [*first, *(helper.make_tensor_value_info(name, FLOAT, None) for name in ends)]
+        return helper.make_graph([*nodes, call], "body", list(inputs), infos)
+
+    boolean = TensorProto.BOOL
+    if place == "If":
+        branches = {"then_branch": within(call.output), "else_branch": within(call.output)}
+        node = helper.make_node("If", ["flag"], outputs, **branches)
+    else:
+        states = [helper.make_tensor_value_info(f"{name}_in", FLOAT, (1, None, 4)) for name in "hc"]
+        for k, value in enumerate(states):
+            call.input[1 + k] = value.name
+        ends = [*call.output[1:], call.output[0]]
+        if place == "Loop":
+            t, on, on_out = (
+                helper.make_tensor_value_info(name, kind, ())
+                for name, kind in (("t", TensorProto.INT64), ("on", boolean), ("on_out", boolean))
+            )
+            keep = helper.make_node("Identity", ["on"], ["on_out"])
+            body = within(ends, [keep], [t, on, *states], [on_out])
+            body.node[-1].input[0] = "x"
+            graph.initializer.append(numpy_helper.from_array(np.array(3), "M"))
+            node = helper.make_node("Loop", ["M", "flag", "h0", "c0"], ["h", "c", "y"], body=body)
+        else:
+            x = helper.make_tensor_value_info("x_t", FLOAT, (None, None, 3))
+            call.input[0] = "x_t"
+            body = within(ends, inputs=[*states, x])
+            node = helper.make_node("Scan", ["h0", "c0", "xs"], ["h", "c", "y"], body=body, num_scan_inputs=1)
+            graph.input[0].CopyFrom(helper.make_tensor_value_info("xs", FLOAT, ("N", "T", "B", 3)))
+    del graph.node[:], graph.value_info[:]
+    graph.node.append(node)
+    if place != "Scan":
+        graph.input.append(helper.make_tensor_value_info("flag", boolean, ()))
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return proto
+
+
+@pytest.mark.parametrize("place", ["If", "Scan", "Loop"])
+def test_calls_in_subgraphs(rng, tmp_path, place):
+    """The two branches of the If have the same call, and the same names."""
+    proto = moved(lstm(), place)
+    given = draw_inputs(alone(proto), rng, N=3)
+    for flag in (True, False)[: 1 + (place == "If")]:
+        given |= {"flag": np.array(flag)} if "flag" in given else {}
+        ours, nodes = claimed(proto, given, tmp_path)
+        assert nodes == 1
+        agree(ours, alone(proto).run(None, given))
+
+
+@pytest.mark.parametrize("used", [["h"], ["c", "h"], ["y"], []])
+def test_outputs_that_nothing_reads_or_in_another_order(rng, tmp_path, used):
+    """The function is called within another one, so that the fused node's outputs have another order."""
+    proto = lstm()
+    call, graph = call_of(proto), proto.graph
+    names = dict(zip("yhc", call.output, strict=True))
+    inputs = [*call.input]
+    call.output[:] = [names[k] if k in used else "" for k in "yhc"]
+    inner = [call, helper.make_node("Identity", ["x"], ["again"])]
+    ends = [*(names[k] for k in used), "again"]
+    outer = helper.make_function("own", "Wrap", inputs, ends, inner, [*proto.opset_import])
+    results = [*(f"out_{k}" for k in used), "x_again"]
+    del graph.node[:], graph.output[:], graph.value_info[:]
+    graph.node.append(helper.make_node("Wrap", inputs, results, "wrap", domain="own"))
+    graph.output.extend(helper.make_tensor_value_info(name, FLOAT, None) for name in results)
+    proto.functions.append(outer)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    given = draw_inputs(alone(proto), rng)
+    ours, nodes = claimed(proto, given, tmp_path)
+    assert nodes == 1
+    agree(ours, alone(proto).run(None, given))
+
+
+def test_a_call_in_turn_with_itself_and_constant_states(rng, tmp_path):
+    """The second call reads the states of the first one, which begins from constants."""
+    proto = lstm()
+    first, graph = call_of(proto), proto.graph
+    second = onnx.NodeProto()
+    second.CopyFrom(first)
+    second.name, second.input[1:3], second.output[:] = "second", first.output[1:], ["y2", "h2", "c2"]
+    graph.node.append(second)
+    graph.output.extend(helper.make_tensor_value_info(name, FLOAT, None) for name in second.output)
+    for name in ("h0", "c0"):
+        (old,) = (value for value in graph.input if value.name == name)
+        graph.input.remove(old)
+        graph.initializer.append(numpy_helper.from_array(normal(rng, 1, 2, 4), name))
+    given = draw_inputs(alone(proto), rng)
+    ours, nodes = claimed(proto, given, tmp_path)
+    assert nodes == 2
+    agree(ours, alone(proto).run(None, given))
+
+
+# --- options and errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [{}, {"step": True}], ids=["sequence", "step"])
+@pytest.mark.parametrize("cell", ["LSTM", "SLSTM", "LiGRU"])
+def test_dtypes_and_threads(rng, cell, form):
+    rnn = getattr(lnrnn, cell)(24, 64, seed=0)
+    proto = called(rnn, **form)
+    given = draw_inputs(alone(proto), rng) | {"n0": np.ones((1, 2, 64), np.float32)}
+    given = {value.name: given[value.name] for value in proto.graph.input}
+    theirs, one = alone(proto).run(None, given), plugged(proto).run(None, given)
+    agree(plugged(proto, threads=2).run(None, given), one, 0)
+    for dtype in ("bfloat16", "int8"):
+        ours = plugged(proto, dtype=dtype).run(None, given)
+        agree(ours, theirs, 0.05)
+        assert float(np.abs(ours[0] - theirs[0]).max()) > 1e-5
+
+
+@pytest.mark.parametrize("T, B", [(0, 3), (4, 0), (0, 0)])
+@pytest.mark.parametrize("cell", ["LSTM", "SLSTM"])
+def test_no_steps_and_no_sequences(rng, cell, T, B):
+    rnn = getattr(lnrnn, cell)(3, 4, seed=0)
+    proto = called(rnn, lengths=True)
+    given = draw_inputs(alone(proto), rng, T=T, B=B) | {"lengths": np.zeros(B, np.int32)}
+    y, *states = plugged(proto).run(None, given)
+    assert y.shape == (T, B, 4)
+    agree(states, [given[f"{name}0"] for name in "hcnm"[: len(states)]], 0)
+
+
+WRONG = [
+    ("x", (5, 2, 4), r"x must have shape \(any, any, 3\), got \(5, 2, 4\)"),
+    ("x", (5, 3), r"x must have shape \(any, any, 3\), got \(5, 3\)"),
+    ("h0", (1, 1, 4), r"h0 must have shape \(1, 2, 4\), got \(1, 1, 4\)"),
+    ("c0", (1, 2, 5), r"c0 must have shape \(1, 2, 4\), got \(1, 2, 5\)"),
+    ("lengths", (3,), r"lengths must have shape \(2,\), got \(3,\)"),
+]
+
+
+@pytest.mark.parametrize("name, shape, message", WRONG)
+def test_wrong_inputs_are_errors_that_name_the_call_and_the_input(rng, name, shape, message):
+    proto = lstm(lengths=True)
+    for value in proto.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    del proto.graph.value_info[:]
+    given = {"x": normal(rng, 5, 2, 3), "h0": normal(rng, 1, 2, 4), "c0": normal(rng, 1, 2, 4)}
+    given["lengths"] = np.array([5, 2], np.int32)
+    session = plugged(proto)
+    wrong = given | {name: np.zeros(shape, given[name].dtype)}
+    with pytest.raises(Exception, match=rf"lnrnn: node '.*' \(LSTM_\w+\): input {message}"):
+        session.run(None, wrong)
+    with pytest.raises(Exception, match="input lengths must be between 0 and the 5 steps, got 6"):
+        session.run(None, given | {"lengths": np.array([5, 6], np.int32)})
+    agree(session.run(None, given), alone(proto).run(None, given))
