@@ -67,7 +67,7 @@ static inline size_t lnrnn_panel_parts(lnrnn_caches c, size_t bytes)
 /* Returns the most panels, of `bytes` bytes each, by which one row is multiplied at a time; the product has
  * `panels`. If they exceed L1, alternate steps begin with the panels with which the step before ended, so L1
  * should hold these panels. For vectors of 64 bytes, one panel has enough sums, because L2 is slower than the
- * multiply-adds (benchmark rnn B1-H128; short_calls.py). */
+ * multiply-adds (benchmark rnn B1-H128). */
 static inline size_t lnrnn_row_panels(lnrnn_caches c, size_t bytes, size_t panels)
 {
     const size_t most = 4, held = c.l1 / (bytes ? bytes : 1);
@@ -182,7 +182,7 @@ enum { LNRNN_PREFETCH_ROWS = 4096 };
 /* --- calls from Python: pyx/ --------------------------------------------------------------------------- */
 
 /* The number of multiply-adds from which a call or a stream's step releases the interpreter's lock. For less
- * work the release costs the caller more than other threads gain (benchmark lanes.py). */
+ * work the release costs the caller more than other threads gain. */
 enum { LNRNN_RELEASE_LOCK_WORK = 1 << 20 };
 /* The number of elements from which a norm or an elementwise function releases the interpreter's lock. */
 enum { LNRNN_RELEASE_LOCK_ELEMENTS = 1 << 14 };
@@ -197,8 +197,7 @@ enum { LNRNN_FIRST_PART_WORK = 1 << 28 };
 /* In ns. If a thread waits for PREEMPTED, another thread has lost its core, because a time slice is 1 ms or
  * more, and a step takes microseconds. The same is assumed if a call takes this much longer than on one
  * thread. Then brief calls run on one thread for FIRST_BACK_OFF, doubling up to LONGEST_BACK_OFF. RECENT: a
- * pause after which the other process may be gone; calls with shorter rests meet it again (benchmark
- * busy_core.py). */
+ * pause after which the other process may be gone; calls with shorter rests meet it again. */
 enum {
     LNRNN_PREEMPTED = 400000,
     LNRNN_FIRST_BACK_OFF = 2000000,
@@ -214,7 +213,7 @@ enum { LNRNN_SPINS = 2000 };
 enum { LNRNN_POOL_SPIN = 500000, LNRNN_STACK = 1 << 20 };
 
 /* If threads divide units, a call waits for sleeping workers for this number of ns. Then it continues without
- * the missing workers (benchmark compare_teams.py). */
+ * the missing workers. */
 enum { LNRNN_ARRIVAL = 50000 };
 
 /* --- memory of large results: runtime/result_memory.c --------------------------------------------------- */

@@ -2,15 +2,11 @@
 
     python tests/benchmarks/bulk.py             some minutes; --quick is a short run
     python tests/benchmarks/bulk.py --workers 1 2 4 --hidden 512
-    python tests/benchmarks/bulk.py --rivals 2  a Scorer, PyTorch and ONNX Runtime with two threads, in memory
 
 Sequences have 100 steps of 40 numbers. `rnn.ragged` on values in memory, and a Scorer on an Arrow table and
 on a dict, take turns in one process on one thread. Then `lnrnn score` runs on a file, for every number
 of workers. The shortest of --turns runs counts. A run on one row group measures how long the command
-takes to start. All output files must have equal bytes.
-
-With --rivals, sequences have 50 to 350 steps. PyTorch and ONNX Runtime sort them by length, and pad each
-batch to its longest one. Every size of batch and the Scorer take turns; the least times count."""
+takes to start. All output files must have equal bytes."""
 
 from __future__ import annotations
 
@@ -21,20 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import lnrnn
-from cells import CELLS
-from peers_norm import onnx_session
-from peers_plain import onnx_model, torch_layer
-from peers_rnn import torch_on
 
 STEPS, INPUTS = 100, 40
 ROOT = Path(lnrnn.__file__).parents[1]
@@ -72,54 +62,6 @@ def in_one_process(path, rng, rows, rounds):
     return {name: median(values) for name, values in seconds.items()}
 
 
-def padded(run, values, offsets, size, hidden):
-    """Returns the last outputs (B, hidden) of sequences, from run(x (T, B, I)) -> y (T, B, hidden).
-
-    A batch has sequences of nearly equal lengths, so that few of its steps are padding.
-    """
-    lengths = np.diff(offsets)
-    order, last = np.argsort(-lengths), np.empty((len(lengths), hidden), np.float32)
-    for rows in np.split(order, range(size, len(order), size)):
-        x = np.zeros((lengths[rows[0]], len(rows), INPUTS), np.float32)
-        for k, row in enumerate(rows):
-            x[: lengths[row], k] = values[offsets[row] : offsets[row + 1]]
-        last[rows] = run(x)[lengths[rows] - 1, np.arange(len(rows))]
-    return last
-
-
-def against_rivals(path, rng, hidden, rows, rounds, threads):
-    """Returns the number of steps, and {contender: (least wall seconds, least CPU seconds)}."""
-    lengths = rng.integers(50, 351, rows)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    values = rng.standard_normal((offsets[-1], INPUTS), np.float32)
-    scorer, cell = lnrnn.Scorer(path, "x", threads=threads), CELLS["lstm"]
-    p = {name.removesuffix("_l0"): value for name, value in lnrnn.load(path).state_dict().items()}
-    torch = torch_on(threads)
-    layer = torch_layer(torch, cell, p)
-    session = onnx_session(onnx_model(cell, p, SimpleNamespace(shape=("T", "B", INPUTS))), threads)
-    runs = {
-        "torch": lambda x: layer(torch.from_numpy(x))[0].numpy(),
-        "onnxruntime": lambda x: session.run(["y"], {"x": x})[0][:, 0],
-    }
-    sizes = [2**k for k in range(4, 11)]
-    contenders = {"lnrnn": lambda: scorer({"x": values, "x_offsets": offsets})["x_last"]} | {
-        f"{name}, batches of {size}": partial(padded, run, values, offsets, size, hidden)
-        for name, run in runs.items()
-        for size in sizes
-    }
-    want = contenders["lnrnn"]()
-    for name, call in contenders.items():
-        np.testing.assert_allclose(call(), want, rtol=0, atol=2e-6, err_msg=name)
-    least = dict.fromkeys(contenders, (np.inf, np.inf))
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            call()
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            least[name] = min(least[name][0], wall), min(least[name][1], cpu)
-    return offsets[-1], least
-
-
 def command(model, source, target, workers):
     """Returns how many seconds a process of `lnrnn score` takes."""
     words = [model, source, target, "--column", "x", "--workers", workers]
@@ -143,7 +85,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=7, help="in one process")
     parser.add_argument("--turns", type=int, default=3, help="of every command")
     parser.add_argument("--folder", type=Path, help="for the files (default: a temporary one)")
-    parser.add_argument("--rivals", type=int, metavar="THREADS", help="race only PyTorch and ONNX Runtime")
     parser.add_argument("--quick", action="store_true", help="few rows: a trial, no measurement")
     options = parser.parse_args()
     if options.quick:
@@ -157,14 +98,6 @@ def main():
         model, source = Path(folder) / "m.safetensors", Path(folder) / "in.parquet"
         lnrnn.LSTM(INPUTS, options.hidden, seed=0).save(model)
         rows = min(2000, options.rows)
-        if options.rivals:
-            lnrnn.LSTM(INPUTS, options.hidden, norm=None, seed=0).save(model)
-            steps, least = against_rivals(model, rng, options.hidden, rows, options.rounds, options.rivals)
-            for name, (wall, cpu) in least.items():
-                each = f"{wall / steps * 1e6:6.2f} us a step, {cpu / steps * 1e6:6.2f} us of CPU"
-                ratios = f"{wall / least['lnrnn'][0]:.2f}x, {cpu / least['lnrnn'][1]:.2f}x"
-                print(f"{name:<28} {each} ({ratios})")
-            return
         seconds = in_one_process(model, rng, rows, options.rounds)
         for name, took in seconds.items():
             bare = seconds["rnn.ragged"] / took

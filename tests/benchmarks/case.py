@@ -5,7 +5,6 @@ A contender is lnrnn or another library (a peer), as a function to time. README.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -57,8 +56,6 @@ class Case:
     grace: float = 0.0  # seconds by which a contender of `bounds` may exceed its target
     also_judged: tuple[str, ...] = ()  # other contenders of `ours` to compare with the best peer
     other_work: tuple[str, ...] = ()  # peers that compute something else, so they are never the best peer
-    counted: str = ""  # the unit of work, such as "update", if the table shows its number per second
-    during: Callable[[], AbstractContextManager] | None = None  # a context in which the race runs
     shows_errors: bool = False  # whether the table shows `errors`
     # {contender: largest and mean error of its first result}, relative to the reference's largest value
     errors: dict[str, tuple[float, float]] = field(default_factory=dict)

@@ -51,14 +51,14 @@ def _dtype(name):
     return np.dtype(name)
 
 
-def _case(ours, peers, want, x, threads, reads=0, summed=None, limited=True) -> Case:
+def _case(ours, peers, want, x, threads, reads=0, summed=None) -> Case:
     """Returns a Case. Its limit is the time of a copy of x and `reads` reads. summed: the number of terms in
     a parameter's gradient."""
     exact, loose = (ROUNDINGS, ROUNDINGS) if summed is None else _roundings_of_sum(summed)
     ours = ours if isinstance(ours, dict) else on_one_thread_too(Call(ours), threads)
     return Case(
         ours, peers, want, tolerances(want, x.dtype, exact),
-        traffic(x.nbytes, threads, reads=reads) if limited else None,
+        traffic(x.nbytes, threads, reads=reads),
         peers_tolerance=tolerances(want, x.dtype, loose),
     )  # fmt: skip
 
@@ -76,28 +76,12 @@ def _written(call, peers, want, x, out, threads) -> Case:
     return _case(ours, peers, want, x, threads)
 
 
-def _layer(layer, function, peers, want, x, threads) -> Case:
-    """Returns the case of a layer and its function, to show the layer's overhead in a short call."""
-    ours = on_one_thread_too(Call(partial(layer, x)), threads)
-    ours = {"lnrnn": ours.pop("lnrnn"), "lnrnn function": Call(function), **ours}
-    return _case(ours, peers, want, x, threads, limited=False)
-
-
 def layer_norm(threads, shape, out=None, dtype="float32"):
     dtype = _dtype(dtype)
     x, (weight, bias), shape = _random(shape, dtype), _affine(shape[1], dtype), shape[1:]
     want = (reference.layer_norm(x, shape, weight, bias, EPS),)
     call = partial(lnrnn.layer_norm, x, shape, weight, bias, EPS)
     return _written(call, builders("layer_norm", threads, x, weight, bias), want, x, out, threads)
-
-
-def layer_norm_layer(threads, shape):
-    x, (weight, bias), width = _random(shape, np.float32), _affine(shape[1], np.float32), shape[1]
-    layer = lnrnn.LayerNorm(width, EPS)
-    layer.weight, layer.bias = weight, bias
-    want = (reference.layer_norm(x, (width,), weight, bias, EPS),)
-    function = partial(lnrnn.layer_norm, x, (width,), weight, bias, EPS)
-    return _layer(layer, function, builders("layer_norm", threads, x, weight, bias), want, x, threads)
 
 
 def rms_norm(threads, shape, out=None):
@@ -122,15 +106,6 @@ def batch_norm_inference(threads, shape, out=None):
     want = reference.batch_norm(x, *given, eps=EPS)[:1]
     call = partial(lnrnn.batch_norm, x, *given, False, 0.1, EPS)
     return _written(call, builders("batch_norm_inference", threads, x, *given), want, x, out, threads)
-
-
-def batch_norm_layer(threads, shape):
-    x, given = _random(shape, np.float32), (*_moments(shape[1]), *_affine(shape[1], np.float32))
-    layer = lnrnn.BatchNorm(shape[1], EPS).eval()
-    layer.running_mean, layer.running_var, layer.weight, layer.bias = given
-    want = reference.batch_norm(x, *given, eps=EPS)[:1]
-    function = partial(lnrnn.batch_norm, x, *given, False, 0.1, EPS)
-    return _layer(layer, function, builders("batch_norm_inference", threads, x, *given), want, x, threads)
 
 
 def batch_norm_training(threads, shape, out=None):

@@ -10,10 +10,9 @@ from functools import partial
 import numpy as np
 
 import lnrnn
-from case import Case, Limit, Unavailable, on_one_thread_too
+from case import Case, Limit, on_one_thread_too
 from cells import CELLS
 from machine import READ, READ_AHEAD, Loop, fastest_arithmetic
-from neighbours import busy_process
 from peers_narrow import NARROW
 from peers_plain import PLAIN
 from peers_rnn import STREAMED, WHOLE, builders
@@ -32,9 +31,7 @@ ROUNDED = {"bfloat16": to_bfloat16, "int8": _int8}
 
 # The largest permitted ratios of two times. NORM_COSTS: the time with layer norm divided by that without a
 # norm, for H >= NORM_FROM. RAGGED: the time with lengths uniform in 1..T divided by the time with T steps.
-# BUSY: the time on several threads divided by the time on one thread, while another process computes. If
-# the threads lost a time slice in each step, this ratio would be far above 2.
-NORM_COSTS, NORM_FROM, RAGGED, BUSY = 1.1, 256, 0.6, 2.0
+NORM_COSTS, NORM_FROM, RAGGED = 1.1, 256, 0.6
 
 # The tolerance with weights in a short type, as a multiple of the error that rounding the weights causes.
 # Errors of peers were up to 7 times as large, because they also round activations, states and gates. No error
@@ -145,23 +142,6 @@ def streamed(threads, cell, batch, hidden, steps):
     return Case(ours, peers, (cell.answer(p, x),), (TOLERANCE,), limit, steps)
 
 
-def batch_norm(threads, cell, batch, hidden, steps):
-    """Races batch norm per time step at inference against layer norm in the same cell.
-
-    No peer has such a batch norm.
-    """
-    cell = CELLS[cell]
-    p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
-    model = _model(cell, p, norm="batch")
-    model.calibrate([_inputs(steps, 16, hidden)])
-    statistics = tuple(np.array(s) for s in (model.running_mean_l0, model.running_var_l0))
-    plain = _whole(_model(cell, p), x)
-    plain.tolerance = (np.inf,)  # because this is another network, which `whole` checks
-    want = cell.answer(p, x, norm="batch", statistics=statistics)
-    limit = _work(cell, threads, batch, hidden, steps)
-    return Case(_ours(_whole(model, x), threads, LN=plain), {}, (want,), (TOLERANCE,), limit, steps)
-
-
 def plain(threads, cell, batch, hidden, steps):
     """Races a cell without a norm against the peers' own operators and against lnrnn with layer norm."""
     cell = CELLS[cell]
@@ -193,15 +173,3 @@ def ragged(threads, cell, batch, hidden, steps):
     }
     want, bounds = (cell.answer(p, x, lengths=lengths),), {"lnrnn ragged": RAGGED}
     return Case(ours, {}, want, (TOLERANCE,), None, steps, bounds=bounds)
-
-
-def neighbour(threads, cell, batch, hidden, steps):
-    """Races one thread against several, while another process computes on the same CPUs."""
-    if threads == 1:
-        raise Unavailable("with one core, one thread shares it with the other process")
-    cell = CELLS[cell]
-    p, x = cell.parameters(hidden, hidden), _inputs(steps, batch, hidden)
-    name, ours = f"lnrnn {threads} threads", on_one_thread_too(_whole(_model(cell, p), x), threads)
-    ours = {"lnrnn 1 thread": ours["lnrnn 1 thread"], name: ours["lnrnn"]}
-    want, bounds = (cell.answer(p, x),), {name: BUSY}
-    return Case(ours, {}, want, (TOLERANCE,), None, steps, bounds=bounds, during=busy_process)

@@ -1,4 +1,4 @@
-"""Defines races of training steps. The public functions below return a Case, except `gemm` and `engines`.
+"""Defines races of training steps. The public functions below return a Case, except `gemm`.
 
 A training step is forward and backward over all T time steps, and tables divide its time by T. worker.py
 calls these functions with the number of threads and the size.

@@ -4,7 +4,9 @@ speed drifts by more than a few per cent between two runs.
     git worktree add ../before HEAD~1 && (cd ../before && python setup.py -q build_ext --inplace)
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn
     PYTHONPATH=. python tests/benchmarks/compare_builds.py ../before/lnrnn --seconds 5 --pattern LSTM
+    PYTHONPATH=. python tests/benchmarks/compare_builds.py --threads 2
 
+Without another build, OpenMP's threads ("this") are compared with lnrnn's own ("other").
 Answers are compared first, and a row says if their bits differ. Before
 each turn the other build's threads go to sleep, and some calls are not timed. The columns are microseconds of
 a call, minimum and lower quartile, and their ratio. Below 1 this build is faster. A copy of this build as the
@@ -27,7 +29,7 @@ from types import ModuleType
 import lnrnn  # isort: skip
 import numpy as np
 
-from race import Call, Pace, race
+from race import Call, Pace, on_track, race
 
 OTHER = "lnrnn_other"
 COPY = tempfile.TemporaryDirectory()
@@ -165,8 +167,10 @@ def difference(ours, theirs) -> float:
     return most
 
 
-def after_rest(call) -> Call:
+def after_rest(call, team: str | None) -> Call:
     def enter() -> None:
+        if team:
+            lnrnn._core.use_team(team)
         time.sleep(REST)
         until = time.perf_counter() + WAKING
         while time.perf_counter() < until:
@@ -175,13 +179,21 @@ def after_rest(call) -> Call:
     return Call(call, enter=enter)
 
 
-def compare(name: str, ours, theirs, seconds: float, threads: int) -> str:
-    apart = difference(ours(), theirs())
+def answer(call: Call) -> object:
+    with on_track(call):
+        return call.answer()
+
+
+def compare(name: str, ours, theirs, seconds: float, threads: int, teams) -> str:
+    if threads > 1:
+        ours, theirs = map(after_rest, (ours, theirs), teams)
+    else:
+        ours, theirs = Call(ours), Call(theirs)
+    apart = difference(answer(ours), answer(theirs))
     if apart > FAR:
         raise SystemExit(f"{name}: the answers differ by {apart:.1g} of the largest value")
     pace = Pace(rounds=10**9, turn=LONG_TURN if threads > 1 else TURN, limit=seconds)
-    contender = after_rest if threads > 1 else Call
-    samples, _ = race({"this": contender(ours), "other": contender(theirs)}, pace)
+    samples, _ = race({"this": ours, "other": theirs}, pace)
     row = f"{name:28s}"
     for q in (0, 0.25):
         this, other = (1e6 * float(np.quantile(samples[who], q)) for who in ("this", "other"))
@@ -192,19 +204,25 @@ def compare(name: str, ours, theirs, seconds: float, threads: int) -> str:
 def main() -> None:
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
-    parser.add_argument("other", type=Path, help="the package folder of the other build")
+    parser.add_argument("other", type=Path, nargs="?", help="the package folder of the other build")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row (default: 2)")
     parser.add_argument("--pattern", default="", help="only rows whose name contains this")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    other = load(options.other)
+    other, teams = lnrnn, ("openmp", "pthread")
+    if options.other:
+        other, teams = load(options.other), (None, None)
+    elif options.threads == 1 or sorted(lnrnn._core.team_list()) != sorted(teams):
+        raise SystemExit(f"expected a build with OpenMP and --threads, got {lnrnn._core.team_list()}")
     for build in (lnrnn, other):
         build.set_num_threads(options.threads)
     print(f"this   {lnrnn._core.__file__}\nother  {other._core.__file__}\n")
     print(" " * 28, *(f"{least:>10s} {'other':>10s} {'ratio':>7s}" for least in ("least", "quartile")))
     for name, make in cases():
         if options.pattern in name:
-            print(compare(name, make(lnrnn), make(other), options.seconds, options.threads), flush=True)
+            print(
+                compare(name, make(lnrnn), make(other), options.seconds, options.threads, teams), flush=True
+            )
 
 
 if __name__ == "__main__":

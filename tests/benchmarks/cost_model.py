@@ -1,20 +1,16 @@
 """Compares the times of a step that the cost model predicts with measured ones: docs/thread_model.md.
 
-    python tests/benchmarks/cost_model.py [--shapes 100] [--seed 0] [--cpu "Zen 4"] [--json FILE]
-    python tests/benchmarks/cost_model.py --predict zen4 [--json FILE]      without measuring: 2 to 64 cores
+    python tests/benchmarks/cost_model.py [--shapes 100] [--seed 0]
 
 The shapes are random, so the constants of the model are not fitted to them. Each shape runs on one
 thread and with each partition of two threads, in turns; a time is the least of all calls. 100 shapes
-take two minutes. The rows of CPUs that are not at hand compare predictions with the times in results/.
---json writes the record for results/.
+take two minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
-import re
 import sys
 import time
 from collections import defaultdict
@@ -23,21 +19,15 @@ from pathlib import Path
 import numpy as np
 
 import lnrnn
-import record
 from neighbours import BUSY, Watch, wait_for_calm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import engine_switches
-from helpers import SLOW_L3, using_caches
 
 CELLS = {"RNN": (1, 1), "LSTM": (4, 2), "GRU": (3, 2)}  # gates, products that the cell reads with layer norm
 ONE, SEQUENCES, UNITS, ROWS = "one", "two, sequences", "two, units", "two, units and rows"
 WAYS = {ONE: (1, 1, False), SEQUENCES: (2, 1, False), UNITS: (1, 2, False), ROWS: (1, 2, True)}
 DTYPES = "float32", "bfloat16", "int8"
-PREDICTED = (1, 512), (1, 1024), (8, 1024), (17, 384), (24, 1536), (64, 640), (256, 512)
-CORES = 2, 4, 8, 16, 32, 64
-ZEN_5 = dict(multiply_adds=120, l2=200, l3=113, memory=35, all_memory=300, barrier=150, barrier_thread=60)
-ZEN_5_CACHES = (48 << 10, 1 << 20, 32 << 20)
 ROUNDS, TURN, AGAIN = 5, 0.008, 4
 FAR = 1.3  # a step of CLOSE takes this much longer if the host has moved a core to another L3
 CLOSE = lnrnn.RNN(128, 128, seed=0), np.random.default_rng(0).standard_normal((300, 1, 128), np.float32)
@@ -129,37 +119,7 @@ def measured(options) -> tuple[list[tuple], dict[str, str]]:
     }
 
 
-def stored(zen_5: list[list]) -> list[tuple]:
-    """Returns the points of a Zen 5 from results/. zen_5: rows of cell, B, H, and the us of each way."""
-    found = [
-        (cell, B, H, "float32", way, us)
-        for cell, B, H, *times in zen_5
-        for way, us in zip(WAYS, times, strict=True)
-        if us
-    ]
-    for race in record.load("recurrent_zen5")["races"]:
-        B, H = map(int, re.findall(r"=(\d+)", race["size"]))
-        cell = re.match(r"LN-(\w+), whole", race["table"])
-        if cell:
-            found.append((cell[1], B, H, "float32", ONE, 1e6 * race["times"]["lnrnn"][0]))
-    for cell, B, H, us, *_ in record.load("gates_zen5")["rows"]:
-        found.append((cell.removeprefix("LN-"), B, H, "float32", ONE, us))
-    for cell, B, *times in record.load("weights_zen5")["rows"]:
-        if cell.startswith("LN-"):
-            of_types = zip(DTYPES, (times[0], times[1], times[3]), strict=True)
-            found += [(cell[3:], B, 512, dtype, ONE, us) for dtype, us in of_types]
-    before = engine_switches.get_cpu_model()
-    engine_switches.set_cpu_model(engine_switches.CpuModel(**ZEN_5))
-    with using_caches(ZEN_5_CACHES):
-        points = [
-            (dtype, way, us, predict(way, cell, "layer", B, H, H, dtype))
-            for cell, B, H, dtype, way, us in found
-        ]
-    engine_switches.set_cpu_model(before)
-    return points
-
-
-def summary(cpu: str, points: list[tuple]) -> list[list]:
+def summary(points: list[tuple]) -> list[list]:
     """Returns a row of the table for each type of weights and way, and one for all."""
     logs = defaultdict(list)
     for dtype, way, took, predicted in points:
@@ -170,48 +130,13 @@ def summary(cpu: str, points: list[tuple]) -> list[list]:
         errors = np.abs(found)
         within, worst = (errors <= math.log(1.15)).mean(), found[int(errors.argmax())]
         ratios = f"{math.exp(np.mean(found)):.2f}", f"{math.exp(worst):.2f}"
-        rows.append([cpu, dtype, way, len(found), f"{100 * within:.0f} %", *ratios])
+        rows.append([dtype, way, len(found), f"{100 * within:.0f} %", *ratios])
     order = [*DTYPES, "all"]
-    return sorted(rows, key=lambda row: order.index(row[1]))
+    return sorted(rows, key=lambda row: order.index(row[0]))
 
 
 def short(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
-def compared(options) -> dict:
-    """Returns the record of measured and predicted times."""
-    points, figures = measured(options)
-    zen_5 = record.load("cost_measured")["zen_5"]
-    rows = [*summary(options.cpu, points), *summary("Zen 5, from records", stored(zen_5))]
-    figures |= {"points": str(len(points)), "within 15 %": next(row[4] for row in rows if row[1] == "all")}
-    return {
-        "title": "Predicted over measured times of a step",
-        "figures": figures,
-        "columns": ["CPU", "weights", "threads", "points", "within 15 %", "mean ratio", "worst"],
-        "rows": rows,
-        "zen_5": zen_5,
-    }
-
-
-def predicted(machine: str) -> dict:
-    """Returns the record of predicted gains for more cores."""
-    if machine == "xeon":
-        engine_switches.set_cpu_model(engine_switches.CpuModel(**SLOW_L3[0]))
-    rows = []
-    with using_caches(SLOW_L3[1] if machine == "xeon" else None):
-        for cell in ("RNN", "LSTM"):
-            for batch, units in PREDICTED:
-                shape = (batch, units, units, *CELLS[cell])
-                one = engine_switches.step_time(1, 1, False, *shape)
-                ways = [engine_switches.partition(n, *shape) for n in CORES]
-                gains = [f"{one / took:.1f}x, {groups} x {team}" for groups, team, _, took in ways]
-                rows.append([f"{cell}, B = {batch}, H = {units}", short(one / 1e3), *gains])
-    return {
-        "title": "Predicted gain over one thread, and groups x units, by cores",
-        "columns": ["shape", "one, us a step", *map(str, CORES)],
-        "rows": rows,
-    }
 
 
 def main() -> None:
@@ -219,15 +144,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("--shapes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cpu", default="this CPU", help="its name in the table")
-    parser.add_argument("--predict", choices=("zen4", "xeon"), help="zen4: the model of this machine")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    result = predicted(options.predict) if options.predict else compared(options)
-    print(*result["rows"], *result.get("figures", {}).items(), sep="\n")
-    if options.json:
-        head = {"carried_over": True, "machine": "", "kernels": None, "commit": None, "versions": {}}
-        record.save({**head, "date": datetime.date.today().isoformat(), **result}, options.json)
+    points, figures = measured(parser.parse_args())
+    print("weights, threads, points, within 15 %, mean ratio, worst", *summary(points), sep="\n")
+    print(*figures.items(), sep="\n")
 
 
 if __name__ == "__main__":

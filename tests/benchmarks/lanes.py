@@ -1,21 +1,17 @@
-"""Measures streams with many lanes: sessions on one core, a single step, and the release of Python's lock.
+"""Measures streams with many lanes: sessions on one core, and a single step.
 
     python tests/benchmarks/lanes.py sessions [--hidden 128] [--frame 32] [--isa NAME]
     python tests/benchmarks/lanes.py step [--hidden 128]
-    python tests/benchmarks/lanes.py lock [--hidden 128]
 
 The network is an LSTM without a norm, with as many inputs as units, called from Python. sessions: every
 session makes one step per frame of --frame milliseconds. Prints for each of CONTENDERS how many sessions fit:
 999 of 1000 frames must end in time, in one of three tries. step: one session. Prints the median time of a
-step, and the ratio to ONNX Runtime. lock: eight Python threads step their own lanes of one stream. Prints
-steps per second by the number of lanes. A step releases the lock if it has enough multiply-adds
-(include/lnrnn/tuning.h)."""
+step, and the ratio to ONNX Runtime."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -166,39 +162,10 @@ def step(hidden: int) -> None:
         print(f"{name}: {np.median(each):.2f} us a step, {last / np.median(each):.1f}x")
 
 
-def lock(hidden: int) -> None:
-    rnn, callers = session(hidden), 8
-    lnrnn.set_num_threads(1)
-    for lanes in (1, 2, 4, 8, 16, 32, 64):
-        stream = rnn.stream(callers * lanes)
-        x = np.random.default_rng(0).standard_normal((lanes, hidden), dtype=np.float32)
-        counts, end = [0] * callers, threading.Event()
-
-        def work(k, stream=stream, x=x, lanes=lanes, counts=counts, end=end):
-            rows, out = np.arange(k * lanes, (k + 1) * lanes), np.empty((lanes, hidden), np.float32)
-            while not end.is_set():
-                stream(x, rows, out=out)
-                counts[k] += 1
-
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(callers)]
-        for thread in threads:
-            thread.start()
-        time.sleep(2)
-        end.set()
-        for thread in threads:
-            thread.join()
-        work_of_one = lanes * 4 * hidden * 2 * hidden
-        calls = sum(counts) / 2
-        print(
-            f"{lanes:3} lanes, {work_of_one:>9,} multiply-adds: {calls:>9,.0f} calls a second, "
-            f"{lanes * calls:>11,.0f} lanes, of the slowest caller {min(counts) / 2:,.0f} calls"
-        )
-
-
 def main() -> None:
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
-    parser.add_argument("part", choices=("sessions", "step", "lock"))
+    parser.add_argument("part", choices=("sessions", "step"))
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--frame", type=float, default=32.0, help="milliseconds")
     parser.add_argument("--isa")
@@ -208,7 +175,7 @@ def main() -> None:
     if options.part == "sessions":
         sessions(options.hidden, options.frame)
     else:
-        {"step": step, "lock": lock}[options.part](options.hidden)
+        step(options.hidden)
 
 
 if __name__ == "__main__":

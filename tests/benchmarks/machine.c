@@ -12,12 +12,8 @@
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
-#if defined(__AMX_TILE__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
-enum { FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD };
+enum { FMA_F32, DOT_BF16, DOT_INT8, COPY, READ, READ_AHEAD };
 
 /* Bytes of the widest vector of this target. */
 #define WIDTH __BIGGEST_ALIGNMENT__
@@ -126,77 +122,6 @@ PEAK(dot_int8, int32x4_t, 16, vdupq_n_s32(2), vdupq_n_s8(1), vdupq_n_s8(1))
 ABSENT(dot_int8)
 #endif
 
-/* AMX has eight tiles of 16 rows of 64 bytes. Four tiles have sums, two activations, two weights.
- * TILE(sums, activations, weights) multiplies 16 x N by N x 16. */
-#if defined(__AMX_TILE__)
-enum { TILE_ROWS = 16, XTILEDATA = 18, REQUEST_PERMISSION = 0x1023 };
-
-/* Asks the kernel for tiles, and fills this thread's tiles with `word`. Returns whether the kernel permits tiles. */
-static int tiles_of(uint32_t word)
-{
-    struct {
-        uint8_t palette, start, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } shape = {.palette = 1};
-    uint32_t content[TILE_ROWS * LINE / 4];
-    if (syscall(SYS_arch_prctl, REQUEST_PERMISSION, XTILEDATA))
-        return 0;
-    for (int t = 0; t < 8; t++)
-        shape.rows[t] = TILE_ROWS, shape.bytes[t] = LINE;
-    for (int k = 0; k < TILE_ROWS * LINE / 4; k++)
-        content[k] = word;
-    __asm__ volatile(""
-                     :
-                     : "r"(&shape), "r"(content)
-                     : "memory"); /* The compiler does not know that the intrinsics read these arrays. */
-    _tile_loadconfig(&shape);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_loadd(4, content, LINE);
-    _tile_loadd(5, content, LINE);
-    _tile_loadd(6, content, LINE);
-    _tile_loadd(7, content, LINE);
-    return 1;
-}
-
-#define TILE_PEAK(name, word, n)                                      \
-    static double name(long times)                                    \
-    {                                                                 \
-        uint32_t total[TILE_ROWS * LINE / 4];                         \
-        if (!tiles_of(word))                                          \
-            return 0;                                                 \
-        for (long k = 0; k < times * INNER; k++) {                    \
-            TILE(0, 4, 6);                                            \
-            TILE(1, 4, 7);                                            \
-            TILE(2, 5, 6);                                            \
-            TILE(3, 5, 7);                                            \
-        }                                                             \
-        _tile_stored(0, total, LINE);                                 \
-        _tile_release();                                              \
-        sink = total[0];                                              \
-        return 2.0 * 4 * TILE_ROWS * TILE_ROWS * (n) * INNER * times; \
-    }
-#endif
-
-#if defined(__AMX_BF16__)
-#define TILE(c, a, b) _tile_dpbf16ps(c, a, b)
-TILE_PEAK(tile_bf16, 0x3c003c00, 32)
-#undef TILE
-#else
-ABSENT(tile_bf16)
-#endif
-
-#if defined(__AMX_INT8__)
-#define TILE(c, a, b) _tile_dpbusd(c, a, b)
-TILE_PEAK(tile_int8, 0x01010101, 64)
-#undef TILE
-#else
-ABSENT(tile_int8)
-#endif
-
 /* Reads every whole vector once. Prefetches `ahead` bytes ahead if that is not 0: faster from outside of L2, slower in L1. */
 static inline __attribute__((always_inline)) void read_once(const char *from, size_t bytes, size_t ahead,
                                                             words sum[8])
@@ -248,8 +173,6 @@ static void *work(void *argument)
     case FMA_F32: j->work = fma_f32(j->times); break;
     case DOT_BF16: j->work = dot_bf16(j->times); break;
     case DOT_INT8: j->work = dot_int8(j->times); break;
-    case TILE_BF16: j->work = tile_bf16(j->times); break;
-    case TILE_INT8: j->work = tile_int8(j->times); break;
     case COPY: j->work = copy_all(j->to, j->from, j->bytes, j->times); break;
     case READ: j->work = read_all(j->from, j->bytes, j->times, 0); break;
     case READ_AHEAD: j->work = read_all(j->from, j->bytes, j->times, AHEAD); break;
@@ -289,12 +212,4 @@ double machine_time(int kind, char *to, const char *from, size_t bytes, long tim
     }
     pthread_barrier_destroy(&start);
     return seconds;
-}
-
-/* Calls step(handle, NULL, x, y) n times. */
-void machine_steps(int (*step)(void *, const void *, const void *, void *), void *handle, const void *x,
-                   void *y, long n)
-{
-    while (n--)
-        step(handle, 0, x, y);
 }

@@ -16,22 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-FMA_F32, DOT_BF16, DOT_INT8, TILE_BF16, TILE_INT8, COPY, READ, READ_AHEAD = range(8)
-# Names of loops: multiply-adds of float32, dot products of two or four short numbers, AMX's tiles.
-ARITHMETIC = {
-    "f32 FMA": FMA_F32,
-    "bf16 dot": DOT_BF16,
-    "int8 dot": DOT_INT8,
-    "bf16 tiles": TILE_BF16,
-    "int8 tiles": TILE_INT8,
-}
+FMA_F32, DOT_BF16, DOT_INT8, COPY, READ, READ_AHEAD = range(6)
+# Names of loops: multiply-adds of float32, dot products of two or four short numbers.
+ARITHMETIC = {"f32 FMA": FMA_F32, "bf16 dot": DOT_BF16, "int8 dot": DOT_INT8}
 # {type of weights: instructions that can multiply them}. FMA_F32 can multiply all, because every weight is
 # exact in float32.
-SUITED = {
-    "float32": [FMA_F32],
-    "bfloat16": [FMA_F32, DOT_BF16, TILE_BF16],
-    "int8": [FMA_F32, DOT_INT8, TILE_INT8],
-}
+SUITED = {"float32": [FMA_F32], "bfloat16": [FMA_F32, DOT_BF16], "int8": [FMA_F32, DOT_INT8]}
 LINE = 64
 
 

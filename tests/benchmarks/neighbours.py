@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 
 BUSY = 0.03  # a race is disturbed if other processes used this share of the CPUs' time
 GLANCE = 0.3  # seconds of one measurement of the load
@@ -47,16 +44,3 @@ def wait_for_calm(cpus, patience: float) -> None:
         time.sleep(GLANCE)
         if (watch.others() or 0) < BUSY:
             return
-
-
-@contextmanager
-def busy_process():
-    """Runs the body while another process computes on the same CPUs."""
-    loop = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
-    process = subprocess.Popen([sys.executable, "-c", loop], stdin=subprocess.DEVNULL)
-    try:
-        time.sleep(GLANCE)  # until the process has started
-        yield
-    finally:
-        process.kill()
-        process.wait()

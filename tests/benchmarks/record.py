@@ -153,17 +153,10 @@ class Table:
         return means
 
     def notes(self) -> list[str]:
-        """Returns lines with calls per second, targets, whether they are met, and peers that did not race."""
+        """Returns lines with targets, whether they are met, and peers that did not race."""
         lines, reasons = [], {}
         for race in self.races:
             facts = race.facts
-            if counted := facts.get("counted"):
-                rates = (
-                    f"{n} {digits(1 / race.median(n) / facts['steps'])}"
-                    for n in self.contenders
-                    if n in race.times
-                )
-                lines.append(f"{counted} per second, {race.size}: {', '.join(rates)}")
             share = facts.get("grace", 0) / facts["steps"] / race.median(self.judged)
             for name, most in facts.get("bounds", {}).items():
                 verdict = "met" if race.ratio(name) <= most + share else "NOT MET"

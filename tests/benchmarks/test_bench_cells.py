@@ -1,4 +1,4 @@
-"""Benchmarks of recurrent cells: sequences, streams, ragged batches, short weights, busy CPUs, threads."""
+"""Benchmarks of recurrent cells: sequences, streams, ragged batches, short weights, threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ RACES = {
     "LN-{}, whole sequences": ("whole", GATES, GRID),
     "plain {}, whole sequences": ("plain", GATES, GRID),
     "LN-{}, lengths uniform in 1..T": ("ragged", GATES, [(64, 256), (64, 512)]),
-    "LN-{}, with another busy process": ("neighbour", GATES, [(1, 512), (64, 256)]),
     "LN-{}, odd sizes": (
         "whole",
         ["rnn"],
@@ -28,7 +27,6 @@ RACES = {
         GATES,
         [(1, 4), (1, 16), (1, 32), (33, 16)],
     ),
-    "BN-{}, whole sequences": ("batch_norm", ["rnn"], GRID),
     "LN-{}, by threads": ("whole", GATES, THREADS),
 }
 for norm, word in (("layer", "LN-"), (None, "plain ")):
@@ -49,8 +47,7 @@ def steps(table, cell, batch, hidden):
         return 20
     if "weights" in table:
         return 100 if work < 2**23 else 20 if work < 2**26 else 10
-    # With a busy neighbour, a call must be longer than a time slice of the scheduler.
-    return 10 * STEPS if "busy" in table and batch == 1 else STEPS
+    return STEPS
 
 
 def pytest_generate_tests(metafunc):

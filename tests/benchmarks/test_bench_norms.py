@@ -19,7 +19,6 @@ RACES = {
         [(1000, 4096), (4096, 512), (8192, 512), (16384, 512)],
         {},
     ),
-    "LayerNorm and layer_norm, short calls": ("layer_norm_layer", [(1, 64), (8, 64)], {}),
     "layer_norm_backward": (
         "layer_norm_backward",
         [(8, 256), (64, 512), (512, 1024), (1000, 256), LARGE],
@@ -27,7 +26,6 @@ RACES = {
     ),
     "rms_norm, in cache": ("rms_norm", [(1, 512), (8, 256), (64, 512), (512, 1024), (1000, 256)], {}),
     "batch_norm, inference": ("batch_norm_inference", BATCH, {}),
-    "BatchNorm and batch_norm, short calls": ("batch_norm_layer", [(1, 64), (8, 64)], {}),
     "batch_norm, training": ("batch_norm_training", BATCH + BATCH_LARGE, {}),
     "batch_norm_backward": ("batch_norm_backward", BATCH + BATCH_LARGE, {}),
 }

@@ -1,4 +1,4 @@
-"""Benchmarks of training steps, and of whole updates of a model of characters."""
+"""Benchmarks of training steps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ GRID = [(b, h) for b in (8, 32, 64, 256) for h in (128, 256, 512, 1024)]
 
 # {table: (case, cells, [(batch, units)], more arguments)}
 RACES = {
-    "LN-{}, training, whole batches": ("training.normalised", CELLS, GRID, {}),
+    "LN-{}, training, whole batches": ("normalised", CELLS, GRID, {}),
     "LN-{}, training, lengths uniform in 1..T":
-        ("training.normalised", CELLS, [(32, 256), (64, 512)], {"ragged": True}),
-    "plain {}, training, whole batches": ("training.plain", CELLS, [(8, 256), (32, 256), (64, 512)], {}),
-    "plain {}, training, lengths uniform in 1..T": ("training.plain", CELLS, [(32, 256)], {"ragged": True}),
+        ("normalised", CELLS, [(32, 256), (64, 512)], {"ragged": True}),
+    "plain {}, training, whole batches": ("plain", CELLS, [(8, 256), (32, 256), (64, 512)], {}),
+    "plain {}, training, lengths uniform in 1..T": ("plain", CELLS, [(32, 256)], {"ragged": True}),
     "LN-{}, training, parameters set before each step":
-        ("training.repacking", ["lstm"], [(8, 256)], {"steps": 20}),
-    "LN-{}, training with lnrnn.torch": ("training.torch_modules", CELLS, [(8, 256), (64, 512)], {}),
-    "LN-{}, training a model of characters":
-        ("characters.characters", ["lstm"], [(32, 128), (32, 256)], {"steps": 100}),
+        ("repacking", ["lstm"], [(8, 256)], {"steps": 20}),
+    "LN-{}, training with lnrnn.torch": ("torch_modules", CELLS, [(8, 256), (64, 512)], {}),
 }  # fmt: skip
 
 
@@ -41,4 +39,4 @@ def test_training(compete, table, cell, batch, hidden, threads):
     case, _, _, more = RACES[table]
     size = {"batch": batch, "hidden": hidden, "steps": steps(batch, hidden), **more}
     shown = f"B={batch} H={hidden} T={size['steps']}"
-    compete(f"cases_{case}", table.format(cell.upper()), shown, threads, cell=cell, **size)
+    compete(f"cases_training.{case}", table.format(cell.upper()), shown, threads, cell=cell, **size)

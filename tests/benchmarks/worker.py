@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import traceback
-from contextlib import nullcontext
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -109,9 +108,8 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         if again:
             wait_for_calm(cpus, pace.patience)
         watch = Watch(cpus)
-        with (prepared.during or nullcontext)():
-            took, slow = race({**contenders, **loops}, pace, threads > 1, peers)
-        share = None if prepared.during else watch.others()
+        took, slow = race({**contenders, **loops}, pace, threads > 1, peers)
+        share = watch.others()
         for name, why in slow.items():
             prepared.left_out[name] = why
             del contenders[name]
@@ -141,7 +139,6 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
         "grace": prepared.grace,
         "also_judged": list(prepared.also_judged),
         "other_work": list(prepared.other_work),
-        "counted": prepared.counted,
         "errors": prepared.errors,
     }
 

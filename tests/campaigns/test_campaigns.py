@@ -19,18 +19,17 @@ BEST = lnrnn.cpu_info()["available"][0]
 QUICK = {
     "digest": [f"digest --isa {BEST}"],
     "faults": [
-        "memory objects files sizes", "address processes kill interrupt",
+        "memory objects files sizes", "kill interrupt",
         "memory objects --only new --every 1",
     ],
     "fuzz": ["fuzz --workers 1"],
-    "guard": ["control guard"],
     "machines": ["bits32"],  # tests/simd/test_aarch64.py runs NEON, and `make warnings` compiles with musl
     "plugin": ["graphs quantized hostile control"],
-    "races": ["readers callers settings fork pools exit"],
+    "races": ["readers fork pools exit"],
     "reader": ["fuzz"],
     "site": ["control"],
     "soak": ["streams calls"],
-    "ulp": ["aarch64"],
+    "ulp": ["here"],
 }  # fmt: skip
 
 

@@ -83,9 +83,7 @@ def of_training(rnn, x, h0):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int8 of 8 bits"])
 @pytest.mark.parametrize("name", [*available_isas(), *lnrnn.cpu_info()["emulated"]])
 def test_rows_at_the_edges_of_tiles_have_the_bits_of_each_alone(rng, name, dtype, model):
-    """More rows than a tile meet outputs of one vector, and a whole group of rows meets several heads.
-
-    The campaign guard runs the same sizes between pages without access."""
+    """More rows than a tile meet outputs of one vector, and a whole group of rows meets several heads."""
     options, factor = TILED[model]
     bits = {"activation_bits": 8} if "of" in dtype else {}
     with using_isa(name), using_threads(1):

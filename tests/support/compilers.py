@@ -89,15 +89,13 @@ def linked(
     Stores the program and its objects as `built` does, and returns the program's path. flags: for the
     compiler, after the flags of build_flags.py. link: flags for the linker."""
     headers = [header for folder in ("include", "pyx") for header in (ROOT / folder).rglob("*.h")]
-    own = [*(ROOT / "tests/simd").glob("*.h")]
-    named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx", "tests/simd"])
+    named = Unit(main.stem, str(main), CFLAGS, ["include", "pyx"])
 
     def compiled(unit: Unit) -> str:
         include = [f"-I{ROOT / path}" for path in unit.include]
         source = ROOT / unit.source
         words = [*unit.flags, *flags, *include, "-c", str(source)]
-        read = [source, *(own if unit is named else []), *headers]
-        return str(_kept(f"{name}.{unit.name}", compiler, words, read, folder))
+        return str(_kept(f"{name}.{unit.name}", compiler, words, [source, *headers], folder))
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         objects = list(pool.map(compiled, [*units(machine, []), named]))

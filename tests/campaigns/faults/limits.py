@@ -1,6 +1,4 @@
-"""Runs calls under limits of file sizes, processes and address space. A call must raise the limit's error or
-give the right result, and the next call must be right.
-"""
+"""Writes files under limits of their size. A call must raise the limit's error or write the whole file."""
 
 from __future__ import annotations
 
@@ -8,10 +6,7 @@ import argparse
 import errno
 import os
 import resource
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +14,6 @@ from operations import bits
 
 import lnrnn
 from lnrnn.cli import write_array
-from source_copy import ROOT
-
-
-@contextmanager
-def limited(kind: int, value: int) -> Iterator[None]:
-    """Runs the body under a soft limit, which can be raised again."""
-    _, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (value, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(kind, (hard, hard))
 
 
 class Writers:
@@ -104,77 +87,14 @@ def file_sizes(options: argparse.Namespace) -> dict[str, int]:
         size = path.stat().st_size
         for limit in np.unique(np.linspace(0, size + 1, steps_of(options)).astype(int)):
             writers.reset()
-            with limited(resource.RLIMIT_FSIZE, int(limit)):
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), hard))
+            try:
                 done = writers.attempt(path, write, errno.EFBIG)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
             assert done == (limit >= size), f"{path.name}: {limit} of {size} bytes"
             write()
             assert writers.whole(path) == "new"
             tried += 1
     return {"limits": tried}
-
-
-def address_space(options: argparse.Namespace) -> dict[str, int]:
-    """Limits the growth of the address space, from 0 bytes to more than needed."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((50, 16, 128)).astype(np.float32)
-    rows = rng.standard_normal((4000, 1024)).astype(np.float32)
-    rnn, bn = lnrnn.LSTM(128, 256, seed=0), lnrnn.GRU(128, 256, norm="batch", seed=0)
-    y, _, tape = rnn.forward_train(x)
-    start = bn.state_dict()
-    work = {
-        "layer_norm": (lambda: lnrnn.layer_norm(rows, 1024), bytes),
-        "layer_norm_backward": (lambda: lnrnn.layer_norm_backward(rows, rows, 1024, rows[0]), bytes),
-        "batch_norm": (lambda: lnrnn.batch_norm(rows, None, None, training=True), bytes),
-        # This network needs more memory than malloc and lnrnn keep for later calls.
-        "constructor": (lambda: lnrnn.LSTM(512, 2048, seed=0), bytes),
-        "call": (lambda: rnn(x), lambda: bits(rnn)),
-        "to_dtype": (lambda: rnn.to_dtype("int8")(x), lambda: bits(rnn)),
-        "forward_train": (lambda: bn.forward_train(x)[:2], lambda: bits(bn)),
-        "backward": (lambda: rnn.backward(tape, y), lambda: bits(rnn)),
-        "calibrate": (lambda: bn.calibrate([x]), lambda: bits(bn)),
-    }
-    tried = refused = 0
-    for name, (call, seen) in work.items():
-        bn.load_state_dict(start)
-        old, want, new = seen(), bits(call()), seen()
-        for growth in np.linspace(0, 40 << 20, steps_of(options)).astype(int):
-            bn.load_state_dict(start)
-            with open("/proc/self/statm") as file:
-                size = int(file.read().split()[0]) * resource.getpagesize()
-            error = result = None
-            with limited(resource.RLIMIT_AS, size + int(growth)):
-                try:
-                    result = call()
-                except MemoryError as caught:
-                    error = caught
-            where = f"{name}, {growth} bytes more"
-            if error is None:
-                assert bits(result) == want and seen() == new, f"{where}: a wrong result"
-            else:
-                refused += 1
-                assert seen() in (old, new), f"{where}: the state is neither the old nor the new one"
-            bn.load_state_dict(start)
-            assert bits(call()) == want, f"{where}: the next call is wrong"
-            tried += 1
-    assert refused, "no call ran out of memory"
-    return {"limits": tried, "refused": refused}
-
-
-def processes(options: argparse.Namespace) -> dict[str, int]:
-    """Limits the number of processes and threads. Results must be right with any number of threads."""
-    sys.path.append(str(ROOT / "tests/runtime"))
-    from test_threads import ADDRESSES, PROCESSES, with_limit
-
-    rng, tries = np.random.default_rng(options.seed), max(1, steps_of(options) // 6)
-    for _ in range(tries):
-        limit, threads = int(rng.integers(1, 20)), int(rng.integers(2, 33))
-        with_limit(PROCESSES.format(limit=limit), threads)
-        limit = int(rng.integers(60, 400))
-        try:
-            with_limit(ADDRESSES.format(limit=limit), threads)
-        except AssertionError as error:
-            if (
-                not str(error).rstrip().endswith("MemoryError")
-            ):  # a process without memory for the results is allowed to end with MemoryError
-                raise AssertionError(f"{threads} threads, {limit} MiB: {error}") from None
-    return {"limits": 2 * tries}

@@ -1,12 +1,12 @@
-"""Injects faults into operations: failures of memory and files, limits of the system, and signals.
+"""Injects faults into operations: failures of memory and files, limits of files, and signals.
 
     memory     for every n, the n-th request for memory fails, or 20 requests from the n-th on;
                only arrays and large objects are requests
     objects    for every n, the n-th request fails; every object of Python is a request
     first      the n-th request of the first call in a new process fails, on one thread and on two
     files      the n-th call to the file system fails with ENOSPC, EIO or EINTR, or writes only half
-    sizes, address, processes    limits by RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_NPROC
-    kill, interrupt, command     SIGKILL and SIGINT at random moments
+    sizes      limits of the size of files, by RLIMIT_FSIZE
+    kill, interrupt    SIGKILL and SIGINT at random moments
 
 After a fault the state must be the old or the new one, and the next call must be right.
 """
@@ -20,8 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from limits import address_space, file_sizes, processes
-from signals import command, interrupt, kill
+from limits import file_sizes
+from signals import interrupt, kill
 from sweep import FILES, MEMORY, fail_all
 
 from compilers import built, native_compiler, preloading
@@ -128,6 +128,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 PARTS = {
     "memory": memory, "objects": objects, "first": first, "files": files, "sizes": file_sizes,
-    "address": address_space, "processes": processes,
-    "kill": kill, "interrupt": interrupt, "command": command,
+    "kill": kill, "interrupt": interrupt,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 kill: the file must be the complete old or new one, and can be written again. interrupt: the call must raise
 KeyboardInterrupt or give the right result. Its state must be the old or the new one, no other file may
-remain, and the next call must be right. command: sends both signals to `lnrnn run` and `lnrnn demo`.
+remain, and the next call must be right.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from functools import partial
@@ -148,41 +146,4 @@ def interrupt(options: argparse.Namespace) -> Counter[str]:
             assert bits(call()) == want and state() == new, f"{name}: the next call is wrong"
     left = len(os.listdir("/proc/self/fd")) - open_before
     seen["descriptors left open"] += left
-    return seen
-
-
-def command(options: argparse.Namespace) -> Counter[str]:
-    """Kills or interrupts processes of `lnrnn run` and `lnrnn demo axes --quick`."""
-    rng, seen, folder = np.random.default_rng(options.seed), Counter(), work_folder(options)
-    model, x, y = folder / "m.safetensors", folder / "x.npy", folder / "y.npy"
-    lnrnn.LSTM(32, 128, seed=0).save(model)
-    np.save(x, rng.standard_normal((400, 8, 32)).astype(np.float32))
-    lnrnn_command = [sys.executable, "-m", "lnrnn"]
-    run = [*lnrnn_command, "run", str(model), str(x), str(y)]
-    demo = [*lnrnn_command, "demo", "axes", "--quick", "--output-dir", str(folder)]
-    results = {}
-    for name, arguments, output in (("run", run, y), ("demo", demo, folder / "axes.png")):
-        since = time.monotonic()
-        subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        results[name] = (arguments, output, output.read_bytes(), time.monotonic() - since)
-    for _ in until(options.seconds):
-        name = str(rng.choice(["run", "run", "run", "demo"]))
-        arguments, output, want, took = results[name]
-        output.write_bytes(b"old")
-        number = signal.Signals(int(rng.choice([signal.SIGKILL, signal.SIGINT])))
-        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        time.sleep(rng.uniform(0.5 * took, 1.1 * took))
-        process.send_signal(number)
-        errors = process.communicate()[1]
-        data = output.read_bytes()
-        new = data[:8] == want[:8] and len(data) > 0.9 * len(want) if name == "demo" else data == want
-        assert data == b"old" or new, f"{name}, {number.name}: {output} is neither the old file nor the new"
-        left = parts_left(folder)
-        if number == signal.SIGINT:
-            assert not left, f"{name}, {number.name}: {left}"
-            assert process.returncode in (0, 130, -signal.SIGINT, 2, 1), process.returncode
-            assert data == want or "Segmentation" not in errors
-        for part in left:
-            part.unlink()
-        seen[f"{name} {number.name} exit {process.returncode} {'old' if data == b'old' else 'new'}"] += 1
     return seen

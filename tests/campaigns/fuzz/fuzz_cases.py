@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 
@@ -12,12 +14,13 @@ from fuzz_judge import Judge
 from helpers import available_isas
 from lnrnn import _core
 
+sys.path.append(str(Path(__file__).parents[2] / "conformance"))
+
 # The kinds of cases, in the order in which a worker runs them. Each has a module fuzz_KIND.
-SMALL = (
-    "norms", "streams", "networks", "norms", "streams", "refusals", "norms", "training", "streams", "files",
-    "norms", "networks", "streams", "files", "streams", "onnx", "streams",
+TURN = (
+    "norms", "streams", "networks", "norms", "networks", "training", "norms", "networks", "files", "streams",
+    "norms", "networks", "training", "files", "networks", "onnx", "streams",
 )  # fmt: skip
-TURN = (*SMALL * 5, "layers", "layers", "threads")
 BLOCK = 200  # consecutive cases use one instruction set, because a switch takes as long as a case
 
 ISAS = tuple(available_isas())  # called once, because on a virtual machine it takes as long as a case

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+from cases import Case
 
 import lnrnn
 from helpers import layouts
-from networks import CELLS, NONLINEARITIES, VARIANTS, normal
+from networks import (
+    CELLS,
+    NONLINEARITIES,
+    VARIANTS,
+    cell_of,
+    drawn_state,
+    newer_arguments,
+    normal,
+    parts,
+    zone_out,
+)
 
 EVERY_CELL = (*CELLS, "SLSTM")
 STYLES = ("normal", "normal", "shifted", "far", "outlier", "whole", "scaled", "constant", "mixed")
@@ -117,11 +128,11 @@ def statistics(rng, state: dict[str, np.ndarray], known: int) -> dict[str, np.nd
     return every
 
 
-def network(
-    rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, cell: str = "", sizes=None, **fixed
-):
-    """Returns a network with random options. known: how many steps have statistics of batch norm."""
-    options = spec_options(rng, cell or pick(rng, EVERY_CELL), known)
+def maker(rng, *, known: int = 4, most_layers: int = 3, stream: bool = False, sizes=None):
+    """Returns a function that makes equal networks with random options; its arguments replace these.
+
+    known: how many steps have statistics of batch norm."""
+    options = spec_options(rng, pick(rng, EVERY_CELL), known)
     options |= dict(
         num_layers=int(pick(rng, (1, 1, 2, most_layers))),
         bidirectional=not stream and chance(rng, 0.3),
@@ -129,19 +140,70 @@ def network(
         bias=chance(rng, 0.8),
     )
     options["reverse"] = not (stream or options["bidirectional"]) and chance(rng, 0.2)
-    options |= fixed
     sizes = sizes or (size(rng), size(rng))
     if options.pop("projected", False):
         options["proj_size"] = int(rng.integers(0, sizes[1]))
     if "num_heads" in options:
         options["num_heads"] = int(pick(rng, [n for n in range(1, sizes[1] + 1) if sizes[1] % n == 0]))
-    rnn = getattr(lnrnn, options.pop("cell"))(*sizes, seed=int(rng.integers(99)), **options)
+    kind, options["seed"] = getattr(lnrnn, options.pop("cell")), int(rng.integers(99))
+    rnn = kind(*sizes, **options)
     state = rnn.state_dict()
     shapes = {name: value.shape for name, value in rnn.parameters().items()}
     uneven = rnn.norm is None and not isinstance(rnn, lnrnn.SLSTM) and chance(rng, 0.4)
-    drawn = parameters(rng, shapes, chance(rng, 0.7), uneven)
-    rnn.load_state_dict(drawn | statistics(rng, state, known))
-    return rnn
+    drawn = parameters(rng, shapes, chance(rng, 0.7), uneven) | statistics(rng, state, known)
+
+    def make(**others):
+        rnn = kind(*sizes, **options | others)
+        if "num_heads" not in others:  # otherwise the shapes differ
+            rnn.load_state_dict(drawn)
+        return rnn
+
+    return make
+
+
+def network(rng, **options):
+    return maker(rng, **options)()
+
+
+def described(rnn) -> str:
+    names = "input_size", "hidden_size", "num_layers", "norm", "bias", "batch_first", "bidirectional"
+    values = {n: getattr(rnn, n) for n in (*names, "zoneout", "dtype", "activation_bits")}
+    shown = ", ".join(f"{name}={value!r}" for name, value in (values | newer_arguments(rnn)).items())
+    return f"{type(rnn).__name__} {getattr(rnn, 'nonlinearity', '')} {shown}"
+
+
+def swapped(rnn, a: np.ndarray) -> np.ndarray:
+    """Swaps the first two axes of `a` if the network has batch_first: to (T, B, ...) or back."""
+    return a.swapaxes(0, 1) if rnn.batch_first else a
+
+
+def drawn_case(rng, known: int = 4, learns: bool = False) -> Case:
+    """Returns a random Case of tests/conformance, whose sequences do not depend on each other."""
+    large = chance(rng, 0.02)  # enough work for several threads
+    rest = dict(most_layers=2, sizes=(int(rng.integers(1, 40)), int(rng.integers(60, 140)))) if large else {}
+    first, rates, overrun = (
+        maker(rng, known=known, **rest),
+        rng.uniform(0, 0.9, 2),
+        pick(rng, ("last", "mean")),
+    )
+    rates *= chance(rng, 0.3) and not learns
+    dtype = "float32" if learns else pick(rng, ("float32",) * 3 + ("bfloat16", "int8"))
+    bits = pick(rng, (None, 14, 8)) if dtype == "int8" else None
+
+    def make(zoneout=tuple(rates), batch_first=False, **others):
+        rnn = first(batch_first=batch_first, **others)
+        if rnn.overrun is not None:
+            rnn.overrun = overrun
+        zone_out(rnn, zoneout if cell_of(rnn) == "LSTM" else zoneout[0])
+        return rnn.to_dtype(dtype, bits)
+
+    T, B = (32, 70) if large else (int(rng.integers(0, 9)), int(rng.integers(0, 8)))
+    rnn, ends = make(), lengths(rng, T, B)
+    x, start = inputs(rng, rnn, T, B), parts(rnn, drawn_state(rng, rnn, B)) if chance(rng, 0.6) else None
+    ends = np.full(B, T) if ends is None else ends
+    x[np.arange(T)[:, None] >= ends] = pick(rng, (np.nan, np.inf, 1e30))
+    resets = rng.random((T, B)) < 0.3 if T and chance(rng, 0.4) else None
+    return Case(make, x, start, ends, resets, int(rng.integers(1, 4)))
 
 
 def lengths(rng, steps: int, batch: int):

@@ -1,4 +1,4 @@
-"""Fuzzes layer norm, RMS norm, batch norm, their gradients, and exp, tanh and sigmoid.
+"""Fuzzes layer norm, RMS norm, batch norm and their gradients.
 
 Compares results with the reference in long double. Equivalent calls must give the same bits.
 """
@@ -29,6 +29,8 @@ def layer(rng, judge) -> None:
     )
     if chance(rng, 0.03):
         rows = (*rows, 0)
+    if chance(rng, 0.01):  # enough for several threads
+        rows = (1 + 300_000 // int(np.prod(shape)),)
     x = values(rng, (*rows, int(np.prod(shape))), dtype, style).reshape(*rows, *shape)
     single = np.float64 if dtype is np.float64 else np.float32
     weight, bias = (rng.standard_normal(shape).astype(single) if chance(rng, 0.6) else None for _ in range(2))
@@ -215,28 +217,6 @@ def batch(rng, judge) -> None:
     agree(judge, kind, back(gy, x), got, f"{label}, {lnrnn.get_num_threads()} threads")
 
 
-TRUE = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}
-
-
-def activation(rng, judge) -> None:
-    name, n = pick(rng, tuple(TRUE)), size(rng)
-    x = (rng.standard_normal(n) * 10 ** rng.uniform(-3, 2)).astype(np.float32)
-    if chance(rng, 0.2):
-        x[rng.integers(n)] = pick(rng, (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-42))
-    call = getattr(lnrnn, name)
-    y = call(x)
-    with np.errstate(all="ignore"):
-        want = TRUE[name](x.astype(np.float64))
-        single = want.astype(np.float32)
-        want = np.where(np.isinf(single), single, want)
-        ulp = np.where(np.isfinite(single), np.spacing(np.abs(single)), 1).astype(float)
-    judge.near(name, y, want, 2 * ulp, f"{name} of {x.shape}")
-    for k in rng.permutation(n)[:4]:
-        judge.same(name, call(x[k : k + 1]), y[k : k + 1], f"{name}({x[k]!r}) alone and among others")
-    for layout, other in arranged(rng, x, 4):
-        judge.same(name, call(other), y, f"{name}, {layout}")
-
-
 def case(rng, judge) -> None:
     at = rng.random()
-    (layer if at < 0.4 else layer_back if at < 0.6 else batch if at < 0.92 else activation)(rng, judge)
+    (layer if at < 0.4 else layer_back if at < 0.6 else batch)(rng, judge)

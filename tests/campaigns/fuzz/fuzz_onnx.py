@@ -20,14 +20,15 @@ from fuzz_files import NUMBERS, bits, cut, some_bytes
 
 try:
     import onnx_ir  # noqa: F401
-    from onnx import ModelProto, TensorProto, helper
+    from onnx import ModelProto, helper
 
+    import graph_cases
     import onnx_files
-    import onnx_runs
-    from fuzz_onnx_models import some_cells
     from lnrnn.onnx import plugin_trial, report
 
     plugin_trial.SECONDS = 0  # one call of each session
+    FILES = [path for path in sorted(graph_cases.FOLDER.glob("*.txt")) if path.name != "cells.txt"]
+    GRAPHS = list(map(graph_cases.read, FILES))
 except BaseException as error:  # a missing package, or pytest's exception that skips a test
     if not isinstance(error, ImportError) and type(error).__name__ != "Skipped":
         raise
@@ -47,13 +48,7 @@ def case(rng, judge) -> None:
         for _ in range(DAMAGES):
             judge.true("onnx is not installed", True, "")
         return
-    if chance(rng, 0.4):
-        proto = some_model(rng)
-        whole(rng, judge, proto)
-    elif chance(rng, 0.3):
-        proto = of_a_network(rng)
-    else:
-        proto = some_cells(rng)
+    proto = pick(rng, (nodes, graph, graph, of_a_network))(rng)
     for _ in range(DAMAGES):
         raw, how = damaged(rng, proto), rng.random()
         if how < 0.7:
@@ -67,43 +62,18 @@ def case(rng, judge) -> None:
 # --- models -------------------------------------------------------------------------------------------------
 
 
-def some_model(rng):
-    """Returns a model of one to three nodes: alone, as layers, in branches, with folded or 8-bit weights."""
-    kind, how = pick(rng, ("RNN", "LSTM", "GRU")), rng.random()
-    D = 1 + int(chance(rng, 0.3))
+def nodes(rng):
+    """Returns a model of a node RNN, LSTM or GRU."""
     H, width = (int(n) for n in rng.integers(1, 5, 2))
-    options = {"linear_before_reset": 1} if kind == "GRU" and chance(rng, 0.5) else {}
-    if D == 1 and chance(rng, 0.3):
-        options["direction"] = "reverse"
-    if how < 0.4:
-        return onnx_files.recurrent(
-            rng, kind, width, H, D, bias=chance(rng, 0.7), lengths=chance(rng, 0.4), states=chance(rng, 0.4),
-            opset=int(rng.integers(7, 23)), **options,
-        )  # fmt: skip
-    own, nodes, x = {}, [onnx_files.constant("axis", np.array([1]))], "X"
-    shape = np.array([0, 0, -1])
-    for k in range(1 if how > 0.7 else 2):
-        some = onnx_files.weights(rng, kind, width if k == 0 else D * H, H, D, prefix=f"{k}")
-        if chance(rng, 0.5):
-            for name in list(some):
-                nodes += split(rng, name, some.pop(name))
-        own |= some
-        names = [x, *(f"{k}{w}" for w in "WRB")]
-        direction = {"direction": "bidirectional"} if D == 2 else {}
-        nodes.append(helper.make_node(kind, names, [f"{k}Y", f"{k}h"], f"node{k}", hidden_size=H, **direction,
-                                      **options))  # fmt: skip
-        x = f"{k}out"
-        nodes += [
-            helper.make_node("Transpose", [f"{k}Y"], [f"{k}t"], perm=(0, 2, 1, 3)),
-            onnx_files.constant(f"{k}shape", shape),
-            helper.make_node("Reshape", [f"{k}t", f"{k}shape"], [x]),
-        ]
-    given = {"X": (TensorProto.FLOAT, ("T", "B", width))}
-    if how > 0.85:
-        nodes = branches(nodes, x)
-        given["on"] = (TensorProto.BOOL, ())
-        x = "either"
-    return onnx_files.model(nodes, given, [x], own)
+    return onnx_files.recurrent(
+        rng, pick(rng, ("RNN", "LSTM", "GRU")), width, H, 1 + int(chance(rng, 0.3)), bias=chance(rng, 0.7),
+        lengths=chance(rng, 0.4), states=chance(rng, 0.4), opset=int(rng.integers(7, 23)),
+    )  # fmt: skip
+
+
+def graph(rng):
+    """Returns a graph of tests/cases: cells in plain operators, in a loop, unrolled, or alone."""
+    return pick(rng, pick(rng, GRAPHS)).model()
 
 
 def of_a_network(rng):
@@ -124,72 +94,6 @@ def of_a_network(rng):
         path = Path(folder) / "m.onnx"
         lnrnn.to_onnx(rnn, path, step=step, lengths=lengths and not step, resets=resets)
         return ModelProto.FromString(path.read_bytes())
-
-
-def split(rng, name, array):
-    """Returns nodes that compute an array from two constants, in the ways of exporters."""
-    axis = int(rng.integers(array.ndim))
-    at = int(rng.integers(array.shape[axis] + 1))
-    a, b = np.split(array, [at], axis)
-    how, turned = rng.random(), f"{name} turned"
-    if how < 0.4:
-        whole = np.concatenate([b, a], axis)
-        n = array.shape[axis]
-        numbers = {"m": n - at, "n": n, "z": 0, "i": axis}
-        nodes = [onnx_files.constant(f"{name}{key}", np.array([v])) for key, v in numbers.items()]
-        nodes.append(onnx_files.constant(turned, whole))
-        for out, first, last in (("a", "m", "n"), ("b", "z", "m")):
-            ends = [f"{name}{first}", f"{name}{last}", f"{name}i"]
-            nodes.append(helper.make_node("Slice", [turned, *ends], [f"{name} {out}"]))
-        return [*nodes, helper.make_node("Concat", [f"{name} a", f"{name} b"], [name], axis=axis)]
-    if how < 0.7:
-        order = [int(i) for i in rng.permutation(array.ndim)]
-        back = [order.index(i) for i in range(array.ndim)]
-        return [
-            onnx_files.constant(turned, array.transpose(order)),
-            helper.make_node("Transpose", [turned], [name], perm=back),
-        ]
-    if len(array) == 1:
-        zero = onnx_files.constant(f"{name} zero", np.array([0]))
-        unsqueeze = helper.make_node("Unsqueeze", [turned, f"{name} zero"], [name])
-        return [zero, onnx_files.constant(turned, array[0]), unsqueeze]
-    return [onnx_files.constant(turned, array), helper.make_node("Identity", [turned], [name])]
-
-
-def branches(nodes, output):
-    """Returns an If with the nodes in one branch, and its constants outside."""
-    outside = [node for node in nodes if node.op_type == "Constant"]
-    inside = [node for node in nodes if node.op_type != "Constant"]
-    info = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
-    other = helper.make_tensor_value_info("other", TensorProto.FLOAT, None)
-    graphs = (
-        helper.make_graph(inside, "then", [], [info]),
-        helper.make_graph([helper.make_node("Identity", ["X"], ["other"])], "else", [], [other]),
-    )
-    return [
-        *outside,
-        helper.make_node("If", ["on"], ["either"], then_branch=graphs[0], else_branch=graphs[1]),
-    ]
-
-
-def whole(rng, judge, proto) -> None:
-    """Compares the network of an undamaged model with the whole model in ONNX Runtime."""
-    rnn = networks(proto, False)
-    (part,) = lnrnn.onnx.parts(proto)
-    x = rng.standard_normal((4, 3, rnn.input_size), dtype=np.float32)
-    feed = {"X": x, "on": np.array(True)}
-    feed |= {"lens": np.array([4, 1, 3], np.int32)}
-    D = 1 + rnn.bidirectional
-    for name in ("h0", "c0"):
-        feed[name] = rng.uniform(-1, 1, (D, 3, rnn.hidden_size)).astype(np.float32)
-    feed = {name: a for name, a in feed.items() if name in {value.name for value in proto.graph.input}}
-    start = None if "h0" not in feed else (feed["h0"], feed["c0"]) if "c0" in feed else feed["h0"]
-    y = rnn(x, start, lengths=feed.get("lens"))[0]
-    got = onnx_runs.run(proto, feed)
-    want = got[proto.graph.output[0].name]
-    if want.ndim == 4:
-        want = want.swapaxes(1, 2).reshape(y.shape)
-    judge.near("onnx, whole", y, want.astype(float), 2e-6, f"{part.kind} {len(part.layers)}")
 
 
 # --- damages ------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Fuzzes streams, and calls with resets. A lane, and a part of a sequence between two resets, must have the
-bits of a call with that part only. A stream must not change if its network is changed."""
+"""Fuzzes streams. A lane must have the bits of a call with its inputs since the last reset. A stream must not
+change if its network is changed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 import lnrnn
-from fuzz_draw import arranged, caches, chance, inputs, lengths, network, parameters, pick
+from fuzz_draw import arranged, caches, chance, described, maker, parameters, pick, swapped
 from fuzz_judge import alike
-from fuzz_networks import anew, copy_of, described, equal, swapped
+from fuzz_networks import copy_of, equal
 from helpers import using_caches
-from networks import drawn_state, normal, only_forward, parts, taken, whole, widths
+from networks import drawn_state, normal, parts, taken, widths
 
 KNOWN = 4  # how many steps have statistics of batch norm
 LONGEST = 9  # the largest number of steps between resets of a lane, for other norms
@@ -25,62 +25,20 @@ def most_steps(rnn) -> int:
 
 
 def case(rng, judge) -> None:
-    rnn = network(rng, known=KNOWN, stream=chance(rng, 0.7))
+    make = maker(rng, known=KNOWN, stream=True)
+    rnn = make()
     if rnn.overrun == "batch":  # with overrun "batch", sequences depend on each other
         rnn.overrun = "last"
     rnn = rnn.to_dtype(pick(rng, ("float32",) * 3 + ("bfloat16", "int8")))
     with using_caches(caches(rng) if chance(rng, 0.3) else None):
         lnrnn.set_num_threads(int(rng.integers(1, 4)))
-        if not only_forward(rnn) or chance(rng, 0.3):
-            calls(rng, judge, rnn)
-        else:
-            Lanes(rng, judge, rnn).play()
+        Lanes(rng, judge, rnn, make).play()
 
 
 def alone(rnn, x, start):
     """Calls the network with one sequence x (T, D). Returns y (T, P) and the state."""
     y, h = rnn(swapped(rnn, x[:, None]), start)
     return swapped(rnn, y)[:, 0], h
-
-
-def calls(rng, judge, rnn) -> None:
-    """Checks a call with resets, and the same sequences as a ragged array."""
-    batch = int(rng.integers(0, 8)) if chance(rng, 0.9) else int(rng.integers(8, 80))
-    steps = int(rng.integers(0, most_steps(rnn) + 1))
-    x, ends = inputs(rng, rnn, steps, batch), lengths(rng, steps, batch)
-    resets = rng.random((steps, batch)) < rng.random()
-    start = drawn_state(rng, rnn, batch)
-    label = f"{described(rnn)}, overrun {rnn.overrun}, {steps} steps of {batch}, lengths {ends}"
-    y, h = rnn(swapped(rnn, x), start, ends, swapped(rnn, resets))
-    y, ends = swapped(rnn, y), np.full(batch, steps) if ends is None else ends
-    for b in range(min(batch, 6)):
-        at = [0, *(t for t in range(1, ends[b]) if resets[t, b]), int(ends[b])]
-        for k, (first, end) in enumerate(zip(at[:-1], at[1:], strict=True)):
-            begin = [s.copy() for s in parts(rnn, taken(rnn, start, slice(b, b + 1)))]
-            for s in begin:
-                for d in range(rnn.num_directions):  # of each layer
-                    if k < len(at) - 2 if d or rnn.reverse else k or (ends[b] and resets[0, b]):
-                        s[d :: rnn.num_directions] = 0
-            want, state = alone(rnn, x[first:end, b], whole(rnn, begin))
-            judge.same("resets", y[first:end, b], want, f"{label}, part {k} of sequence {b}")
-            for got, s in zip(parts(rnn, h), parts(rnn, state), strict=True):
-                for d in range(rnn.num_directions):
-                    if k == (0 if d or rnn.reverse else len(at) - 2):
-                        own = slice(d, None, rnn.num_directions)
-                        judge.same("resets", got[own, b], s[own, 0], f"{label}, state of {b}")
-        assert not y[ends[b] :, b].any(), f"{label}: y past the length of {b}"
-    gap = int(rng.integers(0, 3))
-    offsets = gap + np.concatenate([[0], np.cumsum(ends)]).astype(int)
-    values = normal(rng, offsets[-1] + gap, rnn.input_size)
-    for b in range(batch):
-        values[offsets[b] : offsets[b + 1]] = x[: ends[b], b]
-    want, state = rnn(swapped(rnn, x), start, ends)
-    want = swapped(rnn, want)
-    flat = np.zeros((len(values), want.shape[2]), np.float32)
-    for b in range(batch):
-        flat[offsets[b] : offsets[b + 1]] = want[: ends[b], b]
-    layouts = [array for _, array in arranged(rng, values, 1)] or [values]
-    equal(judge, "ragged", rnn, rnn.ragged(layouts[0], offsets, start), (flat, state), f"{label}, ragged")
 
 
 @dataclass(frozen=True)
@@ -98,8 +56,8 @@ class History:
 class Lanes:
     """A stream, a copy of the network from the time when the stream was created, and each lane's history."""
 
-    def __init__(self, rng, judge, rnn) -> None:
-        self.rng, self.judge, self.rnn = rng, judge, rnn
+    def __init__(self, rng, judge, rnn, make) -> None:
+        self.rng, self.judge, self.rnn, self.make_network = rng, judge, rnn, make
         self.count = int(rng.integers(1, 10)) if chance(rng, 0.9) else int(rng.integers(10, 90))
         self.other: tuple | None = None  # the original of a copied stream, with its histories
         self.make()
@@ -241,7 +199,12 @@ class Lanes:
         else:
             rnn.overrun = pick(rng, ("raise", "last", "mean"))
         x = normal(rng, 3, 3, rnn.input_size)
-        equal(self.judge, "setter", rnn, rnn(x), anew(rnn)(x), f"{self.where}, after a setter")
+        new = self.make_network()
+        new.load_state_dict(rnn.state_dict())
+        if rnn.overrun:
+            new.overrun = rnn.overrun
+        new = new.to_dtype(rnn.dtype, rnn.activation_bits)
+        equal(self.judge, "setter", rnn, rnn(x), new(x), f"{self.where}, after a setter")
         if chance(rng, 0.3):
             self.make()
 

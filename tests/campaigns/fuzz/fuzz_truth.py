@@ -70,12 +70,12 @@ def amplification(compute, want, rnn, states, alone: bool) -> list[np.ndarray]:
     return changes
 
 
-def forward(ends, training: bool = False):
+def forward(ends, training: bool = False, masks=None):
     """Returns the argument `compute` of `compare` that runs the reference on x (T, B, D) and a state."""
 
     def compute(rnn, x, *state):
         h0 = None if state[0] is None else whole(rnn, list(state))
-        y, h, _ = reference_forward(rnn, x, h0, ends, training)
+        y, h, _ = reference_forward(rnn, x, h0, ends, training, masks)
         return [y, *parts(rnn, h)]
 
     return compute

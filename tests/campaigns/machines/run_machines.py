@@ -1,19 +1,121 @@
 """Builds and runs lnrnn for other machines, compilers, C libraries and Pythons that are installed.
 
-neon: the C code for aarch64 in an emulator, by gcc and clang. bits32: a build with 32-bit pointers must fail.
-musl: the C code with another C library. clang: the C code and the module by clang. fresh-root, fresh-3.10,
-...: `make demo` and `make test` in a new clone, as root, or as another user with that Python. The name fresh
-runs all of these parts, and --pytest selects tests. As a control, NEON and plain C must have different bits.
+neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. bits32: a
+build with 32-bit pointers must fail. musl: tests of the C code with another C library. fresh-3.10, ...:
+`make demo` and `make test` in a new clone with that Python, without settings and variables of this process.
+The name fresh runs all of these parts, and --pytest selects tests.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
 from functools import partial
+from pathlib import Path
 
-from crossed import bits32, clang, musl, neon
-from fresh import as_root, as_user
+from compilers import GCC_AARCH64, QEMU, ROOT, linked
+from outcome import Missing, Wrong, done, needs
+from pythons_here import python_of
+
+LIBRARY = ROOT / "tests/capi/library.c"
+FILES = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
+# Prefixes of the environment variables that the clone gets.
+KEPT = ("PATH", "LANG", "PIP_", "SSL_", "http_proxy", "https_proxy", "no_proxy")
+
+
+def neon(options: argparse.Namespace) -> dict[str, str]:
+    """tests/simd/test_aarch64.py has the control: NEON's bits differ from those of plain C."""
+    needs(GCC_AARCH64, QEMU)
+    figures, tests = {}, ["-m", "pytest", "-p", "no:cacheprovider", "tests/simd/test_aarch64.py"]
+    for command in (GCC_AARCH64, "clang --target=aarch64-linux-gnu"):
+        name, *more = command.split()
+        if not shutil.which(name):
+            figures[name] = "not installed"
+            continue
+        program = linked(f"aarch64-{name}", [name, *more], "aarch64", LIBRARY, link=("-static",))
+        said = done([QEMU, str(program), *FILES]).strip()
+        free = {**os.environ, "AARCH64_CC": command}
+        figures[name] = f"{said}, {done([sys.executable, *tests], cwd=ROOT, env=free).splitlines()[-1]}"
+    return figures
+
+
+REFUSAL = "lnrnn needs a 64-bit build"
+# Compile the header freestanding, because C libraries of 32 bits are rarely installed.
+FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
+NARROW = (
+    ["gcc", "-m32"], ["gcc", "-mx32"], ["clang", "-m32"], ["clang", "--target=armv7-linux-gnueabihf"],
+    ["arm-linux-gnueabihf-gcc"],
+)  # fmt: skip
+
+
+def refuses(compiler: list[str]) -> bool:
+    """Returns whether compiling the C API's header fails, with lnrnn's message as the only error."""
+    command = [*compiler, *FREESTANDING]
+    ran = subprocess.run(command, input='#include "lnrnn.h"\n', text=True, capture_output=True)
+    errors = [line for line in ran.stderr.splitlines() if "error:" in line]
+    if not errors and not ran.returncode:
+        return False
+    if len(errors) != 1 or REFUSAL not in errors[0]:
+        raise Wrong(f"{' '.join(compiler)}: {ran.stderr}")
+    return True
+
+
+def refused_by_setup() -> None:
+    """Checks that setup.py prints one line and fails if sys.maxsize is that of a 32-bit Python."""
+    code = "import runpy, sys; sys.maxsize = 2**31 - 1; sys.argv = ['setup.py', 'build_ext']; "
+    ran = subprocess.run(
+        [sys.executable, "-c", code + "runpy.run_path('setup.py', run_name='__main__')"],
+        cwd=ROOT, text=True, capture_output=True,
+    )  # fmt: skip
+    if ran.returncode == 0 or len(ran.stderr.splitlines()) != 1 or REFUSAL not in ran.stderr:
+        raise Wrong(f"setup.py with a Python of 32 bits: {ran.stderr or ran.stdout or 'no output'}")
+
+
+def bits32(options: argparse.Namespace) -> str:
+    here = [compiler for compiler in NARROW if shutil.which(compiler[0]) and platform.machine() == "x86_64"]
+    if not here:
+        raise Missing("needs gcc or clang on x86-64")
+    accepted = [" ".join(compiler) for compiler in here if not refuses(compiler)]
+    if accepted:
+        raise Wrong(f"not refused: {', '.join(accepted)}")
+    if refuses([here[0][0]]):
+        raise Wrong(f"{here[0][0]} for 64 bits is refused")
+    refused_by_setup()
+    return f"refused: {', '.join(' '.join(c) for c in here)}, and a Python of 32 bits in setup.py"
+
+
+def musl(options: argparse.Namespace) -> str:
+    needs("musl-gcc")
+    program = linked("musl", ["musl-gcc"], platform.machine(), LIBRARY, link=("-static",))
+    return f"tests of liblnrnn {done([str(program), *FILES]).strip()}"
+
+
+def fresh(version: str, options: argparse.Namespace) -> dict[str, str]:
+    """Clones into a folder with a space and an umlaut, and runs `make demo` and `make test` there."""
+    needs("git", "make")
+    if not (python := python_of(version)):
+        raise Missing(f"needs Python {version}")
+    with tempfile.TemporaryDirectory(prefix=f"lnrnn-{version}-") as folder:
+        clone = Path(folder, "mein Büro/lnrnn")
+        done(["git", "clone", "--quiet", str(ROOT), str(clone)])
+        free = {name: value for name, value in os.environ.items() if name.startswith(KEPT)} | {"HOME": folder}
+        make = ["make", f"PYTHON={python}"]
+        done([*make, "demo"], cwd=clone, env=free)
+        said = done([*make, "test", f"ARGS={shlex.join(options.pytest)}"], cwd=clone, env=free)
+        info = done([str(clone / ".venv/bin/lnrnn"), "info"], env=free)
+        if changes := done(["git", "status", "--short"], cwd=clone, env=free).strip():
+            raise Wrong(f"make has changed the clone:\n{changes}")
+    return {"Python": re.search(r"^python: (.*)$", info, re.M)[1], "tests": said.splitlines()[-1]}
+
 
 PARTS = {
-    "neon": neon, "bits32": bits32, "musl": musl, "clang": clang, "fresh-root": as_root,
-    **{f"fresh-{version}": partial(as_user, version) for version in ("3.10", "3.12", "3.13")},
+    "neon": neon, "bits32": bits32, "musl": musl,
+    **{f"fresh-{version}": partial(fresh, version) for version in ("3.10", "3.12", "3.13")},
 }  # fmt: skip

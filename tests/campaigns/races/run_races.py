@@ -1,9 +1,8 @@
 """Searches for races: threads that use one network, forks, and the end of the interpreter.
 
 readers: one thread sets a part of a network to two values in turn, and others read the network in every way.
-A reader must get the bits of one value or the other. callers: eight threads call one network and its streams.
-settings: the same while the number of threads changes, on every instruction set. fork: while threads compute,
-a forked child and its child must compute the same bits. pools: multiprocessing by fork, forkserver and spawn.
+A reader must get the bits of one value or the other. fork: while threads compute, a forked child and its
+child must compute the same bits. pools: multiprocessing by fork, forkserver and spawn.
 exit: the interpreter ends while daemon threads compute, train and set, and atexit makes a call. The exit code
 must be 0, without a message. These threads do not save, because of github.com/PyO3/pyo3/issues/6084.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import copy
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -23,16 +21,14 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import lnrnn
-from helpers import at_once, available_isas, using_isa
+from helpers import at_once
 from networks import VARIANTS, drawn_state, network, normal, run_python
 from outcome import until
 
@@ -159,61 +155,6 @@ def read_and_set(options: argparse.Namespace) -> Counter[str]:
             seen["pairs of a reader and a setter"] += 1
             seen["reads"] += reads
     return seen
-
-
-def work(rng, rnn) -> list[tuple[Callable[[], bytes], bytes]]:
-    """Returns [(function that calls or streams the network, the right bits)], with different inputs."""
-    jobs = []
-    for k in range(8):
-        x = normal(rng, int(rng.integers(1, 30)), int(rng.integers(1, 70)), rnn.input_size)
-        job = partial(call, rnn, x)
-        if k % 4 == 3:
-            job = partial(streamed, rnn, x)
-        elif k % 4 == 2 and "forward_train" in readers(rnn, x, Path()) and rnn.known_steps is None:
-            job = partial(trained, rnn, x)
-        jobs.append((job, job()))
-    return jobs
-
-
-def call_together(options: argparse.Namespace, changing: bool = False) -> Counter[str]:
-    """Calls one network in eight threads. changing: whether a ninth sets the number of threads."""
-    rng, seen = np.random.default_rng(options.seed), Counter()
-    sys.setswitchinterval(1e-5)
-    lnrnn.set_num_threads(2)
-    for _ in until(options.seconds):
-        variant = str(rng.choice(list(VARIANTS)))
-        spec = VARIANTS[variant]
-        rnn = network(D, int(rng.integers(1, 150)), **spec, num_layers=int(rng.integers(1, 3)), trained=40)
-        isa = str(rng.choice(available_isas())) if changing else lnrnn.cpu_info()["isa"]
-        with using_isa(isa):
-            jobs = work(rng, rnn)
-            with changing_threads() if changing else nullcontext():
-                for _ in range(3):
-                    for got, (_, want) in zip(at_once([job for job, _ in jobs]), jobs, strict=True):
-                        assert got == want, f"{variant}, H = {rnn.hidden_size}, {isa}: other bits"
-                        seen["calls"] += 1
-        seen["models"] += 1
-    return seen
-
-
-@contextmanager
-def changing_threads() -> Iterator[None]:
-    """Sets the number of threads in another thread, until the body ends."""
-    stop = threading.Event()
-
-    def change() -> None:
-        for k in itertools.count():
-            if stop.is_set():
-                return
-            lnrnn.set_num_threads(1 + k % 4)
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 # --- processes ----------------------------------------------------------------------------------------------
@@ -369,7 +310,4 @@ def ends(options: argparse.Namespace) -> Counter[str]:
     return seen
 
 
-PARTS = {
-    "readers": read_and_set, "callers": call_together, "settings": partial(call_together, changing=True),
-    "fork": fork, "pools": pools, "exit": ends,
-}  # fmt: skip
+PARTS = {"readers": read_and_set, "fork": fork, "pools": pools, "exit": ends}

@@ -33,7 +33,6 @@ from compilers import objects, units
 from outcome import Wrong, done, needs
 from source_copy import ROOT, build, copy_sources
 
-GUARD = str(ROOT / "tests/campaigns/guard")
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 FOLDERS = (
     "tests/norm", "tests/rnn", "tests/reference", "tests/importers", "tests/files", "tests/cli",
@@ -52,14 +51,21 @@ NOT_TESTS = ("tests/campaigns/fuzz/test_fuzz.py::test_a_fault_is_reported[crash]
 MEMCHECK = """
 import sys
 sys.path[:0] = {path!r}
-import numpy as np, lnrnn, run_guard
+import numpy as np, lnrnn
+from configurations import DTYPES, of_network, of_norm
 from helpers import using_threads
-run_guard.QUICK = {sizes}
+from networks import VARIANTS
 lnrnn._core.use_isa({isa!r})
 with using_threads(1):
     count = 0
-    for function, arguments in list(run_guard.cases(quick=True))[::{every}]:
-        for array in function(*arguments):
+    for n in {sizes}:
+        x = np.linspace(-2, 2, n, dtype=np.float32)
+        runs = [[f(x) for f in (lnrnn.exp, lnrnn.tanh, lnrnn.sigmoid)]]
+        runs += [of_norm((6, n), dtype, True, True) for dtype in DTYPES]
+        for k, variant in enumerate([*VARIANTS][::{every}]):
+            dtype = ("float32", "bfloat16", "int8")[(k + n) % 3]
+            runs.append(of_network(variant, (7, n), 1 + (n + k) % 6, dtype, 1))
+        for array in (a for run in runs for a in run):
             count += bool(np.isfinite(np.asarray(array, np.float64)).all())  # a branch on each result
     print(count, "arrays")
     print("CONTROL", file=sys.stderr, flush=True)
@@ -138,7 +144,7 @@ def address(options: argparse.Namespace) -> dict[str, str]:
 
 def errors(isa: str, sizes: tuple[int, ...], every: int) -> tuple[list[str], list[str], str]:
     """Returns memcheck's errors in lnrnn's code, its errors in the control, and the number of arrays."""
-    path = [GUARD, str(ROOT / "tests/support"), str(ROOT)]
+    path = [str(ROOT / "tests/support"), str(ROOT)]
     program = MEMCHECK.format(path=path, isa=isa, sizes=sizes, every=every)
     variables = {**os.environ, "PYTHONMALLOC": "malloc", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(

@@ -221,7 +221,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=10_000_000)
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--cases", type=int, default=400, help="in each round")
-    parser.add_argument("--kinds", default=",".join(fuzz_cases.SMALL), help="of cases, as in fuzz_cases.py")
+    parser.add_argument("--kinds", default=",".join(fuzz_cases.TURN), help="of cases, as in fuzz_cases.py")
 
 
 PARTS = {"streams": streams, "calls": soak_calls}

@@ -2,8 +2,7 @@
 
 Prints the largest error of each function and instruction set, in units in the last place (ULP), and its
 input. Also prints which instruction sets give the same bits. Fails if a limit in `broken` does not hold.
-aarch64: NEON and the scalar code of aarch64 run in an emulator on every 1021st input. ulp_judge.c has the
-reference, its own error, and the definition of a ULP.
+ulp_judge.c has the reference, its own error, and the definition of a ULP.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import platform
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +17,14 @@ from pathlib import Path
 import numpy as np
 
 import lnrnn
-from compilers import GCC_AARCH64, ISAS, QEMU, built, native_compiler
+from compilers import ISAS, built, native_compiler
 from helpers import available_isas, isa_families, using_isa, using_threads
 from lnrnn import _core
-from outcome import Wrong, needs
+from outcome import Wrong
 
 HERE = Path(__file__).parent
 FUNCTIONS = {"exp": _core.Function.EXP, "tanh": _core.Function.TANH, "sigmoid": _core.Function.SIGMOID}
 BLOCK = 1 << 16
-EMULATED_STEP = 1021  # a prime, so that all exponents and low bits occur
 # {function: (largest error in ULP, least share of results that are the nearest float)}, measured on all
 # floats and rounded up slightly. README.md promises 2 ULP.
 LIMITS = {"exp": (1.2, 0.995), "tanh": (1.9, 0.996), "sigmoid": (2.0, 0.97)}
@@ -95,25 +92,6 @@ def native(isa: str) -> Function:
         getattr(lnrnn, function)(x, out=y)
 
     return run
-
-
-class Emulated:
-    """Calls functions in an emulator, on an instruction set of aarch64. `run` writes function(x) to y."""
-
-    def __init__(self, isa: str) -> None:
-        flags = [*ISAS[isa][2], "-static", f"-DLNRNN_ISA_{isa.upper()}"]
-        program = built(f"ulp-aarch64-{isa}", [GCC_AARCH64], HERE / "functions.c", flags)
-        self.process = subprocess.Popen([QEMU, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def run(self, function: str, x: np.ndarray, y: np.ndarray) -> None:
-        self.process.stdin.write(np.array([FUNCTIONS[function], x.size], np.uint32).tobytes() + x.tobytes())
-        self.process.stdin.flush()
-        y[:] = np.frombuffer(self.process.stdout.read(x.nbytes), np.float32)
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:
@@ -217,9 +195,10 @@ def report(function: str, swept: Swept) -> str:
     return "\n".join(lines)
 
 
-def judged(sets: dict[str, Function], options: argparse.Namespace, least_step: int) -> dict[str, str]:
+def here(options: argparse.Namespace) -> dict[str, str]:
     """Sweeps over the inputs of each function on all the sets. Returns {function: largest error}."""
-    step = max(1_000_003 if options.quick else options.step, least_step)
+    sets = {isa: native(isa) for isa in options.isa or available_isas()}
+    step = 1_000_003 if options.quick else options.step
     wrong, figures = [], {}
     with using_threads(1), using_isa(available_isas()[0]):
         for function in options.function or FUNCTIONS:
@@ -234,26 +213,9 @@ def judged(sets: dict[str, Function], options: argparse.Namespace, least_step: i
     return figures
 
 
-def here(options: argparse.Namespace) -> dict[str, str]:
-    return judged({isa: native(isa) for isa in options.isa or available_isas()}, options, 1)
-
-
-def aarch64(options: argparse.Namespace) -> dict[str, str]:
-    """Compares NEON and aarch64's scalar code with the best set and the scalar code of this machine."""
-    needs(GCC_AARCH64, QEMU)
-    machines = {"neon": Emulated("neon"), "scalar on aarch64": Emulated("scalar")}
-    sets = {isa: native(isa) for isa in (available_isas()[0], "scalar")}
-    try:
-        emulated = {name: machine.run for name, machine in machines.items()}
-        return judged(sets | emulated, options, EMULATED_STEP)
-    finally:
-        for machine in machines.values():
-            machine.close()
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, default=1, metavar="N", help="every N-th float (default: all)")
     parser.add_argument("--function", choices=FUNCTIONS, action="append", help="only this; may be repeated")
 
 
-PARTS = {"here": here, "aarch64": aarch64}
+PARTS = {"here": here}
