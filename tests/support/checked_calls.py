@@ -322,6 +322,9 @@ def onnx_model(method, tmp_path):
     if method == "from_onnx":
         valid = dict(name=None, check=False, reset_after=None)
         return Call("from_onnx", partial(lnrnn.from_onnx, path), valid)
+    if method == "convert":
+        convert = partial(lnrnn.onnx.convert, out=tmp_path / "out.onnx")
+        return Call("onnx.convert", convert, dict(path=path, functions=True), edges=False)
     make = partial(lnrnn.onnx.Model, constants={"sr": 16000})
     if method == "Model":
         return Call("onnx.Model", make, dict(path=path, threads=1, plugin=False), edges=False)
@@ -376,5 +379,5 @@ OTHER_CALLS = {
     ),
     "Scorer": scorer, "to_onnx": to_onnx, "from_torch": from_torch, "from_keras": from_keras,
     "accelerate": accelerated, **{f"torch.{cell}": partial(torch_module, cell) for cell in (*CELLS, "SLSTM")},
-    **{method: partial(onnx_model, method) for method in ("session", "from_onnx", "Model", "Model.stream")},
+    **{name: partial(onnx_model, name) for name in "session from_onnx convert Model Model.stream".split()},
 }  # fmt: skip
