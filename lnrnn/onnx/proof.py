@@ -38,7 +38,7 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
         return ""
     try:
         proto, dtype = extracted(part, model, reset_after)
-        run = _runner(proto, part)
+        run = runner(proto, part)
         try:
             _compare(part, run, dtype, STEPS)
         except RoundingHidesDifference:  # weights that magnify rounding errors do it less in one step
@@ -48,7 +48,7 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
     return ""
 
 
-def _runner(proto: onnx.ModelProto, part: Part) -> Run:
+def runner(proto: onnx.ModelProto, part: Part) -> Run:
     """Returns a function that runs a model on arrays by name, and returns its outputs by name."""
     names, says = [value.name for value in proto.graph.output], "ONNX Runtime says"
     try:
@@ -81,7 +81,7 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     """Raises ValueError if the outputs of the part and its network differ on one random input."""
     given, feed = drawn(part, steps)
     got = run({name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in feed.items()})
-    outputs = Outputs(given.x, given.states, _parts(part, given, got), given.lengths)
+    outputs = Outputs(given.x, given.states, results_of(part, given, got), given.lengths)
     converted = part.converted
     assert converted is not None
     if not all(np.isfinite(a).all() for a in (*(a for _, a in outputs.parts), *converted.state.values())):
@@ -147,7 +147,7 @@ def _directions(part: Part) -> int:
     return part.network.num_directions if "D" in part.axes["h"] else 1
 
 
-def _parts(part: Part, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
+def results_of(part: Part, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
     """Returns the outputs of a part, from those by name."""
     own = _directions(part)
     result = [(Leaf(kind, slice(k * own, k * own + own)), _arranged(got[v.name], part.axes["h"], "DBH"))

@@ -379,5 +379,5 @@ OTHER_CALLS = {
     ),
     "Scorer": scorer, "to_onnx": to_onnx, "from_torch": from_torch, "from_keras": from_keras,
     "accelerate": accelerated, **{f"torch.{cell}": partial(torch_module, cell) for cell in (*CELLS, "SLSTM")},
-    **{name: partial(onnx_model, name) for name in "session from_onnx convert Model Model.stream".split()},
+    **{f: partial(onnx_model, f) for f in ("session", "from_onnx", "convert", "Model", "Model.stream")},
 }  # fmt: skip

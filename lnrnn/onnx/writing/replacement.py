@@ -26,7 +26,7 @@ from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
 from ..extraction import extracted
 from ..parts import parts_of
-from ..proof import _parts, _runner, drawn, prove
+from ..proof import drawn, prove, results_of, runner
 from ..reading import external_file, external_tensors, graphs, opset_of, read
 from .builder import Graph, Value
 from .functions import DOMAIN, INLINED, VERSION, function
@@ -157,7 +157,7 @@ def _agrees(part: Part, model: onnx_ir.Model) -> bool:
     rnn: Any = part.network
     try:
         given, feed = drawn(part, STEPS)
-        wanted = _parts(part, given, _runner(extracted(part, model)[0], part)(feed))
+        wanted = results_of(part, given, runner(extracted(part, model)[0], part)(feed))
     except Unchecked:
         return False
     x = given.x.swapaxes(0, 1) if rnn.batch_first else given.x
