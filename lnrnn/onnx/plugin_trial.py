@@ -19,6 +19,7 @@ from .running.file_session import open_session
 
 SIZES = 1, 20  # of all axes without a size
 SECONDS = 0.05  # for each size
+MOST = 10**8  # numbers of an input
 _LEFT = re.compile(r"lnrnn leaves (node '.*' \(\w+\)) to the runtime: ([^\x1b\n]*)")
 
 
@@ -41,7 +42,7 @@ def tried(path: str, converted: str | bytes) -> dict[str, Any]:
             seconds = dict(zip(sessions, least, strict=True))
             result["calls"].append({"size": size, "onnxruntime": seconds.get("onnxruntime"), **seconds})
     except Exception as error:  # of many types
-        result["not_measured"] = f"ONNX Runtime says: {text_of(error)}"
+        result["not_measured"] = text_of(error)
     return result
 
 
@@ -72,6 +73,8 @@ def _drawn(each: Any, size: int) -> np.ndarray:
     """Returns random numbers for an input of a session. Integers are 1, which most files take."""
     dtype = {"float": "float32", "double": "float64"}.get(kind := each.type[7:-1], kind)
     shape = [n if isinstance(n, int) else size for n in each.shape]
+    if math.prod(shape) > MOST:
+        raise ValueError(f"input {each.name!r} of shape {tuple(shape)} is too large to try")
     if np.dtype(dtype).kind == "f":
         return np.random.default_rng(0).uniform(-0.9, 0.9, shape).astype(dtype)
     return np.ones(shape, dtype)

@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_run_has_a_reason(rng, report_of, monkeypatch):
 
     monkeypatch.setattr(plugin_trial.plugin, "session", refuse)
     facts = report_of(recurrent(rng, "RNN"))
-    assert (facts["calls"], facts["not_measured"]) == ([], "ONNX Runtime says: no session")
+    assert (facts["calls"], facts["not_measured"]) == ([], "no session")
 
 
 @pytest.mark.parametrize("options", [{"step": True}, {"resets": True, "lengths": True}, {"states": False}])

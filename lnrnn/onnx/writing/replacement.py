@@ -138,7 +138,8 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
     if not least <= opset <= OPSETS[1]:
         return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
     sizes = {_size(v, axes, "B") for v, axes in call.inputs} - {None}
-    if len(sizes) > 1 and any(isinstance(size, int) for size in sizes):
+    fixed = {size for size in sizes if isinstance(size, int)}
+    if len(fixed) > 1 or (len(sizes) > 1 and 1 in fixed):  # one may stand for all sequences
         return f"its inputs have different numbers of sequences, {', '.join(sorted(map(str, sizes)))}"
     if (leak := _leak(call)) is not None:
         return f"the file also reads {leak!r}"
