@@ -65,7 +65,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
             *find_cells(checked_graphs(model), steps),
         ]
         every = _outermost(every)
-        own = read_back(model)
+        own = read_back(model, parts_of)
         if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
             every = [own]
         _rename(every)

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import onnxruntime as plugin
 from .errors import text_of
-from .running.file_session import open_session
+from .runtime import open_session
 
 SIZES = 1, 20  # of all axes without a size
 SECONDS = 0.05  # for each size

@@ -13,15 +13,14 @@ import onnx_ir
 
 from ..recognise.constants import constant
 from ..recognise.graph import attribute
-from ..recognise.part import Part
+from ..recognise.part import WHOLE_FILE, Part
 from ..recognise.probes import BATCH, STEPS
 from ..recognise.proof import SINGLE, Outputs, RoundingHidesDifference, Unchecked, compare
 from ..recognise.reference_network import Leaf, ReferenceNetwork
 from ..rnn.settings import architecture
 from .errors import text_of
 from .extraction import extracted
-from .running.file_session import open_session
-from .writing.read_back import KIND
+from .runtime import open_session
 
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
@@ -34,7 +33,7 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
 
     Raises ValueError if the outputs differ. reset_after: as in from_onnx.
     """
-    if part.kind == KIND:  # read_back has compared each node
+    if part.kind == WHOLE_FILE:  # read_back has compared each node
         return ""
     try:
         proto, dtype = extracted(part, model, reset_after)

@@ -164,7 +164,7 @@ def _converted(file: str | bytes) -> str | bytes:
 @functools.cache  # so that it is said once
 def _say_what_is_missing() -> None:
     text = "without the packages onnx and onnx_ir, the plug-in takes nodes RNN, LSTM and GRU alone"
-    warnings.warn(f"{text}: pip install lnrnn[onnx]", stacklevel=4)
+    warnings.warn(f"{text}: pip install onnx onnx-ir", stacklevel=4)
 
 
 def _refuses_cpu(options: Any) -> bool:

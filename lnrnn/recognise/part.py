@@ -11,6 +11,7 @@ from ..importers.weights import Converted
 from ..rnn.models import Model
 from .graph import Node, Value, attribute, named, producer
 
+WHOLE_FILE = "file of to_onnx"  # a kind of part
 SWAPPED = [1, 0, 2]  # the order of axes of a Transpose from (B, T, *) to (T, B, *)
 
 

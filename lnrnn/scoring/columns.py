@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import bad_type, bad_value, real
 from . import arrow, objects
-from .sequences import Array, Sequences, bad_rows, float32
+from .sequences import Array, Bad, Into, Sequences, bad_rows, float32
 
-if TYPE_CHECKING:
-    from .scorer import Scorer
+
+class Asked(Protocol):
+    """The arguments of a Scorer that choose the columns."""
+
+    column: str
+    into: Into
+    output: str
+    bad: Bad
+    id_column: str | None
+
 
 # Its arguments are the Sequences and the results of `run`.
 WithResults = Callable[[Sequences, Array], Any]
 OFFSETS, ERROR = "_offsets", "_error"
 
 
-def sequences_of(table: Any, asked: Scorer, width: int) -> tuple[Sequences, WithResults]:
+def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
     """Returns the sequences in a table's column, and a function that returns the table with results.
 
     width: the model's input_size. Raises TypeError for another type of table. Raises ValueError for a column
@@ -129,7 +137,7 @@ def check_names(names: list[Any], column: str, *results: str) -> None:
             )
 
 
-def _check_names(names: list[Any], asked: Scorer, *results: str) -> None:
+def _check_names(names: list[Any], asked: Asked, *results: str) -> None:
     if asked.id_column is not None:
         check_names(names, asked.id_column)
     errors = [asked.output + ERROR] if asked.bad == "null" else []
@@ -141,7 +149,7 @@ def _is_frame(table: Any, package: str) -> bool:
     return module is not None and isinstance(table, module.DataFrame)
 
 
-def _of_array(cells: Any, asked: Scorer, width: int) -> tuple[Sequences, WithResults]:
+def _of_array(cells: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
     """Reads an array (B, T, width), for width 1 also (B, T). Its results for "all" are (B, T, W)."""
     column = f"column {asked.column!r}"
     array = real(column, cells)
@@ -160,7 +168,7 @@ def _of_array(cells: Any, asked: Scorer, width: int) -> tuple[Sequences, WithRes
     return _rows(array.reshape(B * T, width), offsets), numbers
 
 
-def _of_flat(values: Any, offsets: Any, asked: Scorer, width: int) -> tuple[Sequences, WithResults]:
+def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
     """Reads a column of values (N, width), for width 1 also (N,), and a column of offsets (B + 1,)."""
     column = f"column {asked.column!r}"
     flat = real(column, values)
@@ -186,7 +194,7 @@ def _of_flat(values: Any, offsets: Any, asked: Scorer, width: int) -> tuple[Sequ
     return given, lambda given, result: _numbers(given, result, asked, at, len(flat))
 
 
-def _numbers(given: Sequences, result: Array, asked: Scorer, offsets: Array, steps: int) -> Array:
+def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
     """Returns the results of `run` as an array (B, W), for "all" (steps, W).
 
     Bad rows become NaN. Steps that belong to no row become 0. offsets: the offsets in the table, because

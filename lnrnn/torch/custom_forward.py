@@ -88,10 +88,10 @@ class Forward:
         self, module: torch.nn.Module, arch: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
         settings: Settings, trains: bool,
     ) -> None:  # fmt: skip
-        self._module, self._recipes, self._forms = module, tuple(recipes), tuple(forms)
-        self._by_call = {(form.step or 3, form.signature): form for form in reversed(self._forms)}
+        self._module, self._recipes, self.forms = module, tuple(recipes), tuple(forms)
+        self._by_call = {(form.step or 3, form.signature): form for form in reversed(self.forms)}
         self._settings = settings
-        self._trains = trains  # whether the module has the network's results in training too
+        self.trains = trains  # whether the module has the network's results in training too
         self._network, self._places = functional.described(arch), len(arch.suffixes)
         self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
@@ -170,7 +170,7 @@ class Forward:
             return kept.served  # type: ignore[no-any-return]
         served = made(network, parameters, (), None)
         if own:
-            self._kept = keep(network, None, self._record, served, 2 if self._forms[0].step else 0)
+            self._kept = keep(network, None, self._record, served, 2 if self.forms[0].step else 0)
         return served
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
@@ -183,7 +183,7 @@ class Forward:
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
         """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
         form = self._form_of(arguments)
-        if form is None or other_system() or not self._settings.hold(self._trains):
+        if form is None or other_system() or not self._settings.hold(self.trains):
             return None
         x = arguments[0]
         shape = x.shape
@@ -205,7 +205,7 @@ class Forward:
         whole = given.get(Leaf(kind))
         if whole is not None:
             return whole
-        if self._forms[0].step:
+        if self.forms[0].step:
             return given[Leaf(kind, 0)]
         return torch.stack([given[Leaf(kind, place)] for place in range(self._places)])
 

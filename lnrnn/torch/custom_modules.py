@@ -115,8 +115,8 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
     shown = [f"{name}={value}" for name, value in options.items() if value > 1 or value is True]
     shown = [str(arch.input_size), str(arch.hidden_size), *shown, f"norm={arch.norm}"]
     what = f"{type(module).__name__} as lnrnn's {arch.cell.name}({', '.join(shown)})"
-    what += f", {ONE_STEP}" * bool(forward._forms[0].step) + "; calls that need gradients run its own forward"
-    return what if forward._trains else f"{what}, and so do calls in training, which differ"
+    what += f", {ONE_STEP}" * bool(forward.forms[0].step) + "; calls that need gradients run its own forward"
+    return what if forward.trains else f"{what}, and so do calls in training, which differ"
 
 
 def restore_forward(module: torch.nn.Module) -> None:

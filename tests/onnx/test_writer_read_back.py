@@ -18,7 +18,8 @@ pytest.importorskip("onnx_ir")
 from onnx import numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
-from lnrnn.onnx.writing.read_back import KEY, KIND  # noqa: E402
+from lnrnn.onnx.writing.read_back import KEY  # noqa: E402
+from lnrnn.recognise.part import WHOLE_FILE  # noqa: E402
 from lnrnn.reference import block_diagonal  # noqa: E402
 from networks import MILD, WITH_INNER_BIASES, cell_of, network, normal, parts, same  # noqa: E402
 
@@ -39,7 +40,7 @@ def equal_results(found, rnn, rng, steps=4):
 def read_back(rnn, path, **form):
     lnrnn.to_onnx(rnn, path, **form)
     (part,) = lnrnn.onnx.parts(path)
-    assert part.kind == KIND and part.network is not None
+    assert part.kind == WHOLE_FILE and part.network is not None
     return lnrnn.from_onnx(path)
 
 
@@ -115,7 +116,7 @@ def written(path):
 
 def is_read(proto):
     """Returns whether a file is still that of a whole network."""
-    return [part.kind for part in lnrnn.onnx.parts(proto)] == [KIND]
+    return [part.kind for part in lnrnn.onnx.parts(proto)] == [WHOLE_FILE]
 
 
 def test_other_weights_are_those_of_the_network(tmp_path):

@@ -94,7 +94,7 @@ def test_cpu_info_names_units():
 
 
 def test_the_state_of_amx_says_what_has_run_its_kernels():
-    """Until hardware has run them, the state, its documentation and README.md say so."""
+    """Until hardware has run them, the state and its documentation say so."""
     source = (ROOT / "pyx/runtime/cpu_x86.c").read_text()
     (usable,) = re.findall('#define AMX_USABLE "(.*)"', source)
     states = {usable, *re.findall('"(not [^"]*|refused [^"]*)"', source)}
@@ -103,7 +103,7 @@ def test_the_state_of_amx_says_what_has_run_its_kernels():
         words = " ".join(text.replace("\n *", "").split())  # a comment of C may wrap a state
         assert all(f'"{state}"' in words for state in states)
     emulated = "AMX kernels have run in an emulator only"
-    assert ("emulator only" in usable) == (emulated in (ROOT / "README.md").read_text())
+    assert ("emulator only" in usable) == (emulated in (ROOT / "docs/platforms.md").read_text())
     assert ("emulator only" in usable) == (emulated in (ROOT / "docs/benchmarks.md").read_text())
 
 

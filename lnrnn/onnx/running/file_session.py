@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,31 +18,11 @@ from ...recognise.graph import attribute, parent
 from ..errors import text_of
 from ..nodes.node import is_recurrent
 from ..reading import external_file, external_tensors, graphs, read
+from ..runtime import open_session, session_options
 from .states import REMEDY, Dims, State, dims_of, find_states, inputs, outputs, shown
 
 Array = np.ndarray
 MOST = 2**28  # numbers of all states in a lane
-
-
-def open_session(
-    model: str | bytes, threads: int = 1, *, optimised: bool = True, plugin: bool = False
-) -> Any:
-    """Returns an onnxruntime.InferenceSession of a path, or of the bytes of a file, on the CPU.
-
-    optimised: whether onnxruntime may change the graph and its weights. plugin: whether lnrnn's plug-in takes
-    recurrent nodes. Raises ImportError without onnxruntime; errors for a model have no common class.
-    """
-    onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4  # errors are raised, so do not print them too
-    if not optimised:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry("session.disable_prepacking", "1")
-    if plugin:
-        return plugin_session(model, threads=threads, sess_options=options)
-    # Without the fallback: it prints text, and tries the same provider again.
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def _session(path: str, threads: int, plugin: bool) -> Any:
@@ -54,7 +33,9 @@ def _session(path: str, threads: int, plugin: bool) -> Any:
         except ImportError:
             plugin = False
     try:
-        return open_session(path, threads, plugin=plugin)
+        if plugin:
+            return plugin_session(path, threads=threads, sess_options=session_options(threads))
+        return open_session(path, threads)
     except ImportError as error:
         raise ImportError(f"lnrnn.onnx.Model needs onnxruntime: pip install onnxruntime ({error})") from error
     except MemoryError:  # pragma: no cover - no memory for the file

@@ -65,11 +65,12 @@ def convert(
     """
     path, functions = check("onnx.convert", {"path": path, "functions": functions})
     require("onnx_ir", "lnrnn.onnx.convert", "onnx")
+    from ..parts import parts_of
     from .replacement import FILES, changed
 
     check_apart(out, path)
     check_replaceable(out)
-    model, reasons = changed(path, functions)
+    model, reasons = changed(path, parts_of, functions)
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if model.meta[FILES] or size > MOST_BYTES:
         for each in (out, f"{os.fspath(out)}.data"):
@@ -87,10 +88,11 @@ def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str,
 
     quick: as in `changed`.
     """
+    from ..parts import parts_of
     from ..reading import external_tensors
     from .replacement import changed
 
-    model, reasons = changed(source, quick=quick)
+    model, reasons = changed(source, parts_of, quick=quick)
     if all(reasons.values()) or sum(tensor.nbytes for tensor in external_tensors(model)) > MOST_BYTES:
         return None, reasons
     _load(model)

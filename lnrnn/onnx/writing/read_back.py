@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import onnx_ir
 
 from ...importers.weights import Converted
 from ...recognise.constants import constant
-from ...recognise.part import Part
+from ...recognise.part import WHOLE_FILE, Part
 from ...rnn.architecture import Architecture
 from ...rnn.file_format import architecture_of
 from ...rnn.snapshot import Snapshot
@@ -29,7 +29,6 @@ from .scan_bodies import EQUATIONS
 
 Array = np.ndarray
 KEY = "lnrnn.network"  # of the metadata
-KIND = "file of to_onnx"
 MOST_TEXT = 10_000  # characters of the metadata
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError)
 
@@ -44,8 +43,11 @@ def claim(snapshot: Snapshot, form: Form) -> str:
     return json.dumps({"network": config, "zoneout": snapshot.zoneout, "form": vars(form)}, sort_keys=True)
 
 
-def read_back(model: onnx_ir.Model) -> Part | None:
-    """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes."""
+def read_back(model: onnx_ir.Model, parts_of: Callable[..., list[Part]]) -> Part | None:
+    """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes.
+
+    parts_of: the function of parts.py, for a file that `convert` has changed.
+    """
     text = model.metadata_props.get(KEY, "")
     if not 0 < len(text) <= MOST_TEXT:
         return None
@@ -55,14 +57,14 @@ def read_back(model: onnx_ir.Model) -> Part | None:
         made = architecture_of(found["network"])
         rates = _zoneout(found["zoneout"])
         snapshot = _snapshot(made, _arrays(model), found["network"], zoneout_rates(rates, made.cell))
-        if is_plain(snapshot, form) or not _writes(snapshot, form, model):
+        if is_plain(snapshot, form) or not _writes(snapshot, form, model, parts_of):
             return None
     except DAMAGED:
         return None
     converted = Converted(made.cell.name, dict(made.arguments), dict(snapshot.state()), "ONNX", rates)
     baked = {"T": 1} if form.step else {}
     return Part(
-        model.graph.name or made.cell.name, KIND, tuple(model.graph), converted=converted, baked=baked
+        model.graph.name or made.cell.name, WHOLE_FILE, tuple(model.graph), converted=converted, baked=baked
     )
 
 
@@ -71,7 +73,9 @@ def _zoneout(rates: list[float]) -> Any:
     return tuple(rates) if len(rates) > 1 else rates[0] if rates else 0.0
 
 
-def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
+def _writes(
+    snapshot: Snapshot, form: Form, model: onnx_ir.Model, parts_of: Callable[..., list[Part]]
+) -> bool:
     """Returns whether to_onnx writes the graph of a model for a network, or `convert` of such a file."""
     from ..reading import read
     from .replacement import changed
@@ -90,7 +94,7 @@ def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
         called = re.compile(rf"{snapshot.architecture.cell.name}_[0-9a-f]{{12}}/")  # nodes of a function
         if not any(called.match(node.name or "") for node in model.graph):
             return False
-        return data(read(onnx_ir.to_proto(changed(ours)[0])).graph) == theirs
+        return data(read(onnx_ir.to_proto(changed(ours, parts_of)[0])).graph) == theirs
 
 
 def _arrays(model: onnx_ir.Model) -> dict[str, Array]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,21 +18,19 @@ from onnx_ir.passes import common
 from ...recognise.constants import constant, is_zero
 from ...recognise.graph import DOMAINS, attribute, parent, subgraphs
 from ...recognise.loops import REPEATS
-from ...recognise.part import Part
+from ...recognise.part import WHOLE_FILE, Part
 from ...recognise.probes import STEPS
 from ...recognise.proof import Unchecked
 from ...recognise.values import dependents, moved_axes
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
 from ..extraction import extracted
-from ..parts import parts_of
 from ..proof import drawn, prove, results_of, runner
 from ..reading import external_file, external_tensors, graphs, opset_of, read
+from . import IR_VERSION, LAYER_NORM, OPSETS
 from .builder import Graph, Value
 from .functions import DOMAIN, INLINED, VERSION, function
 from .networks import Form, is_plain
-from .read_back import KIND
-from .writer import IR_VERSION, LAYER_NORM, OPSETS
 
 FILES = "lnrnn.files"  # the paths of a model's external data
 MASKED = "if_mask_has_lengths"  # the name of an If
@@ -40,11 +38,14 @@ NEAR = 1e-4  # of outputs; larger differences need a proof that rounding explain
 FARTHEST = -(2**31)  # the end of a Slice backwards
 
 
-def changed(source: Any, functions: bool = True, quick: bool = False) -> tuple[onnx_ir.Model, dict[str, str]]:
+def changed(
+    source: Any, parts_of: Callable[..., list[Part]], functions: bool = True, quick: bool = False
+) -> tuple[onnx_ir.Model, dict[str, str]]:
     """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
 
-    functions: whether networks that are no nodes of ONNX are replaced too. quick: whether parts that compute
-    nearly the same as the kernels need no proof, and nodes of ONNX are no parts.
+    parts_of: the function of parts.py, which reads what this function writes. functions: whether networks
+    that are no nodes of ONNX are replaced too. quick: whether parts that compute nearly the same as the
+    kernels need no proof, and nodes of ONNX are no parts.
     """
     model = read(source, keep=DOMAIN)
     model.meta[FILES] = {external_file(tensor) for tensor in external_tensors(model)}
@@ -85,7 +86,11 @@ class Call:
         assert part.network is not None
         now = snapshot(part.network)
         made, axes = replace(now.architecture, batch_first=False), part.axes
-        found = {v.name: v for v in (*model.graph.inputs, *model.graph.outputs)} if part.kind == KIND else {}
+        found = (
+            {v.name: v for v in (*model.graph.inputs, *model.graph.outputs)}
+            if part.kind == WHOLE_FILE
+            else {}
+        )
         x, lengths, y = part.x, part.lengths, part.y
         before, after = [part.h0, part.c0][: made.cell.states], [part.h, part.c][: made.cell.states]
         if found:
@@ -146,7 +151,7 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
     if dependents(call.outputs) & {id(v) for v, _ in call.inputs}:
         return "its later layers start from states that its first layers compute"
     try:
-        doubt = "" if quick and part.kind != KIND and _agrees(part, model) else prove(part, model)
+        doubt = "" if quick and part.kind != WHOLE_FILE and _agrees(part, model) else prove(part, model)
     except ValueError as error:
         return str(error)
     return f"it could not be checked: {doubt}" if doubt else ""
@@ -201,7 +206,7 @@ class _Replacement:
     def add(self, call: Call) -> None:
         """Adds a call to the end of the graph of its part, and removes the nodes of the part."""
         g, given, opset = Graph("call"), list[onnx_ir.Value](), opset_of(self.model) or 1
-        if call.part.kind == KIND:  # so that initializers keep their names
+        if call.part.kind == WHOLE_FILE:  # so that initializers keep their names
             self.names -= {*self.model.graph.initializers}
             self.model.graph.initializers.clear()
 

@@ -14,14 +14,12 @@ from ...rnn.network import Network
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
 from ...rnn.specs import LayerNormSpec
+from . import IR_VERSION, LAYER_NORM, OPSETS
 
-OPSETS = 13, 28  # the first and the last
 TAKES["to_onnx"] = {
     "rnn": Instance(Network, "a network, such as lnrnn.LSTM(3, 4)"), "opset": Integer(*OPSETS),
     "step": Flag(), "states": Flag(), "lengths": Flag(), "resets": Flag(),
 }  # fmt: skip
-LAYER_NORM = 17  # the first opset with LayerNormalization
-IR_VERSION = 8  # of opset 17; older runtimes refuse newer ones
 MOST_BYTES = 2**31 - 2**20  # of all arrays; a protobuf has less than 2 GiB
 
 
