@@ -144,7 +144,14 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
-    return runtime.InferenceSession(_converted(file), options, providers, **session_arguments)
+    if (converted := _converted(file)) is not file:
+        try:
+            return runtime.InferenceSession(converted, options, providers, **session_arguments)
+        except Exception as error:  # the runtime's errors have no common class
+            warnings.warn(
+                f"onnxruntime refuses the converted file, so the file runs as it is: {error}", stacklevel=2
+            )
+    return runtime.InferenceSession(file, options, providers, **session_arguments)
 
 
 def _converted(file: str | bytes) -> str | bytes:

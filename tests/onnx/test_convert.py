@@ -213,6 +213,68 @@ def test_networks_that_stay(convert, options):
 # --- files --------------------------------------------------------------------------------------------------
 
 
+def altered(rnn, path, change):
+    """Returns a file of to_onnx that `change` has altered, so that it is read as any other file."""
+    lnrnn.to_onnx(rnn, path)
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    change(model.graph)
+    return model
+
+
+@pytest.mark.parametrize("kept", [("y",), ("h",), ("y", "h")])
+def test_last_states_that_nobody_reads(convert, tmp_path, rng, kept):
+    def change(graph):
+        outputs = [each for each in graph.output if each.name in kept]
+        del graph.output[:]
+        graph.output.extend(outputs)
+
+    old = altered(lnrnn.LSTM(3, 4, seed=0), tmp_path / "m.onnx", change)
+    new, reasons = convert(old)
+    assert [node.domain for node in new.graph.node].count("lnrnn") == 1 and not any(reasons.values())
+    runs_as(old, new, rng)
+
+
+@pytest.mark.parametrize("norm", ["layer", None])
+def test_weights_that_a_caller_may_replace(convert, tmp_path, norm):
+    def change(graph):
+        graph.input.extend(
+            onnx.helper.make_tensor_value_info(a.name, a.data_type, a.dims) for a in graph.initializer
+        )
+
+    old = altered(lnrnn.LiGRU(3, 4, seed=0, norm=norm), tmp_path / "m.onnx", change)
+    new, reasons = convert(old)
+    assert new == old and all("a caller may replace" in reason for reason in reasons.values())
+    old.ir_version = 3  # where all initializers are inputs
+    assert not any(convert(old)[1].values())
+
+
+def test_other_nodes_keep_empty_inputs_and_external_data(tmp_path, rng):
+    def change(graph):
+        make, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+        body = onnx.helper.make_graph(
+            [make("Identity", ["go"], ["on"]), make("Identity", ["at"], ["each"])], "body",
+            [info("at", 7, []), info("go", 9, [])], [info("on", 9, []), info("each", 7, [])],
+        )  # fmt: skip
+        table = numpy_helper.from_array(np.arange(9.0), "table")
+        graph.initializer.append(numpy_helper.from_array(np.array(3), "count"))
+        graph.node.append(make("Constant", [], ["table"], value=table))
+        graph.node.append(make("Loop", ["count", ""], ["steps"], body=body))
+        graph.output.extend([info("steps", 7, [None]), info("table", 11, [9])])
+
+    old = altered(lnrnn.GRU(3, 4, seed=0), tmp_path / "m.onnx", change)
+    (tmp_path / "new").mkdir()
+    onnx.save(
+        old, tmp_path / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=100,
+        convert_attribute=True,
+    )  # fmt: skip
+    assert not any(lnrnn.onnx.convert(tmp_path / "big.onnx", tmp_path / "new/big.onnx").values())
+    given = draw(session(str(tmp_path / "big.onnx")), rng, SIZES[0])
+    wants = session(str(tmp_path / "big.onnx")).run(None, given)
+    for ours, want in zip(session(str(tmp_path / "new/big.onnx")).run(None, given), wants, strict=True):
+        assert np.abs(ours - want).max() <= LIMIT
+
+
 @pytest.fixture
 def layer(tmp_path):
     """Returns the path of a file with layer norm."""
@@ -331,12 +393,20 @@ def test_without_onnx_a_session_says_once_what_is_missing(layer, monkeypatch):
         "importlib.util.find_spec", lambda name, *more: None if name == "onnx_ir" else find(name, *more)
     )
     lnrnn.onnxruntime._say_what_is_missing.cache_clear()
-    with pytest.warns(UserWarning, match="takes nodes RNN, LSTM and GRU alone: pip install lnrnn") as caught:
+    with pytest.warns(UserWarning, match="takes nodes RNN, LSTM and GRU alone: pip install onnx") as caught:
         lnrnn.onnxruntime.session(layer)
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lnrnn.onnxruntime.session(layer)
+
+
+def test_a_session_says_that_the_runtime_refuses_a_conversion(layer, monkeypatch):
+    pytest.importorskip("onnxruntime", minversion="1.25")
+    monkeypatch.setattr("lnrnn.onnx.writing.converter.in_memory", lambda *_, **__: (b"no file", {}))
+    with pytest.warns(UserWarning, match="refuses the converted file, so the file runs as it is") as caught:
+        assert lnrnn.onnxruntime.session(layer).get_outputs()
+    assert caught[0].filename == __file__
 
 
 def test_a_session_leaves_it_to_the_runtime_to_refuse_a_file(tmp_path):

@@ -54,8 +54,10 @@ def convert(
     Notes
     -----
     Each part is replaced only after it and its network have been run on the same random inputs, as
-    `from_onnx` does. The outputs of the new file differ from those of the old one by rounding alone. A file
-    in which nothing is replaced is copied, so converting twice gives the same bytes.
+    `from_onnx` does. The outputs of the new file differ from those of the old one by rounding alone. There
+    must be a sequence and a step, lengths must be 0 to T, and states must have a row for each sequence: ONNX
+    Runtime's nodes refuse other inputs, or end the process. A file in which nothing is replaced is copied, so
+    converting twice gives the same bytes.
 
     Examples
     --------
@@ -100,14 +102,19 @@ def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str,
 
 
 def _load(model: Any) -> None:
-    """Makes external data of initializers arrays in memory, which share the pages of the files."""
+    """Makes external data arrays in memory, which share the pages of the files."""
     import onnx_ir
 
     from ..reading import graphs
 
-    for value in (value for _, graph in graphs(model) for value in graph.initializers.values()):
-        if isinstance(value.const_value, onnx_ir.ExternalTensor):
-            value.const_value = onnx_ir.tensor(value.const_value.numpy(), name=value.name)
+    for _, graph in graphs(model):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, onnx_ir.ExternalTensor):
+                value.const_value = onnx_ir.tensor(value.const_value.numpy(), name=value.name)
+        for node in graph:
+            for name, each in [*node.attributes.items()]:
+                if isinstance(each.value, onnx_ir.ExternalTensor):
+                    node.attributes[name] = onnx_ir.AttrTensor(name, onnx_ir.tensor(each.value.numpy()))
 
 
 def _data(model: Any) -> bytes:

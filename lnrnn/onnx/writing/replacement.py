@@ -126,6 +126,8 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
         return "ONNX's own nodes compute it"
     if part.path.startswith("function "):
         return "onnx cannot convert its function to the opset of the file"
+    if model.ir_version >= 4 and any(v.is_initializer() for v in model.graph.inputs):
+        return "initializers of the file are inputs too, so a caller may replace its weights"
     call, opset = Call.of(part, model), opset_of(model) or 1
     made = call.network.architecture
     if made.batch_norm:
@@ -232,11 +234,7 @@ class _Replacement:
             own.proto.name, x, *starts, *lengths, *arrays, outputs=1 + len(call.before),
             domain=own.proto.domain, name=own.proto.name.partition("_")[0], **own.attributes,
         )  # fmt: skip
-        node = g.nodes[-1]
         ends = _ends(call, *results, mask=value(mask) if call.repeats else None)
-        for k, values in enumerate([(call.y,), *call.after]):
-            if own.attributes and all(v is None for v in values):
-                node.output[k] = ""
         for end in ends:
             g.output(end, "float", ["?"])
         if holds is None:
@@ -334,6 +332,13 @@ class _Replacement:
         for node in model.graph.all_nodes():
             _simplify(node)
         common.RemoveUnusedNodesPass()(model)
+        for node in model.graph.all_nodes():  # the runtime needs what the pass removes at their ends
+            if node.domain == DOMAIN:
+                node.resize_outputs(len(model.functions[node.op_identifier()].outputs))
+                for value in node.outputs:
+                    value.name = value.name or self._fresh(f"{node.name}_unused")
+            elif node.op_type == "Loop" and len(node.inputs) < 2:
+                node.resize_inputs(2)
         model.opset_imports.pop(INLINED, None)
         if any(domain == DOMAIN for domain, *_ in model.functions):
             model.opset_imports[DOMAIN] = VERSION
