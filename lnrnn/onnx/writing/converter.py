@@ -54,10 +54,11 @@ def convert(
     Notes
     -----
     Each part is replaced only after it and its network have been run on the same random inputs, as
-    `from_onnx` does. The outputs of the new file differ from those of the old one by rounding alone. There
-    must be a sequence and a step, lengths must be 0 to T, and states must have a row for each sequence: ONNX
-    Runtime's nodes refuse other inputs, or end the process. A file in which nothing is replaced is copied, so
-    converting twice gives the same bytes.
+    `from_onnx` does. The outputs of the new file differ from those of the old one by rounding alone. A
+    file in which nothing is replaced is copied, so converting twice gives the same bytes.
+
+    ONNX Runtime's nodes refuse lengths beyond T, and states without a row for each sequence. Without a step
+    or a sequence, they can end the process.
 
     Examples
     --------

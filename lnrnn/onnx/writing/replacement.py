@@ -43,7 +43,7 @@ def changed(
 ) -> tuple[onnx_ir.Model, dict[str, str]]:
     """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
 
-    parts_of: the function of parts.py, which reads what this function writes. functions: whether networks
+    parts_of: the function of parts.py, which imports this file indirectly. functions: whether networks
     that are no nodes of ONNX are replaced too. quick: whether parts that compute nearly the same as the
     kernels need no proof, and nodes of ONNX are no parts.
     """
@@ -332,7 +332,7 @@ class _Replacement:
         for node in model.graph.all_nodes():
             _simplify(node)
         common.RemoveUnusedNodesPass()(model)
-        for node in model.graph.all_nodes():  # the runtime needs what the pass removes at their ends
+        for node in model.graph.all_nodes():  # the pass removes empty names at their ends
             if node.domain == DOMAIN:
                 node.resize_outputs(len(model.functions[node.op_identifier()].outputs))
                 for value in node.outputs:
