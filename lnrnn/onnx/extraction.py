@@ -22,20 +22,19 @@ OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out 
 
 
 def extracted(
-    part: Part, model: onnx_ir.Model, reset_after: bool | None = None, *, unchanged: bool = False
+    part: Part, model: onnx_ir.Model, reset_after: bool | None = None
 ) -> tuple[onnx.ModelProto, np.dtype]:
     """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
 
     Only the values that are not None become inputs and outputs. Constants of `initial_states` stay constants.
-    reset_after: as in from_onnx. unchanged: whether nodes stay as they are apart from states of 0, also those
-    that ONNX Runtime does not run.
+    reset_after: as in from_onnx.
     """
     outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
     states = [v for v in (*part.h0, *part.c0) if part.initial_states is None or constant(v) is None]
     inputs = list({id(v): v for v in (part.x, part.lengths, part.mask, *states) if v is not None}.values())
     if not outputs:
         raise Unchecked("the file uses none of its outputs")
-    extract = _Extract(part, reset_after, unchanged, {id(v): v for v in inputs})
+    extract = _Extract(part, reset_after, {id(v): v for v in inputs})
     for value in outputs:
         extract.collect(value)
     names = [v.name for v in extract.values.values()]
@@ -45,25 +44,18 @@ def extracted(
     dtype = np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
     dtypes = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
 
-    def described(value: onnx_ir.Value, shape: list[int | None] | None = None) -> onnx.ValueInfoProto:
+    def described(value: onnx_ir.Value) -> onnx.ValueInfoProto:
         kind = onnx.helper.np_dtype_to_tensor_dtype(dtypes.get(id(value), dtype))
-        return onnx.helper.make_tensor_value_info(value.name or "", kind, shape)
+        return onnx.helper.make_tensor_value_info(value.name or "", kind, None)
 
     graph = onnx.helper.make_graph(
         extract.nodes, "part",
-        [described(v, _shape(part, v) if unchanged else None) for v in inputs],
+        [described(v) for v in inputs],
         [described(v) for v in outputs],
         extract.initializers,
     )  # fmt: skip
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), dtype
-
-
-def _shape(part: Part, value: onnx_ir.Value) -> list[int | None]:
-    """Returns the number of axes of an input, and the width of a mask. The plug-in needs them."""
-    if value is part.mask:
-        return [1 if axis == "I" else None for axis in part.axes["mask"]]
-    return [None] * (1 if value is part.lengths else len(part.axes["x" if value is part.x else "h"]))
 
 
 @dataclass
@@ -75,7 +67,6 @@ class _Extract:
 
     part: Part
     reset_after: bool | None
-    unchanged: bool
     values: dict[int, onnx_ir.Value]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
@@ -114,21 +105,20 @@ class _Extract:
 
         A node with layout=1 becomes one with layout=0 between nodes Transpose, as ONNX Runtime needs.
         """
-        if is_quantized(node) and not self.unchanged:
+        if is_quantized(node):
             return [self._dequantized(node)]
         proto = self._with_reset_after(_proto(node))
         kept = {id(v) for v in self._layer_inputs(node)}
         for i, value in enumerate(node.inputs):
             if value is not None and id(value) not in kept:
                 proto.input[i] = ""
-        return _with_layout_0(proto) if attribute(node, "layout", 0) and not self.unchanged else [proto]
+        return _with_layout_0(proto) if attribute(node, "layout", 0) else [proto]
 
     def _layer_inputs(self, node: onnx_ir.Node) -> list[onnx_ir.Value]:
         """Returns the inputs of a recurrent node that may be other than 0, and no scales of 8-bit weights."""
-        left_out = (1, 2, *range(8, 99)) if is_quantized(node) and not self.unchanged else ()
-        states = OPTIONAL[: 2 if self.unchanged else 3]
+        left_out = (1, 2, *range(8, 99)) if is_quantized(node) else ()
         return [v for i, v in enumerate(node.inputs)
-                if v is not None and i not in left_out and not (i in states and is_zero(v))]  # fmt: skip
+                if v is not None and i not in left_out and not (i in OPTIONAL and is_zero(v))]  # fmt: skip
 
     def _with_reset_after(self, proto: onnx.NodeProto) -> onnx.NodeProto:
         """Replaces linear_before_reset of a GRU, and of those in the graphs inside of a node."""
