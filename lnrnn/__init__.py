@@ -29,10 +29,11 @@ from .norm.functional import (
     layer_norm,
     layer_norm_backward,
     rms_norm,
+    rms_norm_backward,
     sigmoid,
     tanh,
 )
-from .norm.layers import BatchNorm, LayerNorm
+from .norm.layers import BatchNorm, LayerNorm, RMSNorm
 from .rnn.models import GRU, LSTM, RNN, SLSTM, LiGRU
 from .rnn.network import Network
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
@@ -52,6 +53,7 @@ __all__ = [
     "LayerNormSpec",
     "LiGRU",
     "Network",
+    "RMSNorm",
     "RNN",
     "SLSTM",
     "Scorer",
@@ -75,6 +77,7 @@ __all__ = [
     "load",
     "num_threads",
     "rms_norm",
+    "rms_norm_backward",
     "save",
     "set_num_threads",
     "sigmoid",

@@ -36,7 +36,7 @@ def layer_norm(
     x: Any, shape: Any, gain: Any, bias: Any, eps: Any, out: Any, centred: bool = True
 ) -> ndarray | None: ...
 def layer_norm_backward(
-    gy: Any, x: Any, shape: Any, gain: Any, bias: Any, eps: Any
+    gy: Any, x: Any, shape: Any, gain: Any, bias: Any, eps: Any, centred: bool = True
 ) -> tuple[ndarray, ndarray | None, ndarray | None] | None: ...
 def batch_norm(
     x: Any,

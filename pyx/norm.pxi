@@ -143,13 +143,17 @@ cdef inline void release(lnrnn_batch *b, double *few) noexcept:
         free(b.mean)
 
 
-def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
-    """Returns y, or None for arguments that it does not accept. Not centred: RMS norm, whose eps may be None:
-    the machine epsilon."""
-    cdef lnrnn_batch b
-    gain, bias = widened(gain, x), widened(bias, x)
+cdef inline object some_eps(eps, x, bint centred):
+    """Returns eps. For None, which RMS norm takes, returns the machine epsilon of the arithmetic."""
     if eps is None and not centred and ordinary(x):
-        eps = DBL_EPSILON if is_double(x) else FLT_EPSILON
+        return DBL_EPSILON if is_double(x) else FLT_EPSILON
+    return eps
+
+
+def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
+    """Returns y, or None for arguments that it does not accept. Not centred: RMS norm."""
+    cdef lnrnn_batch b
+    gain, bias, eps = widened(gain, x), widened(bias, x), some_eps(eps, x, centred)
     if not takes_rows(&b, x, shape, gain, bias, eps, x, out):
         return None
     y = empty_like(x) if out is None else out
@@ -190,8 +194,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
 
 
 cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
-    """Computes the gradients of layer norm if r is NULL, else of batch norm. Returns gx, and the arguments
-    ggain, gbias."""
+    """Computes the gradients of batch norm, or if r is NULL of layer norm, or of RMS norm unless `train`.
+    Returns gx, and the arguments ggain, gbias."""
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)
@@ -203,7 +207,8 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
     cdef PyThreadState *gil = release_gil(b.threads)
     if r == NULL:
         lnrnn_layer_norm_backward(
-            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
+            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, train,
+            b.threads)
     else:
         lnrnn_batch_norm_backward(b, pgy, pgx, sums, sums + b.C, train)
     acquire_gil(gil)
@@ -213,15 +218,16 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
     return gx, ggain, gbias
 
 
-def layer_norm_backward(gy, x, shape, gain, bias, eps):
-    """Returns (gx, ggain or None, gbias or None), or None for arguments that it does not accept."""
+def layer_norm_backward(gy, x, shape, gain, bias, eps, bint centred=True):
+    """Returns (gx, ggain or None, gbias or None), or None for arguments that it does not accept. Not
+    centred: RMS norm."""
     cdef lnrnn_batch b
-    gain, bias = widened(gain, x), widened(bias, x)
+    gain, bias, eps = widened(gain, x), widened(bias, x), some_eps(eps, x, centred)
     if not takes_rows(&b, x, shape, gain, bias, eps, gy, None):
         return None
     ggain = None if gain is None else empty_like(gain)
     gbias = None if bias is None else empty_like(bias)
-    return gradients(&b, NULL, False, gy, x, ggain, gbias)
+    return gradients(&b, NULL, centred, gy, x, ggain, gbias)
 
 
 def batch_norm_backward(gy, x, mean, var, gain, training, eps):

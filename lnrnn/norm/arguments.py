@@ -40,7 +40,8 @@ TAKES["rms_norm"] = {
     "eps": Optional(Number(0)), "out": _OUT,
 }  # fmt: skip
 TAKES["layer_norm"] = TAKES["rms_norm"] | {"eps": Number(0), "bias": _ROWS}
-TAKES["layer_norm_backward"] = {n: c for n, c in TAKES["layer_norm"].items() if n != "out"} | {"gy": _GY}
+for _name in ("layer_norm", "rms_norm"):
+    TAKES[_name + "_backward"] = {n: c for n, c in TAKES[_name].items() if n != "out"} | {"gy": _GY}
 TAKES["batch_norm_backward"] = {
     "x": Takes("N C *"), "running_mean": Statistic(), "running_var": Statistic(), "weight": _CHANNELS,
     "training": Flag(), "eps": Number(0), "gy": _GY,

@@ -81,11 +81,30 @@ def _row_norm(function: str, given: dict[str, Any]) -> Array:
     """Computes layer_norm or rms_norm for arguments that need a conversion, or raises an error."""
     x, shape, weight, eps, place, *more = of_rows(function, given)
     bias = more[0] if more else None
-    eps = float(np.finfo(computed(x)).eps) if eps is None else eps
     y = _result(place, x, weight, bias)
     if x.size:
         _done(_core.layer_norm(x, shape, weight, bias, eps, y, bool(more)))
     return _deliver(y, given["out"])
+
+
+def _row_gradients(function: str, given: dict[str, Any]) -> tuple[Array, Array | None, Array | None]:
+    """Computes the gradients of _row_norm or _over_axes."""
+    if given["axis"] is not None:
+        x = input_array("x", given["x"])
+        (gy,) = check(function, {"gy": given["gy"]}, {"x": x.shape})
+        shape, axes = axes_of(x, given["normalized_shape"], given["axis"])
+        last = tuple(range(-len(axes), 0))
+        moved = {"gy": np.moveaxis(gy, axes, last), "x": np.moveaxis(x, axes, last)}
+        gx, gweight, gbias = _row_gradients(
+            function, given | moved | {"normalized_shape": shape, "axis": None}
+        )
+        return np.ascontiguousarray(np.moveaxis(gx, last, axes)), gweight, gbias
+    x, shape, weight, eps, *more, gy = of_rows(function, given)
+    bias = more[0] if more else None
+    if x.size:
+        return _done(_core.layer_norm_backward(gy, x, shape, weight, bias, eps, bool(more)))
+    gweight, gbias = (None if p is None else np.zeros_like(p) for p in (weight, bias))
+    return np.empty_like(x), gweight, gbias
 
 
 def layer_norm(
@@ -228,22 +247,48 @@ def layer_norm_backward(
     >>> gbias
     array([2., 2., 2.])
     """
-    if axis is not None:
-        x = input_array("x", x)
-        (g,) = check("layer_norm_backward", {"gy": gy}, {"x": x.shape})
-        shape, axes = axes_of(x, normalized_shape, axis)
-        last = tuple(range(-len(axes), 0))
-        gy, x = np.moveaxis(g, axes, last), np.moveaxis(x, axes, last)
-        gx, gweight, gbias = layer_norm_backward(gy, x, shape, weight, bias, eps)
-        return np.ascontiguousarray(np.moveaxis(gx, last, axes)), gweight, gbias
-    found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
-    if found is not None:
-        return found
-    a, shape, gain, eps, shift, g = of_rows("layer_norm_backward", locals())
-    if a.size:
-        return _done(_core.layer_norm_backward(g, a, shape, gain, shift, eps))
-    gweight, gbias = (None if p is None else np.zeros_like(p) for p in (gain, shift))
-    return np.empty_like(a), gweight, gbias
+    found = None
+    if axis is None:
+        found = _core.layer_norm_backward(gy, x, normalized_shape, weight, bias, eps)
+    return _row_gradients("layer_norm_backward", locals()) if found is None else found
+
+
+def rms_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+) -> tuple[Array, Array | None]:
+    """Return the gradients of `rms_norm`.
+
+    Parameters
+    ----------
+    gy : array_like of x's shape
+        Gradient of y.
+    x, normalized_shape, weight, eps, axis
+        As in `rms_norm`.
+
+    Returns
+    -------
+    gx : array of x's shape
+        Gradient of x, computed in the dtype of x.
+    gweight : array of shape normalized_shape, or None
+        Gradient of weight, as from `layer_norm_backward`.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> gx, gweight = lnrnn.rms_norm_backward([1.0, 0.0], [3.0, 4.0], 2, [1.0, 1.0], eps=0)
+    >>> gweight.round(3)
+    array([0.849, 0.   ])
+    """
+    found = None
+    if axis is None:
+        found = _core.layer_norm_backward(gy, x, normalized_shape, weight, None, eps, False)
+    return (_row_gradients("rms_norm_backward", locals()) if found is None else found)[:2]
 
 
 def batch_norm(

@@ -1,4 +1,4 @@
-"""LayerNorm and BatchNorm as objects with parameters, as in torch.nn."""
+"""LayerNorm, RMSNorm and BatchNorm as objects with parameters, as in torch.nn."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 Array = np.ndarray
 _TENSOR = Optional(Takes("shape"))
 TAKES["LayerNorm"] = {"normalized_shape": Sizes(), "elementwise_affine": Flag(), "bias": Flag()}
+TAKES["RMSNorm"] = {"normalized_shape": Sizes(), "elementwise_affine": Flag()}
 TAKES["BatchNorm"] = {
     "num_features": Integer(0, LARGEST), "affine": Flag(), "track_running_stats": Flag(),
 }  # fmt: skip
 TAKES["LayerNorm.options"] = {"training": Flag(), "eps": Number(0)}
 TAKES["BatchNorm.options"] = TAKES["LayerNorm.options"] | {"momentum": Optional(Number(0, 1))}
+TAKES["RMSNorm.options"] = TAKES["LayerNorm.options"] | {"eps": Optional(Number(0))}
+TAKES["RMSNorm.tensors"] = {"weight": _TENSOR}
 TAKES["LayerNorm.tensors"] = {"weight": _TENSOR, "bias": _TENSOR}
 TAKES["BatchNorm.tensors"] = TAKES["LayerNorm.tensors"] | {
     "running_mean": _TENSOR, "running_var": _TENSOR,
@@ -42,7 +45,7 @@ def _tensor(name: str) -> Any:
 
 
 class _Norm(Closed):
-    """The base class of both layers, with a mode, tensors, and a state dict.
+    """The base class of the layers, with a mode, tensors, and a state dict.
 
     Threads: a call uses the tensors that the layer has when the call begins. `load_state_dict` replaces all
     tensors at once. (Calls are not protected from a change in place, such as weight[...] = w.)
@@ -50,7 +53,7 @@ class _Norm(Closed):
 
     __slots__ = ("training", "eps", "_tensors")
     training: bool
-    eps: float
+    eps: Any  # float; RMSNorm takes None too
     _kind: str  # the first word of the names of its tables
     _tensors: dict[str, Array | None]  # in torch's order; a change replaces the dict
 
@@ -167,6 +170,59 @@ class LayerNorm(_Norm):
     def __repr__(self) -> str:
         affine = self.elementwise_affine
         return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
+
+
+class RMSNorm(_Norm):
+    """`lnrnn.rms_norm` with a parameter, as torch.nn.RMSNorm.
+
+    Parameters
+    ----------
+    normalized_shape, elementwise_affine
+        As in `LayerNorm`; there is no bias.
+    eps : float or None
+        Added to the mean square; at least 0. None is the machine epsilon of the computed dtype.
+
+    Notes
+    -----
+    ``layer(x, out=None)`` returns the RMS norm of x (*, *normalized_shape). weight, eps and training may be
+    assigned. To read or set an unknown attribute raises AttributeError.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> layer = lnrnn.RMSNorm(2)
+    >>> layer([[3.0, 4.0]]).round(3)
+    array([[0.849, 1.131]])
+    """
+
+    __slots__ = ("normalized_shape", "elementwise_affine")
+    _fixed = __slots__
+    _kind = "RMSNorm"
+    normalized_shape: tuple[int, ...]
+    weight = _tensor("weight")
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+    ) -> None:
+        self.normalized_shape, self.elementwise_affine = check("RMSNorm", locals())
+        self.eps, self.training = eps, True
+        ones = np.ones(self.normalized_shape, np.float32) if self.elementwise_affine else None
+        self._tensors = {"weight": ones}
+
+    def _shape(self) -> tuple[int, ...]:
+        return self.normalized_shape
+
+    def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
+        weight, shape, eps = self._tensors["weight"], self.normalized_shape, self.eps
+        y = _core.layer_norm(x, shape, weight, None, eps, out, False)
+        return F.rms_norm(x, shape, weight, eps, out=out) if y is None else y
+
+    def __repr__(self) -> str:
+        affine = self.elementwise_affine
+        return f"RMSNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
 
 
 class BatchNorm(_Norm):

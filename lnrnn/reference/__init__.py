@@ -28,6 +28,7 @@ from .norms import (
     pool_statistics,
     real,
     rms_norm,
+    rms_norm_backward,
     sigmoid,
     standardize,
     standardize_backward,
@@ -50,7 +51,7 @@ from .time_loop import (
 __all__ = [
     "ACTIVATIONS", "Step", "Tape", "batch_norm", "batch_norm_backward", "block_diagonal", "calibrate",
     "diagonal_blocks", "gru", "gru_backward", "layer_norm", "layer_norm_backward", "ligru", "ligru_backward",
-    "lstm", "lstm_backward", "pool_statistics", "real", "reverse_sequences", "rms_norm", "rnn",
-    "rnn_backward", "sigmoid", "slstm", "slstm_backward", "standardize", "standardize_backward",
+    "lstm", "lstm_backward", "pool_statistics", "real", "reverse_sequences", "rms_norm", "rms_norm_backward",
+    "rnn", "rnn_backward", "sigmoid", "slstm", "slstm_backward", "standardize", "standardize_backward",
     "statistics_at", "update_step_statistics",
 ]  # fmt: skip

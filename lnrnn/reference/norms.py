@@ -143,6 +143,15 @@ def layer_norm(
     return affine(xhat, weight, bias)
 
 
+def _over_rms(x: ArrayLike, normalized_shape: int | Sequence[int], eps: float | None) -> tuple[Array, Array]:
+    """Returns x / sigma and sigma = sqrt(mean(x^2) + eps)."""
+    if eps is None:
+        eps = float(np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps)
+    x = real(x)
+    sigma = np.sqrt((x * x).mean(_normalized_axes(normalized_shape), keepdims=True) + eps)
+    return x / sigma, sigma
+
+
 def rms_norm(
     x: ArrayLike,
     normalized_shape: int | Sequence[int],
@@ -163,11 +172,7 @@ def rms_norm(
     >>> reference.rms_norm([3, 3], 2, eps=0)
     array([1., 1.])
     """
-    if eps is None:
-        eps = float(np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps)
-    x = real(x)
-    square = (x * x).mean(_normalized_axes(normalized_shape), keepdims=True)
-    return affine(x / np.sqrt(square + eps), weight, None)
+    return affine(_over_rms(x, normalized_shape, eps)[0], weight, None)
 
 
 def layer_norm_backward(
@@ -195,6 +200,28 @@ def layer_norm_backward(
     gweight = None if weight is None else (gy * xhat).sum(rows)
     gbias = None if bias is None else gy.sum(rows)
     return gx, gweight, gbias
+
+
+def rms_norm_backward(
+    gy: ArrayLike,
+    x: ArrayLike,
+    normalized_shape: int | Sequence[int],
+    weight: ArrayLike | None = None,
+    eps: float | None = None,
+) -> tuple[Array, Array | None]:
+    """Return gx and gweight from gy: gx = (g - xhat mean(g xhat)) / sigma with g = weight gy.
+
+    Examples
+    --------
+    >>> from lnrnn import reference
+    >>> reference.rms_norm_backward([1, 0], [1, 1], 2, eps=0)
+    (array([ 0.5, -0.5]), None)
+    """
+    gy, axes = real(gy), _normalized_axes(normalized_shape)
+    xhat, sigma = _over_rms(x, normalized_shape, eps)
+    g = affine(gy, weight, None)
+    gx = (g - xhat * (g * xhat).mean(axes, keepdims=True)) / sigma
+    return gx, None if weight is None else (gy * xhat).sum(tuple(range(gy.ndim - len(axes))))
 
 
 def _channels(v: Any, ndim: int) -> Any:

@@ -102,7 +102,7 @@ static void backward_task(void *ctx, size_t index, int worker)
 
 void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
                                const void *gain, double eps, void *gx, double *ggain, double *gbias,
-                               double *work, int threads)
+                               double *work, int centred, int threads)
 {
     LNRNN_DEFAULT_FLOATS;
     const ptrdiff_t stride = (ptrdiff_t)n;
@@ -120,6 +120,7 @@ void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy,
                 .gxs = stride,
                 .gain = gain,
                 .eps = eps,
+                .centred = centred,
             },
         .block = backward_block(rows, n),
         .size = lnrnn_size(dtype),

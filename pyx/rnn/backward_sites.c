@@ -110,6 +110,7 @@ static void span_backward(const backward_step *s, int site, size_t from, size_t 
                                                  .gxs = rows->gs,
                                                  .gain = norm->gain + from,
                                                  .eps = (double)norm->eps,
+                                                 .centred = 1,
                                                  .partial = sums};
         s->j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&span);
     }

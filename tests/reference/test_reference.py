@@ -147,7 +147,7 @@ def test_cumulative_statistics_are_those_of_all_sequences():
 
 
 @pytest.mark.parametrize("shape, over", [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((4,), (4,)), ((3, 1), (1,))])
-def test_layer_norm_gradients_equal_central_differences(shape, over):
+def test_layer_and_rms_norm_gradients_equal_central_differences(shape, over):
     rng = np.random.default_rng(2)
     x, (w, b) = rng.standard_normal(shape), rng.standard_normal((2, *over))
 
@@ -160,6 +160,12 @@ def test_layer_norm_gradients_equal_central_differences(shape, over):
     bare = ref.layer_norm_backward(gy, x, over)
     assert bare[1] is bare[2] is None
     np.testing.assert_array_equal(bare[0], ref.layer_norm_backward(gy, x, over, np.ones_like(w), b)[0])
+
+    rms = lambda v: (ref.rms_norm(v["x"], over, v["weight"]), (), None)  # noqa: E731
+    rms_back = lambda tape, gy, gstate: dict(  # noqa: E731
+        zip(("x", "weight"), ref.rms_norm_backward(gy, x, over, w), strict=True)
+    )
+    assert_gradients(rng, rms, rms_back, dict(x=x, weight=w))
 
 
 @pytest.mark.parametrize("training", [True, False])

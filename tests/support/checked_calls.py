@@ -87,7 +87,7 @@ def rows(name, **more):
 
 def set_layer(kind, **options):
     made = getattr(lnrnn, kind)(4)
-    valid = dict(weight=V, bias=M, eps=1e-3, training=False, **options)
+    valid = dict(weight=V, eps=1e-3, training=False, **options)
     state = lambda: {name: value.tobytes() for name, value in made.state_dict().items()}  # noqa: E731
     call, tables = setter(made, lambda own: own(ROWS)), f"{kind}.options {kind}.tensors"
     return Call(tables, call, valid, {"shape": (4,)}, state, edges=False)
@@ -106,6 +106,7 @@ NORM_CALLS = {
     "layer_norm": partial(rows, "layer_norm"),
     "rms_norm": partial(rows, "rms_norm"),
     "layer_norm_backward": partial(rows, "layer_norm_backward", gy=ROWS + 1),
+    "rms_norm_backward": partial(rows, "rms_norm_backward", gy=ROWS + 1),
     "batch_norm": partial(channels, "batch_norm", False),
     "batch_norm in training": partial(channels, "batch_norm", True),
     "batch_norm_backward": partial(channels, "batch_norm_backward", False),
@@ -113,11 +114,14 @@ NORM_CALLS = {
     **{name: partial(elementwise, name) for name in ("exp", "tanh", "sigmoid")},
     "LayerNorm": simple("LayerNorm LayerNorm.options", lambda: lnrnn.LayerNorm, normalized_shape=4,
                         elementwise_affine=True, bias=True, eps=1e-3),
+    "RMSNorm": simple("RMSNorm RMSNorm.options", lambda: lnrnn.RMSNorm, normalized_shape=4,
+                      elementwise_affine=True, eps=1e-3),
     "BatchNorm": simple("BatchNorm BatchNorm.options", lambda: lnrnn.BatchNorm, num_features=4, affine=True,
                         track_running_stats=True, eps=1e-3, momentum=0.25),
-    "attributes of LayerNorm": partial(set_layer, "LayerNorm"),
-    "attributes of BatchNorm": partial(set_layer, "BatchNorm", momentum=0.25, running_mean=M, running_var=V,
-                                       num_batches_tracked=3),
+    "attributes of LayerNorm": partial(set_layer, "LayerNorm", bias=M),
+    "attributes of RMSNorm": partial(set_layer, "RMSNorm"),
+    "attributes of BatchNorm": partial(set_layer, "BatchNorm", bias=M, momentum=0.25, running_mean=M,
+                                       running_var=V, num_batches_tracked=3),
 }  # fmt: skip
 
 # --- networks -----------------------------------------------------------------------------------------------

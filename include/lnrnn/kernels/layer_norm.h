@@ -1,4 +1,4 @@
-/* Layer norm and RMS norm, forward, and layer norm backward, for each type in memory (norm.h).
+/* Layer norm and RMS norm, forward and backward, for each type in memory (norm.h).
  *
  * Rows are computed in groups of four, so that the dependent sum, square root and division of one row overlap
  * with those of the others. Gain and bias, which wide rows evict from L1, are loaded once for the four. The
@@ -180,13 +180,16 @@ LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const in
 }
 
 /* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd.
- * Reads the row twice if its pivot is far from the mean, else once. scale: 1 unless LNRNN_SCALED. */
+ * RMS norm has d = x, and gx = rstd (u - z mean(u z)): pivot, mean and mean_u are 0. Reads the row twice if
+ * its pivot is far from the mean, else once. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE T(row_gradient)
     T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
     const size_t n = r->n;
-    real pivot = form & LNRNN_SCALED ? T(pivot_of)(n, r->x) * scale : T(pivot_of)(n, r->x), mean_d, var;
+    real pivot = r->centred ? T(pivot_of)(n, r->x) : 0, mean_d, var;
     double sum_u, sum_ud;
+    if (form & LNRNN_SCALED)
+        pivot *= scale;
     for (int pass = 0;; pass++) {
         const vreal m = v_set1(pivot);
         double sum = 0, squares = 0;
@@ -211,14 +214,14 @@ LNRNN_INLINE T(row_gradient)
             sum_u += (double)T(total_of_2)(s.g);
             sum_ud += (double)T(total_of_2)(s.gd);
         }
-        mean_d = (real)(sum / (double)n);
+        mean_d = r->centred ? (real)(sum / (double)n) : 0;
         var = (real)(squares / (double)n) - mean_d * mean_d;
         if (mean_d * mean_d <= var || pass == 1)
             break;
         pivot += mean_d;
     }
     T(row_gradient) g;
-    g.mean_u = (real)(sum_u / (double)n);
+    g.mean_u = r->centred ? (real)(sum_u / (double)n) : 0;
     g.mean_hi = pivot + mean_d;
     g.mean_lo = (pivot - g.mean_hi) + mean_d;
     g.rstd = 1 / real_sqrt((var < 0 ? 0 : var) + (real)eps);

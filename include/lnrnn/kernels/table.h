@@ -29,7 +29,8 @@ typedef struct {
     int nontemporal; /* y is too large for the caches: use non-temporal stores */
 } lnrnn_layer_norm_rows;
 
-/* Rows of layer norm's backward pass; gx is the gradient of the loss with respect to x, and so on. */
+/* Rows of the backward pass of layer or RMS norm; gx is the gradient of the loss with respect to x, and so
+ * on. */
 typedef struct {
     size_t rows, n;
     const void *gy, *x; /* (rows, n), row strides gys, xs; n >= 1 */
@@ -37,6 +38,7 @@ typedef struct {
     ptrdiff_t gys, xs, gxs;
     const void *gain; /* (n) of real, or NULL */
     double eps;
+    int centred;           /* 0: RMS norm */
     double *ggain, *gbias; /* (n): adds the sums of these rows; both NULL: the sums stay in `partial` */
     void *partial;         /* (2, n) of real: zeros before and after; without ggain the sums are added here */
 } lnrnn_layer_norm_gradients;
