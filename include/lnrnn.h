@@ -164,14 +164,14 @@ enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 /* The activation of the gates i, f, o of an LSTM, and r, z of a GRU. The hard sigmoid is min(max(x / 6 + 1/2,
  * 0), 1). */
 enum { LNRNN_GATES_SIGMOID, LNRNN_GATES_HARD_SIGMOID };
-enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH };
+enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH, LNRNN_NORM_RMS, LNRNN_NORMS };
 /* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the
  * sum. INPUT: W x alone (LiGRU). OUTPUT: each head of h, for y only (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
 /* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over
  * all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
-/* Layer norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets
+/* Layer or RMS norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets
  * LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
 /* Batch norm at a step without statistics. RAISE: an error. LAST: the statistics of the last known step.
@@ -189,7 +189,7 @@ typedef struct {
     int bias, batch_first, bidirectional, reverse;
     int reset_after; /* GRU; 0: the reset gate multiplies h before the product */
     int norm;        /* LNRNN_NORM_NONE .. */
-    /* Only for layer norm. The placement LNRNN_PLACEMENTS means the cell's default. */
+    /* Only for layer and RMS norm. The placement LNRNN_PLACEMENTS means the cell's default. */
     int placement, span, cell_norm, inner_bias;
     double eps;
     /* Only for batch norm. max_steps: the number of steps with statistics; 0: as many as in training. steps:

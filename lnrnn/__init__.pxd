@@ -42,6 +42,8 @@ cdef extern from "lnrnn_api.h" nogil:
         LNRNN_NORM_NONE
         LNRNN_NORM_LAYER
         LNRNN_NORM_BATCH
+        LNRNN_NORM_RMS
+        LNRNN_NORMS
         LNRNN_JOINT
         LNRNN_SPLIT
         LNRNN_GATE

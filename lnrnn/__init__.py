@@ -36,7 +36,7 @@ from .norm.functional import (
 from .norm.layers import BatchNorm, LayerNorm, RMSNorm
 from .rnn.models import GRU, LSTM, RNN, SLSTM, LiGRU
 from .rnn.network import Network
-from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec
+from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec, RMSNormSpec
 from .rnn.stream import Stream, StreamState, step_all
 from .runtime import cpu_info, get_include, get_library, get_num_threads, num_threads, set_num_threads
 
@@ -54,6 +54,7 @@ __all__ = [
     "LiGRU",
     "Network",
     "RMSNorm",
+    "RMSNormSpec",
     "RNN",
     "SLSTM",
     "Scorer",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .norms import ACTIVATIONS, GATE_ACTIVATIONS, Activation, Array, real
+from .norms import ACTIVATIONS, BY_ROW, GATE_ACTIVATIONS, Activation, Array, real
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 __all__ = [
@@ -174,7 +174,7 @@ def rnn(
         Inputs.
     weight_ih, weight_hh : array_like of shape (H, I) and (H, H)
         Weights.
-    norm : {"layer", "batch"} or None
+    norm : {"layer", "rms", "batch"} or None
         None is torch's cell: h_t = f(a_t + bias_ih + bias_hh).
     placement : {"joint", "split"}
         "split" is h_t = f(LN(x_; gain_ih, bias_ih) + LN(h_; gain_hh, bias_hh)).
@@ -220,7 +220,7 @@ def rnn(
     if norm is None:
         biases = [real(b) for b in (bias_ih, bias_hh) if b is not None]
         gain, bias = None, sum(biases) if biases else None
-    placement = "split" if norm == "layer" and placement == "split" else "joint"
+    placement = "split" if norm in BY_ROW and placement == "split" else "joint"
     parameters = dict(weight_ih=weight_ih, weight_hh=weight_hh, gain=gain, bias=bias)
     parameters |= dict(gain_ih=gain_ih, bias_ih=bias_ih, gain_hh=gain_hh, bias_hh=bias_hh)
     parameters |= dict(inner_bias_ih=inner_bias_ih, inner_bias_hh=inner_bias_hh)
@@ -317,7 +317,7 @@ def lstm(
             "batch"               gain_ih, gain_hh, bias
 
         The norm of c has gain_c and bias_c, (H,).
-    norm : {"layer", "batch"} or None
+    norm : {"layer", "rms", "batch"} or None
         The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
         The placement of layer norm. Means are over 4H units, in "gate" over the H units of each gate.
@@ -354,12 +354,12 @@ def lstm(
     >>> y.shape
     (5, 2, 3)
     """
-    cell = {"layer": cell, "batch": "out", None: None}[norm]
+    cell = {"layer": cell, "rms": cell, "batch": "out", None: None}[norm]
     options: dict[str, Any] = dict(
-        placement=placement if norm == "layer" else "split", cell=cell, num_heads=num_heads
+        placement=placement if norm in BY_ROW else "split", cell=cell, num_heads=num_heads
     )
     options["gate_activation"] = gate_activation
-    sites = dict(LSTM_SITES[placement if norm == "layer" else norm])
+    sites = dict(LSTM_SITES[placement if norm in BY_ROW else norm])
     if cell:
         sites["c"] = Site("gain_c", "bias_c")
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, zoneout or (None, None))

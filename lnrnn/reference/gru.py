@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .cells import Function, Gradients, gate_activation, gates, heads_backward, join, sites_of, with_heads
-from .norms import Array, real
+from .norms import BY_ROW, Array, real
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 __all__ = [
@@ -160,7 +160,7 @@ def gru(
         Inputs.
     parameters : dict of str to array_like
         weight_ih (3H, I), weight_hh (3H, H / num_heads), and some of the vectors of `lstm`, (3H,) each.
-    norm : {"layer", "batch"} or None
+    norm : {"layer", "rms", "batch"} or None
         The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
         The placement of layer norm. Means of "joint" are over 3H units, of "gate" over the H of each gate.
@@ -193,13 +193,13 @@ def gru(
     (5, 2, 3)
     """
     options: dict[str, Any] = dict(
-        placement=placement if norm == "layer" else "split",
+        placement=placement if norm in BY_ROW else "split",
         reset_after=reset_after,
         num_heads=num_heads,
         gate_activation=gate_activation,
     )
     kind = "all" if placement == "split" and span == "all" else placement
-    sites = GRU_SITES[kind if norm == "layer" else norm]
+    sites = GRU_SITES[kind if norm in BY_ROW else norm]
     cell: Any = gru_step, gru_step_backward
     if not reset_after:
         cell, sites = (gru_reset_step, gru_reset_step_backward), sites_of_reset(sites)

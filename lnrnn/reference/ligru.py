@@ -69,7 +69,7 @@ def ligru(
             "layer" input, "batch"     gain_ih, bias_ih
             "layer" split              gain_ih, bias_ih, gain_hh, bias_hh
             "layer" joint, gate        gain, bias
-    norm : {"layer", "batch"} or None
+    norm : {"layer", "rms", "batch"} or None
         The norm.
     placement : str
         The placement of layer norm. "input" normalises x_ alone, over the 2H units. Others are as in `lstm`.
@@ -94,7 +94,7 @@ def ligru(
     >>> y.shape
     (5, 2, 3)
     """
-    placement = {"layer": placement, "batch": "input", None: "split"}[norm]
+    placement = {"layer": placement, "rms": placement, "batch": "input", None: "split"}[norm]
     options = dict(placement=placement, nonlinearity=nonlinearity)
     sites = LIGRU_SITES[placement if norm else None]
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, (zoneout,))

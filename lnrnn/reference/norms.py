@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 Array = np.ndarray
 Moments = tuple[Array, Array]  # mean and biased variance
+BY_ROW = ("layer", "rms")  # norms with statistics of each row, which have a placement
 Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
@@ -63,8 +64,12 @@ GATE_ACTIVATIONS: dict[str, Activation] = {
 # --- norms --------------------------------------------------------------------------------------------------
 
 
-def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
+def standardize(
+    a: Array, axis: int | tuple[int, ...], eps: float, centred: bool = True
+) -> tuple[Array, Array, Array]:
     """Return (a - mu) / sigma with mu = mean(a), sigma = sqrt(mean((a - mu)^2) + eps), means over `axis`.
+
+    If not centred, mu is 0, as in RMS norm.
 
     Returns
     -------
@@ -81,17 +86,23 @@ def standardize(a: Array, axis: int | tuple[int, ...], eps: float) -> tuple[Arra
     >>> ahat
     array([-1.,  1.])
     """
-    mu = a.mean(axis, keepdims=True)
+    mu = a.mean(axis, keepdims=True) * centred
     var = ((a - mu) ** 2).mean(axis, keepdims=True)
     return (a - mu) / np.sqrt(var + eps), mu, var
 
 
 def standardize_backward(
-    g: Array, ahat: Array, var: Array, axis: int | tuple[int, ...] | None, eps: float
+    g: Array,
+    ahat: Array,
+    var: Array,
+    axis: int | tuple[int, ...] | None,
+    eps: float,
+    centred: bool = True,
 ) -> Array:
     """Return the gradient of a from the gradient g of ahat: (g - mean(g) - ahat mean(g ahat)) / sigma.
 
-    With axis None, mu and sigma are constants, and the gradient is g / sigma.
+    With axis None, mu and sigma are constants, and the gradient is g / sigma. If not centred, mu is 0, and
+    mean(g) is left out.
 
     Examples
     --------
@@ -104,7 +115,9 @@ def standardize_backward(
     sigma = np.sqrt(var + eps)
     if axis is None:
         return g / sigma
-    found: Array = (g - g.mean(axis, keepdims=True) - ahat * (g * ahat).mean(axis, keepdims=True)) / sigma
+    if centred:
+        g = g - g.mean(axis, keepdims=True)
+    found: Array = (g - ahat * (g * ahat).mean(axis, keepdims=True)) / sigma
     return found
 
 
@@ -143,13 +156,9 @@ def layer_norm(
     return affine(xhat, weight, bias)
 
 
-def _over_rms(x: ArrayLike, normalized_shape: int | Sequence[int], eps: float | None) -> tuple[Array, Array]:
-    """Returns x / sigma and sigma = sqrt(mean(x^2) + eps)."""
-    if eps is None:
-        eps = float(np.finfo(np.float64 if np.asarray(x).dtype == np.float64 else np.float32).eps)
-    x = real(x)
-    sigma = np.sqrt((x * x).mean(_normalized_axes(normalized_shape), keepdims=True) + eps)
-    return x / sigma, sigma
+def _rms_eps(x: ArrayLike, eps: float | None) -> float:
+    double = np.asarray(x).dtype == np.float64
+    return float(np.finfo(np.float64 if double else np.float32).eps) if eps is None else eps
 
 
 def rms_norm(
@@ -172,7 +181,8 @@ def rms_norm(
     >>> reference.rms_norm([3, 3], 2, eps=0)
     array([1., 1.])
     """
-    return affine(_over_rms(x, normalized_shape, eps)[0], weight, None)
+    xhat, _, _ = standardize(real(x), _normalized_axes(normalized_shape), _rms_eps(x, eps), centred=False)
+    return affine(xhat, weight, None)
 
 
 def layer_norm_backward(
@@ -217,10 +227,9 @@ def rms_norm_backward(
     >>> reference.rms_norm_backward([1, 0], [1, 1], 2, eps=0)
     (array([ 0.5, -0.5]), None)
     """
-    gy, axes = real(gy), _normalized_axes(normalized_shape)
-    xhat, sigma = _over_rms(x, normalized_shape, eps)
-    g = affine(gy, weight, None)
-    gx = (g - xhat * (g * xhat).mean(axes, keepdims=True)) / sigma
+    gy, axes, eps = real(gy), _normalized_axes(normalized_shape), _rms_eps(x, eps)
+    xhat, _, var = standardize(real(x), axes, eps, centred=False)
+    gx = standardize_backward(affine(gy, weight, None), xhat, var, axes, eps, centred=False)
     return gx, None if weight is None else (gy * xhat).sum(tuple(range(gy.ndim - len(axes))))
 
 

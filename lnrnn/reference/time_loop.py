@@ -86,7 +86,8 @@ class Normed:
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
     """Returns the norm of `a` (L, W), before gain and bias.
 
-    kind "layer" computes the mean over the units of a row, for each of the site's spans. "batch" computes it
+    kind "layer" computes the mean over the units of a row, for each of the site's spans. "rms" does so with
+    mean 0. "batch" computes it
     over the rows, or uses the `given` (mean, variance) of this step. None is no norm.
     """
     if kind is None:
@@ -97,7 +98,8 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
     if kind == "batch":
         ahat, mean, var = standardize(a, 0, eps)
         return Normed(ahat, mean, var, 0)
-    pieces = [np.broadcast_arrays(*standardize(piece, -1, eps)) for piece in site.cut(a)]
+    centred = kind == "layer"
+    pieces = [np.broadcast_arrays(*standardize(piece, -1, eps, centred)) for piece in site.cut(a)]
     ahat, mean, var = (np.concatenate(part, axis=-1) for part in zip(*pieces, strict=True))
     return Normed(ahat, mean, var, -1)
 
@@ -109,7 +111,7 @@ def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, s
     if normed.axis != -1:
         return standardize_backward(g, normed.ahat, normed.var, normed.axis, eps)
     pieces = zip(*map(site.cut, (g, normed.ahat, normed.var)), strict=True)
-    found = [standardize_backward(gpart, ahat, var, -1, eps) for gpart, ahat, var in pieces]
+    found = [standardize_backward(gpart, ahat, var, -1, eps, kind == "layer") for gpart, ahat, var in pieces]
     return np.concatenate(found, axis=-1)
 
 

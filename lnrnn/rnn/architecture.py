@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from .cells import (
     Nonlinearity,
     StateDtype,
 )
-from .specs import BatchNormSpec, LayerNormSpec, norm_spec
+from .specs import KINDS, BatchNormSpec, LayerNormSpec, RMSNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
 LIMIT = 2**31 - 1  # the largest size: products of two sizes do not overflow int64
@@ -99,7 +99,7 @@ class Architecture:
         """Returns the architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
         for name in {"nonlinearity", "bias"} & arguments.keys():
             value = arguments[name]
-            named = isinstance(value, str) and value in ("layer", "batch")
+            named = isinstance(value, str) and value in KINDS
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
                 raise bad_type(name, "no norm", value, "give the norm by name, norm=...")
         given = {"nonlinearity": "tanh", **DEFAULTS, **by_name("Network", arguments)}
@@ -118,6 +118,9 @@ class Architecture:
         if proj_size and num_heads > 1:
             raise bad_value("proj_size", f"0 with num_heads {num_heads}", proj_size)
         norm = norm_spec(norm, cell)
+        if isinstance(norm, RMSNormSpec):
+            given["bias"] = given["bias"] and norm.bias
+            norm = replace(norm, bias=given["bias"])
         if not given["reset_after"] and isinstance(norm, LayerNormSpec):
             if norm.placement != "split":
                 raise bad_value("reset_after", f"True with placement {norm.placement!r}", False)
@@ -129,9 +132,8 @@ class Architecture:
 
     def __str__(self) -> str:
         """Returns a short description, for the reprs of streams and tapes."""
-        kinds = {LayerNormSpec: "layer", BatchNormSpec: "batch"}
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
-        return f"{self.cell.name}({sizes}, norm={kinds.get(type(self.norm))!r})"
+        return f"{self.cell.name}({sizes}, norm={self.norm_kind!r})"
 
     @property
     def directions(self) -> int:
@@ -164,6 +166,11 @@ class Architecture:
         return self.h_width, *(self.hidden_size for _ in self.cell.state_names[1:])
 
     @property
+    def norm_kind(self) -> str | None:
+        """The name of the norm in arguments and files."""
+        return next((name for name, spec in KINDS.items() if type(self.norm) is spec), None)
+
+    @property
     def batch_norm(self) -> BatchNormSpec | None:
         """The norm if it is batch norm, else None."""
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
@@ -172,7 +179,8 @@ class Architecture:
         """Returns the configuration that a model file has (model_file.c, file_format.architecture_of)."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
-            norm = {"kind": "batch" if self.batch_norm else "layer", **vars(self.norm)}
+            norm = {"kind": self.norm_kind, **vars(self.norm)}
+            norm.pop("bias", None)  # that of the network
             norm |= {"overrun": overrun} if self.batch_norm else {}
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 

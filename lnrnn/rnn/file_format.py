@@ -16,11 +16,10 @@ from ..state import CHANGES
 from .architecture import DEFAULTS, Architecture, argument_names
 from .cells import CELLS
 from .snapshot import ACTIVATION_BITS, Snapshot, zoneout_entry
-from .specs import BatchNormSpec, LayerNormSpec
+from .specs import KINDS
 from .statistics import StepStatistics, named_shapes
 
 SCHEMA = 1
-_SPECS = {"layer": LayerNormSpec, "batch": BatchNormSpec}
 
 
 def _safetensors() -> Any:
@@ -78,5 +77,6 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     arguments = {name: config[name] for name in argument_names(cell)}
     if arguments["norm"] is not None:
         norm = dict(arguments["norm"])
-        arguments["norm"] = _SPECS[norm.pop("kind")](**norm)
+        kind = norm.pop("kind")
+        arguments["norm"] = KINDS[kind](**norm, **({"bias": config["bias"]} if kind == "rms" else {}))
     return Architecture.checked(cell, **arguments)

@@ -14,7 +14,7 @@ from .network import Network
 from .settings import RNG
 from .specs import BatchNormSpec, LayerNormSpec
 
-Norm = Literal["layer", "batch"] | LayerNormSpec | BatchNormSpec | None
+Norm = Literal["layer", "rms", "batch"] | LayerNormSpec | BatchNormSpec | None
 T = TypeVar("T")
 
 
@@ -38,8 +38,8 @@ class RNN(Network[np.ndarray]):
         and a UserWarning says so.
     bidirectional : bool
         Whether each layer has a second direction, which reads each sequence from its end.
-    norm : {"layer", "batch"}, LayerNormSpec, BatchNormSpec or None
-        The norm inside the cell. The specs have more options.
+    norm : {"layer", "rms", "batch"}, LayerNormSpec, RMSNormSpec, BatchNormSpec or None
+        The norm inside the cell. The specs have more options. "rms" is "layer" without means and biases.
     reverse : bool
         Whether the network reads each sequence from its end, as direction 1 of a bidirectional one. y keeps
         the order of x, and h is the state after step 0. Refused with bidirectional, and by `stream`.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from ..arguments import TAKES, Choice, Flag, Integer, Number, Optional, by_name, check
 from ..errors import bad_type, bad_value
 from ..state import Named, frozen_by_name
@@ -22,6 +24,7 @@ TAKES["LayerNormSpec"] = {
     "placement": Choice((*PLACEMENTS, "output", None)), "cell": Choice(("out", "carry", None)),
     "eps": Number(0), "span": Choice(("all", None)), "inner_bias": Flag(),
 }  # fmt: skip
+TAKES["RMSNormSpec"] = TAKES["LayerNormSpec"] | {"eps": Optional(Number(0)), "bias": Flag()}
 TAKES["BatchNormSpec"] = {
     "max_steps": Optional(Integer(1, 2**31 - 1)), "overrun": Choice(OVERRUNS),
     "momentum": Optional(Number(0, 1)), "eps": Number(0),
@@ -78,7 +81,7 @@ class LayerNormSpec(Named):
     inner_bias: bool = False
 
     def __post_init__(self) -> None:
-        _check_fields(self, "LayerNormSpec")
+        _check_fields(self, type(self).__name__)
 
     def resolved(self, cell: Cell) -> LayerNormSpec:
         """Returns the spec with the defaults of a cell: placement is a string, and cell is None for a cell
@@ -98,6 +101,43 @@ class LayerNormSpec(Named):
         if self.span is not None and (len(cell.spans) == 1 or placement != "split"):
             raise bad_value("span", "None unless a GRU has placement 'split'", self.span)
         return replace(self, placement=placement, cell=self.cell if has_cell_state else None)
+
+
+@frozen_by_name
+@dataclass(frozen=True)
+class RMSNormSpec(LayerNormSpec):
+    """RMS norm inside a cell: layer norm without the mean, in the same places.
+
+    In the equations, LN(a; g, b) becomes g a / sqrt(mean(a^2) + eps) + b. An SLSTM has no RMS norm.
+
+    Parameters
+    ----------
+    placement, cell, span, inner_bias
+        As in `LayerNormSpec`.
+    eps : float or None
+        Added to the mean square; at least 0. None is the machine epsilon of float32, as in torch.nn.RMSNorm.
+    bias : bool
+        Whether the norms have biases b. The argument `bias` of the network must be true too.
+
+    Notes
+    -----
+    Zhang and Sennrich 2019, arXiv 1910.07467.
+
+    Examples
+    --------
+    >>> import lnrnn
+    >>> sorted(lnrnn.LSTM(3, 4, norm=lnrnn.RMSNormSpec("joint", cell=None)).state_dict())
+    ['gain_l0', 'weight_hh_l0', 'weight_ih_l0']
+    """
+
+    eps: float | None = None  # type: ignore[assignment]  # __post_init__ replaces None
+    _: KW_ONLY
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eps is None:
+            object.__setattr__(self, "eps", float(np.finfo(np.float32).eps))
 
 
 @frozen_by_name
@@ -200,15 +240,22 @@ def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
     return rates if any(rates) else ()
 
 
+# The names of the norms in arguments and files.
+KINDS: dict[str, type[LayerNormSpec | BatchNormSpec]] = {
+    "layer": LayerNormSpec, "rms": RMSNormSpec, "batch": BatchNormSpec,
+}  # fmt: skip
+
+
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
     """Returns the argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
     if isinstance(norm, str):
-        name = Choice(("layer", "batch", None)).check("norm", norm)
-        norm = LayerNormSpec() if name == "layer" else BatchNormSpec()
+        norm = KINDS[Choice((*KINDS, None)).check("norm", norm)]()
+    if isinstance(norm, (BatchNormSpec, RMSNormSpec)) and cell.placement == "output":
+        raise bad_value("norm", f"'layer', None or a LayerNormSpec for {cell.name}", norm)
     if isinstance(norm, LayerNormSpec):
         return norm.resolved(cell)
-    if isinstance(norm, BatchNormSpec) and cell.placement == "output":
-        raise bad_value("norm", f"'layer', None or a LayerNormSpec for {cell.name}", norm)
     if norm is None or isinstance(norm, BatchNormSpec):
         return norm
-    raise bad_type("norm", "'layer', 'batch', None, a LayerNormSpec or a BatchNormSpec", norm)
+    raise bad_type(
+        "norm", "'layer', 'rms', 'batch', None, a LayerNormSpec, a RMSNormSpec or a BatchNormSpec", norm
+    )

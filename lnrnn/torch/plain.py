@@ -17,7 +17,7 @@ from ..rnn.architecture import Architecture
 from ..rnn.batches import as_caller, checked_batch, time_first
 from ..rnn.functional import divided
 from ..rnn.rows import FIRST, LENGTH, SEQUENCE, STATE, padded, reset
-from ..rnn.specs import BatchNormSpec, LayerNormSpec, Overrun
+from ..rnn.specs import BatchNormSpec, LayerNormSpec, Overrun, RMSNormSpec
 from ..rnn.statistics import StepStatistics, blank, named_shapes, refuse_beyond
 
 Tensor = torch.Tensor
@@ -189,11 +189,12 @@ class Norms:
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
         """Returns a (B, width), normalised, scaled and shifted. rows: the part of gain and bias to use."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
+        of_rows = F.rms_norm if isinstance(self.spec, RMSNormSpec) else F.layer_norm
         if isinstance(self.spec, BatchNormSpec):
             a = self._over_batch(names, a, self.spec.eps, rows)
         elif isinstance(self.spec, LayerNormSpec) and side == "y":
             size = self.arch.h_width // self.arch.num_heads
-            a = F.layer_norm(a.reshape(-1, self.arch.num_heads, size), (size,), eps=self.spec.eps).flatten(-2)
+            a = of_rows(a.reshape(-1, self.arch.num_heads, size), (size,), eps=self.spec.eps).flatten(-2)
         elif isinstance(self.spec, LayerNormSpec) and self.spec.placement != "output":
             spans: tuple[int, ...] = (int(a.shape[-1]) // H,)
             if self.spec.placement == "gate":
@@ -204,7 +205,7 @@ class Norms:
                 spans = self.arch.cell.spans
             sizes = [gates * H for gates in spans]
             parts = zip(torch.split(a, sizes, -1), sizes, strict=True)
-            a = torch.cat([F.layer_norm(part, (size,), eps=self.spec.eps) for part, size in parts], -1)
+            a = torch.cat([of_rows(part, (size,), eps=self.spec.eps) for part, size in parts], -1)
         if "gain" in names:
             a = a * self.parameters[names["gain"]][rows]
         if "bias" in names:

@@ -57,7 +57,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
 {
     LNRNN_DEFAULT_FLOATS;
     CHECK(among(d->cell, LNRNN_CELLS) && among(d->act, LNRNN_ACT_IDENTITY + 1)
-              && among(d->weights, LNRNN_WEIGHT_I8A8 + 1) && among(d->norm, LNRNN_NORM_BATCH + 1)
+              && among(d->weights, LNRNN_WEIGHT_I8A8 + 1) && among(d->norm, LNRNN_NORMS)
               && among(d->placement, LNRNN_PLACEMENTS + 1) && among(d->span, LNRNN_SPAN_ALL + 1)
               && among(d->cell_norm, LNRNN_CELL_CARRY + 1) && among(d->overrun, LNRNN_OVERRUNS)
               && among(d->gate_activation, LNRNN_GATES_HARD_SIGMOID + 1),
@@ -78,8 +78,10 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(d->proj_size < H, "proj_size must be smaller than hidden_size %zu, got %zu", H, d->proj_size);
     CHECK(!d->proj_size || d->num_heads == 1, "proj_size must be 0 with several heads, got %zu",
           d->proj_size);
-    int layer = d->norm == LNRNN_NORM_LAYER, batch = d->norm == LNRNN_NORM_BATCH;
-    CHECK(!slstm || !batch, "norm must be 'layer' or None in an SLSTM, got 'batch'");
+    int batch = d->norm == LNRNN_NORM_BATCH, rms = d->norm == LNRNN_NORM_RMS;
+    int layer = d->norm == LNRNN_NORM_LAYER || rms;
+    CHECK(!slstm || (!batch && !rms), "norm must be 'layer' or None in an SLSTM, got '%s'",
+          rms ? "rms" : "batch");
     if (!layer || d->placement == LNRNN_PLACEMENTS)
         d->placement = lnrnn_cell_table[d->cell].placement;
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)

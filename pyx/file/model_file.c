@@ -68,7 +68,7 @@ static const struct {
     {"zoneout.0", NUMBER, PAIR, AT(d.zoneout[0]), NULL, 0, 0},
     {"zoneout.1", NUMBER, PAIR, AT(d.zoneout[1]), NULL, 0, 0},
     {"norm", NORM, ALL | NULLABLE, AT(norm), NULL, 0, 0},
-    {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch'", LNRNN_NORM_LAYER, 0},
+    {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch', 'rms'", LNRNN_NORM_LAYER, 0},
     {"norm.eps", NUMBER, ANY_NORM | OPTIONAL, AT(d.eps), NULL, 0, 0},
     {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement), lnrnn_placement_names, 0,
      LNRNN_PLACEMENTS},
@@ -150,7 +150,9 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
     LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
     const int is = ALL | (lnrnn_cell_table[c.d.cell].activated ? ACTIVATED : 0)
                    | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0) | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
-                   | (c.d.norm == LNRNN_NORM_LAYER ? LAYER : 0) | (c.d.norm == LNRNN_NORM_BATCH ? BATCH : 0);
+                   | (!c.norm                        ? 0
+                      : c.d.norm == LNRNN_NORM_BATCH ? BATCH
+                                                     : LAYER);
     for (int k = 0; k < NUM_ENTRIES; k++) {
         const int has = seen >> k & 1, of = ENTRIES[k].of;
         LNRNN_CHECK(!has || of & is, "its configuration has the entry '%s' of another kind", ENTRIES[k].name);

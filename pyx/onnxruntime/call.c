@@ -28,7 +28,7 @@ static const struct {
     FLAG(bidirectional),
     FLAG(reverse),
     FLAG(reset_after),
-    FIELD(norm, LNRNN_NORM_LAYER),
+    FIELD(norm, LNRNN_NORMS - 1),
     FIELD(placement, LNRNN_PLACEMENTS - 1),
     FIELD(span, LNRNN_SPAN_ALL),
     FIELD(cell_norm, LNRNN_CELL_CARRY),

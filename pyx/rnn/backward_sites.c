@@ -93,7 +93,7 @@ void lnrnn_inner_backward(const backward_step *s, int inner, const float *g)
     add_columns(s, lnrnn_sums_at(c, LNRNN_SITES + inner), c->outputs, g, (ptrdiff_t)s->j->wide);
 }
 
-/* Back-propagates through layer norm of one span, the values from .. to - 1. */
+/* Back-propagates through layer or RMS norm of one span, the values from .. to - 1. */
 static void span_backward(const backward_step *s, int site, size_t from, size_t to, const site_rows *rows)
 {
     const lnrnn_gate_norm *norm = &s->j->c->site[site].norm;
@@ -110,7 +110,7 @@ static void span_backward(const backward_step *s, int site, size_t from, size_t 
                                                  .gxs = rows->gs,
                                                  .gain = norm->gain + from,
                                                  .eps = (double)norm->eps,
-                                                 .centred = 1,
+                                                 .centred = norm->centred,
                                                  .partial = sums};
         s->j->k->norm[LNRNN_FLOAT32].layer_norm_backward(&span);
     }

@@ -106,7 +106,7 @@ _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for
  * batch norm, which depend on the step. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans, int bare)
 {
-    lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps};
+    lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps, .centred = c->norm != LNRNN_NORM_RMS};
     norm.how = bare || c->norm == LNRNN_NORM_NONE ? LNRNN_PLAIN : LNRNN_NORMED;
     if (c->norm == LNRNN_NORM_BATCH && !bare)
         norm.how = LNRNN_AFFINE;

@@ -23,7 +23,7 @@ from lnrnn.recognise.part import WHOLE_FILE  # noqa: E402
 from lnrnn.reference import block_diagonal  # noqa: E402
 from networks import MILD, WITH_INNER_BIASES, cell_of, network, normal, parts, same  # noqa: E402
 
-UNKNOWN = re.compile("batch|SLSTM|LiGRU (joint|split|gate)")
+UNKNOWN = re.compile("batch|rms|SLSTM|LiGRU (joint|split|gate)")
 VARIANTS = {name: v for name, v in WITH_INNER_BIASES.items() if UNKNOWN.search(name)}
 
 

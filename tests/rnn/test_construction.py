@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import tracemalloc
 from dataclasses import replace
 from functools import partial
@@ -140,7 +141,7 @@ VECTORS = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
 def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
-    cell, *place = variant.replace(" heads", "").replace(" reset", "").split()
+    cell, *place = re.sub(" heads| reset| rms", "", variant).split()
     options = dict(VARIANTS[variant])
     units = 1 if "num_heads" in options else 5
     if cell == "SLSTM":
@@ -153,7 +154,8 @@ def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
     lengths = {vector: 5 if vector.endswith("_y") else G for vector in vectors.split()}
     if variant.startswith("LSTM batch") or place[-1] in ("out", "carry") or place == ["split", "projected"]:
         lengths |= {"gain_c": 5, "bias_c": 5}
-    lengths = {vector: n for vector, n in lengths.items() if bias or not vector.startswith("bias")}
+    biases = bias and getattr(options.get("norm"), "bias", True)
+    lengths = {vector: n for vector, n in lengths.items() if biases or not vector.startswith("bias")}
     if inner and place[0] not in ("none", "batch"):
         lengths |= {"inner_bias_ih": G, "inner_bias_hh": G}
     P, want = 2 if "projected" in variant else 5, {}

@@ -72,7 +72,7 @@ def described(rnn: Any) -> Description:
     norm, lstm = rnn.norm, type(rnn).__name__ == "LSTM"
     weights = {"float32": 0, "bfloat16": 1, "int8": 2}[rnn.dtype]
     weights += weights == 2 and rnn.activation_bits == 8
-    kinds = {type(None): 0, lnrnn.LayerNormSpec: 1, lnrnn.BatchNormSpec: 2}
+    kinds = {type(None): 0, lnrnn.LayerNormSpec: 1, lnrnn.BatchNormSpec: 2, lnrnn.RMSNormSpec: 3}
     rates = rnn.zoneout if lstm else (rnn.zoneout, 0.0)
     structs = Description(
         [*CELLS].index(type(rnn).__name__), NONLINEARITIES.index(getattr(rnn, "nonlinearity", "tanh")),

@@ -278,6 +278,8 @@ NETWORK_CALLS = {
     "num_threads": simple("num_threads", lambda: number_inside, n=2),
     "LayerNormSpec": simple("LayerNormSpec", lambda: lnrnn.LayerNormSpec, placement="joint", cell="carry",
                             eps=1e-3, span=None, inner_bias=True),
+    "RMSNormSpec": simple("RMSNormSpec", lambda: lnrnn.RMSNormSpec, placement="joint", cell="carry",
+                          eps=1e-3, span=None, inner_bias=True, bias=True),
     "BatchNormSpec": simple("BatchNormSpec", lambda: lnrnn.BatchNormSpec, max_steps=3, overrun="mean",
                             momentum=0.25, eps=1e-3),
     "DropoutSpec": simple("DropoutSpec", lambda: lnrnn.DropoutSpec, between=0.25, inputs=0.5, states=0.125),

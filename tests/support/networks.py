@@ -28,6 +28,10 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
+def rms(placement, cell="out", **options):
+    return lnrnn.RMSNormSpec(placement, cell, **options)
+
+
 # A batch that starts from h = 0 gives W_hh h the variance 0 at step 0. With the default eps, batch norm would
 # amplify another h0 by 1 / sqrt(1e-5).
 MILD = lnrnn.BatchNormSpec(eps=0.1)
@@ -72,6 +76,13 @@ VARIANTS = {
     "LSTM none projected": dict(cell="LSTM", norm=None, projected=True),
     "LSTM split projected": dict(cell="LSTM", norm=spec("split"), projected=True),
     "LSTM batch projected": dict(cell="LSTM", norm=MILD, projected=True),
+    "RNN rms joint": dict(cell="RNN", norm=rms("joint")),
+    "LSTM rms split out": dict(cell="LSTM", norm=rms("split", bias=True)),
+    "LSTM rms gate carry": dict(cell="LSTM", norm=rms("gate", "carry")),
+    "GRU rms split": dict(cell="GRU", norm=rms("split")),
+    "GRU rms gate": dict(cell="GRU", norm=rms("gate", bias=True)),
+    "GRU rms reset split": dict(cell="GRU", norm=rms("split"), reset_after=False),
+    "LiGRU rms input": dict(cell="LiGRU", norm=rms("input")),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -152,6 +163,11 @@ def heads_of(rnn):
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 
 
+def by_row(rnn):
+    """Returns the reference's name of a norm with statistics of each row."""
+    return "rms" if isinstance(rnn.norm, lnrnn.RMSNormSpec) else "layer"
+
+
 def options_of(rnn, suffix, training=False):
     """Returns the reference's arguments for one layer and direction: (parameters, options)."""
     parameters = {
@@ -170,7 +186,7 @@ def options_of(rnn, suffix, training=False):
     if getattr(rnn, "gate_activation", "sigmoid") != "sigmoid":
         options["gate_activation"] = rnn.gate_activation
     if isinstance(rnn.norm, lnrnn.LayerNormSpec):
-        options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
+        options |= dict(norm=by_row(rnn), eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}
         options |= dict(span=rnn.norm.span) if cell_of(rnn) == "GRU" else {}
     elif rnn.norm is not None:

@@ -57,6 +57,10 @@ CELLS = {
     "gru reset plain": ("gru", dict(norm=None, reset_after=False), "bias_ih bias_hh"),
     "gru reset split": ("gru", dict(reset_after=False), TWO),
     "gru reset batch": ("gru", dict(norm="batch", reset_after=False), "gain_ih gain_hh bias"),
+    "rnn rms": ("rnn", dict(norm="rms"), "gain bias"),
+    "lstm rms carry": ("lstm", dict(norm="rms", cell="carry"), "gain_ih gain_hh gain_c"),
+    "gru rms gate": ("gru", dict(norm="rms", placement="gate"), "gain"),
+    "ligru rms": ("ligru", dict(norm="rms", placement="input"), "gain_ih bias_ih"),
 }
 
 PER_STEP = [name for name in CELLS if name.endswith("batch")]

@@ -4,7 +4,8 @@
  * after gate. A norm replaces each value v by
  *     LNRNN_PLAIN     v + bias
  *     LNRNN_AFFINE    (v - mean) * gain + bias       batch norm; mean may be NULL for 0
- *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row
+ *     LNRNN_NORMED    (v - m) / sqrt(var + eps) * gain + bias, m and var over the `spans` of the row; an RMS
+ *                     norm has m = 0
  *     LNRNN_HARD      v + bias, and the gates of an LSTM or GRU have the hard sigmoid
  * lnrnn_gate_norm of table.h describes a norm. lstm_cell.h and the headers of the other cells compute the
  * states from the results.
@@ -71,8 +72,7 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
             if (x)
                 starts[rows + r] = x + (ptrdiff_t)r * xs + (size_t)from * norm->H;
         }
-        moments_of_spans((size_t)(to - from) * norm->H, x ? 2 * rows : rows, starts, norm->eps,
-                         &m->spans[span]);
+        moments_of_spans((size_t)(to - from) * norm->H, x ? 2 * rows : rows, starts, norm, &m->spans[span]);
         for (; from < to; from++)
             m->of_gate[from] = &m->spans[span];
     }

@@ -126,7 +126,7 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
         LNRNN_FOR_UNITS(GATE_N * H, gru_gate_sum_units, x, a, sum);
         moments_of_rows(GATE_N, norm, 1, sum, 0, NULL, 0, &m);
         LNRNN_FOR_UNITS(H, gru_gate_reset_units, &side, x, a, sum, gates);
-        row_moments(H, sum + GATE_N * H, norm->eps, &m.spans[GATE_N], 0);
+        row_moments(H, sum + GATE_N * H, norm, &m.spans[GATE_N], 0);
         LNRNN_FOR_UNITS(H, gru_gate_output_units, &side, h_prev, h, gates);
     }
 }
@@ -144,7 +144,7 @@ LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_st
         starts[r] = rows->a + (ptrdiff_t)r * rows->as + (size_t)from * H;
         starts[rows->n + r] = rows->x + (ptrdiff_t)r * rows->xs + (size_t)from * H;
     }
-    moments_of_spans((size_t)(to - from) * H, 2 * rows->n, starts, step->hidden->eps, &m->spans[0]);
+    moments_of_spans((size_t)(to - from) * H, 2 * rows->n, starts, step->hidden, &m->spans[0]);
     m->of_gate[GATE_N] = &m->spans[0]; /* gate_row_of takes spans[0] for r and z */
 }
 

@@ -58,7 +58,7 @@ LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, flo
     const int carry = step->cell_norm == LNRNN_CELL_CARRY;
     span_moments m;
     if (step->cell_norm != LNRNN_CELL_NONE && norm->how == LNRNN_NORMED)
-        moments_of_spans(norm->H, n, (const float *const *)c, norm->eps, &m);
+        moments_of_spans(norm->H, n, (const float *const *)c, norm, &m);
     for (size_t r = 0; r < n; r++) {
         const gate_side side = {.norm = norm, .a = c[r], .of_gate = {&m}, .at = r};
         if (step->cell_norm == LNRNN_CELL_NONE)

@@ -113,7 +113,7 @@ static void normalise_heads(const lnrnn_gate_norm *norm, size_t heads, size_t ro
         some = all - first < LNRNN_SPANS_TOGETHER ? all - first : LNRNN_SPANS_TOGETHER;
         for (size_t j = 0; j < some; j++)
             starts[j] = h[(first + j) / heads] + (first + j) % heads * width;
-        moments_of_spans(width, some, starts, norm->eps, &m);
+        moments_of_spans(width, some, starts, norm, &m);
         for (size_t j = 0; j < some; j++) {
             const size_t at = (first + j) % heads * width;
             LNRNN_FOR_UNITS(width, head_units, starts[j], norm->gain + at, norm->bias + at, &m, j,

@@ -155,8 +155,8 @@ typedef struct lnrnn_product {
 
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
-/* How a kernel reads the values of a row: adding a bias, with batch norm, with layer norm, or adding a bias
- * for hard sigmoids. kernels/gate_norm.h has the equations. */
+/* How a kernel reads the values of a row. PLAIN adds a bias. AFFINE is batch norm. NORMED is layer or RMS
+ * norm. HARD adds a bias for hard sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
 /* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: two, the
  * last gate and the other gates. */
@@ -164,7 +164,7 @@ enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
 /* The norm (or bias) of one site, for rows (G*H) of G gates; c has G = 1. */
 typedef struct {
     size_t H;
-    int how, spans;
+    int how, spans, centred; /* not centred: RMS norm */
     float eps;
     const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
 } lnrnn_gate_norm;

@@ -24,6 +24,7 @@ from .scan_bodies import EQUATIONS
 
 DOMAIN, VERSION = "lnrnn", 1
 INLINED = "lnrnn.inlined"  # the domain of functions that no file has
+_NORMS = None, "layer", "batch", "rms"  # in the order of include/lnrnn.h, as all choices
 _CELL_NORMS = None, "out", "carry"
 
 
@@ -97,7 +98,8 @@ def _attributes(snapshot: Snapshot, form: Form) -> dict[str, Any]:
         cell=[*CELLS].index(made.cell.name), act=NONLINEARITIES.index(made.nonlinearity),
         input_size=made.input_size, hidden_size=made.hidden_size, num_layers=made.num_layers, bias=made.bias,
         bidirectional=made.bidirectional, reverse=made.reverse, reset_after=made.reset_after,
-        norm=norm is not None, placement=placements.index(norm.placement if norm else made.cell.placement),
+        norm=_NORMS.index(made.norm_kind) if norm else 0,
+        placement=placements.index(norm.placement if norm else made.cell.placement),
         span=norm is not None and norm.span == "all", cell_norm=_CELL_NORMS.index(norm and norm.cell),
         inner_bias=norm is not None and norm.inner_bias, num_heads=made.num_heads, proj_size=made.proj_size,
         gate_activation=GATE_ACTIVATIONS.index(made.gate_activation), exp_forget=made.exp_forget,

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...recognise.patterns import OPERATORS
 from ...rnn.architecture import Architecture
-from ...rnn.specs import LayerNormSpec
+from ...rnn.specs import LayerNormSpec, RMSNormSpec
 from .builder import Graph, Value
 
 Array = np.ndarray
@@ -67,6 +67,12 @@ class Step:
             return a * scale + shift
         gain, bias = (self.array(names.get(use, ""), gates) for use in ("gain", "bias"))
         assert isinstance(self.made.norm, LayerNormSpec)
+        if isinstance(self.made.norm, RMSNormSpec):
+            letters = gates or ("c" if side == "c" else EQUATIONS[self.made.cell.name].gates)
+            units = self.graph.number(len(letters) * self.made.hidden_size)
+            square = self.graph.node("ReduceSum", a * a, self.graph.integers(-1)) / units
+            a = a / self.graph.node("Sqrt", self.made.norm.eps + square)
+            return a * gain + bias if bias else a * gain
         return self.graph.node("LayerNormalization", a, gain, bias, axis=-1, epsilon=self.made.norm.eps)
 
     def gates(self, side: str, a: Value, groups: Sequence[str]) -> list[Value]:

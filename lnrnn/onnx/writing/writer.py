@@ -13,7 +13,6 @@ from ...packages import require
 from ...rnn.network import Network
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
-from ...rnn.specs import LayerNormSpec
 from . import IR_VERSION, LAYER_NORM, OPSETS
 
 TAKES["to_onnx"] = {
@@ -137,7 +136,7 @@ def _check(now: Snapshot, opset: int, step: bool, states: bool, lengths: bool, r
             raise bad_value("lengths", "False for a file of one step", True, "leave out sequences that ended")
         if not states:
             raise bad_value("states", "True for a file of one step", False)
-    if isinstance(made.norm, LayerNormSpec) and opset < LAYER_NORM:
+    if made.norm_kind == "layer" and opset < LAYER_NORM:
         raise bad_value("opset", f"at least {LAYER_NORM} for layer norm", opset)
     if made.sides and now.overrun == "batch":
         do = "statistics of the batch that a file runs on cannot be written: set rnn.overrun"
