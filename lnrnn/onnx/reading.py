@@ -342,9 +342,9 @@ def opset_of(model: onnx_ir.Model) -> int | None:
 
 # The operators that steps, and nodes around them, consist of.
 CHECKED = frozenset((
-    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "Greater",
+    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Exp", "Expand", "Gather", "Gemm", "Greater",
     "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range",
-    "ReduceMean", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
+    "Reciprocal", "ReduceMean", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
     "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Slice", "Split", "SplitToSequence",
     "Sqrt", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where", *OPERATORS.values(),
 ))  # fmt: skip

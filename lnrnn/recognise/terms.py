@@ -194,6 +194,7 @@ class Terms:
         self._arrays: dict[int, str] = {}
         self._arguments: dict[int, bool] = {}
         self._of_part: dict[int, Value] = {}  # the value that is a part of another one, by atom
+        self._scaled: dict[Any, Value] = {}  # values that functions read times a number, by their sums
         self._alive: list[Value] = []  # whose id is a key
 
     # -- atoms
@@ -227,6 +228,7 @@ class Terms:
         return Atom("scale", self._key("scale", of.key, eps), 1, value, of, nested=_nested(of), pair=pair)
 
     def function(self, name: str, value: Value | None, of: Sum) -> Atom:
+        value = self._scaled.get(of.key) if value is None and self._scaled else value
         return Atom(name, self._key(name, of.key), of.width, value, of, nested=_nested(of))
 
     def identity(self, matrix: Matrix) -> tuple[Any, ...]:
@@ -309,6 +311,17 @@ class Terms:
 
     def input(self, node: Node, at: int, depth: int) -> Sum:
         return self.operand(argument(node, at), depth)
+
+    def argument(self, value: Value, depth: int) -> Sum:
+        """Returns the argument of a function. If it is a value times a number, the value is written out."""
+        whole = self.sum(outside_of_loops(value), depth)
+        (product, factor), *others = whole.terms.items() or [((), np.zeros(()))]
+        inner = self.outer_value(product[0]) if len(product) == 1 and product[0].kind == "value" else None
+        if others or inner is None or inner is value or factor.size != 1 or factor.item() == 1:
+            return whole
+        result = self.sum(inner, depth)
+        self._scaled[result.key] = inner
+        return times(result, Sum({(): factor}))
 
     def _is_argument(self, value: Value) -> bool:
         if id(value) not in self._arguments:

@@ -141,13 +141,16 @@ def dependents(values: Iterable[Value]) -> set[int]:
 
 
 def is_argument(value: Value, depth: int = 0) -> bool:
-    """Returns whether a value is the argument of a product with a constant, a norm, or a function."""
+    """Returns whether a value, or a number times it, is the argument of a product, a norm, or a function."""
     for user in value.consumers():
-        if user.op_type == "Identity" and depth < MOST_DEPTH and is_argument(user.outputs[0], depth + 1):
+        scaled = user.op_type == "Mul" and any(
+            (c := constant_input(user, at)) is not None and not c.ndim for at in (0, 1))  # fmt: skip
+        passes = (scaled or user.op_type in ("Identity", "Neg")) and depth < MOST_DEPTH
+        if passes and is_argument(user.outputs[0], depth + 1):
             return True
         if user.inputs[0] is not value or user.domain not in DOMAINS:
             continue
-        if user.op_type in ACTIVATIONS or user.op_type in ("LayerNormalization", "ReduceMean"):
+        if user.op_type in ACTIVATIONS or user.op_type in ("Exp", "LayerNormalization", "ReduceMean"):
             return True
         if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:
             return True
