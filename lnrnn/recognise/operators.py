@@ -6,10 +6,10 @@ from functools import reduce
 
 import numpy as np
 
-from .constants import constant
-from .graph import Node, Value, attribute, producer
+from .graph import ACTIVATIONS, attribute, constant, constant_input, is_last_axis, outside_of_loops, producer
+from .interface import Node, Value
+from .sizes import bounds
 from .terms import Matrix, Opaque, Operator, Sum, Terms, argument, constant_sum, plus, single, times
-from .values import ACTIVATIONS, bounds, constant_input, is_last_axis, outside_of_loops
 
 
 def _add(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
