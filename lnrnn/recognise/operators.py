@@ -41,18 +41,6 @@ def argument_of(whole: Sum, factor: float, function: str, constant: float) -> Su
     return own[0].of if len(own) == 1 and len(whole.terms) == 2 and all(numbers) else None
 
 
-def _mul(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return times(terms.input(node, 0, depth), terms.input(node, 1, depth))
-
-
-def _neg(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return plus(Sum({}), terms.input(node, 0, depth), -1.0)
-
-
-def _identity(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return terms.input(node, 0, depth)
-
-
 def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     of = terms.argument(argument(node, 0), depth)
     name = ACTIVATIONS[node.op_type]
@@ -62,10 +50,6 @@ def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
         alpha = float(attribute(node, "alpha", 0.2)) * 6
         of = of if abs(alpha - 1) < 1e-6 else times(of, constant_sum(np.array(alpha)))
     return single(terms.function(name, argument(node, 0), of))
-
-
-def _exp(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return single(terms.function("exp", None, terms.argument(argument(node, 0), depth)))
 
 
 def _reciprocal(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
@@ -111,10 +95,6 @@ def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: i
 
 def _joins(node: Node, value: Value) -> bool:
     return None not in node.inputs and is_last_axis(attribute(node, "axis", 1), value)
-
-
-def _matmul(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return _matrix_product(terms, argument(node, 0), argument(node, 1), True, depth)
 
 
 def _gemm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
@@ -245,10 +225,16 @@ def _squared(value: Value | None) -> Value | None:
 
 
 OPERATORS: dict[str, Operator] = {
-    "Add": _add, "Sum": _add, "Sub": _sub, "Mul": _mul, "Neg": _neg, "Identity": _identity, "Div": _div,
-    "Exp": _exp, "Reciprocal": _reciprocal,
-    "Gemm": _gemm, "MatMul": _matmul, "Split": _split, "Slice": _slice, "LayerNormalization": _layer_norm,
+    "Add": _add, "Sum": _add, "Sub": _sub, "Div": _div, "Reciprocal": _reciprocal, "Gemm": _gemm,
+    "Split": _split, "Slice": _slice, "LayerNormalization": _layer_norm,
     **dict.fromkeys(ACTIVATIONS, _activation),
+    "Identity": lambda terms, node, value, depth: terms.input(node, 0, depth),
+    "Neg": lambda terms, node, value, depth: plus(Sum({}), terms.input(node, 0, depth), -1.0),
+    "Mul": lambda terms, node, value, depth: times(*(terms.input(node, at, depth) for at in (0, 1))),
+    "MatMul": lambda terms, node, value, depth: _matrix_product(
+        terms, argument(node, 0), argument(node, 1), True, depth),
+    "Exp": lambda terms, node, value, depth: single(
+        terms.function("exp", None, terms.argument(argument(node, 0), depth))),
 }  # fmt: skip
 
 
