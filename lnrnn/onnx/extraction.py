@@ -10,12 +10,12 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx_ir
 
-from ..recognise.constants import constant, is_zero
-from ..recognise.graph import DOMAINS, attribute, named, subgraphs
+from ..recognise.graph import attribute, constant, is_zero, subgraphs
+from ..recognise.interface import DOMAINS, named
 from ..recognise.part import Part
 from ..recognise.proof import Unchecked
 from .errors import quiet
-from .nodes.node import dequantized, folded, is_quantized
+from .nodes.node import constants, dequantized, is_quantized
 
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
 OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
@@ -134,7 +134,7 @@ class _Extract:
 
     def _dequantized(self, node: onnx_ir.Node) -> onnx.NodeProto:
         """Returns an LSTM for a DynamicQuantizeLSTM, which rounds its inputs to 8 bits."""
-        W, R = dequantized([folded(node, i, name) for i, name in ((1, "W"), (2, "R"))], node)
+        W, R, _ = dequantized(node, constants(node))
         names = ["" if v is None or id(v) not in self.values else v.name or "" for v in node.inputs[:7]]
         for i, array in ((1, W), (2, R)):
             names[i] = f"{node.outputs[0].name} {'WR'[i - 1]} in float32"

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir
 
-from ..recognise.constants import constant
-from ..recognise.graph import attribute
+from ..recognise.graph import attribute, constant
 from ..recognise.part import WHOLE_FILE, Part
 from ..recognise.probes import BATCH, STEPS
 from ..recognise.proof import SINGLE, Outputs, RoundingHidesDifference, Unchecked, compare

@@ -14,7 +14,7 @@ pytest.importorskip("onnx_ir")
 import lnrnn  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
-from lnrnn.onnx.reading import read  # noqa: E402
+from lnrnn.onnx.reading import checked_graphs, read  # noqa: E402
 from onnx_packages import path_of  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 
@@ -114,8 +114,8 @@ def test_loops_of_keras_have_the_outputs_of_onnx_runtime(rng):
 
 
 def test_files_without_a_plain_node_have_no_plain_part():
-    from lnrnn.onnx.nodes.plain import plain_parts
+    from lnrnn.onnx.nodes.plain import Layers
 
     for name in ("ddddocr/common_det.onnx", "piper/hebrew/nakdimon.onnx",
                  "silero_vad/data/silero_vad_op18_ifless.onnx"):  # fmt: skip
-        assert plain_parts(read(path_of(name))) == []
+        assert Layers(model := read(path_of(name))).parts(checked_graphs(model)[0]) == []

@@ -156,12 +156,13 @@ def test_a_pair_of_states_is_a_tuple_or_a_list():
 
 def test_from_torch_reads_sheeprls_cell():
     module = shaken(LayerNormGRUCell(I, H))
-    gru = lnrnn.from_torch(module, check=True)
+    with pytest.warns(UserWarning, match="was exported to find its equation: it is lnrnn.GRU"):
+        gru = lnrnn.from_torch(module, check=True)
     assert gru.norm == lnrnn.LayerNormSpec("joint", None, eps=1e-3, inner_bias=True)
     x, h = inputs("sheeprl", B)
     y, _ = gru(x[None].numpy(), h[None].numpy())
     assert absolute_error(y[0], module(x, h).detach().numpy()) < SINGLE
-    with pytest.raises(ValueError, match="does not show whether the columns of x come before those of h"):
+    with pytest.raises(ValueError, match="does not show which columns are for x"):
         lnrnn.from_torch(module.state_dict())
 
 

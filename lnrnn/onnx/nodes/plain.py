@@ -2,49 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
-from ...recognise.graph import attribute, named, node_path, producer
+from ...recognise.graph import moved_axes, outside_of_loops, producer
+from ...recognise.interface import PATH, named
 from ...recognise.matching import Step, outside
 from ...recognise.part import Difference, Part, is_batch_first, restarts
 from ...recognise.patterns import PATTERNS
-from ...recognise.values import moved_axes, outside_of_loops
-from ..reading import graphs, opset_of
-from .node import NodeLayer, folded, is_quantized, is_recurrent, kept_by_int8, read_layer
+from ..reading import opset_of
+from .node import NodeLayer, is_recurrent, read_layer
 from .stacks import Stack, stacks
 
 
-def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
-    """Returns the parts of a model in the order of its graphs and nodes. reset_after: as in from_onnx."""
-    result: list[Part] = []
-    opset = opset_of(model)
-    for path, graph in graphs(model):
-        layers: list[NodeLayer] = []
-        refused: dict[int, Part] = {}
-        nodes = [node for node in graph if is_recurrent(node)]
-        for node in nodes:
-            own = node_path(path, node)
-            try:
-                layers.append(read_layer(node, own, opset, reset_after))
-            except ValueError as error:
-                refused[id(node)] = Part(own, node.op_type, (node,), reason=str(error), layers=(node,))
-        accepted = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
-        every = accepted | refused
-        result += [every[id(node)] for node in nodes if id(node) in every]
-    return result
+@dataclass
+class Layers:
+    """The recurrent nodes of a model, each read once. reset_after: as in from_onnx."""
+
+    model: onnx_ir.Model
+    reset_after: bool | None = None
+    known: dict[onnx_ir.Node, NodeLayer | str] = field(default_factory=dict)  # a layer, or why there is none
+
+    def of(self, graph: onnx_ir.Graph) -> dict[onnx_ir.Node, NodeLayer | str]:
+        """Returns the recurrent nodes of a graph in its order, each with its layer, or why there is none."""
+        own = [node for node in graph if is_recurrent(node)]
+        for node in own:
+            if node not in self.known:
+                try:
+                    self.known[node] = read_layer(node, opset_of(self.model), self.reset_after)
+                except ValueError as error:
+                    self.known[node] = str(error)
+        return {node: self.known[node] for node in own}
+
+    def parts(self, graphs: Iterable[onnx_ir.Graph]) -> list[Part]:
+        """Returns the nodes of graphs as parts, in their order."""
+        result: list[Part] = []
+        for graph in graphs:
+            every = self.of(graph)
+            found = stacks([layer for layer in every.values() if isinstance(layer, NodeLayer)])
+            starts = {stack.layers[0].node: stack for stack in found}
+            for node, layer in every.items():
+                if isinstance(layer, str):
+                    result.append(Part(node.meta[PATH], node.op_type, (node,), reason=layer, layers=(node,)))
+                elif node in starts:
+                    result.append(_part(starts[node], self.model, self.reset_after))
+        return result
+
+    def steps(self, graph: Any) -> Iterator[list[Step]]:
+        """Yields the steps of a graph that are nodes, as `steps` of matching.py does.
+
+        torch's exporter writes them for an LSTMCell or GRUCell in a scripted loop.
+        """
+        for layer in self.of(graph).values():
+            step = _step(layer) if isinstance(layer, NodeLayer) else None
+            if step is not None:
+                yield [step]
 
 
 def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
     part = Part(
-        first.path, first.kind, (*(layer.node for layer in stack.layers), *stack.between), x=first.x,
-        lengths=first.lengths, h0=tuple(layer.h0 for layer in stack.layers), y=stack.y,
+        first.node.meta[PATH], first.kind, (*(layer.node for layer in stack.layers), *stack.between),
+        x=first.x, lengths=first.lengths, h0=tuple(layer.h0 for layer in stack.layers), y=stack.y,
         h=tuple(layer.h for layer in stack.layers), baked=stack.baked,
         axes={
             "x": f"{order}I", "h": "BDH" if first.batch_first else "DBH",
@@ -55,16 +80,10 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     if first.kind == "LSTM":
         part.c0 = tuple(layer.c0 for layer in stack.layers)
         part.c = tuple(layer.c for layer in stack.layers)
-    batch_first = is_batch_first(part)
-    part.converted = network(_with_biases(stack.layers), batch_first, "ONNX", first.reverse)
     part.warnings = _warnings(part, stack, model, reset_after)
+    weights = _with_biases(stack.layers)
+    part.converted = network(weights, is_batch_first(part), "ONNX", first.reverse)
     return part
-
-
-def _as_int8(stack: Stack) -> str:
-    nodes = [layer.node for layer in stack.layers]
-    kept = all(kept_by_int8([folded(n, 1, "W"), folded(n, 2, "R")], n) for n in nodes)
-    return "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
 
 
 def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
@@ -84,8 +103,8 @@ def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
 def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> list[str]:
     result: list[str] = []
     first = stack.layers[0]
-    before = reset_after is None and attribute(first.node, "linear_before_reset", 0) == 0
-    if first.kind == "GRU" and before and (model.producer_name or "").lower() == "pytorch":
+    before = reset_after is None and not first.weights[0].reset_after
+    if before and (model.producer_name or "").lower() == "pytorch":
         result.append(Difference(
             f"node {named(first.node)} has no linear_before_reset=1, as torch's GRU should have. If torch's "
             "exporter wrote the file with dynamo=True between November 2025 and June 2026, all runtimes "
@@ -100,18 +119,17 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
     no_state = all(v is None for v in (*part.h0, *part.c0))
     if no_state:
         result.append(restarts(first.node))
-    if is_quantized(first.node):
+    if first.kept_by_int8 is not None:
+        kept = all(layer.kept_by_int8 for layer in stack.layers)
+        does = "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
         result.append(
             f"node {named(first.node)} has weights of 8 bits. The network has their values in float32, and "
-            f"does not round its inputs as ONNX Runtime does; to_dtype('int8') {_as_int8(stack)}"
+            f"does not round its inputs as ONNX Runtime does; to_dtype('int8') {does}"
         )
     return result
 
 
 # --- steps in the body of a Loop or Scan --------------------------------------------------------------------
-
-
-# torch's exporter writes them for an LSTMCell or GRUCell in a scripted loop.
 
 
 @dataclass(frozen=True)
@@ -123,22 +141,6 @@ class NodeStep(Step):
     def weights(self) -> Weights:
         assert self.layer is not None
         return self.layer.weights[0]
-
-
-def node_steps(
-    path: str, graph: onnx_ir.Graph, opset: int | None, reset_after: bool | None = None
-) -> Iterator[list[Step]]:
-    """Yields the steps of a graph that are nodes, as `steps` of matching.py does."""
-    for node in graph:
-        if not is_recurrent(node):
-            continue
-        try:
-            layer = read_layer(node, node_path(path, node), opset, reset_after)
-        except ValueError:
-            continue
-        step = _step(layer)
-        if step is not None:
-            yield [step]
 
 
 def _step(layer: NodeLayer) -> Step | None:

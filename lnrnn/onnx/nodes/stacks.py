@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir
 
-from ...recognise.constants import constant
-from ...recognise.graph import DOMAINS, attribute, has_references, named
-from ...recognise.values import Counting, Linear, Numbers, moved_axes
+from ...recognise.graph import attribute, constant, has_references, moved_axes
+from ...recognise.interface import DOMAINS, named
+from ...recognise.sizes import Counting, Linear, Numbers
 from .node import NodeLayer
 
 Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all directions
