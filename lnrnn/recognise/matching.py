@@ -16,7 +16,7 @@ import numpy as np
 from ..importers.weights import Weights
 from ..rnn.architecture import vectors
 from ..rnn.cells import CELLS
-from ..rnn.specs import LayerNormSpec
+from ..rnn.specs import LayerNormSpec, RMSNormSpec
 from .graph import constant, constant_input, in_order, outside_of_loops, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
@@ -42,7 +42,7 @@ class Step:
 
     x: the input. old, new: the states, h first. old is empty if the step starts with states of 0, which no
     node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
-    outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
+    outputs that read other values of the step. constants: the parameters of the step, by (name, gate). centred: False with RMS norm.
     """
 
     pattern: Pattern
@@ -50,6 +50,7 @@ class Step:
     constants: Mapping[tuple[str, str], Any]
     functions: Mapping[str, str]
     eps: float | None
+    centred: bool
     x: Value
     old: tuple[Value, ...]
     new: tuple[Value, ...]
@@ -59,19 +60,21 @@ class Step:
     def weights(self) -> Weights:
         """Returns the parameters under lnrnn's names, in lnrnn's order of gates."""
         pattern, cell, H = self.pattern, CELLS[self.pattern.cell], self.units
+        bias = any(name.startswith("bias") for name, _ in self.constants) or self._adds_zeros()
         spec = None
         if pattern.norm is not None:
             inner = any(name.startswith("inner") and any(a.any() for _, a in v)
                         for (name, _), v in self.constants.items())  # fmt: skip
             eps = float(str(np.float32(self.eps or 0.0)))  # 1e-05, not the nearest float32
-            spec = LayerNormSpec(**pattern.norm, eps=eps, inner_bias=inner).resolved(cell)
+            options = {**pattern.norm, "eps": eps, "inner_bias": inner}
+            spec = LayerNormSpec(**options) if self.centred else RMSNormSpec(**options, bias=bias)
+            spec = spec.resolved(cell)
         result = {name: self._blocks(name) for name in ("weight_ih", "weight_hh")}
         for name in vectors(cell, H, spec, True):
             result[name] = self._blocks(name)
         if ("weight_hr", "h") in self.constants:
             matrix, scale = self.constants["weight_hr", "h"]
             result["weight_hr"] = matrix.array() * scale[:, None]
-        bias = any(name.startswith("bias") for name, _ in self.constants) or self._adds_zeros()
         result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
                   name.startswith("inner")}  # fmt: skip
         return Weights(
@@ -182,8 +185,8 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
     if nodes is None:
         return None
     functions = {name: bound[name] for name in FUNCTIONS if name in bound}
-    eps, others = bound.get("eps"), outside(nodes, new)
-    return Step(pattern, matcher.units, constants, functions, eps, x, old, new, nodes, others)
+    eps, centred, others = bound.get("eps"), bound.get("centred", True), outside(nodes, new)
+    return Step(pattern, matcher.units, constants, functions, eps, centred, x, old, new, nodes, others)
 
 
 def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:
@@ -232,7 +235,7 @@ class Matcher:
     nothing after most others had matched, or the value whose sum has another number of summands. bound: the
     number of those others.
 
-    The keys of a Bound are names of values and functions, "eps", and tuples. ("operand", gate) is the value
+    The keys of a Bound are names of values and functions, "eps", "centred", and tuples. ("operand", gate) is the value
     that weight_hh multiplies. The others are (constant, gate), ("value", equation),
     ("argument", function, equation), ("norm", gates, terms) and ("place", gates, terms, number of the gate).
     """
@@ -393,11 +396,13 @@ class Matcher:
     def _norm(self, factor: Factor, atom: Atom, gate: str, bound: Bound) -> Iterator[Bound]:
         assert atom.of is not None
         H, gates, whole = self.units, factor.gates, atom.of
-        if bound.get("eps", atom.eps) != atom.eps or atom.width != H:
+        if bound.get("eps", atom.eps) != atom.eps or bound.get("centred", atom.centred) != atom.centred:
+            return
+        if atom.width != H:
             return
         if whole.width != max(len(gates), 1) * H or atom.start % H:
             return
-        bound = {**bound, "eps": atom.eps}
+        bound = {**bound, "eps": atom.eps, "centred": atom.centred}
         if factor.of:
             bound["value", factor.of] = atom.value
             yield from self.sum(self.pattern.of(factor.of), whole, factor.of, bound)

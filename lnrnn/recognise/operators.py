@@ -9,7 +9,7 @@ import numpy as np
 from .graph import ACTIVATIONS, attribute, constant, constant_input, is_last_axis, outside_of_loops, producer
 from .interface import Node, Value
 from .sizes import bounds
-from .terms import Matrix, Opaque, Operator, Sum, Terms, argument, constant_sum, plus, single, times
+from .terms import NORMS, Matrix, Opaque, Operator, Sum, Terms, argument, constant_sum, plus, single, times
 
 
 def _add(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
@@ -150,7 +150,11 @@ def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     is_last = value is node.outputs[0] and is_last_axis(attribute(node, "axis", -1), a)
     if not is_last or gain is None or gain.ndim > 1 or (given and bias is None):
         raise Opaque
-    result = times(_norm(terms, a, attribute(node, "epsilon", 1e-5), gain.size, depth), constant_sum(gain))
+    of, eps = terms.sum(outside_of_loops(a), depth), float(attribute(node, "epsilon", 1e-5))
+    result = of  # zeros, as in the first step of a network that starts at 0
+    if of.terms:
+        norm = terms.norm(a, of, eps, 0, of.width or gain.size, node.op_type == "LayerNormalization")
+        result = times(single(norm), constant_sum(gain))
     if bias is None:
         return result
     operands = {id(atom.value): atom.value for p in result.terms for norm in p if norm.of is not None
@@ -162,13 +166,6 @@ def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     return plus(result, _owned(terms, operand, constant_sum(bias)))
 
 
-def _norm(terms: Terms, a: Value, eps: float, width: int | None, depth: int) -> Sum:
-    of = terms.sum(outside_of_loops(a), depth)
-    if not of.terms:
-        return of  # zeros, as in the first step of a network that starts at 0
-    return single(terms.norm(a, of, float(eps), 0, of.width or width))
-
-
 def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     """A quotient: a division by a constant, by the sqrt(var + eps) of a norm, or by 1 + exp(-a)."""
     divisor = constant_input(node, 1)
@@ -176,9 +173,9 @@ def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
         return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))
     if producer(argument(node, 1), "Sqrt") is None:
         return times(terms.input(node, 0, depth), _reciprocal(terms, node, value, depth))
-    of, eps = deviation(argument(node, 1))
+    of, eps, is_centred = deviation(argument(node, 1))
     whole = terms.sum(outside_of_loops(of), depth)
-    scale = single(terms.scale(of, whole, eps))
+    scale = single(terms.scale(of, whole, eps, is_centred))
     return times(terms.input(node, 0, depth), scale) if whole.terms else whole
 
 
@@ -199,8 +196,9 @@ def centred(value: Value | None) -> Value | None:
     return node.inputs[0] if node and node.inputs[0] is _mean(node.inputs[1]) else None
 
 
-def deviation(value: Value) -> tuple[Value, float]:
-    """Returns a and eps if the value is sqrt(var + eps), where var is the variance of a. Raises Opaque."""
+def deviation(value: Value) -> tuple[Value, float, bool]:
+    """Returns a, eps and True if the value is sqrt(var + eps), where var is the variance of a. Returns False
+    for the mean of a^2 in place of var. Raises Opaque for other values."""
     root = producer(value, "Sqrt")
     if root is None:
         raise Opaque
@@ -209,10 +207,11 @@ def deviation(value: Value) -> tuple[Value, float]:
         (total.inputs[at], constant_input(total, 1 - at)) for at in (0, 1)]  # fmt: skip
     for variance, eps in given:
         both = producer(variance, "Sub")  # the mean of a a, minus the mean of a squared
-        of = _squared(_mean(both.inputs[0])) if both else centred(_squared(_mean(variance)))
+        root = _squared(_mean(both.inputs[0] if both else variance))
+        of = root if both else centred(root)
         same = both is None or _mean(_squared(both.inputs[1])) is of
-        if eps is not None and eps.size == 1 and of is not None and same:
-            return of, float(eps.reshape(()))
+        if eps is not None and eps.size == 1 and root is not None and same:
+            return (root, float(eps.reshape(())), False) if of is None else (of, float(eps.reshape(())), True)
     raise Opaque
 
 
@@ -226,7 +225,7 @@ def _squared(value: Value | None) -> Value | None:
 
 OPERATORS: dict[str, Operator] = {
     "Add": _add, "Sum": _add, "Sub": _sub, "Div": _div, "Reciprocal": _reciprocal, "Gemm": _gemm,
-    "Split": _split, "Slice": _slice, "LayerNormalization": _layer_norm,
+    "Split": _split, "Slice": _slice, **dict.fromkeys(NORMS, _layer_norm),
     **dict.fromkeys(ACTIVATIONS, _activation),
     "Identity": lambda terms, node, value, depth: terms.input(node, 0, depth),
     "Neg": lambda terms, node, value, depth: plus(Sum({}), terms.input(node, 0, depth), -1.0),

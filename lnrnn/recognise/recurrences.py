@@ -70,7 +70,7 @@ def same_constants(a: Step, b: Step) -> bool:
     if a.pattern is not b.pattern or a.functions != b.functions or a.units != b.units:
         return False
     whole = bool(a.old and b.old)
-    if whole and (a.eps != b.eps or set(a.constants) != set(b.constants)):
+    if whole and ((a.eps, a.centred) != (b.eps, b.centred) or set(a.constants) != set(b.constants)):
         return False
     for name, gate in a.constants:
         if (name, gate) not in b.constants:

@@ -100,8 +100,8 @@ class ReferenceNetwork:
             options["zoneout"] = self.zoneout
         if norm is not None:
             taken = signature(getattr(reference, self.arch.cell.name.lower())).parameters
-            options |= {name: value for name, value in vars(norm).items() if name in taken}
-            options["norm"] = "batch" if self.arch.batch_norm else "layer"
+            options |= {name: value for name, value in vars(norm).items() if name in taken and name != "bias"}
+            options["norm"] = self.arch.norm_kind
         if self.arch.batch_norm:
             known = int((own.pop("count") > 0).sum())
             running = {name: own.pop(name)[:known] for name in list(own) if name.startswith("running")}

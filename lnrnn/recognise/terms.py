@@ -32,6 +32,7 @@ from .graph import (
 )
 from .interface import DOMAINS, Array, Node, Value
 
+NORMS = "LayerNormalization", "RMSNormalization"
 MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
 MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
@@ -64,7 +65,7 @@ class Atom:
 
     width: the size of the last axis, None if unknown. value: the value itself, or the argument. of: the
     argument of a norm or function as a sum. start: where the part of a value or norm begins. nested: the
-    number of functions and norms inside of each other. eps: of a norm.
+    number of functions and norms inside of each other. eps, centred: of a norm; RMS norm is not centred.
     """
 
     kind: str
@@ -76,7 +77,8 @@ class Atom:
     start: int = field(default=0, compare=False)
     nested: int = field(default=0, compare=False)
     eps: float = field(default=0.0, compare=False)
-    pair: tuple[Atom, Atom] | None = field(default=None, compare=False, repr=False)
+    centred: bool = field(default=True, compare=False)
+    pair: tuple[Atom | None, Atom] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,12 @@ def plus(a: Sum, b: Sum, sign: float = 1.0) -> Sum:
 
 
 def times(a: Sum, b: Sum) -> Sum:
+    for left, right in ((a, b), (b, a)):  # a / sqrt(mean(a^2) + eps)
+        (product, c), *others = right.terms.items() or [((), np.zeros(()))]
+        if len(product) == 1 and product[0].pair and not others:
+            _, norm = product[0].pair
+            if not norm.centred and left.atom is not None and left.atom.value is norm.value:
+                return Sum({(norm,): c})
     result = Sum({})
     for p, c in a.terms.items():
         for q, d in b.terms.items():
@@ -233,16 +241,21 @@ class Terms:
         self._alive.append(value)
         return Atom("one", self._key("one", id(value)), 1, value)
 
-    def norm(self, value: Value, of: Sum, eps: float, start: int, width: int | None) -> Atom:
-        key = self._key("norm", of.key, eps, start, width)
-        return Atom("norm", key, width, value, of, start=start, nested=_nested(of), eps=eps)
+    def norm(
+        self, value: Value, of: Sum, eps: float, start: int, width: int | None, centred: bool = True
+    ) -> Atom:
+        key = self._key("norm", of.key, eps, start, width, centred)
+        return Atom("norm", key, width, value, of, None, start, _nested(of), eps, centred)
 
     def centred(self, value: Value, of: Sum) -> Atom:
         return Atom("centred", self._key("centred", of.key), of.width, value, of, nested=_nested(of))
 
-    def scale(self, value: Value, of: Sum, eps: float) -> Atom:
-        pair = self.centred(value, of), self.norm(value, of, eps, 0, of.width)
-        return Atom("scale", self._key("scale", of.key, eps), 1, value, of, nested=_nested(of), pair=pair)
+    def scale(self, value: Value, of: Sum, eps: float, centred: bool) -> Atom:
+        norm = self.norm(value, of, eps, 0, of.width, centred)
+        pair = self.centred(value, of) if centred else None, norm
+        return Atom(
+            "scale", self._key("scale", of.key, eps, centred), 1, value, of, nested=_nested(of), pair=pair
+        )
 
     def function(self, name: str, value: Value | None, of: Sum) -> Atom:
         value = self._scaled.get(of.key) if value is None and self._scaled else value
@@ -295,7 +308,7 @@ class Terms:
         start = atom.start + part.start
         if atom.kind == "norm":
             assert atom.of is not None
-            return single(self.norm(atom.value, atom.of, atom.eps, start, len(part)))
+            return single(self.norm(atom.value, atom.of, atom.eps, start, len(part), atom.centred))
         return self._of_concat(atom.value, start, len(part), depth) or single(
             self.value(atom.value, start, len(part))
         )
@@ -400,7 +413,11 @@ def is_argument(value: Value, depth: int = 0) -> bool:
             return True
         if user.inputs[0] is not value or user.domain not in DOMAINS:
             continue
-        if user.op_type in ACTIVATIONS or user.op_type in ("Exp", "LayerNormalization", "ReduceMean"):
+        if user.op_type in ACTIVATIONS or user.op_type in ("Exp", *NORMS, "ReduceMean"):
+            return True
+        squares = user.op_type == "Pow" or (user.op_type == "Mul" and user.inputs[1] is value)
+        averaged = squares and any(each.op_type == "ReduceMean" for each in user.outputs[0].consumers())
+        if averaged and producer(value, "Sub") is None:  # RMS norm, no layer norm
             return True
         if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:
             return True
