@@ -111,11 +111,3 @@ def test_loops_of_keras_have_the_outputs_of_onnx_runtime(rng):
         theirs = theirs[::-1] if part.flipped else theirs
         y, _ = networks[part.path](x, (state, state), lengths)
         assert np.abs(np.where(inside[:, :, None], theirs, 0) - y).max() < 1e-5
-
-
-def test_files_without_a_plain_node_have_no_plain_part():
-    from lnrnn.onnx.nodes.plain import plain_parts
-
-    for name in ("ddddocr/common_det.onnx", "piper/hebrew/nakdimon.onnx",
-                 "silero_vad/data/silero_vad_op18_ifless.onnx"):  # fmt: skip
-        assert plain_parts(read(path_of(name))) == []
