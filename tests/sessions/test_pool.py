@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import mmap
 import pickle
@@ -99,22 +98,6 @@ def test_the_policy_pass_computes_the_frame(rng):
     assert np.isnan(want[1, 2]).all() and np.isfinite(want[:, :2]).all()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_the_policy_reset_starts_the_session_anew(rng, value):
-    """Without a norm, an infinite frame gives finite outputs, which nobody gets."""
-    rnn = network(D, H, cell="GRU", norm=None)
-    pool, x = lnrnn.SessionPool(rnn, bad="reset"), normal(rng, 3, 2, D)
-    pool.join("a"), pool.join("b")
-    pool.step(["a", "b"], x[0])
-    x[1, 0, 0] = value
-    y = pool.step(["a", "b"], x[1])
-    assert np.isnan(y[0]).all()
-    same(y[1], rnn(x[:2, 1])[0][1])
-    same(pool.step(["a"], x[2, :1]), rnn(x[2:, :1])[0][0])
-    pool.park("a")
-    assert pool.join("a") == ("restored", 1)
-
-
 def test_the_last_step_of_a_session(rng):
     rnn, store = network(D, H, cell="LSTM"), {}
     pool = lnrnn.SessionPool(rnn, store=store)
@@ -154,14 +137,6 @@ def test_a_step_without_statistics_names_the_session(rng, monkeypatch, several):
     assert found.value.ids == ("b",)
     assert isinstance(found.value.__cause__, lnrnn.SequenceTooLongError)
     same(pool.step(["a"], x[1, :1]), want[1, :1])
-
-
-def test_a_pool_cannot_be_copied():
-    for call in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="cannot be copied or pickled"):
-            call(pool_of())
-    with pytest.raises(AttributeError, match="did you mean"):
-        pool_of().steps  # noqa: B018
 
 
 def test_growth_to_many_blocks_keeps_every_state(rng, monkeypatch):
