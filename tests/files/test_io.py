@@ -258,13 +258,10 @@ def extra(name, shape, dtype="F32"):
 INVALID = "'gain_l0' of its header must have a valid dtype, shape and data_offsets"
 # {name: (a change of the header, which may return more data, and a part of the message)}
 DAMAGED = {
-    "overlapping offsets": (
-        lambda h: h["gain_l0"].update(data_offsets=h["bias_l0"]["data_offsets"]),
-        "has data that overlap or leave a gap",
-    ),
+    "overlapping offsets": (lambda h: h["gain_l0"].update(data_offsets=h["bias_l0"]["data_offsets"]),
+        "has data that overlap or leave a gap"),
     "offsets backwards": (
-        lambda h: h["gain_l0"].update(data_offsets=h["gain_l0"]["data_offsets"][::-1]), "'gain_l0'",
-    ),
+        lambda h: h["gain_l0"].update(data_offsets=h["gain_l0"]["data_offsets"][::-1]), "'gain_l0'"),
     "offsets past the end": (tensor(data_offsets=[10**9, 10**9 + 12]), ""),
     "offsets past 2^63": (tensor(data_offsets=[2**63, 2**63 + 12]), INVALID),
     "negative offsets": (tensor(data_offsets=[-12, 0]), INVALID),

@@ -130,28 +130,22 @@ CONFIGURATIONS = {
     "unknown": (dict(seed=3), "its configuration has the entry 'seed' that is unknown"),
     "norm": (dict(norm="layer"), "norm must be null or an object, got 'layer'"),
     "kind": (dict(norm={"eps": 1}), "its configuration has no entry 'norm.kind'"),
-    "other kind": (
-        dict(norm=OF_LAYER | {"momentum": 1}),
-        "its configuration has the entry 'norm.momentum' of another kind",
-    ),
+    "other kind": (dict(norm=OF_LAYER | {"momentum": 1}),
+        "its configuration has the entry 'norm.momentum' of another kind"),
     "eps": (dict(norm=OF_LAYER | {"eps": float("inf")}), "its configuration is no JSON at byte"),
     "momentum": (dict(norm=OF_BATCH | {"momentum": -1}), "momentum must be a number of at least 0, got -1"),
     "carry": (dict(norm=OF_LAYER | {"cell": "carry"}), "cell must be 'out' or None where there is no cell"),
     "layers": (dict(num_layers=900), r"weight_ih_l1 must be float32 \(3, 3\), and is missing"),
     "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8 and only of int8, got 8"),
     "projection": (dict(proj_size=3), "proj_size must be 0 but in an LSTM, got 3"),
-    "wide projection": (
-        dict(cell="LSTM", nonlinearity=..., proj_size=3),
-        "proj_size must be smaller than hidden_size 3, got 3",
-    ),
+    "wide projection": (dict(cell="LSTM", nonlinearity=..., proj_size=3),
+        "proj_size must be smaller than hidden_size 3, got 3"),
     "no projection": (dict(proj_size=0), "proj_size must be an integer of at least 1, got 0"),
     "gates": (dict(gate_activation="hard"), "gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"),
-    "no gates": (
-        dict(gate_activation="hard_sigmoid"),
-        "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'",
-    ),
+    "no gates": (dict(gate_activation="hard_sigmoid"),
+        "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'"),
     "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, only of an LSTM a list of two"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -178,16 +172,10 @@ SHAPE = b'"shape": [3]'
 TEXTS = {
     "one tensor twice": (ONE, ONE + b", " + ONE, "'gain_l0' of its header has data that overlap"),
     "one name twice": (b'"bias_l0"', b'"gain_l0"', "arrays must have each name once, got gain_l0 twice"),
-    "metadata twice": (
-        b'"schema"',
-        b'"format": "lnrnn", "schema"',
-        "'__metadata__' of its header has an entry twice",
-    ),
-    "an entry twice": (
-        b'\\"bias\\": true',
-        b'\\"bias\\": true, \\"bias\\": true',
-        "has the entry 'bias' twice",
-    ),
+    "metadata twice": (b'"schema"', b'"format": "lnrnn", "schema"',
+        "'__metadata__' of its header has an entry twice"),
+    "an entry twice": (b'\\"bias\\": true', b'\\"bias\\": true, \\"bias\\": true',
+        "has the entry 'bias' twice"),
     "no UTF-8": (*key(b"\xff"), NOT_WHOLE),
     "a short character": (*key(b"\xe2\x82"), NOT_WHOLE),
     "an overlong character": (*key(b"\xc0\x80"), NOT_WHOLE),
@@ -211,12 +199,9 @@ TEXTS = {
     "an empty exponent": (SHAPE, b'"shape": [3e]', NO_JSON),
     "many digits": (SHAPE, b'"shape": [' + b"3" * 900 + b"]", NO_JSON),
     "deep in a tensor": (SHAPE, b'"shape": ' + b"[" * 10**6, INVALID.replace("gain", "bias")),
-    "deep in the configuration": (
-        b'\\"norm\\": ',
-        b'\\"norm\\": ' + b"[" * 10**6,
-        "norm must be null or an object",
-    ),
-}
+    "deep in the configuration": (b'\\"norm\\": ', b'\\"norm\\": ' + b"[" * 10**6,
+        "norm must be null or an object"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TEXTS)

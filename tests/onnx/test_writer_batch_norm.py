@@ -29,9 +29,10 @@ def trained(cell, overrun, **options):
 @each_cell
 @pytest.mark.parametrize("overrun", ["last", "mean"])
 def test_the_policy_for_later_steps_is_in_the_file(tmp_path, rng, cell, overrun, runtime):
-    rnn = trained(cell, overrun, num_layers=2)
+    rnn = trained(
+        cell, overrun, num_layers=2, reverse=runtime != "reference"
+    )  # which has no Scan from the end
     has_results(rnn, tmp_path / "m.onnx", rng, runtime, lengths=True)
-    has_results(trained(cell, overrun, reverse=True), tmp_path / "m.onnx", rng, runtime, lengths=True)
 
 
 @each_runtime

@@ -272,17 +272,18 @@ def dropping(rnn, masks, k):
     return dict(states_mask=states, zoneout=whole(rnn, result))
 
 
-def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None):
+def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None, own=None):
     """Runs the reference with rnn's parameters on x (T, B, D). Returns y, the last state, and tapes by
     suffix.
 
-    masks: tape.masks of a training run with dropout.
+    masks: tape.masks of a training run with dropout. own: other parameters, such as those in float64.
     """
     tapes, ends = {}, []
     for n, layer in enumerate(suffixes(rnn)):
         outputs, x = [], dropped_input(masks, n, x)
         for suffix in layer:
             p, options = options_of(rnn, suffix, training)
+            p |= {name: own[name + suffix] for name in p} if own else {}
             start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
             options |= dict(zip(STARTS, start, strict=False)) | dict(lengths=lengths)
             options |= dropping(rnn, masks, len(ends))
