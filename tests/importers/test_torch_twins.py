@@ -54,26 +54,6 @@ def test_heads_equal_the_reference(rng, cell, norm):
     test_modules_equal_the_reference_in_float64(rng, cell, norm, options)
 
 
-@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
-def test_modules_equal_the_classes_of_lnrnn_in_float32(rng, cell, norm):
-    options = {"num_layers": 2, "bidirectional": True, "batch_first": True}
-    module = twin(cell, norm, steps=T, engine="torch", **options)
-    served = lnrnn.from_torch(module)
-    assert type(served) is getattr(lnrnn, class_of(cell)[0]) and served.norm == module.norm
-    x, states = inputs(rng, module)
-    given = tensors(x.swapaxes(0, 1), states, torch.float32)
-    compare(module(*given), served(*given), 1e-5)
-    for lengths in (torch.tensor(LENGTHS), np.array(LENGTHS)):
-        compare(module(given[0], lengths=lengths), served(given[0], lengths=lengths), 1e-5)
-
-
-@pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "sigmoid", "identity"])
-def test_nonlinearities_equal_the_reference(rng, nonlinearity):
-    module = twin("RNN", "layer", nonlinearity=nonlinearity)
-    x = torch.randn(T, B, I)
-    compare(module(x), lnrnn.from_torch(module)(x), 1e-5)
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_one_sequence_without_a_batch(rng, cell):
     module = twin(cell, num_layers=2, bidirectional=True)
