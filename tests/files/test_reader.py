@@ -19,20 +19,12 @@ from networks import network, run_python
 
 pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
 
-from test_io import INVALID, equal, pack, parts, refused  # noqa: E402
+from test_io import INVALID, equal, pack, parts, refused, with_config  # noqa: E402
 
 
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "m.safetensors"
-
-
-def with_config(header, **change):
-    """Returns the header with changed entries of the configuration; the value ... removes an entry."""
-    metadata = dict(header["__metadata__"])
-    config = json.loads(metadata["config"]) | change
-    metadata["config"] = json.dumps({k: v for k, v in config.items() if v is not ...})
-    return header | {"__metadata__": metadata}
 
 
 # --- truncated and mutated ----------------------------------------------------------------------------------

@@ -162,7 +162,9 @@ def ligru(layers=1, **options):
 def test_speechbrains_ligru(name, bidirectional, layer_norm):
     act = nn.ReLU() if name == "relu" else nn.Tanh()
     x = torch.randn(B, T, I, generator=torch.Generator().manual_seed(1))
-    module = ligru(2, norm=nn.LayerNorm, act=act, bidirectional=bidirectional, layer_norm=layer_norm)
+    module = ligru(
+        2 - bidirectional, norm=nn.LayerNorm, act=act, bidirectional=bidirectional, layer_norm=layer_norm
+    )
     model = lnrnn.from_torch(module, kind="speechbrain")
     assert (model.nonlinearity, model.bidirectional, model.batch_first) == (name, bidirectional, True)
     assert model.norm.placement == ("input" if layer_norm is None else "split")

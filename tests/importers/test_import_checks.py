@@ -358,14 +358,6 @@ def test_bad_values_of_check_are_refused(error, check):
             lnrnn.from_torch(module, check=check)
 
 
-def test_check_of_a_state_dict_is_refused():
-    state = nn.GRU(I, H).state_dict()
-    lnrnn.from_torch(state, check=False)
-    for check in (True, np.zeros((T, B, I))):
-        with pytest.raises(ValueError, match="check must be None or False with a state dict"):
-            lnrnn.from_torch(state, check=check)
-
-
 def test_from_torch_of_arrays_does_not_import_torch():
     code = """import sys, numpy as np, lnrnn
 lnrnn.from_torch({"weight_hh_l0": np.ones((3, 1)), "weight_ih_l0": np.ones((3, 1))})

@@ -76,14 +76,6 @@ def test_only_steps_of_a_sequence_need_statistics(tmp_path, rng, reverse, runtim
     close(opened(runtime, tmp_path / "m.onnx")(feeds), [y, *parts(rnn, h)], NEAR)
 
 
-def test_a_file_has_no_statistics_of_the_batch_and_none_of_an_untrained_network(tmp_path):
-    with pytest.raises(ValueError, match="overrun must be 'raise', 'last' or 'mean' in a file, got 'batch'"):
-        lnrnn.to_onnx(trained("LSTM", "batch"), tmp_path / "m.onnx")
-    with pytest.raises(ValueError, match="known_steps must be at least 1, got 0 .*train, calibrate"):
-        lnrnn.to_onnx(lnrnn.LSTM(3, 4, norm="batch"), tmp_path / "m.onnx")
-    assert not list(tmp_path.iterdir())
-
-
 def test_tables_have_only_steps_with_statistics(tmp_path):
     import onnx.numpy_helper
 

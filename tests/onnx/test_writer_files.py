@@ -99,12 +99,6 @@ def test_each_opset_has_the_same_results(tmp_path, rng, variant, opset):
     assert onnx.load(str(tmp_path / "m.onnx")).opset_import[0].version == opset
 
 
-@pytest.mark.parametrize("name", ["bidirectional", "reverse"])
-def test_one_step_has_one_forward_direction(tmp_path, name):
-    with pytest.raises(ValueError, match=f"{name} must be False for a file of one step, got True"):
-        lnrnn.to_onnx(lnrnn.GRU(3, 4, **{name: True}), tmp_path / "m.onnx", step=True)
-
-
 def test_a_file_of_more_than_2_gib_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("lnrnn.onnx.writing.writer.MOST_BYTES", 200)
     with pytest.raises(ValueError, match="rnn must be at most 200 bytes in an ONNX file, got"):

@@ -131,18 +131,9 @@ def test_other_columns_are_not_copied_and_not_decoded(files, capsys, keep):
     table = table.append_column("last", table["numbers"])
     pq.write_table(table, folder / "in.parquet", row_group_size=16)
     for group in range(4):
-        damage(folder / "in.parquet", group, -1)
+        sequence_files.damage(folder / "in.parquet", group, -1)
     summary(capsys, *paths(folder), "--column", "x", "--keep", keep, "--id-column", "id")
     assert_scored(folder, table, keep=keep.split(","))
-
-
-def damage(path, group, column):
-    """Damages the pages of a column of a row group."""
-    data, metadata = bytearray(path.read_bytes()), pq.read_metadata(path)
-    found = metadata.row_group(group).column(column % metadata.num_columns)
-    first = found.dictionary_page_offset or found.data_page_offset
-    data[first : first + found.total_compressed_size] = b"\xff" * found.total_compressed_size
-    path.write_bytes(data)
 
 
 def test_columns_with_equal_names_stay(files, capsys):
