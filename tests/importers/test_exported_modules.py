@@ -263,6 +263,7 @@ MISSES = {
     "another mean": lambda: normed(lambda m, a: (a - a.abs().mean(-1, True)) / a.std(-1, False, True)),
     "clamp between": lambda: rnn(lambda m, x, h: (torch.tanh(plain(m, x, h).clamp(-3, 3)),)),
     "clamp of x": lambda: rnn(lambda m, x, h: (torch.tanh(plain(m, x.clamp(-3, 3), h)),)),
+    "leaky relu": lambda: rnn(lambda m, x, h: (F.leaky_relu(plain(m, x, h)),)),
     "two groups": lambda: normed(lambda m, a: F.group_norm(a, 2, m.gain, m.shift, EPS)),
     "two sequences": lambda: rnn(lambda m, x, h: (torch.tanh(plain(m, x, h).roll(1, 0)),)),
     "a mask": lambda: rnn(lambda m, x, h: (plain(m, x, h).tanh() * torch.arange(len(x))[:, None],)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import nullcontext
 from functools import partial
 
@@ -131,12 +130,6 @@ def test_a_file_may_omit_shapes(tmp_path):
         Model(tmp_path / "m.onnx", shapes=AXIS)(x, lanes=2)
     y, state = Model(tmp_path / "m.onnx", shapes={**AXIS, "x": (None, 4)})(x, lanes=2)
     assert y[:, 0, 0].tolist() == [1, 2, 3] and state["h"].shape == (2, 4)
-
-
-def test_without_onnxruntime_the_error_says_how_to_install_it(path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match="lnrnn.onnx.Model needs onnxruntime: pip install onnxruntime"):
-        Model(path)
 
 
 def test_external_data_is_a_part_of_the_file(tmp_path):

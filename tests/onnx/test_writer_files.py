@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 onnx = pytest.importorskip("onnx")
@@ -104,12 +102,6 @@ def test_a_file_of_more_than_2_gib_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="rnn must be at most 200 bytes in an ONNX file, got"):
         lnrnn.to_onnx(lnrnn.GRU(3, 4), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_error_without_onnx_has_the_command(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match="to_onnx needs onnx, of the extra 'onnx': pip install onnx"):
-        lnrnn.to_onnx(lnrnn.GRU(3, 4), tmp_path / "m.onnx")
 
 
 # --- rounded weights ----------------------------------------------------------------------------------------

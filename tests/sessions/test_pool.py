@@ -92,6 +92,22 @@ def test_the_policy_pass_computes_the_frame(rng):
     assert np.isnan(want[1, 2]).all() and np.isfinite(want[:, :2]).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_the_policy_reset_starts_the_session_anew(rng, value):
+    """Without a norm, an infinite frame gives finite outputs, which nobody gets."""
+    rnn = network(D, H, cell="GRU", norm=None)
+    pool, x = lnrnn.SessionPool(rnn, bad="reset"), normal(rng, 3, 2, D)
+    pool.join("a"), pool.join("b")
+    pool.step(["a", "b"], x[0])
+    x[1, 0, 0] = value
+    y = pool.step(["a", "b"], x[1])
+    assert np.isnan(y[0]).all()
+    same(y[1], rnn(x[:2, 1])[0][1])
+    same(pool.step(["a"], x[2, :1]), rnn(x[2:, :1])[0][0])
+    pool.park("a")
+    assert pool.join("a") == ("restored", 1)
+
+
 def test_the_last_step_of_a_session(rng):
     rnn, store = network(D, H, cell="LSTM"), {}
     pool = lnrnn.SessionPool(rnn, store=store)
