@@ -178,6 +178,9 @@ def test_external_data_elsewhere_is_refused(rng, tmp_path):
         (folder / "model.onnx").write_bytes(external(proto, location, **entries)[0].SerializeToString())
         with pytest.raises(ValueError, match=message):
             lnrnn.from_onnx(folder / "model.onnx")
+        if location in ("../secret", "/dev/zero", "none"):
+            with pytest.raises(ValueError, match=f"files in the folder .*, got '{location}'"):
+                lnrnn.onnx.Model(folder / "model.onnx")
 
 
 # --- graphs -------------------------------------------------------------------------------------------------

@@ -169,25 +169,6 @@ def test_states_computed_from_constants_are_warned_about_unless_0(rng, fill, op,
     assert parts(proto)[0].initial_states is None
 
 
-# --- the order of y -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [
-    lambda rng: scan(rng, "LSTM", (1, 0)), lambda rng: loop(rng, "GRU", join="front of sequence"),
-    lambda rng: unrolled(rng, "GRU", range(T)[::-1]),
-])  # fmt: skip
-def test_y_in_the_reverse_order_is_a_warning(rng, make):
-    proto = make(rng)
-    with pytest.warns(UserWarning, match=r"y has the steps in the reverse order of the network's: y\[::-1\]"):
-        rnn = lnrnn.from_onnx(proto)
-    shapes = {v.name: [{"T": T}.get(d.dim_param, d.dim_value or B) for d in v.type.tensor_type.shape.dim]
-              for v in proto.graph.input}  # fmt: skip
-    feed = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    state = tuple(a[None] for name, a in feed.items() if name != "x")
-    y = rnn(feed["x"], state if len(state) > 1 else state[0])[0]
-    assert np.abs(run(proto, feed)[parts(proto)[0].y.name] - y[::-1]).max() < 1e-6
-
-
 # --- loops around a part ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("what", ["y", "state"])
 def test_a_loop_that_does_more_than_its_step_is_warned_about_or_the_step_needs_its_name(rng, what):
