@@ -15,7 +15,7 @@ import pytest
 
 import lnrnn
 from lnrnn.rnn.settings import architecture
-from networks import NONLINEARITIES, NORMS, network, normal, run_python
+from networks import NORMS, network, normal, run_python
 
 safetensors = pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
 
@@ -23,9 +23,8 @@ T = 6
 
 ALL_OPTIONS = dict(num_layers=3, bidirectional=True, batch_first=True, bias=False)
 NETWORKS = {
-    **{f"{norm}": dict(norm=norm) for norm in NORMS},
+    # tests/conformance has the other cells, norms and nonlinearities.
     **{f"{norm}, all options": dict(norm=norm, **ALL_OPTIONS) for norm in NORMS},
-    **{f: dict(nonlinearity=f) for f in NONLINEARITIES},
     "eps": dict(norm=lnrnn.LayerNormSpec(placement="joint", cell=None, eps=0.25)),
     "no eps": dict(norm=lnrnn.LayerNormSpec(eps=0)),
     **{overrun: dict(norm=lnrnn.BatchNormSpec(overrun=overrun)) for overrun in ("last", "mean", "batch")},

@@ -44,12 +44,11 @@ def read_back(rnn, path, **form):
     return lnrnn.from_onnx(path)
 
 
-@pytest.mark.parametrize("num_heads", [2, 4])
-def test_heads_come_back_as_whole_matrices(tmp_path, num_heads):
-    rnn = network(5, 8, cell="LSTM", num_heads=num_heads)
+def test_heads_come_back_as_whole_matrices(tmp_path):
+    rnn = network(5, 8, cell="LSTM", num_heads=4)
     lnrnn.to_onnx(rnn, tmp_path / "m.onnx")
     found = lnrnn.from_onnx(tmp_path / "m.onnx")
-    same(found.weight_hh_l0, block_diagonal(rnn.weight_hh_l0, num_heads))
+    same(found.weight_hh_l0, block_diagonal(rnn.weight_hh_l0, 4))
 
 
 @pytest.mark.parametrize("norm", [None, "layer"])
