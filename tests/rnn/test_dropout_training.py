@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 import lnrnn
 from helpers import (
     absolute_error,
-    in_parts_of,
     on_every_family,
     relative_error,
-    several_threads,
-    using_threads,
 )
 from lnrnn import DropoutSpec
 from networks import (
@@ -29,15 +26,10 @@ from networks import (
     VARIANTS,
     WITH_INNER_BIASES,
     calm,
-    drawn_run,
     drawn_state,
     each_cell,
-    each_norm,
-    equal,
-    equal_arrays,
     kink,
     named_gradients,
-    network,
     normal,
     parts,
     reference_backward,
@@ -59,7 +51,6 @@ KINDS = {
     "inputs": (DropoutSpec(inputs=0.3), False),
     "all": (DropoutSpec(inputs=0.2, states=0.4), True),
 }
-DEEP = DropoutSpec(0.3, inputs=0.2, states=0.4)
 
 
 def zoned(rnn):
@@ -158,41 +149,6 @@ def test_layers_and_directions_equal_the_reference(
         for name, g in got[2].items():
             scale = np.abs(want[name]).max(initial=1)
             assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
-
-
-@each_cell
-@each_norm
-def test_threads_and_parts_of_calls_change_no_bit(cell, norm):
-    """A call in parts returns to Python after every few steps, and is then continued."""
-    rng = np.random.default_rng(3)
-    rnn = zoned(network(33, 129, cell=cell, norm=norm, num_layers=2, bidirectional=True))
-    args = drawn_run(3, rnn, T, rng.integers(T // 2, T + 1, 130))
-    with using_threads(1), in_parts_of(2**16):
-        want = trained(rnn, *args, DEEP)
-    for threads in (1, 2, 3):
-        with several_threads(threads):
-            got = trained(rnn, *args, DEEP)
-        equal(rnn, got, want)
-        equal_arrays(got[2], want[2])
-
-
-@each_cell
-def test_gradients_added_and_without_gx(cell):
-    rng = np.random.default_rng(5)
-    rnn = zoned(network(7, 17, cell=cell, num_layers=2, bidirectional=True))
-    x, gy = normal(rng, T, 8, 7), normal(rng, T, 8, 34)
-    _, _, tape = rnn.forward_train(x, dropout=DEEP, seed=5)
-    gx, gh0, grads = rnn.backward(tape, gy)
-    nothing, again, found = rnn.backward(tape, gy, grad_x=False)
-    assert nothing is None
-    same(parts(rnn, again)[0], parts(rnn, gh0)[0])
-    out = {name: np.ones_like(g) for name, g in grads.items()}
-    more, _, added = rnn.backward(tape, gy, out=out)
-    same(more, gx)
-    assert added is out
-    for name, g in grads.items():
-        same(found[name], g)
-        assert absolute_error(out[name], g.astype(float) + 1) < 1e-5 * max(1, np.abs(g).max())
 
 
 @pytest.mark.parametrize("norm", ["layer", None])

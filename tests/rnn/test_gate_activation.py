@@ -46,8 +46,3 @@ def test_slopes_are_0_beyond_the_limits(isa, rnn):
         bias, H = grads["bias_ih_l0"], rnn.hidden_size
         gates = np.concatenate([bias[:H], bias[-H:]]) if isinstance(rnn, lnrnn.LSTM) else bias[H : 2 * H]
         assert gates.any() == moves
-
-
-def test_the_default_is_not_in_reprs():
-    assert "gate_activation" not in repr(lnrnn.GRU(3, 4))
-    assert "gate_activation='hard_sigmoid'" in repr(lnrnn.GRU(3, 4, **HARD))

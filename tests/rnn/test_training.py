@@ -254,9 +254,6 @@ def test_training_updates_statistics_as_the_reference_does(cell, momentum, room)
     on_every_family(compute)
 
 
-# --- conditions that change no bit --------------------------------------------------------------------------
-
-
 # --- contents of a tape -------------------------------------------------------------------------------------
 
 
@@ -329,22 +326,6 @@ def test_backward_without_steps_sequences_or_lengths(rng, cell, norm, steps, bat
     for name, g in zip(("h0", "c0"), parts(rnn, gh), strict=False):
         same(got.pop(name), g)
     assert not any(g.any() for g in got.values())
-
-
-# --- valid arguments ----------------------------------------------------------------------------------------
-
-
-@each_cell
-@each_norm
-def test_one_sequence_without_a_batch_axis(rng, cell, norm):
-    rnn = network(3, 17, cell=cell, norm=norm, num_layers=2)
-    x, gy, h0, gh = normal(rng, T, 3), normal(rng, T, 17), drawn_state(rng, rnn, 1), drawn_state(rng, rnn, 1)
-    want = trained(rnn, x[:, None], h0, [7], gy[:, None], gh)
-    h0, gh = (whole(rnn, [s[:, 0] for s in parts(rnn, state)]) for state in (h0, gh))
-    y, h, tape = rnn.forward_train(x, h0, 7)
-    assert y.shape == (T, 17) and all(s.shape == (2, 17) for s in parts(rnn, h))
-    for name, g in named_gradients(rnn, rnn.backward(tape, gy, gh)).items():
-        same(g, want[name][:, 0] if name in ("x", "h0", "c0") else want[name], err_msg=name)
 
 
 def test_backward_with_another_instruction_set(rng):

@@ -81,15 +81,6 @@ def configuration(path):
         return json.loads(file.metadata()["config"])
 
 
-def test_a_file_has_zoneout_only_if_it_is_set(tmp_path):
-    path, rnn = tmp_path / "m.safetensors", lnrnn.LSTM(3, 4)
-    rnn.save(path)
-    assert "zoneout" not in configuration(path)
-    rnn.zoneout = 0.1, 0.5
-    rnn.save(path)
-    assert configuration(path)["zoneout"] == [0.1, 0.5]
-
-
 @pytest.mark.parametrize("value", [1.0, -0.1, "much", [0.1], [0.1, 0.2, 0.3], {}, None, [0.1, 2]])
 def test_files_with_a_wrong_zoneout_are_refused(tmp_path, value):
     path, rnn = tmp_path / "m.safetensors", lnrnn.LSTM(3, 4)
