@@ -1,4 +1,4 @@
-"""Compares layer_norm and layer_norm_backward with the reference.
+"""Compares layer_norm and layer_norm_backward with the reference. test_magnitudes.py has rms_norm too.
 
 Tests every instruction set, float32 and float64, every length, and odd addresses.
 """
@@ -97,22 +97,15 @@ def test_backward_of_many_rows_keeps_its_digits(family, dtype):
 
 @each_dtype
 def test_rows_with_a_mean_far_from_zero(family, dtype):
-    """Rows have mean 1e4 and standard deviation 1. float32 represents x to 5e-4, which limits the result."""
+    """Rows have mean 1e4 and standard deviation 1. float32 represents x to 5e-4, which limits the result.
+
+    x - mean is exact to the last digit of x. So gradients are as accurate as those of rows with mean 0."""
     rng = np.random.default_rng(4)
     for n in (16, 17, 100, 128, 512, 1000, 4096):
         for mean in (1e4, -1e4):
             x = (mean + rng.standard_normal((16, n))).astype(dtype)
             assert absolute_error(lnrnn.layer_norm(x, n), true_layer_norm(x, n)) < 5e-6 * SCALE[dtype], n
-
-
-@each_dtype
-def test_gradients_of_rows_with_a_mean_far_from_zero(family, dtype):
-    """x - mean is exact to the last digit of x. So gradients are as accurate as those of rows with mean 0."""
-    rng = np.random.default_rng(17)
-    for n in (16, 17, 100, 1000):
-        for mean in (1e4, -1e4):
-            x, gy = (mean + rng.standard_normal((40, n))).astype(dtype), normal(rng, (40, n), dtype)
-            weight, bias = normal(rng, (2, n), dtype)
+            gy, (weight, bias) = normal(rng, x.shape, dtype), normal(rng, (2, n), dtype)
             got = lnrnn.layer_norm_backward(gy, x, n, weight, bias)
             want = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias))
             for g, w in zip(got, want, strict=True):
@@ -152,13 +145,14 @@ def test_nan_and_infinity_stay_in_their_row(family, dtype, poison):
         x, gy = normal(rng, (2, 5, n), dtype)
         weight, bias = normal(rng, (2, n), dtype)
         y, gx = lnrnn.layer_norm(x, n, weight, bias), lnrnn.layer_norm_backward(gy, x, n, weight, bias)[0]
+        rms = lnrnn.rms_norm(x, n, weight)
         for at in {0, n // 2, n - 1}:
             bad = x.copy()
             bad[2, at] = poison
             got = lnrnn.layer_norm(bad, n, weight, bias)
             got_gx = lnrnn.layer_norm_backward(gy, bad, n, weight, bias)[0]
-            for g, clean in ((got, y), (got_gx, gx)):
-                assert np.isnan(g[2]).all()
+            for g, clean in ((got, y), (got_gx, gx), (lnrnn.rms_norm(bad, n, weight), rms)):
+                assert np.isnan(g[2]).all() or clean is rms
                 np.testing.assert_array_equal(np.delete(g, 2, 0), np.delete(clean, 2, 0))
 
 
@@ -219,3 +213,16 @@ def test_a_huge_row_and_many_rows(family):
     assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
     x = x[:, :-1].reshape(-1, 2)
     assert absolute_error(lnrnn.layer_norm(x, 2), true_layer_norm(x, 2)) < 2 * FORWARD
+
+
+def test_rms_norm_of_tiny_values_and_empty_rows():
+    x = np.full((2, 4), 2.0**-12, np.float32)
+    for eps in (None, float(np.finfo(np.float32).eps)):  # the default eps must not be 0 or 1e-5
+        y = lnrnn.rms_norm(x, 4, eps=eps)
+        np.testing.assert_allclose(y, 2.0**-12 / np.sqrt(2.0**-24 + 2.0**-23), rtol=1e-6)
+    for dtype in (np.float32, np.float64):  # their default eps differ
+        y = lnrnn.rms_norm(x.astype(dtype), 4)
+        np.testing.assert_allclose(y, ref.rms_norm(x.astype(dtype), 4), rtol=1e-6)
+    np.testing.assert_array_equal(lnrnn.rms_norm(x, 4, eps=0), 1)
+    np.testing.assert_array_equal(lnrnn.rms_norm(np.zeros((2, 4)), 4), 0)
+    assert lnrnn.rms_norm(np.zeros((0, 4)), 4).shape == (0, 4)
