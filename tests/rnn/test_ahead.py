@@ -71,12 +71,8 @@ def test_a_tape_with_rows_ahead_has_the_same_bits(rng, name):
 @needs_threads
 @pytest.mark.parametrize("name", NETWORKS)
 def test_threads_with_rows_ahead_give_the_same_bits(rng, name):
-    for units in (
-        64,
-        112,
-        144,
-        152,
-    ):  # An RNN has only narrow panels, or its second thread has, with the first two.
+    # With the first two, an RNN has only narrow panels, or its second thread has.
+    for units in (64, 112, 144, 152):
         steps = 9 + (4 << 20) // units**2  # enough work for two threads
         rnn, x, h0 = drawn(rng, name, units, units, steps)
         with using_threads(1), using_caches(*PLAIN):

@@ -80,24 +80,6 @@ def test_the_number_of_threads_may_change_between_steps(rng, variant):
     same(got, rnn(x)[0])
 
 
-@each_norm
-def test_streams_run_in_several_python_threads(rng, norm):
-    """Each of four threads has a stream, while the network also computes whole sequences."""
-    steps = 120
-    rnn = network(3, 48, norm=norm, num_layers=2, trained=steps)
-    x = normal(rng, 4, steps, 5, 3)
-    want = [rnn(part)[0] for part in x]
-    rnn.weight_ih_l0 = rnn.weight_ih_l0  # the first thread that needs the weights packs them again
-    got = [None] * 4
-
-    def work(k):
-        got[k] = streamed(rnn.stream(5), x[k])
-        same(rnn(x[k])[0], want[k])
-
-    together(work, 4)
-    same(got, want)
-
-
 LAST = lnrnn.BatchNormSpec(overrun="last")
 
 

@@ -67,12 +67,15 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@a_few
-def test_batches_of_every_size_equal_the_reference(variant, batch):
-    """Batch norm over one or two sequences is not tested, because the gradients then consist of rounding
-    errors.
+@pytest.mark.parametrize(
+    "batch, name", [(b, v) for k, b in enumerate(BATCHES) for i, v in enumerate(FEW) if (k + i) % 3 == 0]
+)
+def test_batches_of_every_size_equal_the_reference(name, batch):
+    """Each batch meets a third of the variants.
+
+    Batch norm over one or two sequences is not tested, because the gradients then consist of rounding errors.
     """
+    variant = WITH_INNER_BIASES[name]
     ends = BATCHES[batch]
     if "batch" in str(variant.get("norm")).lower():
         ends = ends + [max(ends)] * 8
@@ -106,7 +109,7 @@ ADDED = 4e-6
 
 
 @a_few
-def test_out_adds_gradients_to_its_values(family, variant):
+def test_out_adds_gradients_to_its_values(vectors, variant):
     """Sums over micro-batches equal the gradients of the whole batch.
 
     A call computes no chunk of steps, one, or several.

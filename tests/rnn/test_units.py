@@ -146,19 +146,6 @@ def test_the_unit_has_the_bits_of_its_emulation(rng, name):
         same(a, b)
 
 
-@pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])
-def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
-    """If the number of rows is not a multiple of the height of an AMX tile, the last two tiles share rows."""
-    rnn = network(inputs, hidden).to_dtype("bfloat16")
-    x, ends = normal(rng, 5, 70, inputs), rng.integers(0, 6, 70)
-    y = rnn(x, lengths=ends)[0]
-    for batch in (*range(1, 35), 40, 47, 48, 49, 63, 64, 65):
-        who = rng.permutation(70)[:batch]
-        same(rnn(x[:, who], lengths=ends[who])[0], y[:, who])
-    stream = rnn.stream(70)
-    same([stream(row).copy() for row in x], rnn(x)[0])
-
-
 @pytest.mark.parametrize("name", [*UNITS, *only_int8()])
 @pytest.mark.parametrize("bits", [14, 8])
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97), (130, 256)])

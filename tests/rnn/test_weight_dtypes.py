@@ -99,14 +99,18 @@ def test_int8_rounds_weights_that_do_not_fit(isa, rng, bits):
 def test_quantized_weights_reach_the_accuracy_of_their_activations(rng, tmp_path):
     """Only x and h are rounded. A second rounding of the weights would make the error 40 times as large."""
     rnn = network(40, 64, cell="LSTM", norm=None)
+    twice = rnn.state_dict()
     for name in ("weight_ih_l0", "weight_hh_l0"):
         w = getattr(rnn, name) * rng.uniform(0.1, 1, (256, 1))  # with one scale, most rows do not reach 127
         scale = np.float32(np.abs(w).max() / 127)
         setattr(rnn, name, np.rint(w / scale).astype(np.float32) * scale)
+        step = np.abs(getattr(rnn, name)).max(1, keepdims=True) / 127
+        twice[name] = np.rint(getattr(rnn, name) / step) * step
     x = normal(rng, 50, 4, 40)
-    kept = rnn.to_dtype("int8")
-    error = np.sqrt(np.square(kept(x)[0] - rnn(x)[0]).mean())
-    assert error < 1e-5
+    kept, again = rnn.to_dtype("int8"), rnn.to_dtype("int8")
+    again.load_state_dict(twice)
+    errors = [np.sqrt(np.square(each(x)[0] - rnn(x)[0]).mean()) for each in (kept, again)]
+    assert errors[0] < 1e-5 and errors[1] > 40 * errors[0]
     kept.save(tmp_path / "kept.safetensors")
     loaded = lnrnn.load(tmp_path / "kept.safetensors")
     other = network(40, 64, cell="LSTM", norm=None)
@@ -114,16 +118,6 @@ def test_quantized_weights_reach_the_accuracy_of_their_activations(rng, tmp_path
     for same_weights in (loaded, other.to_dtype("int8"), kept.to_dtype("float32").to_dtype("int8")):
         same(same_weights(x)[0], kept(x)[0])
     same(kept.to_dtype("float32")(x)[0], rnn(x)[0])
-
-
-def test_a_projection_of_bfloat16(isa, rng):
-    if rounds_bfloat16_rows():
-        pytest.skip("this set's unit rounds rows")
-    rnn, rounded = (network(5, 33, cell="LSTM", proj_size=17) for _ in range(2))
-    for name in ("weight_ih_l0", "weight_hh_l0", "weight_hr_l0"):
-        setattr(rounded, name, to_bfloat16(getattr(rnn, name)))
-    x = normal(rng, 12, 9, 5)
-    same(rnn.to_dtype("bfloat16")(x)[0], rounded(x)[0])
 
 
 @each_bits
@@ -172,34 +166,6 @@ def test_nan_and_zeros_stay_in_their_sequence(isa, rng, dtype):
     got = rnn(x)[0]
     same(got[:, [0, 1, 3]], want[:, [0, 1, 3]])
     assert np.isnan(got[3:, 2]).all() and np.isfinite(got[:, 4]).all() and np.isnan(got[2:, 5]).all()
-
-
-def test_bfloat16_ties_go_to_even(isa):
-    """Every weight is halfway between two bfloat16 numbers, or one float32 above or below halfway."""
-    half = np.array(
-        [0x3F808000, 0x3F818000, 0xBF828000, 0xBF838000, 0x3FFF8000, 0x7F7E8000, 0x00008000, 0x00018000],
-        np.uint32,
-    )
-    w = np.concatenate([half - 1, half, half + 1]).view(np.float32)
-    n = len(w)
-    rnn = network(3, n, norm=None, nonlinearity="identity", bias=False)
-    rnn.weight_ih_l0 = np.stack([w, np.zeros(n), w[::-1]], axis=1)
-    y = rnn.to_dtype("bfloat16")(np.eye(3, dtype=np.float32)[None])[0][0]
-    if rounds_bfloat16_rows():
-        w = flushed(w)
-    same(y, [to_bfloat16(w), np.zeros(n), to_bfloat16(w[::-1].copy())])
-
-
-def test_a_nan_stays_a_nan_in_bfloat16(isa):
-    """A NaN may have any bits below its exponent. Rounding them up must not carry into the sign."""
-    nans = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FFF8000], np.uint32)
-    nans = nans.view(np.float32)
-    rnn = network(2, 7, norm=None, nonlinearity="identity")
-    w = rnn.weight_ih_l0.copy()
-    w[:6, 1] = nans
-    rnn.weight_ih_l0 = w
-    y = rnn.to_dtype("bfloat16")(np.ones((1, 1, 2), np.float32))[0][0, 0]
-    assert np.isnan(y[:6]).all() and np.isfinite(y[6])
 
 
 def sized(rows, largest):
