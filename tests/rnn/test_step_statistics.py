@@ -8,6 +8,7 @@ import pytest
 import lnrnn
 from helpers import absolute_error, on_every_family
 from networks import (
+    CELLS,
     calm,
     cell_of,
     drawn_state,
@@ -196,7 +197,7 @@ def divided(x, ends, sizes):
 
 @each_cell
 @pytest.mark.parametrize("eps, room", [(0.1, None), (1e-5, T + 3)])
-def test_calibrate_is_exact_for_any_division_into_batches(family, cell, eps, room):
+def test_calibrate_is_exact_for_any_division_into_batches(vectors, cell, eps, room):
     """Tests every product, layer and direction.
 
     The k-th statistics are those of the k-th steps, counted from the end in a reverse direction. Padding has
@@ -303,8 +304,7 @@ T, KNOWN = 9, 4
 MOST = 2**53
 
 
-@each_cell
-@pytest.mark.parametrize("overrun", ["raise", "last", "mean", "batch"])
+@pytest.mark.parametrize("cell, overrun", [*zip(CELLS, OVERRUNS, strict=True)])
 def test_the_twin_with_max_steps_beyond_the_known_steps(cell, overrun):
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(0)
@@ -374,14 +374,3 @@ def test_the_counts_of_a_twin_end_at_the_bound():
     module(torch.randn(T, 6, 3))
     assert (module.count_l0 == MOST).all()
     lnrnn.from_torch(module)
-
-
-def test_counts_changed_in_place_after_loading_have_no_effect():
-    """The number of known steps is read when the statistics are set, not when weights are packed."""
-    for overrun in OVERRUNS:
-        rnn, other = (network(3, 17, norm=spec(overrun=overrun), trained=T) for _ in range(2))
-        other.count_l0.setflags(write=True)
-        other.count_l0[:] = 0
-        x = np.ones((T, 2, 3), np.float32)
-        same(other(x)[0], rnn(x)[0])
-        same(other.stream(2)(x[0]), rnn.stream(2)(x[0]))

@@ -76,7 +76,7 @@ def test_load_state_dict_is_atomic(tmp_path, way, norm):
     wanted = {read(rnn), read(other)}
 
     def change():
-        for k in range(150):
+        for k in range(60):
             rnn.load_state_dict(states[k % 2])
 
     assert seen_while(change, lambda: read(rnn)) <= wanted
@@ -159,7 +159,7 @@ def test_training_in_several_threads_keeps_statistics_consistent():
 
     def train(x):
         def work():
-            for _ in range(60):
+            for _ in range(25):
                 rnn.forward_train(x)
 
         return work
@@ -169,7 +169,7 @@ def test_training_in_several_threads_keeps_statistics_consistent():
         return all(np.array_equal(state[name], state["count_l0"]) for name in counts)
 
     assert seen_while(lambda: at_once([train(x) for x in batches]), read) == {True}
-    np.testing.assert_array_equal(rnn.count_l0, [60 * 10] * T)
+    np.testing.assert_array_equal(rnn.count_l0, [25 * 10] * T)
 
 
 # --- layers -------------------------------------------------------------------------------------------------

@@ -146,30 +146,17 @@ def cell_of(rnn):
     return type(rnn).__name__
 
 
-def heads_of(rnn):
-    """Returns num_heads if the class has it, and the arguments that only an SLSTM has."""
-    names = ("num_heads", "exp_forget", "state_dtype")
-    return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
-
-
 def options_of(rnn, suffix, training=False):
     """Returns the reference's arguments for one layer and direction: (parameters, options)."""
     parameters = {
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
     options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
+    names = ["num_heads", "exp_forget", "state_dtype", "nonlinearity", "reset_after", "gate_activation"]
+    options |= {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
     if cell_of(rnn) == "SLSTM":
-        options |= heads_of(rnn)
         options |= dict(norm="layer", eps=rnn.norm.eps) if rnn.norm else {}
-        return parameters, options
-    if hasattr(rnn, "nonlinearity"):
-        options["nonlinearity"] = rnn.nonlinearity
-    options |= heads_of(rnn)
-    if not getattr(rnn, "reset_after", True):
-        options["reset_after"] = False
-    if getattr(rnn, "gate_activation", "sigmoid") != "sigmoid":
-        options["gate_activation"] = rnn.gate_activation
-    if isinstance(rnn.norm, lnrnn.LayerNormSpec):
+    elif isinstance(rnn.norm, lnrnn.LayerNormSpec):
         options |= dict(norm="layer", eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}
         options |= dict(span=rnn.norm.span) if cell_of(rnn) == "GRU" else {}
