@@ -68,7 +68,6 @@ NO_LANE, TWICE, OVERRUN = -1, -2, -3
 
 def refused(rnn, stream, handle, code, lanes, reset=True):
     """Asserts that a step of these lanes, and their reset, return `code` and change no lane and no y.
-
     library.c has all codes."""
     before, steps = parts(rnn, stream.state), stream.step
     lanes = None if lanes is None else np.array(lanes, np.int64)

@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import (
-    SCALE,
-    absolute_error,
-    each_dtype,
-    normal,
-    relative_error,
-    using_small_caches,
-    wide,
-)
+from helpers import SCALE, absolute_error, each_dtype, normal, relative_error, using_small_caches, wide
 from lnrnn import reference as ref
 from networks import VARIANTS, calm, parts, reference_forward
 from networks import normal as normal32

@@ -35,10 +35,8 @@ def forward(norm, **changes):
 
 
 def backward(norm, **changes):
-    """Returns the gradients of layer or batch norm.
-
-    Batch norm is in inference, unless `changes` has training=True.
-    """
+    """Returns the gradients of layer or batch norm. Batch norm is in inference, unless `changes` has
+    training=True."""
     given = {"gy": X} | arguments(norm, **changes)
     if norm == "layer_norm":
         return lnrnn.layer_norm_backward(**given)

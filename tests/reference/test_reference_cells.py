@@ -10,16 +10,7 @@ import pytest
 
 from helpers import absolute_error
 from lnrnn import reference as ref
-from reference_cells import (
-    CELLS,
-    PER_STEP,
-    assert_gradients,
-    backward,
-    draw,
-    forward,
-    mapped,
-    statistics_of,
-)
+from reference_cells import CELLS, PER_STEP, assert_gradients, backward, draw, forward, mapped, statistics_of
 
 # two computations in float64 round differently, because their products have different shapes; measured: at
 # most 1.3e-15
@@ -125,10 +116,8 @@ def test_split_rnn_equals_a_loop_of_its_equation():
 @pytest.mark.parametrize("reverse", [False, True])
 @each_cell
 def test_a_sequence_in_a_batch_equals_the_sequence_alone(name, reverse):
-    """Padding, which is NaN here, and other sequences have no effect.
-
-    A sequence of length 0 keeps the state.
-    """
+    """Padding, which is NaN here, and other sequences have no effect. A sequence of length 0 keeps the
+    state."""
     rng = np.random.default_rng(2)
     v, lengths = draw(name, rng)
     known = {"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {}
@@ -198,8 +187,7 @@ def test_longdouble_input_is_computed_in_longdouble(name):
 @pytest.mark.parametrize("name", PER_STEP)
 def test_step_statistics_equal_those_of_a_loop_over_active_sequences(name):
     """The loop runs the active sequences up to each step, and computes the inputs of each norm from their
-    outputs and states.
-    """
+    outputs and states."""
     v, lengths = draw(name, np.random.default_rng(7))
     lengths[1] = 3
     v["x"][lengths[2] :, 2] = np.nan
@@ -238,10 +226,8 @@ def test_inference_with_the_statistics_of_training_equals_training(name):
 
 @pytest.mark.parametrize("name", PER_STEP)
 def test_overrun_policies_beyond_the_known_steps(name):
-    """Statistics are known for two steps.
-
-    In later steps, "last" repeats the last statistics, "mean" their average, as if these were known.
-    """
+    """Statistics are known for two steps. In later steps, "last" repeats the last statistics, "mean" their
+    average, as if these were known."""
     rng = np.random.default_rng(9)
     v, lengths = draw(name, rng)
     known = statistics_of(name, rng, 2)

@@ -46,10 +46,7 @@ def peak(make):
 ], ids=str)  # fmt: skip
 def test_a_seed_determines_the_initial_values(cell, norm):
     """One random generator draws all weights and biases in their order, uniformly from -1/sqrt(H) to
-    1/sqrt(H).
-
-    The gains of norms are 1, and their biases 0.
-    """
+    1/sqrt(H). The gains of norms are 1, and their biases 0."""
     heads = dict(num_heads=1) if cell == "SLSTM" else {}  # H has no divisor
     make = partial(getattr(lnrnn, cell), 301, 149, 2, norm=norm, bidirectional=True, **heads)
     rnn, again, other, rng = make(seed=7), make(seed=None), make(seed=None), np.random.default_rng(7)
@@ -84,11 +81,9 @@ def test_construction_allocates_little_more_than_the_weights(cell):
     [("RNN", 2**20, 2**20), ("LSTM", 2**19, 2**19), ("LSTM", 2**20, 2**18), ("GRU", 2**10, 605_395)],
 )
 def test_the_largest_allowed_weights(cell, inputs, hidden):
-    """A matrix may have 2**40 elements.
-
-    A larger matrix is refused before memory is allocated. The largest one passes the check of sizes, and is
-    then refused for its wrong norm, so that the test allocates no memory.
-    """
+    """A matrix may have 2**40 elements. A larger matrix is refused before memory is allocated. The largest
+    one passes the check of sizes, and is then refused for its wrong norm, so that the test allocates no
+    memory."""
     gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[cell]
     made = getattr(lnrnn, cell)
     assert gates * hidden * max(inputs, hidden) <= 2**40 < gates * (hidden + 1) * max(inputs, hidden + 1)
@@ -195,9 +190,7 @@ def test_each_parameter_affects_the_output(rng, variant):
 @pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])
 def test_to_dtype_is_accurate_small_and_reversible(isa, rng, variant, dtype, most):
     """Results are near those of float32 weights, and packed weights have a half or a quarter of the bytes.
-
-    to_dtype("float32") restores the network.
-    """
+    to_dtype("float32") restores the network."""
     rnn = calm(64, 96, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 5, 64)
     short = rnn.to_dtype(dtype)

@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from networks import (
-    VARIANTS,
-    drawn_state,
-    equal,
-    equal_arrays,
-    network,
-    normal,
-    parts,
-    same,
-    unchanged,
-)
+from networks import VARIANTS, drawn_state, equal, equal_arrays, network, normal, parts, same, unchanged
 
 T = 9
 WAYS = {

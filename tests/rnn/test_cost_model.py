@@ -202,10 +202,8 @@ def test_the_model_shares_memory_bandwidth():
 
 
 def test_the_model_reads_a_small_share_from_l2():
-    """W_hh does not fit into one L2, but a quarter of it does.
-
-    So four threads are more than four times as fast as one.
-    """
+    """W_hh does not fit into one L2, but a quarter of it does. So four threads are more than four times as
+    fast as one."""
     with on_machine("slow L3"):
         one, four = (engine_switches.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5

@@ -39,10 +39,8 @@ def masks_of(rnn, seed=0, T=T, B=B, dropout=ALL, **more):
 
 
 def within(dropped, rate):
-    """Returns True if the probability of so many dropped values is above 1e-6.
-
-    The probability is Chernoff's bound for the tails of the binomial distribution.
-    """
+    """Returns True if the probability of so many dropped values is above 1e-6. The probability is Chernoff's
+    bound for the tails of the binomial distribution."""
     n, found = dropped.size, dropped.mean()
     if found in (0, 1):
         return rate == found

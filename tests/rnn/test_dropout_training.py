@@ -9,20 +9,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
 
 import lnrnn
-from helpers import (
-    absolute_error,
-    on_every_family,
-    relative_error,
-)
+from helpers import absolute_error, on_every_family, relative_error
 from lnrnn import DropoutSpec
 from networks import (
-    CELLS,
     KINK,
-    NORMS,
     VARIANTS,
     WITH_INNER_BIASES,
     calm,
@@ -64,8 +56,7 @@ def masks_of(rnn, x, spec, seed):
 
 def truth(rnn, x, h0, ends, gy, gh, masks):
     """Returns (y, state, {name: gradient}) of the reference, or None if a value is near a kink of relu (see
-    `kink`).
-    """
+    `kink`)."""
     y, h, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
     found = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
     return (y, h, found) if kink(rnn, tapes) > KINK else None
@@ -84,8 +75,10 @@ ALL = WITH_INNER_BIASES | {
 }
 
 
-@pytest.mark.parametrize("kind, variant", [*((k, v) for k in KINDS for v in VARIANTS if k != "all"),
-                                           *(("all", v) for v in ALL)])  # fmt: skip
+# Each variant meets all kinds together, and one kind alone.
+@pytest.mark.parametrize("kind, variant", [
+    *((k, v) for i, k in enumerate([*KINDS][:3]) for v in [*VARIANTS][i::3]), *(("all", v) for v in ALL),
+])  # fmt: skip
 def test_every_placement_equals_the_reference(variant, kind):
     """Sizes are near the widths of vectors. The plan divides 70 sequences into groups."""
     spec, zoneout = KINDS[kind]
@@ -112,43 +105,6 @@ def test_every_placement_equals_the_reference(variant, kind):
             for name, g in got[2].items():
                 scale = max(np.abs(want[name]).max(initial=0), 1 if "batch" in variant else 0)
                 assert absolute_error(g, want[name]) < GRADIENT * scale, (isa, name, hidden)
-
-
-@settings(max_examples=40)
-@given(
-    st.sampled_from(CELLS), st.sampled_from(NORMS), st.integers(1, 3), st.booleans(), st.booleans(),
-    st.sampled_from((15, 17, 33)), st.sampled_from((9, 17, 67)), st.sampled_from((0, 0.1, 0.6)),
-    st.sampled_from((0, 0.3)), st.sampled_from((0, 0.3)), st.booleans(), st.integers(0, 99),
-)  # fmt: skip
-@example("LSTM", "layer", 2, True, True, 17, 67, 0.1, 0.3, 0.3, True, 0)
-@example("GRU", "batch", 2, True, False, 17, 67, 0.1, 0.3, 0.3, True, 0)
-@example("RNN", None, 3, True, True, 17, 9, 0.6, 0, 0.3, False, 0)
-def test_layers_and_directions_equal_the_reference(
-    cell, norm, layers, both, batch_first, hidden, batch, between, inputs, states, zoneout, seed
-):
-    assume(layers > 1 or not between)
-    rng = np.random.default_rng(seed)
-    # Dropout may leave only one small value in a row. With this large eps layer norm does not amplify the
-    # value.
-    norm = lnrnn.LayerNormSpec(eps=0.1) if norm == "layer" else norm
-    options = dict(cell=cell, norm=norm, num_layers=layers, bidirectional=both, batch_first=batch_first)
-    rnn = calm(5, hidden, seed=seed, **options)
-    rnn = zoned(rnn) if zoneout else rnn
-    spec = DropoutSpec(between, inputs=inputs, states=states)
-    x, gy = normal(rng, T, batch, 5), normal(rng, T, batch, hidden * (1 + both))
-    h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
-    ends = rng.integers(0, T + 1, batch)
-    ends[:8] = T
-    turned = (lambda a: a.swapaxes(0, 1)) if batch_first else np.asarray
-    y, _, want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, turned(x), spec, seed))
-    for isa, got in on_every_family(
-        lambda: trained(rnn, turned(x), h0, ends, turned(gy), gh, spec, seed)
-    ).items():
-        assert relative_error(turned(got[0]), y) < GRADIENT, isa
-        got[2]["x"] = turned(got[2]["x"])
-        for name, g in got[2].items():
-            scale = np.abs(want[name]).max(initial=1)
-            assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
 
 
 @pytest.mark.parametrize("norm", ["layer", None])
@@ -195,10 +151,8 @@ def part_of(masks, steps, sequences):
 
 @each_cell
 def test_batch_norm_sees_values_after_dropout(cell):
-    """Batch norm's statistics come from products of the values that dropout leaves.
-
-    The statistics of an LSTM's c come from c before zoneout.
-    """
+    """Batch norm's statistics come from products of the values that dropout leaves. The statistics of an
+    LSTM's c come from c before zoneout."""
     rng = np.random.default_rng(8)
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(momentum=None)))
     x, spec = normal(rng, T, 20, 5), DropoutSpec(inputs=0.3, states=0.4)

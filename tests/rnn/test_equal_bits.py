@@ -14,12 +14,7 @@ import pytest
 
 import lnrnn
 from configurations import EDGES, TALL
-from helpers import (
-    available_isas,
-    several_threads,
-    using_isa,
-    using_threads,
-)  # fmt: skip
+from helpers import available_isas, several_threads, using_isa, using_threads
 from networks import VARIANTS, drawn_state, each_cell, equal, network, normal, parts, same, taken
 
 KNOWN = 4  # steps with statistics

@@ -39,9 +39,8 @@ WHOLE = 3e-6
 
 
 def close(rnn, got, want, most=WHOLE):
-    """Compares y and state. Errors are relative to a number if it is above 1, as after relu and identity.
-
-    The states of an SLSTM are sums of terms that cancel, so its errors are relative to the largest number."""
+    """Compares y and state. Errors are relative to a number if it is above 1, as after relu and identity. The
+    states of an SLSTM are sums of terms that cancel, so its errors are relative to the largest number."""
     for a, b in zip((got[0], *parts(rnn, got[1])), (want[0], *parts(rnn, want[1])), strict=True):
         assert a.dtype == np.float32
         b = np.asarray(b)
@@ -64,10 +63,8 @@ def test_layer_norm_of_rows_far_from_zero(family):
 @each_variant
 def test_every_size_equals_the_reference(variant):
     """Tests each size of SIZES and BATCHES: a variant has every second one, the next variant the others.
-
     Layer norm over two units is nearly the sign function, and amplifies errors by up to 1 / sqrt(eps) near
-    its jump. So eps is large for two units.
-    """
+    its jump. So eps is large for two units."""
     rng = np.random.default_rng(3)
     for k, hidden in list(enumerate(SIZES[:-1]))[list(VARIANTS).index(variant) % 2 :: 2]:
         inputs, batch = SIZES[(7 * k + 3) % len(SIZES)], BATCHES[(5 * k + len(variant)) % len(BATCHES)]

@@ -11,13 +11,7 @@ import pytest
 
 import lnrnn
 from helpers import available_isas, together, using_isa
-from networks import (
-    network,
-    normal,
-    parts,
-    same,
-    stays,
-)
+from networks import network, normal, parts, same, stays
 
 D, H = 3, 17
 

@@ -6,14 +6,7 @@ import pytest
 
 import engine_switches
 import lnrnn
-from helpers import (
-    available_isas,
-    several_threads,
-    using_caches,
-    using_isa,
-    using_partition,
-    using_threads,
-)
+from helpers import available_isas, several_threads, using_caches, using_isa, using_partition, using_threads
 from networks import drawn_state, equal, network, normal
 
 # (groups of sequences, threads per group, whether the threads of a group divide the rows).

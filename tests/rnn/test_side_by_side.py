@@ -14,14 +14,7 @@ import pytest
 
 import engine_switches
 import lnrnn
-from helpers import (
-    in_parts_of,
-    on_machine,
-    several_threads,
-    using_caches,
-    using_network_way,
-    using_threads,
-)
+from helpers import in_parts_of, on_machine, several_threads, using_caches, using_network_way, using_threads
 from lnrnn import _core
 from networks import drawn_state, network, normal, parts, said
 

@@ -40,10 +40,8 @@ def spec(**options):
 
 
 def mild(cell, **options):
-    """Returns a BatchNormSpec.
-
-    For an LSTM or GRU its eps is so large that the network amplifies differences little.
-    """
+    """Returns a BatchNormSpec. For an LSTM or GRU its eps is so large that the network amplifies differences
+    little."""
     return spec(**({} if cell == "RNN" else {"eps": 0.1}) | options)
 
 
@@ -70,10 +68,8 @@ def as_in(rnn, tapes):
 
 
 def test_a_step_that_one_sequence_reached_has_variance_zero(rng):
-    """In training the normalised value of such a step is the bias.
-
-    At inference it is the difference to the mean times 1 / sqrt(eps), plus the bias.
-    """
+    """In training the normalised value of such a step is the bias. At inference it is the difference to the
+    mean times 1 / sqrt(eps), plus the bias."""
     rnn = calm(5, 33, norm="batch", nonlinearity="identity")
     y, _, _ = rnn.forward_train(normal(rng, 3, 4, 5), None, [3, 2, 2, 1])
     same(y[2, 0], rnn.bias_l0)
@@ -115,10 +111,8 @@ def test_statistics_grow_with_the_longest_sequence(rng):
 @pytest.mark.parametrize("overrun", OVERRUNS)
 @pytest.mark.parametrize("known, room", [(1, None), (4, 5), (4, 3 * T), (T, None)])
 def test_overrun_policies_beyond_the_known_steps(cell, overrun, known, room):
-    """Some sequences have more steps than there are statistics for, except with "raise".
-
-    max_steps may be larger than the known steps.
-    """
+    """Some sequences have more steps than there are statistics for, except with "raise". max_steps may be
+    larger than the known steps."""
     rng = np.random.default_rng(7)
     norm = mild(cell, overrun=overrun, max_steps=room)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True, trained=known)
@@ -198,11 +192,8 @@ def divided(x, ends, sizes):
 @each_cell
 @pytest.mark.parametrize("eps, room", [(0.1, None), (1e-5, T + 3)])
 def test_calibrate_is_exact_for_any_division_into_batches(vectors, cell, eps, room):
-    """Tests every product, layer and direction.
-
-    The k-th statistics are those of the k-th steps, counted from the end in a reverse direction. Padding has
-    no effect.
-    """
+    """Tests every product, layer and direction. The k-th statistics are those of the k-th steps, counted from
+    the end in a reverse direction. Padding has no effect."""
     rng = np.random.default_rng(8)
     norm = spec(eps=eps, max_steps=room)
     rnn = calm(5, 33, cell=cell, norm=norm, num_layers=2, bidirectional=True)
@@ -279,10 +270,8 @@ def test_training_continues_from_loaded_statistics(rng):
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_statistics_beyond_float32(rng, cell):
-    """Statistics are doubles and may exceed float32.
-
-    The overflow in the kernels affects only one hidden unit, and causes no warning.
-    """
+    """Statistics are doubles and may exceed float32. The overflow in the kernels affects only one hidden
+    unit, and causes no warning."""
     rnn = network(3, 5, cell=cell, norm=lnrnn.BatchNormSpec(overrun="mean", eps=1e-30), trained=2)
     x, state = normal(rng, 1, 4, 3), rnn.state_dict()
     for name, value in (
@@ -339,10 +328,8 @@ def with_counts(count, **options):
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("before, after", [(MOST, MOST), (MOST - 6, MOST), (MOST - 7, MOST - 1)])
 def test_counting_ends_at_the_bound(rng, tmp_path, before, after, momentum):
-    """At the largest count, the state can still be saved and loaded.
-
-    Statistics stay finite, but new batches do not change them.
-    """
+    """At the largest count, the state can still be saved and loaded. Statistics stay finite, but new batches
+    do not change them."""
     pytest.importorskip("safetensors")
     rnn = with_counts(before, momentum=momentum)
     rnn.forward_train(normal(rng, T, 6, 3))

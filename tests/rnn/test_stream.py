@@ -10,14 +10,7 @@ import pytest
 
 import lnrnn
 from helpers import several_threads, together, using_threads
-from networks import (
-    VARIANTS,
-    each_norm,
-    network,
-    normal,
-    run_apart,
-    same,
-)
+from networks import VARIANTS, each_norm, network, normal, run_apart, same
 
 T = 9
 
@@ -89,10 +82,8 @@ LAST = lnrnn.BatchNormSpec(overrun="last")
     ("layer", 0, 1, 64, 40), (LAST, 6, 1, 64, 40),
 ], ids=str)  # fmt: skip
 def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
-    """The call steps all lanes, or some of them, and writes to `out`.
-
-    tracemalloc sees memory of Python and NumPy. It may see only a few Python integers of 32 bytes.
-    """
+    """The call steps all lanes, or some of them, and writes to `out`. tracemalloc sees memory of Python and
+    NumPy. It may see only a few Python integers of 32 bytes."""
     batch = 4
     rnn = network(3, hidden, norm=norm, num_layers=2, trained=known)
     stream, row, options = rnn.stream(lanes or batch), normal(rng, batch, 3), {}

@@ -23,10 +23,8 @@ def converted(rnn, dtype):
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (17, 3), (48, 33), (65, 16), (130, 7)])
 @pytest.mark.parametrize("norm", ["layer", None])
 def test_bfloat16_is_float32_with_rounded_weights(isa, rng, norm, hidden, inputs):
-    """Tests instruction sets that round only the weights.
-
-    test_units.py tests those that round the inputs too.
-    """
+    """Tests instruction sets that round only the weights. test_units.py tests those that round the inputs
+    too."""
     if rounds_bfloat16_rows():
         pytest.skip("this set's unit rounds rows")
     rnn = network(inputs, hidden, norm=norm)
@@ -122,10 +120,8 @@ def test_quantized_weights_reach_the_accuracy_of_their_activations(rng, tmp_path
 
 @each_bits
 def test_a_projection_of_int8(isa, rng, bits):
-    """If h is 0, a step computes the cell of an LSTM without a projection.
-
-    So the test compares only the projection of the LSTM's output.
-    """
+    """If h is 0, a step computes the cell of an LSTM without a projection. So the test compares only the
+    projection of the LSTM's output."""
     rnn, whole = (network(5, 33, cell="LSTM", proj_size=size) for size in (17, 0))
     for name, value in rnn.parameters().items():
         if not name.startswith(("weight_hh", "weight_hr")):

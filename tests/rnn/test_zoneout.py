@@ -11,17 +11,7 @@ import safetensors.numpy
 
 import lnrnn
 from helpers import absolute_error
-from networks import (
-    CELLS,
-    VARIANTS,
-    calm,
-    each_cell,
-    equal,
-    network,
-    normal,
-    reference_forward,
-    unchanged,
-)
+from networks import CELLS, VARIANTS, calm, each_cell, equal, network, normal, reference_forward, unchanged
 
 # The tolerance is that of tests/rnn/test_forward.py. The largest measured error is 7.2e-7.
 WHOLE = 3e-6
@@ -66,8 +56,7 @@ def test_zoneout_of_zero_changes_nothing(rng, variant):
 @each_cell
 def test_calibrate_uses_the_expectation_of_zoneout(rng, cell):
     """After calibration on x, a call for x gives the results of overrun "batch", because both use the
-    statistics of x.
-    """
+    statistics of x."""
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch")))
     x = normal(rng, 9, 40, 5)
     before, _ = rnn(x)  # normalised with the batch's statistics

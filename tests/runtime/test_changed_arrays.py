@@ -183,10 +183,8 @@ def force_tapes():
 
 
 def change_tapes_within_a_call():
-    """A signal handler changes the tape between two parts of a call.
-
-    The call uses the rows that it has checked.
-    """
+    """A signal handler changes the tape between two parts of a call. The call uses the rows that it has
+    checked."""
     rng = np.random.default_rng(0)
     rnn = network(64, 128, cell="LSTM")
     y, _, tape = rnn.forward_train(normal(rng, 250, 33, 64))

@@ -222,10 +222,8 @@ def test_running_mean_and_variance_are_of_the_same_batch():
 
 
 def forks():
-    """Asserts that a child can create models and set parameters, even if threads did so during the fork.
-
-    A lock that another thread held would stay locked in the child.
-    """
+    """Asserts that a child can create models and set parameters, even if threads did so during the fork. A
+    lock that another thread held would stay locked in the child."""
     warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork with threads
     sys.setswitchinterval(1e-5)
     rnn, stop = network(3, 5), threading.Event()
@@ -261,10 +259,8 @@ def forks_while_importing():
     importing = threading.Event()
 
     class Slow:
-        """Finds safetensors.numpy before other finders do, and makes its execution slow.
-
-        Python does not fork during the search of a module, but during its execution.
-        """
+        """Finds safetensors.numpy before other finders do, and makes its execution slow. Python does not fork
+        during the search of a module, but during its execution."""
 
         @staticmethod
         def find_spec(name, *where):
@@ -308,8 +304,7 @@ def test_a_fork_while_the_first_file_is_saved():
 
 def first_calls():
     """Several threads make the first call of one network at the same time, so all of them may pack its large
-    weights.
-    """
+    weights."""
     interval = sys.getswitchinterval()
     x = np.random.default_rng(0).standard_normal((3, 4, 3)).astype(np.float32)
     rnn = lnrnn.RNN(3, 1500, seed=0)
@@ -360,10 +355,8 @@ def test_parameters_set_while_others_compute():
 
 @each_norm
 def test_a_network_computes_in_many_threads(rng, norm):
-    """Each thread has batches of another size.
-
-    Forward and backward results equal those of a single thread.
-    """
+    """Each thread has batches of another size. Forward and backward results equal those of a single
+    thread."""
     rnn = network(3, 65, norm=norm, num_layers=2, trained=9)
     batches = [normal(rng, 9, b, 3) for b in (1, 5, 64, 130)]
     work = [lambda x=x: rnn(x) for x in batches]

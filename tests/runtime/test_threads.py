@@ -53,10 +53,8 @@ def test_cores_are_those_of_the_process_if_openmp_binds_threads(setting):
 
 @pytest.fixture
 def cores(tmp_path):
-    """Returns a function cores(groups, files, cpus=8).
-
-    It returns the number of cores of a process whose cgroup file contains `groups`.
-    """
+    """Returns a function cores(groups, files, cpus=8). It returns the number of cores of a process whose
+    cgroup file contains `groups`."""
 
     def count(groups, files, cpus=8):
         (tmp_path / "cgroup").write_text(groups)
@@ -270,10 +268,8 @@ def test_the_pool_s_stacks_use_half_of_the_remaining_address_space():
     "name, size", [("OMP_STACKSIZE", "64k"), ("OMP_STACKSIZE", " 64 "), ("GOMP_STACKSIZE", "64")]
 )
 def test_the_probe_uses_the_size_of_openmp_s_stacks(name, size):
-    """There is memory for many stacks of this size, but not for stacks of 8 MiB.
-
-    The second environment variable is an older name in libgomp.
-    """
+    """There is memory for many stacks of this size, but not for stacks of 8 MiB. The second environment
+    variable is an older name in libgomp."""
     assert with_limit(ADDRESSES.format(limit=300), 64, **{name: size}) == (64, 0)
 
 
