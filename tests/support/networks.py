@@ -259,7 +259,10 @@ def dropping(rnn, masks, k):
 
 def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None):
     """Runs the reference with rnn's parameters on x (T, B, D). Returns y, the last state, and tapes by
-    suffix. masks: tape.masks of a training run with dropout."""
+    suffix.
+
+    masks: tape.masks of a training run with dropout.
+    """
     tapes, ends = {}, []
     for n, layer in enumerate(suffixes(rnn)):
         outputs, x = [], dropped_input(masks, n, x)

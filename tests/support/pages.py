@@ -92,7 +92,9 @@ def commands(block: Block) -> list[tuple[str, str | None]]:
 
 def run(page: Path) -> str:
     """Runs a page in the current folder. Returns "", or the reason why a block and all later ones did not
-    run. Raises the errors of the page's code, and AssertionError with the line if an output differs."""
+    run.
+
+    Raises the errors of the page's code, and AssertionError with the line if an output differs."""
     names: dict[str, object] = {"__name__": "__main__"}
     todo = blocks(page)
     for block, after in zip_longest(todo, todo[1:]):
