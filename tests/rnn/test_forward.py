@@ -125,3 +125,45 @@ def test_nan_and_infinity_stay_in_their_sequence(rng, variant, value):
         equal(rnn, (y[:, others], taken(rnn, h, others)), (want[0][:, others], taken(rnn, want[1], others)))
         if np.isnan(value) or variant == "RNN":  # tanh of infinity is 1, and layer norm of it NaN
             assert np.isnan(y[2:, 4]).any()
+
+
+# --- hard sigmoids beyond their limits ----------------------------------------------------------------------
+
+HARD = dict(norm=None, gate_activation="hard_sigmoid")
+HARD_CELLS = {"LSTM": {}, "GRU": {}, "GRU reset before": dict(reset_after=False)}
+
+
+@pytest.fixture(params=HARD_CELLS)
+def hard(request):
+    return network(3, 21, cell=request.param.split()[0], **HARD, **HARD_CELLS[request.param])
+
+
+def with_gates(rnn, value):
+    """Returns the network with weights of 0, and biases that give all gates the argument `value`."""
+    rnn.weight_ih_l0, rnn.weight_hh_l0 = 0 * rnn.weight_ih_l0, 0 * rnn.weight_hh_l0
+    bias, H = np.full_like(rnn.bias_ih_l0, value), rnn.hidden_size
+    bias[2 * H : 3 * H] = 0.5  # the candidate
+    rnn.bias_ih_l0, rnn.bias_hh_l0 = bias, 0 * bias
+    return rnn
+
+
+@pytest.mark.parametrize(("value", "gate"), [(3, 1), (50, 1), (-3, 0), (-50, 0), (0, 0.5), (1.5, 0.75)])
+def test_the_function_of_the_gates(isa, hard, value, gate):
+    h = np.full((1, 1, 21), 0.25, np.float32)
+    state = (h, h) if isinstance(hard, lnrnn.LSTM) else h
+    y, _ = with_gates(hard, value)(np.zeros((1, 1, 3)), state)
+    if isinstance(hard, lnrnn.LSTM):
+        want = gate * np.tanh(gate * 0.25 + gate * np.tanh(0.5))
+    else:
+        want = gate * 0.25 + (1 - gate) * np.tanh(0.5)
+    assert np.abs(y - want).max() < 2e-7
+
+
+def test_slopes_are_0_beyond_the_limits(isa, hard):
+    x = normal(np.random.default_rng(0), 1, 2, 3)
+    for value, moves in ((50, False), (-50, False), (0.5, True)):
+        _, _, tape = with_gates(hard, value).forward_train(x)
+        grads = hard.backward(tape, np.ones((1, 2, 21), np.float32))[2]
+        bias, H = grads["bias_ih_l0"], hard.hidden_size
+        gates = np.concatenate([bias[:H], bias[-H:]]) if isinstance(hard, lnrnn.LSTM) else bias[H : 2 * H]
+        assert gates.any() == moves
