@@ -22,7 +22,6 @@ from networks import (
     reference_forward,
     same,
     sides,
-    unchanged,
 )
 
 T = 9
@@ -64,46 +63,6 @@ def as_in(rnn, tapes):
                 assert absolute_error(a[:known], b) < most, side
 
 
-# --- whose statistics ---------------------------------------------------------------------------------------
-
-
-def test_a_step_that_one_sequence_reached_has_variance_zero(rng):
-    """In training the normalised value of such a step is the bias. At inference it is the difference to the
-    mean times 1 / sqrt(eps), plus the bias."""
-    rnn = calm(5, 33, norm="batch", nonlinearity="identity")
-    y, _, _ = rnn.forward_train(normal(rng, 3, 4, 5), None, [3, 2, 2, 1])
-    same(y[2, 0], rnn.bias_l0)
-    same(rnn.count_l0, [4, 3, 1])
-    assert not rnn.running_var_l0[2].any() and rnn.running_var_l0[1].all()
-
-
-# --- updates ------------------------------------------------------------------------------------------------
-
-
-@each_cell
-def test_a_sequence_beyond_max_steps_is_refused(rng, cell):
-    """The call is refused before anything changes. Padding may have more than max_steps steps."""
-    rnn = network(3, 17, cell=cell, norm=spec(max_steps=5), num_layers=2)
-    rnn.forward_train(normal(rng, T, 4, 3), None, [5, 0, 5, 3])
-    assert statistics(rnn, sides(rnn)[-1], "_l1")[0].shape[0] == 5
-    for refused in (
-        lambda: rnn.forward_train(normal(rng, T, 4, 3), None, [5, 1, 6, 7]),
-        lambda: rnn.calibrate([normal(rng, 5, 1, 3), (normal(rng, T, 3, 3), [1, 6, 7])]),
-    ):
-        with unchanged(rnn), pytest.raises(lnrnn.SequenceTooLongError, match="max_steps") as caught:
-            refused()
-        assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (2, 6, 5)
-
-
-def test_statistics_grow_with_the_longest_sequence(rng):
-    rnn = network(3, 17, norm="batch")
-    assert rnn.known_steps == 0 and rnn.running_mean_l0.shape == (0, 17)
-    for ends, known in (([2, 1], 2), ([0, 1], 2), ([4, 9], 9), ([0, 0], 9)):
-        rnn.forward_train(normal(rng, T, 2, 3), None, ends)
-        assert rnn.known_steps == known and rnn.running_var_l0.shape == (known, 17)
-    same(rnn.count_l0, [5, 3, 2, 2, 1, 1, 1, 1, 1])
-
-
 # --- past the last known step -------------------------------------------------------------------------------
 
 
@@ -128,19 +87,6 @@ def test_overrun_policies_beyond_the_known_steps(cell, overrun, known, room):
         assert absolute_error(y, want_y) < WHOLE[cell]
         for got, want in zip(parts(rnn, h), parts(rnn, want_h), strict=True):
             assert absolute_error(got, want) < WHOLE[cell]
-
-
-@each_cell
-@pytest.mark.parametrize("unbatched", [False, True])
-def test_overrun_raise_names_the_sequence_and_computes_nothing(rng, cell, unbatched):
-    rnn = network(3, 17, cell=cell, norm="batch", num_layers=2, trained=4)
-    x, ends = normal(rng, T, 5, 3), np.array([4, 2, 8, 0, 9])
-    who = 0 if unbatched else 2
-    with unchanged(rnn), pytest.raises(lnrnn.SequenceTooLongError, match=r"(?s)sequence .*\b4\b") as caught:
-        rnn(x[:, 0] if unbatched else x, None, 8 if unbatched else ends)
-    assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (who, 8, 4)
-    assert isinstance(caught.value, ValueError)
-    rnn(x, None, np.minimum(ends, 4))  # padding does not count
 
 
 @each_cell
