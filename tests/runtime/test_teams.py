@@ -47,7 +47,7 @@ def test_all_kinds_and_sizes_give_the_same_bits():
     found = {
         tuple(said(BITS.format(threads=threads, mode=mode), LNRNN_TEAM=kind).split()[1:2])
         for kind in KINDS
-        for threads, mode in ((1, "together"), (2, "staggered"), (3, "slow"), (7, "together"))
+        for threads, mode in ((2, "staggered"), (3, "slow"), (7, "together"))
     }
     assert len(found) == 1
 
