@@ -101,7 +101,7 @@ def test_a_call_allocates_nothing(rng, norm, known, threads, hidden, lanes):
                     stream(row, out=out, **options)
                 before, _ = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
-                for _ in range(120 // threads):
+                for _ in range(120 // threads**2):
                     stream(row, out=out, **options)
                 after, peak = tracemalloc.get_traced_memory()
                 made = np.empty(hidden, np.float32)  # the allocation that the test must be able to see

@@ -93,7 +93,7 @@ def same(found, want):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_have_the_same_bits_in_every_state(rng, isa, name):
+def test_networks_have_the_same_bits_in_every_state(rng, vectors, name):
     """In each state, another number of threads divides the work, by sequences or by units."""
     x = rough(rng, T, B, D)
     with using_threads(1):
