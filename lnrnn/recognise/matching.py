@@ -42,7 +42,8 @@ class Step:
 
     x: the input. old, new: the states, h first. old is empty if the step starts with states of 0, which no
     node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
-    outputs that read other values of the step. constants: the parameters of the step, by (name, gate). centred: False with RMS norm.
+    outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
+    centred: False with RMS norm.
     """
 
     pattern: Pattern
@@ -235,8 +236,8 @@ class Matcher:
     nothing after most others had matched, or the value whose sum has another number of summands. bound: the
     number of those others.
 
-    The keys of a Bound are names of values and functions, "eps", "centred", and tuples. ("operand", gate) is the value
-    that weight_hh multiplies. The others are (constant, gate), ("value", equation),
+    The keys of a Bound are names of values and functions, "eps", "centred", and tuples. ("operand", gate) is
+    the value that weight_hh multiplies. The others are (constant, gate), ("value", equation),
     ("argument", function, equation), ("norm", gates, terms) and ("place", gates, terms, number of the gate).
     """
 

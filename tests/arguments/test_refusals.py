@@ -1,8 +1,8 @@
 """Runs the statements of the .txt files of this folder, which must raise the errors that follow them.
 
-A file has one statement a line, and after ` -> ` its error, also that of the statements above it; ... is any
-text. Lines that begin with `>>> ` prepare the next ones. No network, stream, layer, session or array may
-change.
+test_tables.py tests wrong types, shapes and numbers of each argument. A file has one statement a line, and
+after ` -> ` its error, also that of the statements above it; ... is any text. Lines that begin with `>>> `
+prepare the next ones. No network, stream, layer, session or array may change.
 """
 
 from __future__ import annotations

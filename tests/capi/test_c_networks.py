@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from c_library import Array, Network, Refused, arrays_of, described, library
+from c_library import Network, Refused, described, library
 from networks import equal, network, normal, whole
 
 BATCH = lnrnn.BatchNormSpec
@@ -76,28 +76,6 @@ def test_wrong_arrays_are_named(c):
     assert refused(c, rnn, wrong) == "running_var_hh_l0 must not be negative"
     wrong = other("running_mean_c_l0", np.zeros((4, 4)))
     assert refused(c, rnn, wrong) == "running_mean_c_l0 must be float64 (5, 4), got float64 (4, 4)"
-
-
-def test_arrays_with_no_name_or_the_same_name_are_refused(c):
-    rnn = network(3, 4)
-    arrays = arrays_of(rnn.state_dict())
-    doubled = (Array * (len(arrays) + 1))(*arrays, arrays[0])
-    import ctypes
-
-    from c_library import SIZE, P, checked
-
-    for given, said in ((doubled, "weight_ih_l0 twice"), (doubled, "arrays[4] must have a name")):
-        with pytest.raises(Refused, match=said.replace("[", r"\[")) as error:
-            pointer = P()
-            checked(
-                c.lnrnn_network_create,
-                ctypes.byref(described(rnn)),
-                given,
-                SIZE(len(given)),
-                ctypes.byref(pointer),
-            )
-        assert error.value.status == 4
-        given[4].name = None
 
 
 @pytest.mark.parametrize("changes, said", [

@@ -31,11 +31,8 @@ class Run(ctypes.Structure):
 
 
 def run_of(handle, lanes, x, y, more=False) -> Run:
-    """Returns the Run that steps x (T, rows, D) to y (T, rows, H).
-
-    more: whether the Run also resets the lanes once before the first step, and applies layer norm and tanh to
-    the output of each step.
-    """
+    """Returns the Run that steps x (T, rows, D) to y (T, rows, H). more: whether the Run also resets the
+    lanes once before the first step, and applies layer norm and tanh to the output of each step."""
     found = table()
     others = found.lnrnn_handle_reset, found.lnrnn_layer_norm, found.lnrnn_map
     return Run(

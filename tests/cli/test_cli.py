@@ -42,14 +42,6 @@ def paths(folder):
 # --- lnrnn run ----------------------------------------------------------------------------------------------
 
 
-def test_run_writes_the_output_of_the_model(files, capsys):
-    folder, rnn, x = files
-    assert run(capsys, "run", *paths(folder)) == (0, "", "")
-    got = np.load(folder / "out.npy")
-    assert got.dtype == np.float32 and np.array_equal(got, rnn(x)[0])
-    assert sorted(path.name for path in folder.iterdir()) == ["in.npy", "model.safetensors", "out.npy"]
-
-
 @pytest.mark.parametrize("kind", ["text", "npy"])
 def test_run_accepts_lengths(files, capsys, kind):
     folder, rnn, x = files
@@ -121,23 +113,18 @@ BAD = {
     "empty input": ("input", written(b""), NOT_READABLE),
     "a damaged header": ("input", changed(lambda raw: raw.replace(b"(7,", b"((7,")), NOT_READABLE),
     "a header of ten thousand digits": ("input", written(MANY_DIGITS), NOT_READABLE),
-    "text as input": ("input", written(b"1 2 3"), NOT_READABLE),
     "input cut short": ("input", changed(lambda raw: raw[:-8]), NOT_READABLE),
     "archive as input": ("input", saved(np.savez, np.ones((2, 2, 3))), NOT_READABLE),
     "objects as input": (
         "input", saved(np.save, OBJECTS, allow_pickle=True), NOT_READABLE + ".*allow_pickle",
     ),
     "huge input": ("input", saved(np.lib.format.write_array_header_1_0, HUGE_SHAPE), ""),
-    "input of text": ("input", saved(np.save, np.array([[["a"] * 3]])), "x"),
-    "input of complex numbers": ("input", saved(np.save, np.ones((2, 2, 3), complex)), "x"),
     "too many channels": ("input", saved(np.save, np.ones((2, 2, 4))), "x.*4"),
     "lengths are words": ("lengths", written(b"4\nseven\n"), r"line 2 of .*lengths must be .*, got 'seven'"),
-    "lengths are fractions": ("lengths", written(b"4\n7.5\n"), r"line 2 of .*lengths must be .*, got '7\.5'"),
     "lengths are binary": ("lengths", written(b"\xff\xfe\x00"), "must be a .npy or text file"),
     "lengths beyond 64 bits": ("lengths", written(b"4\n%d\n" % 2**64), "an integer of 64 bits, got 1844"),
     "too few lengths": ("lengths", written(b"4\n"), "lengths"),
     "length beyond T": ("lengths", written(b"4\n8\n"), "lengths.*8"),
-    "negative length": ("lengths", written(b"4\n-1\n"), "lengths.*-1"),
 }  # fmt: skip
 
 
@@ -204,7 +191,9 @@ def test_run_and_info_support_every_cell(tmp_path, capsys, cell, norm):
     model.save(tmp_path / "model.safetensors")
     np.save(tmp_path / "in.npy", x)
     assert run(capsys, "run", *paths(tmp_path)) == (0, "", "")
-    assert np.array_equal(np.load(tmp_path / "out.npy"), model(x)[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.npy", "model.safetensors", "out.npy"]
+    got = np.load(tmp_path / "out.npy")
+    assert got.dtype == np.float32 and np.array_equal(got, model(x)[0])
     code, shown, error = run(capsys, "info", tmp_path / "model.safetensors")
     facts = dict(line.split(": ", 1) for line in shown.splitlines())
     assert (code, error) == (0, "")

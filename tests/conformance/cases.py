@@ -156,5 +156,11 @@ def has_heads(case):
     return getattr(case.rnn, "num_heads", 1) > 1 and cell_of(case.rnn) != "SLSTM" and is_float32(case)
 
 
+def is_reversible(case):
+    """Masks of zoneout belong to steps, so they differ in a reversed sequence."""
+    other = case.rnn.bidirectional or np.any(case.rnn.zoneout) or case.resets is not None
+    return is_short(case) and not other
+
+
 def is_full(case):
     return case.resets is None and bool((case.lengths == len(case.x)).all())

@@ -1,8 +1,4 @@
-"""Tests from_keras on stand-ins for layers, without Keras.
-
-Stand-ins have the methods and attributes that from_keras reads (get_weights, get_config, cell, forward_layer,
-...).
-"""
+"""Tests from_keras on stand-ins for layers, also of TensorFlow Addons and of earlier versions of Keras."""
 
 from __future__ import annotations
 
@@ -89,24 +85,6 @@ def test_go_backwards_becomes_reverse(rng):
             convert_keras(wrong)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_layers_that_go_backwards(rng, name):
-    """Keras reads x from its end, and returns the outputs in this order, in which the next layer reads
-    them.
-    """
-    p, q = weights(rng, name), weights(rng, name, H)
-    x = rng.standard_normal((B, T, I)).astype(np.float32)
-    for many in (1, 2):
-        stack = [layer(name, p, go_backwards=True), layer(name, q)][:many]
-        forward = [layer(name, p), layer(name, q)][:many]
-        rnn = lnrnn.from_keras(stack)
-        assert rnn.reverse
-        y, end = rnn(x)
-        theirs, last = lnrnn.from_keras(forward)(x[:, ::-1])
-        np.testing.assert_array_equal(y[:, ::-1], theirs)
-        np.testing.assert_array_equal(end, last)
-
-
 def test_a_bidirectional_layer_of_stacked_cells_is_refused(rng):
     p = weights(rng, "GRU")
     network = {
@@ -117,7 +95,7 @@ def test_a_bidirectional_layer_of_stacked_cells_is_refused(rng):
         convert_keras(bidirectional(network[False], network[True]))
 
 
-def test_layers_with_other_numbers_of_directions_are_refused(rng):
+def test_layers_that_differ_are_refused(rng):
     p, q = weights(rng, "GRU"), weights(rng, "GRU", H)
     for stack, counts in (
         ([layer("GRU", p), bidirectional(layer("GRU", q), layer("GRU", q, go_backwards=True))], "1 and.* 2"),
@@ -125,6 +103,9 @@ def test_layers_with_other_numbers_of_directions_are_refused(rng):
     ):
         with pytest.raises(ValueError, match=f"all layers must have as many directions, got {counts}"):
             convert_keras(stack)
+    other = layer("GRU", weights(rng, "GRU reset before", H), reset_after=False)
+    with pytest.raises(ValueError, match="all layers must have the same reset_after"):
+        convert_keras([layer("GRU", p), other])
 
 
 def test_the_order_of_axes_is_that_of_the_layer(rng):
@@ -208,28 +189,3 @@ def test_arguments_that_contradict_a_layer_are_refused(rng):
         with pytest.raises(ValueError, match=f"{next(iter(option))} must be the layer's"):
             convert_keras(network, **option)
     assert convert_keras(network, kind="LSTM").cell == "LSTM"
-
-
-def test_reset_after_is_that_of_the_layer(rng):
-    for name in ("GRU reset before", "GRU reset before without bias"):
-        p = weights(rng, name)
-        converted = convert_keras(layer("GRU", p, reset_after=False))
-        assert converted.arguments["reset_after"] is False
-        compare(rng, name, converted, [[p]])
-        with pytest.raises(ValueError, match="reset_after must be the layer's"):
-            convert_keras(layer("GRU", p, reset_after=False), reset_after=True)
-    with pytest.raises(ValueError, match="all layers must have the same reset_after"):
-        convert_keras(
-            [
-                layer("GRU", weights(rng, "GRU")),
-                layer("GRU", weights(rng, "GRU reset before", H), reset_after=False),
-            ]
-        )
-
-
-def test_unknown_cells_are_refused(rng):
-    mine = type("MyCell", (), {"get_weights": lambda self: [], "get_config": lambda self: {}})()
-    with pytest.raises(ValueError, match=f"lnrnn knows no cell MyCell of {__name__}"):
-        convert_keras(mine)
-    with pytest.raises(ValueError, match="a layer must be built, got LSTMCell"):
-        convert_keras(cell("LSTM", {}))  # without weights, as before build()

@@ -1,6 +1,4 @@
-"""Tests from_torch on modules of torch.nn, and on cells of other projects, which are rewritten here in plain
-torch.
-"""
+"""Tests from_torch on modules of torch.nn and of other projects. test_import_checks.py has more of both."""
 
 from __future__ import annotations
 
@@ -15,15 +13,12 @@ from torch import nn  # noqa: E402
 
 from torch_cells import (  # noqa: E402
     Bare,
-    Both,
     CustomLSTM,
-    GateGRUCell,
     HasteGRU,
     Layer,
     LayerNormLSTMCell,
     LiGRU,
     LiGRULayer,
-    Stack,
     shaken,
 )
 
@@ -69,23 +64,6 @@ def test_modules_of_torch_have_the_same_results(name, batch_first, bias, num_lay
     assert_same(end, state)
 
 
-def test_relu_and_dropout_are_kept():
-    x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
-    for module in (nn.RNN(I, H, nonlinearity="relu"), nn.LSTM(I, H, 2, dropout=0.5)):
-        assert_same(lnrnn.from_torch(shaken(module))(x)[0], module(x)[0])
-    with pytest.raises(ValueError, match="nonlinearity must be the same in .*, got .*'relu', 'tanh'"):
-        lnrnn.from_torch(nn.RNN(I, H, nonlinearity="relu"), nonlinearity="tanh")
-
-
-@pytest.mark.parametrize("name", ["RNNCell", "LSTMCell", "GRUCell"])
-def test_cells_of_torch_have_the_same_results(name):
-    module = shaken(getattr(nn, name)(I, H))
-    x = torch.randn(B, I, generator=torch.Generator().manual_seed(1))
-    state = module(x)
-    end = lnrnn.from_torch(module)(x[None])[1]
-    assert_same(tuple(e[0] for e in end) if name == "LSTMCell" else end[0], state)
-
-
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("layers, both, bias", [(1, False, True), (2, False, False), (2, True, True)])
 def test_projections(layers, both, bias):
@@ -111,12 +89,6 @@ def test_every_floating_dtype_and_parameters_that_require_grad(dtype):
         lnrnn.from_torch({name: p.detach().to(torch.int8) for name, p in kept.items()})
 
 
-@pytest.mark.parametrize("module", [nn.Linear(3, 4), nn.Conv1d(3, 4, 1), nn.LayerNorm(3), nn.Identity()])
-def test_unknown_modules_are_refused(module):
-    with pytest.raises(ValueError, match="keys"):
-        lnrnn.from_torch(module)
-
-
 def test_prefix_selects_a_submodule():
     model = nn.ModuleDict({"rnn": nn.GRU(I, H), "head": nn.Linear(H, 2)})
     with pytest.raises(ValueError, match="give the submodule itself"):
@@ -128,21 +100,6 @@ def test_prefix_selects_a_submodule():
     with pytest.raises(ValueError, match=r"a part of it: give model\.parts\[0\]\.rnn or model\.parts\[1\]$"):
         lnrnn.from_torch(deep)
     assert lnrnn.from_torch(model["rnn"]).hidden_size == H
-
-
-def test_stacks_of_fastrnns_have_the_same_results():
-    x = torch.randn(T, B, I)
-    one = shaken(Stack(Layer(LayerNormLSTMCell(I, H), False), Layer(LayerNormLSTMCell(H, H), False)))
-    model = lnrnn.from_torch(one)
-    assert model.num_layers == 2 and not model.bidirectional
-    assert model.norm == lnrnn.LayerNormSpec("split", "carry", 1e-5)
-    assert_same(model(x)[0], one(x))
-    two = shaken(Stack(Both(LayerNormLSTMCell(I, H), LayerNormLSTMCell(I, H)),
-                       Both(LayerNormLSTMCell(2 * H, H), LayerNormLSTMCell(2 * H, H))))  # fmt: skip
-    model = lnrnn.from_torch(two, kind="fastrnns")
-    assert model.num_layers == 2 and model.bidirectional
-    assert_same(model(x)[0], two(x))
-    assert_same(lnrnn.from_torch(two.state_dict(), kind="nemo")(x)[0], two(x))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -165,23 +122,6 @@ def test_norms_without_eps_need_a_given_eps():
         lnrnn.from_torch(module)
     # check=True would refuse the module: its results are NaN, because the first h has variance 0.
     assert_same(lnrnn.from_torch(module, eps=0, check=False)(x)[0], module(x))
-
-
-@pytest.mark.parametrize("layer_norm", [True, False])
-def test_torchaudio_has_the_same_results(layer_norm):
-    x = torch.randn(T, B, I)
-    layers = shaken(nn.ModuleList([CustomLSTM(I, H, layer_norm, 0.01), CustomLSTM(H, H, layer_norm, 0.01)]))
-    assert_same(lnrnn.from_torch(layers)(x)[0], layers[1](layers[0](x)))
-    assert_same(lnrnn.from_torch(layers[0])(x)[0], layers[0](x))
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_icefall_has_the_same_results(bias):
-    x = torch.randn(T, B, I)
-    module = shaken(Stack(Layer(GateGRUCell(I, H, bias), False), Layer(GateGRUCell(H, H, bias), False)))
-    model = lnrnn.from_torch(module, batch_first=True)
-    assert model.batch_first
-    assert_same(model(x.swapaxes(0, 1))[0], module(x).swapaxes(0, 1))
 
 
 def test_haste_has_the_same_results():
@@ -210,12 +150,15 @@ def ligru(layers=1, **options):
     return module
 
 
-@pytest.mark.parametrize("layer_norm", [None, False, True])
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize(("act", "name"), [(nn.ReLU(), "relu"), (nn.Tanh(), "tanh")])
-def test_speechbrains_ligru(act, name, bidirectional, layer_norm):
+@pytest.mark.parametrize(("name", "bidirectional", "layer_norm"), [
+    ("relu", False, None), ("tanh", True, None), ("relu", True, False), ("tanh", False, True),
+])  # fmt: skip
+def test_speechbrains_ligru(name, bidirectional, layer_norm):
+    act = nn.ReLU() if name == "relu" else nn.Tanh()
     x = torch.randn(B, T, I, generator=torch.Generator().manual_seed(1))
-    module = ligru(2, norm=nn.LayerNorm, act=act, bidirectional=bidirectional, layer_norm=layer_norm)
+    module = ligru(
+        2 - bidirectional, norm=nn.LayerNorm, act=act, bidirectional=bidirectional, layer_norm=layer_norm
+    )
     model = lnrnn.from_torch(module, kind="speechbrain")
     assert (model.nonlinearity, model.bidirectional, model.batch_first) == (name, bidirectional, True)
     assert model.norm.placement == ("input" if layer_norm is None else "split")
@@ -251,10 +194,12 @@ def test_other_ligrus_are_refused(source, message):
         lnrnn.from_torch(source())
 
 
-def test_options_of_a_ligru_are_the_modules():
+def test_options_are_the_modules():
     for option, value in (("nonlinearity", "tanh"), ("eps", 0.1)):
         with pytest.raises(ValueError, match=f"{option} must be the module's .*, got {value!r}"):
             lnrnn.from_torch(ligru(), **{option: value})
+    with pytest.raises(ValueError, match="nonlinearity must be the same in .*, got .*'relu', 'tanh'"):
+        lnrnn.from_torch(nn.RNN(I, H, nonlinearity="relu"), nonlinearity="tanh")
 
 
 WEIGHT_NORMS = [torch.nn.utils.weight_norm, torch.nn.utils.parametrizations.weight_norm]

@@ -44,17 +44,18 @@ OUT = lnrnn.LayerNormSpec("split", "out")
 OTHER = "its forward is another"
 
 
-each_way = pytest.mark.parametrize("way", WAYS)
-
-
-@each_way
+@pytest.mark.parametrize("way", WAYS)
 def test_a_valid_module_passes_however_it_is_called(way):
     module = shaken(WAYS[way](LayerNormLSTMCell))
     # check=True raises an error if the module cannot run.
     assert lnrnn.from_torch(module, check=True).norm.cell == "carry"
 
 
-@each_way
+# These ways differ in how torch.export traces the module.
+@pytest.mark.parametrize("way", [
+    "cell(x, (h, c))", "layer(x, state) of torch.nn", "stack of directions(x, states)", "list of cells",
+    "sequence of cells", "batch first",
+])  # fmt: skip
 def test_a_module_that_computes_something_else_is_refused_with_its_equation(way):
     module = fresh(WAYS[way](OutCell))
     message = (
@@ -88,6 +89,7 @@ def test_scripted_modules_are_run():
     lambda: CustomLSTM(I, H, True), lambda: Layer(GateGRUCell(I, H, True), False), lambda: HasteGRU(I, H),
     lambda: nn.GRU(I, H, 2, bidirectional=True), lambda: nn.RNN(I, H, nonlinearity="relu"),
     lambda: nn.LSTM(I, H, batch_first=True, dropout=0.5, num_layers=2).train(), lambda: nn.LSTMCell(I, H),
+    lambda: nn.GRUCell(I, H), lambda: Layer(GateGRUCell(I, H, False), False), lambda: CustomLSTM(I, H, False),
     lambda: nn.ModuleList([nn.RNNCell(I, H), nn.RNNCell(H, H)]),
     lambda: lnrnn.torch.GRU(I, H, batch_first=True),
 ])  # fmt: skip
@@ -113,14 +115,13 @@ def test_valid_modules_are_far_within_the_tolerance(make, monkeypatch):
     lnrnn.from_torch(shaken(make()), check=True)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_difference_of_a_twenty_thousandth_is_refused(seed):
-    class Scaled(nn.GRU):
+def test_a_difference_of_a_twenty_thousandth_is_refused():
+    class Scaled(nn.RNN):
         def forward(self, x, h=None):
             y, h = super().forward(x, h)
             return y * (1 + 5e-5), h
 
-    for module in (Scaled(I, H), shaken(Scaled(I, H), seed)):
+    for module in (Scaled(I, H), shaken(Scaled(I, H))):
         with pytest.raises(ValueError, match="forward is another.* differ"):
             lnrnn.from_torch(module)
 
@@ -203,10 +204,9 @@ def test_a_class_derived_from_a_known_one_is_not_known():
 
 
 def test_hooks_and_a_replaced_forward_of_a_known_module_are_noticed():
-    hooked, replaced = nn.GRU(I, H), nn.GRU(I, H)
+    hooked, replaced, before = (nn.RNN(I, H) for _ in range(3))
     hooked.register_forward_hook(lambda module, x, result: (result[0] + 1, result[1]))
     replaced.forward = lambda x, h=None: (torch.zeros(*x.shape[:2], H), h)
-    before = nn.GRU(I, H)
     before.register_forward_pre_hook(lambda module, x: (2 * x[0],))
     for module in (hooked, replaced, before, nn.ModuleList([nn.LSTMCell(I, H), OutCell(H, H)])):
         with pytest.raises(ValueError):
@@ -358,14 +358,6 @@ def test_bad_values_of_check_are_refused(error, check):
             lnrnn.from_torch(module, check=check)
 
 
-def test_check_of_a_state_dict_is_refused():
-    state = nn.GRU(I, H).state_dict()
-    lnrnn.from_torch(state, check=False)
-    for check in (True, np.zeros((T, B, I))):
-        with pytest.raises(ValueError, match="check must be None or False with a state dict"):
-            lnrnn.from_torch(state, check=check)
-
-
 def test_from_torch_of_arrays_does_not_import_torch():
     code = """import sys, numpy as np, lnrnn
 lnrnn.from_torch({"weight_hh_l0": np.ones((3, 1)), "weight_ih_l0": np.ones((3, 1))})
@@ -463,7 +455,7 @@ def test_a_different_final_state_is_noticed(place):
             return y, tuple(2 * s if k == place else s for k, s in enumerate(state))
 
     with pytest.raises(ValueError, match=OTHER):
-        lnrnn.from_torch(Other(5, 7, num_layers=2, bidirectional=True))
+        lnrnn.from_torch(Other(5, 7))
 
 
 def test_the_tolerance_is_relative_to_large_outputs():

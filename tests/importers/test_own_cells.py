@@ -301,11 +301,6 @@ def test_names_of_a_state_dict_may_be_given():
     np.testing.assert_array_equal(lnrnn.from_torch(deep, names=names, prefix="enc.")(x)[0], want)
 
 
-def test_the_state_dict_of_a_custom_cell_is_not_enough():
-    with pytest.raises(ValueError, match="give the module, which can be run, or names= if only names"):
-        lnrnn.from_torch(two_linears(5, 8).state_dict())
-
-
 def test_meta_tensors_and_numbers_beyond_float32_are_refused():
     with pytest.raises(ValueError, match=r"weight_ih_l0 must have numbers, got a meta tensor"):
         lnrnn.from_torch(nn.LSTM(5, 8, device="meta"))

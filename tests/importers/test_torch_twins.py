@@ -54,26 +54,6 @@ def test_heads_equal_the_reference(rng, cell, norm):
     test_modules_equal_the_reference_in_float64(rng, cell, norm, options)
 
 
-@pytest.mark.parametrize(("cell", "norm"), NETWORKS, ids=str)
-def test_modules_equal_the_classes_of_lnrnn_in_float32(rng, cell, norm):
-    options = {"num_layers": 2, "bidirectional": True, "batch_first": True}
-    module = twin(cell, norm, steps=T, engine="torch", **options)
-    served = lnrnn.from_torch(module)
-    assert type(served) is getattr(lnrnn, class_of(cell)[0]) and served.norm == module.norm
-    x, states = inputs(rng, module)
-    given = tensors(x.swapaxes(0, 1), states, torch.float32)
-    compare(module(*given), served(*given), 1e-5)
-    for lengths in (torch.tensor(LENGTHS), np.array(LENGTHS)):
-        compare(module(given[0], lengths=lengths), served(given[0], lengths=lengths), 1e-5)
-
-
-@pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "sigmoid", "identity"])
-def test_nonlinearities_equal_the_reference(rng, nonlinearity):
-    module = twin("RNN", "layer", nonlinearity=nonlinearity)
-    x = torch.randn(T, B, I)
-    compare(module(x), lnrnn.from_torch(module)(x), 1e-5)
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_one_sequence_without_a_batch(rng, cell):
     module = twin(cell, num_layers=2, bidirectional=True)
@@ -166,10 +146,6 @@ def test_max_steps_limits_the_steps():
         module(torch.randn(5, B, I))
     module(torch.randn(3, B, I))
     assert module.running_mean_ih_l0.shape == (4, 3 * H) and module.known_steps == 3
-    with pytest.raises(ValueError, match="overrun must be one of"):
-        module.overrun = "first"
-    with pytest.raises(ValueError, match="batch norm"):
-        lnrnn.torch.GRU(I, H).overrun = "last"
 
 
 def test_evaluation_learns_nothing():
@@ -240,18 +216,6 @@ def test_a_network_becomes_a_module_of_its_own():
     assert np.array_equal(network.weight_hh_l0, weight)
 
 
-def test_what_no_module_has_is_refused():
-    network = lnrnn.RNN(I, H)
-    for dtype in ("bfloat16", "int8"):
-        with pytest.raises(ValueError, match=rf"dtype .*'{dtype}'.*network.to_dtype\('float32'\)"):
-            lnrnn.torch.from_network(network.to_dtype(dtype))
-    network.zoneout = 0.1
-    with pytest.raises(ValueError, match="zoneout must be 0"):
-        lnrnn.torch.from_network(network)
-    with pytest.raises(TypeError, match=r"network must be .*got .*lnrnn\.from_torch"):
-        lnrnn.torch.from_network(torch.nn.LSTM(I, H))
-
-
 def test_copies_dtypes_and_repr():
     module = twin("LSTM", "batch", steps=T)
     x = torch.randn(T, B, I)
@@ -289,9 +253,3 @@ def test_modules_accept_a_device_and_load_as_parts_of_a_model():
     assert other.load_state_dict(unknown, strict=False)[1] == ["rnn.meta"]
     with pytest.raises(RuntimeError, match=r'Unexpected key\(s\) in state_dict: "rnn.meta"'):
         other.load_state_dict(unknown)
-
-
-def test_from_torch_of_a_twin_refuses_norm():
-    with pytest.raises(ValueError, match="norm must be None with a module"):
-        lnrnn.from_torch(twin("GRU"), norm="layer")
-    assert lnrnn.from_torch(twin("GRU", batch_first=True)).batch_first

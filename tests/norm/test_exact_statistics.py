@@ -26,11 +26,9 @@ each_length = pytest.mark.parametrize("lengths", [LENGTHS[::2], LENGTHS[1::2]], 
 
 @cache
 def deviations(n):
-    """Returns (integers (n) whose sum is 0, their variance, eps), where var + eps is 4, 16 or 64.
-
-    There are n // 2 pairs d, -d, and a 0 if n is odd. d is 1, 2 or 3. The sum of the squares, n var, is an
-    integer. var is 2 if that is possible.
-    """
+    """Returns (integers (n) whose sum is 0, their variance, eps), where var + eps is 4, 16 or 64. There are n
+    // 2 pairs d, -d, and a 0 if n is odd. d is 1, 2 or 3. The sum of the squares, n var, is an integer. var
+    is 2 if that is possible."""
     for var in (2, 4, 6, 1, 14):
         pairs, total = n // 2, n * var
         if total % 2:
@@ -49,11 +47,9 @@ def deviations(n):
 
 
 def rows(rng, count, n, dtype, centre=True):
-    """Returns (x (count, n), its deviations, means, var, eps). Without `centre` the means are 0.
-
-    The kernels sum differences from a pivot, a number near the mean that may be a multiple of 1/16. In units
-    of 1/16, every partial sum of 2048 deviations or squares is below 2^24, so it is exact.
-    """
+    """Returns (x (count, n), its deviations, means, var, eps). Without `centre` the means are 0. The kernels
+    sum differences from a pivot, a number near the mean that may be a multiple of 1/16. In units of 1/16,
+    every partial sum of 2048 deviations or squares is below 2^24, so it is exact."""
     d, var, eps = deviations(n)
     d = rng.permuted(np.broadcast_to(d, (count, n)), axis=1)
     mean = rng.integers(-60, 61, (count, 1)) if centre else np.zeros((count, 1), int)
@@ -92,10 +88,8 @@ def test_layer_and_rms_norm_are_exact(family, rng, dtype, lengths):
 @each_type
 @each_length
 def test_layer_norm_backward_is_exact(family, rng, dtype, lengths):
-    """gy has the same value at both entries of a pair d, -d, and its sum is 0.
-
-    So both means in the equation of the gradient are 0, and gx is gy weight / sqrt(var + eps).
-    """
+    """gy has the same value at both entries of a pair d, -d, and its sum is 0. So both means in the equation
+    of the gradient are 0, and gx is gy weight / sqrt(var + eps)."""
     for n in lengths:
         if n < 4:
             continue
@@ -121,8 +115,7 @@ def test_layer_norm_backward_is_exact(family, rng, dtype, lengths):
 def test_batch_norm_is_exact(family, rng, dtype, lengths, shape):
     """Tests statistics over n values of each channel in training, and then inference with these statistics.
     The kernel's estimate of the mean need not be exact, and sums are multiplied by 1 / n, so the last digit
-    may differ.
-    """
+    may differ."""
     for n in lengths:
         channels = 1 + n % 19 if n < 3000 else 2
         x, d, mean, var, eps = rows(rng, channels, n, dtype)

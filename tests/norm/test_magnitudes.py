@@ -8,21 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import lnrnn
-from helpers import (
-    FLOATS,
-    SCALE,
-    absolute_error,
-    each_dtype,
-    normal,
-    on_every_family,
-    relative_error,
-    using_small_caches,
-    wide,
-)
+from helpers import SCALE, absolute_error, each_dtype, normal, relative_error, using_small_caches, wide
 from lnrnn import reference as ref
 from networks import VARIANTS, calm, parts, reference_forward
 from networks import normal as normal32
@@ -193,50 +181,6 @@ def test_one_extreme_row_changes_no_other_row(family, dtype):
                         lambda r: lnrnn.layer_norm_backward(gy[r], x[r], n, gain, bias, eps)[0],  # noqa: B023
                     ):
                         same(call(slice(None)), np.concatenate([call(r) for r in rows]), f"{n}, {place}")
-
-
-@given(st.data())
-def test_random_values_of_any_magnitude(data):
-    dtype = data.draw(st.sampled_from(FLOATS))
-    info = np.finfo(dtype)
-    subnormal, largest = np.log10(np.longdouble(info.smallest_subnormal)), np.log10(info.max)
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
-    rows, n = data.draw(st.integers(1, 9), "rows"), data.draw(st.sampled_from((3, 7, 16, 40, 130, 2100)), "n")
-    powers = data.draw(
-        st.lists(st.floats(float(subnormal), float(largest)), min_size=rows, max_size=rows), "powers"
-    )
-    eps = data.draw(st.sampled_from([0, 1e-45, 1e-38, 1e-20, 1e-5, 1.0, 1e30]), "eps")
-    sizes = np.minimum(10 ** np.array(powers, np.longdouble), info.max)[:, None]
-    x = np.concatenate([sizes, 0 * sizes, sizes * rng.uniform(-1, 1, (rows, n - 2))], 1).astype(dtype)
-    gy, (weight, bias) = normal(rng, x.shape, dtype), normal(rng, (2, n), dtype)
-    unit = np.longdouble(info.smallest_subnormal)
-    spread = wide(x)[0].var(1, keepdims=True) + np.longdouble(eps)
-    square = (wide(x)[0] ** 2).mean(1, keepdims=True) + np.longdouble(eps)
-
-    def near(got, want, scale, gain, rstd, isa):
-        """Compares two arrays. The tolerance includes roundings to multiples of the smallest subnormal: of
-        the mean, of two terms times gain, and of the result."""
-        most = SCALE[dtype] * scale + unit * (1 + gain * (2 + rstd))
-        assert (np.abs(got.astype(np.longdouble) - want) <= most).all(), isa
-
-    e = np.longdouble(eps)
-    y, r = ref.layer_norm(*wide(x), n, *wide(weight), eps=e), ref.rms_norm(*wide(x), n, None, e)
-    gx, gweight, _ = ref.layer_norm_backward(*wide(gy, x), (n,), *wide(weight, bias), e)
-    size = np.abs(gy * weight).max(1, keepdims=True) / np.sqrt(spread)
-    held = (size < info.max / 4)[:, 0]  # the gradients of other rows overflow
-
-    for isa, (got_y, got_r, (got_gx, got_gweight, _)) in on_every_family(
-        lambda: (
-            lnrnn.layer_norm(x, n, weight, None, eps),
-            lnrnn.rms_norm(x, n, None, eps),
-            lnrnn.layer_norm_backward(gy, x, n, weight, bias, eps),
-        )
-    ).items():
-        near(got_y, y, FORWARD * np.abs(y).max(1, keepdims=True), np.abs(weight), 1 / np.sqrt(spread), isa)
-        near(got_r, r, FORWARD * np.abs(r).max(1, keepdims=True), 1, 1 / np.sqrt(square), isa)
-        near(got_gx[held], gx[held], BACKWARD * size[held], 1, size[held], isa)
-        gain = np.abs(gy).sum(0)
-        near(got_gweight, gweight, BACKWARD * gain.max(), gain, 1 / np.sqrt(spread).min(), isa)
 
 
 @each_dtype

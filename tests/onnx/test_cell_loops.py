@@ -1,4 +1,4 @@
-"""Loop and Scan nodes whose body is a step of a cell, such as those of masked layers of Keras by tf2onnx."""
+"""Loop and Scan nodes whose body is a step of a cell. tests/cases/loops.txt has many more."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ pytest.importorskip("onnx_ir")
 import lnrnn  # noqa: E402
 from onnx_cells import Writer, body, draw, only_part, step, taken  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
-from onnx_loops import BOOL, D, H, keras_loop, loop, plain, scan  # noqa: E402
-from onnx_runs import run  # noqa: E402
+from onnx_loops import BOOL, D, H, loop, plain, scan  # noqa: E402
 
 # --- Scan ---------------------------------------------------------------------------------------------------
 
@@ -84,32 +83,3 @@ def test_a_loop_in_a_branch_of_if(rng):
     given = {v.name: (FLOAT, None) for v in inner.graph.input} | {"which": (BOOL, ())}
     given["x"] = (FLOAT, ("T", "B", D))
     assert only_part(model([node], given, ["y2", "h2"])).path == "if/then_branch/loop"
-
-
-# --- loops of Keras -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", [False, True], ids=["Mul", "Where"])
-@pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "repeats"])
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_a_masked_layer_of_keras(rng, kind, zeros, where):
-    proto, p = keras_loop(rng, kind, zeros, where)
-    part = only_part(proto)
-    assert part.kind == f"Loop of {kind}" and part.mask.name == "mask"
-    assert any("repeats its last output" in text for text in part.warnings) != zeros
-    assert np.array_equal(part.network.weight_hh_l0, p["weight_hh"])
-
-
-def test_the_second_direction_of_a_masked_bidirectional_layer(rng):
-    """Keras reverses all T steps, so the masked ones come first, and lnrnn each sequence."""
-    proto, _ = keras_loop(rng, "LSTM", backwards=True)
-    part = only_part(proto)
-    assert part.network.reverse and not part.flipped and part.mask.name == "mask"
-    T, B = 6, 3
-    lengths = np.array([6, 1, 4])
-    mask = np.arange(T)[:, None, None] < lengths[:, None]
-    x, h, c = (rng.standard_normal(s).astype(np.float32) for s in ((T, B, D), (B, H), (B, H)))
-    theirs = run(proto, {"x": x, "mask": mask, "h0": h, "c0": c})
-    y, (h, c) = part.network(x, (h[None], c[None]), lengths=lengths)
-    for a, b in ((y, theirs["y"]), (h[0], theirs["h_n"]), (c[0], theirs["c_n"])):
-        assert np.abs(a - b).max() < 1e-6

@@ -27,6 +27,12 @@ from onnx_cells import (  # noqa: E402
     taken,
 )  # fmt: skip
 
+
+def alternating(ones, others):
+    """Returns all pairs, with LayerNormalization or with its primitives ReduceMean ... in turn."""
+    return [(a, b, (j + k) % 2 == 1) for j, a in enumerate(ones) for k, b in enumerate(others)]
+
+
 PRODUCTS = ("Gemm", "Gemm without transB", "MatMul", "MatMul of Transpose", "joined")
 CUTS = ("Split", "Split into sizes", "Slice", "Slice by Shape")
 
@@ -88,9 +94,9 @@ def test_the_reset_gate_before_the_product(rng):
     assert np.array_equal(network.weight_hh_l0, p["weight_hh"])
 
 
-@pytest.mark.parametrize("primitives", [False, True], ids=["LayerNormalization", "ReduceMean ..."])
-@pytest.mark.parametrize("cell", [None, "out", "carry"])
-@pytest.mark.parametrize("placement", ["split", "joint", "gate"])
+@pytest.mark.parametrize(
+    "placement, cell, primitives", alternating(("split", "joint", "gate"), (None, "out", "carry"))
+)
 def test_an_lstm_with_norms(rng, placement, cell, primitives):
     D, H, eps = 3, 4, 1e-3
     p = draw(rng, "LSTM", D, H, bias=False)
@@ -137,9 +143,7 @@ def test_an_lstm_with_norms(rng, placement, cell, primitives):
         assert np.array_equal(network.bias_c_l0, biases["c"])
 
 
-@pytest.mark.parametrize("primitives", [False, True], ids=["LayerNormalization", "ReduceMean ..."])
-@pytest.mark.parametrize("blended", BLENDS)
-@pytest.mark.parametrize("form", ["split", "all", "joint", "gate"])
+@pytest.mark.parametrize("form, blended, primitives", alternating(("split", "all", "joint", "gate"), BLENDS))
 def test_a_gru_with_norms(rng, form, blended, primitives):
     D, H = 3, 4
     p, w = draw(rng, "GRU", D, H), Writer(rng)

@@ -16,6 +16,7 @@ import onnx_ir  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
+import state_models  # noqa: E402
 from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.nodes import plain  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
@@ -337,11 +338,18 @@ def test_a_part_that_no_runtime_runs_is_warned_about(rng):
         lnrnn.from_onnx(protos[1])
 
 
-def test_a_missing_package_is_named(rng, monkeypatch):
-    without(monkeypatch, "onnx_ir")
-    for function in (lnrnn.from_onnx, lnrnn.onnx.parts):
-        with pytest.raises(ImportError, match="needs onnx_ir, of the extra 'onnx': pip install onnx onnx-ir"):
-            function("model.onnx")
+@pytest.mark.parametrize("call, package, message", [
+    (lnrnn.from_onnx, "onnx_ir", "from_onnx needs onnx_ir, of the extra 'onnx': pip install onnx onnx-ir"),
+    (lnrnn.onnx.parts, "onnx_ir", "needs onnx_ir, of the extra 'onnx': pip install onnx onnx-ir"),
+    (lnrnn.onnx.Model, "onnxruntime", "lnrnn.onnx.Model needs onnxruntime: pip install onnxruntime"),
+    (lambda path: lnrnn.to_onnx(lnrnn.GRU(3, 4), path), "onnx",
+     "to_onnx needs onnx, of the extra 'onnx': pip install onnx"),
+], ids=["from_onnx", "parts", "Model", "to_onnx"])  # fmt: skip
+def test_a_missing_package_is_named(tmp_path, monkeypatch, call, package, message):
+    path = state_models.plain(tmp_path / "m.onnx")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=message):
+        call(path)
 
 
 # --- warnings -----------------------------------------------------------------------------------------------

@@ -99,9 +99,7 @@ def test_a_learned_state_of_torch_is_named_and_given(rng, kind, options, dynamo)
             h, c = (v.expand(-1, x.shape[0 if options else 1], -1).contiguous() for v in (self.h, self.c))
             return self.rnn(x, (h, c) if kind == "LSTM" else h)[0]
 
-    sizes = {0: torch.export.Dim("a"), 1: torch.export.Dim("b")}
-    axes = dict(dynamic_shapes=(sizes,)) if dynamo else dict(dynamic_axes={"x": {0: "a", 1: "b"}})
-    check(rng, exported(Learned(), (torch.randn(T, B, D),), dynamo, input_names=["x"], **axes), 1)
+    check(rng, exported(Learned(), (torch.randn(T, B, D),), dynamo, free=True), 1)
 
 
 def test_a_state_that_nodes_make_of_sizes_is_given(rng):
@@ -169,25 +167,6 @@ def test_states_computed_from_constants_are_warned_about_unless_0(rng, fill, op,
     text = "part 'node': the file computes its initial states from constants, 'h0', and network(x) starts"
     assert [str(each.message)[: len(text)] for each in told] == [text] * warned
     assert parts(proto)[0].initial_states is None
-
-
-# --- the order of y -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [
-    lambda rng: scan(rng, "LSTM", (1, 0)), lambda rng: loop(rng, "GRU", join="front of sequence"),
-    lambda rng: unrolled(rng, "GRU", range(T)[::-1]),
-])  # fmt: skip
-def test_y_in_the_reverse_order_is_a_warning(rng, make):
-    proto = make(rng)
-    with pytest.warns(UserWarning, match=r"y has the steps in the reverse order of the network's: y\[::-1\]"):
-        rnn = lnrnn.from_onnx(proto)
-    shapes = {v.name: [{"T": T}.get(d.dim_param, d.dim_value or B) for d in v.type.tensor_type.shape.dim]
-              for v in proto.graph.input}  # fmt: skip
-    feed = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    state = tuple(a[None] for name, a in feed.items() if name != "x")
-    y = rnn(feed["x"], state if len(state) > 1 else state[0])[0]
-    assert np.abs(run(proto, feed)[parts(proto)[0].y.name] - y[::-1]).max() < 1e-6
 
 
 # --- loops around a part ------------------------------------------------------------------------------------

@@ -117,12 +117,20 @@ def test_states_that_are_unclear_are_listed(tmp_path, run):
     assert "pass states={'h': 'h_out'}" in json.loads(run(path, "--json")[1])["unclear"]
 
 
-def test_a_part_without_a_network_has_a_reason(tmp_path, run):
-    path = state_models.policy(tmp_path / "m.onnx")
+def changed(path, change):
+    """Changes the model of a file, and returns the file's path."""
     model = onnx.load(path)
-    lstm = next(node for node in model.graph.node if node.op_type == "LSTM")
-    lstm.attribute.append(helper.make_attribute("clip", 1.5))
+    change(model)
     onnx.save(model, path)
+    return path
+
+
+def test_a_part_without_a_network_has_a_reason(tmp_path, run):
+    def clip(model):
+        lstm = next(node for node in model.graph.node if node.op_type == "LSTM")
+        lstm.attribute.append(helper.make_attribute("clip", 1.5))
+
+    path = changed(state_models.policy(tmp_path / "m.onnx"), clip)
     code, out, _ = run(path)
     (part,) = parts(path)
     assert code == 0 and part.network is None and part.reason
@@ -132,37 +140,27 @@ def test_a_part_without_a_network_has_a_reason(tmp_path, run):
 
 
 def test_long_paths_break_after_slashes(tmp_path, run):
-    path = state_models.silero(tmp_path / "m.onnx")
-    model = onnx.load(path)
-    for k, node in enumerate(model.graph.node):
-        node.name = f"a_rather_long_name_of_a_node_{k}/" * 5
-    onnx.save(model, path)
-    code, out, _ = run(path)
+    def rename(model):
+        for k, node in enumerate(model.graph.node):
+            node.name = f"a_rather_long_name_of_a_node_{k}/" * 5
+
+    code, out, _ = run(changed(state_models.silero(tmp_path / "m.onnx"), rename))
     assert code == 0 and max(map(len, out.splitlines())) <= 80
     assert any(line.endswith("/") for line in out.splitlines())
 
 
 def test_names_longer_than_a_line_are_broken(tmp_path, run):
-    path = state_models.cell(tmp_path / "m.onnx", ("h_in", "c_in", "h_out", "c_out"))
-    model = onnx.load(path)
-    long = "h" * 200
-    for node in model.graph.node:
-        for k, name in enumerate(node.input):
-            if name == "input":
-                node.input[k] = long
-    model.graph.input[0].name = long
-    onnx.save(model, path)
-    _, out, _ = run(path)
+    long, path = "h" * 200, tmp_path / "m.onnx"
+    text = f"m (float[B, 4] {long}) => (float[B, 4] y) {{ y = Tanh ({long}) }}"
+    _, out, _ = run(state_models.save(path, text, {}))
     assert max(map(len, out.splitlines())) <= 80 and long in out.replace("\n", "").replace(" ", "")
     assert json.loads(run(path, "--json")[1])["inputs"][0]["name"] == long
 
 
 def test_names_do_not_move_the_cursor(tmp_path, run):
     path = state_models.plain(tmp_path / "m.onnx")
-    model = onnx.load(path)
-    model.producer_name = "evil\x1b[2J\n\rprogram"
-    onnx.save(model, path)
-    _, out, _ = run(path)
+    change = lambda model: setattr(model, "producer_name", "evil\x1b[2J\n\rprogram")  # noqa: E731
+    _, out, _ = run(changed(path, change))
     assert "\x1b" not in out and "\r" not in out and r"evil\x1b[2J\n\rprogram" in "".join(out.split("\n"))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import warnings
 
 import numpy as np
@@ -13,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
-from onnx_cells import keep_registry  # noqa: E402
+from onnx_cells import exported  # noqa: E402
 
 T, B, WIDTH, H = 6, 5, 3, 4
 
@@ -37,28 +35,6 @@ def torch_network(kind, **options):
     return getattr(torch.nn, kind)(WIDTH, H, **options).eval()
 
 
-def exported(module, arguments, dynamo, opset=17):
-    """Returns the bytes of an ONNX file that torch writes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if not dynamo:
-            file = io.BytesIO()
-            axes = {"x": {0: "a", 1: "b"}}
-            torch.onnx.export(module, arguments, file, dynamo=False, opset_version=opset, input_names=["x"],
-                              dynamic_axes=axes)  # fmt: skip
-            return file.getvalue()
-        pytest.importorskip("onnxscript")
-        keep_registry()
-        first, second = torch.export.Dim("first"), torch.export.Dim("second")
-        sizes = ({0: first, 1: second}, *(None for _ in arguments[1:]))
-        logging.disable(logging.CRITICAL)
-        try:
-            program = torch.onnx.export(module, arguments, dynamo=True, dynamic_shapes=sizes, verbose=False)
-        finally:
-            logging.disable(logging.NOTSET)
-        return program.model_proto.SerializeToString()
-
-
 def check(raw, module, lengths=None):
     """Compares a network with torch's module, which has the same axes."""
     with warnings.catch_warnings():
@@ -66,11 +42,8 @@ def check(raw, module, lengths=None):
         rnn = lnrnn.from_onnx(raw)
     (part,) = lnrnn.onnx.parts(raw)
     torch_s = module.rnn if lengths is not None else module
-    assert (rnn.num_layers, rnn.bidirectional, rnn.bias) == (
-        torch_s.num_layers,
-        torch_s.bidirectional,
-        torch_s.bias,
-    )
+    for name in ("num_layers", "bidirectional", "bias"):
+        assert getattr(rnn, name) == getattr(torch_s, name)
     first = torch_s.batch_first
     assert rnn.batch_first == first and part.axes["x"] == ("BTI" if first else "TBI")
     assert part.axes["y"] in (("BTH",) if first else ("TBH", "TDBH"))
@@ -99,7 +72,7 @@ NETWORKS = [
 def test_a_network_of_the_torchscript_exporter(kind, options, opset):
     module = torch_network(kind, **options)
     x = torch.randn(4, 2, WIDTH)
-    part = check(exported(module, (x,), False, opset), module)
+    part = check(exported(module, (x,), False, opset, free=True), module)
     assert all(value is None for value in (*part.h0, *part.c0))
 
 
@@ -107,57 +80,31 @@ def test_a_network_of_the_torchscript_exporter(kind, options, opset):
 def test_a_packed_network_of_the_torchscript_exporter_has_lengths(kind, options):
     module = Packed(torch_network(kind, **options))
     x = torch.randn(4, 2, WIDTH) if not options.get("batch_first") else torch.randn(2, 4, WIDTH)
-    part = check(exported(module, (x, torch.tensor([3, 4])), False), module, lengths=[6, 1, 3, 4, 2])
+    proto = exported(module, (x, torch.tensor([3, 4])), False, free=True)
+    part = check(proto, module, lengths=[6, 1, 3, 4, 2])
     assert part.lengths is not None
 
 
 def test_initial_states_that_are_inputs_are_values_of_the_part():
     module = torch_network("LSTM", num_layers=2)
     states = torch.zeros(2, 2, H), torch.zeros(2, 2, H)
-    part = check(exported(module, (torch.randn(4, 2, WIDTH), states), False), module)
+    part = check(exported(module, (torch.randn(4, 2, WIDTH), states), False, free=True), module)
     assert len({value.name for value in (*part.h0, *part.c0)}) == 4
 
 
 @pytest.mark.parametrize("kind, options", [
     ("LSTM", {}), ("GRU", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
-    ("LSTM", {"num_layers": 2, "bias": False}), ("GRU", {"batch_first": True}),
+    ("LSTM", {"num_layers": 2, "bias": False}),
 ], ids=str)  # fmt: skip
 def test_a_network_of_the_dynamo_exporter(kind, options):
     """torch 2.13 sets the number of steps of one layer by a Reshape. The network takes any number."""
     module = torch_network(kind, **options)
-    part = check(exported(module, (torch.randn(4, 2, WIDTH),), True), module)
+    part = check(exported(module, (torch.randn(4, 2, WIDTH),), True, free=True), module)
     assert all(value is None for value in (*part.h0, *part.c0))
 
 
 def test_an_rnn_of_the_dynamo_exporter_is_not_found():
     """torch 2.13 unrolls it, with one product of all x, and has no node for it."""
-    raw = exported(torch_network("RNN"), (torch.randn(4, 2, WIDTH),), True)
+    raw = exported(torch_network("RNN"), (torch.randn(4, 2, WIDTH),), True, free=True)
     with pytest.raises(ValueError, match="the file has no recurrent part"):
-        lnrnn.from_onnx(raw)
-
-
-@pytest.mark.parametrize("dynamo", [False, True])
-def test_batch_first_needs_the_batch_axis_first_in_x_and_y(dynamo):
-    """A Transpose at one end only is no part of the network."""
-
-    class Half(torch.nn.Module):
-        def __init__(self, end):
-            super().__init__()
-            self.rnn, self.end = torch.nn.GRU(WIDTH, H), end
-
-        def forward(self, x):
-            x = x.transpose(0, 1) if self.end != "y" else x
-            y, h = self.rnn(x)
-            return y.transpose(0, 1) if self.end == "y" else y if self.end == "x" else h
-
-    for end, first in (("x", False), ("y", False), ("x alone", True)):
-        raw = exported(Half(end), (torch.randn(4, 2, WIDTH),), dynamo)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert lnrnn.from_onnx(raw).batch_first == first
-
-
-def test_a_network_with_proj_size_of_the_dynamo_exporter_is_refused():
-    raw = exported(torch_network("LSTM", proj_size=2), (torch.randn(4, 2, WIDTH),), True)
-    with pytest.raises(ValueError, match="initial_c must be of 2 units, as R, got 4, .*dynamo=True"):
         lnrnn.from_onnx(raw)

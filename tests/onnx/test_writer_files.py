@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 onnx = pytest.importorskip("onnx")
@@ -99,23 +97,11 @@ def test_each_opset_has_the_same_results(tmp_path, rng, variant, opset):
     assert onnx.load(str(tmp_path / "m.onnx")).opset_import[0].version == opset
 
 
-@pytest.mark.parametrize("name", ["bidirectional", "reverse"])
-def test_one_step_has_one_forward_direction(tmp_path, name):
-    with pytest.raises(ValueError, match=f"{name} must be False for a file of one step, got True"):
-        lnrnn.to_onnx(lnrnn.GRU(3, 4, **{name: True}), tmp_path / "m.onnx", step=True)
-
-
 def test_a_file_of_more_than_2_gib_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("lnrnn.onnx.writing.writer.MOST_BYTES", 200)
     with pytest.raises(ValueError, match="rnn must be at most 200 bytes in an ONNX file, got"):
         lnrnn.to_onnx(lnrnn.GRU(3, 4), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_error_without_onnx_has_the_command(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match="to_onnx needs onnx, of the extra 'onnx': pip install onnx"):
-        lnrnn.to_onnx(lnrnn.GRU(3, 4), tmp_path / "m.onnx")
 
 
 # --- rounded weights ----------------------------------------------------------------------------------------

@@ -44,12 +44,11 @@ def read_back(rnn, path, **form):
     return lnrnn.from_onnx(path)
 
 
-@pytest.mark.parametrize("num_heads", [2, 4])
-def test_heads_come_back_as_whole_matrices(tmp_path, num_heads):
-    rnn = network(5, 8, cell="LSTM", num_heads=num_heads)
+def test_heads_come_back_as_whole_matrices(tmp_path):
+    rnn = network(5, 8, cell="LSTM", num_heads=4)
     lnrnn.to_onnx(rnn, tmp_path / "m.onnx")
     found = lnrnn.from_onnx(tmp_path / "m.onnx")
-    same(found.weight_hh_l0, block_diagonal(rnn.weight_hh_l0, num_heads))
+    same(found.weight_hh_l0, block_diagonal(rnn.weight_hh_l0, 4))
 
 
 @pytest.mark.parametrize("norm", [None, "layer"])
@@ -66,15 +65,6 @@ def test_batch_first_comes_back(tmp_path, rng, options, form):
     rnn = network(5, 8, cell="GRU", batch_first=True, trained=4, **options)
     lnrnn.to_onnx(rnn, tmp_path / "m.onnx", **form)
     equal_results(lnrnn.from_onnx(tmp_path / "m.onnx"), rnn, rng)
-
-
-def test_layer_norms_and_heads_have_the_same_parameters(tmp_path):
-    for variant in ("SLSTM", "SLSTM exp", "LiGRU joint inner", "LiGRU gate"):
-        rnn = network(6, 8, num_layers=2, **VARIANTS[variant])
-        found = read_back(rnn, tmp_path / "m.onnx")
-        assert repr(found) == repr(rnn)
-        for name, value in rnn.parameters().items():
-            same(found.parameters()[name], value)
 
 
 @pytest.mark.parametrize("overrun", ["raise", "last", "mean"])

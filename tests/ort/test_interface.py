@@ -1,7 +1,6 @@
 """The plug-in's declarations of ONNX Runtime's C interface, checked against the installed runtime.
 
-ctypes calls the functions that need no graph at their positions. Sessions of the other tests call the rest.
-Functions about graphs and nodes decide which nodes are taken, or write a message that a test reads.
+Sessions of the other tests call the functions: for inputs, options, errors, and the nodes that are taken.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 onnxruntime = pytest.importorskip("onnxruntime", minversion="1.25")
@@ -39,54 +37,11 @@ def table(base):
     return ctypes.cast(at, ctypes.POINTER(P * 415)).contents
 
 
-def function(table, name, result, *arguments):
-    return ctypes.CFUNCTYPE(result, *arguments)(table[POSITIONS[name]])
-
-
 def test_each_listed_function_is_used_and_has_its_own_position():
     assert len(POSITIONS) > 30
     assert all(re.search(rf"\b{name}\b", SOURCES) for name in POSITIONS)
     general = [at for name, at in POSITIONS.items() if name not in ("create_device", "claim")]
     assert sorted(set(general)) == general
-
-
-def test_statuses(table):
-    status = function(table, "create_status", P, INT, ctypes.c_char_p)(2, b"text")
-    assert ctypes.CFUNCTYPE(INT, P)(table[1])(status) == 2
-    assert ctypes.CFUNCTYPE(ctypes.c_char_p, P)(table[2])(status) == b"text"
-    function(table, "release_status", None, P)(status)
-
-
-def test_tensors(table):
-    """Position 69 creates a description of memory, 49 a tensor in it."""
-    x = np.arange(6, dtype=np.int32).reshape(2, 3)
-    memory, value = P(), P()
-    assert not ctypes.CFUNCTYPE(P, INT, INT, P)(table[69])(0, 0, ctypes.addressof(memory))
-    shape = (ctypes.c_int64 * 2)(2, 3)
-    create = ctypes.CFUNCTYPE(P, P, P, SIZE, P, SIZE, INT, P)(table[49])
-    assert not create(memory, x.ctypes.data, x.nbytes, ctypes.addressof(shape), 2, 6, ctypes.addressof(value))
-    kind, dims, rank, data = INT(), ctypes.POINTER(ctypes.c_int64)(), SIZE(), P()
-    addresses = [ctypes.addressof(each) for each in (kind, dims, rank)]
-    assert not function(table, "tensor_shape", P, P, P, P, P)(value, *addresses)
-    assert (kind.value, rank.value, dims[:2]) == (6, 2, [2, 3])
-    for name in ("get_tensor_data", "get_tensor_mutable_data"):
-        assert not function(table, name, P, P, P)(value, ctypes.addressof(data))
-        assert data.value == x.ctypes.data
-
-
-def test_pairs_of_session_options(table):
-    """Position 10 creates options, 130 adds an entry."""
-    chosen, pairs = P(), P()
-    assert not ctypes.CFUNCTYPE(P, P)(table[10])(ctypes.addressof(chosen))
-    add = ctypes.CFUNCTYPE(P, P, ctypes.c_char_p, ctypes.c_char_p)(table[130])
-    assert not add(chosen, b"key", b"value")
-    assert not function(table, "session_entries", P, P, P)(chosen, ctypes.addressof(pairs))
-    texts = ctypes.POINTER(ctypes.c_char_p)
-    keys, values, count = texts(), texts(), SIZE()
-    get = function(table, "get_pairs", None, P, P, P, P)
-    get(pairs, *(ctypes.addressof(each) for each in (keys, values, count)))
-    assert (keys[: count.value], values[: count.value]) == ([b"key"], [b"value"])
-    function(table, "release_pairs", None, P)(pairs)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from onnx import helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 import onnx_loops  # noqa: E402
+from graph_cases import FOLDER, read  # noqa: E402
 from onnx_cells import BLENDS, Writer, draw, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent  # noqa: E402
 from onnx_runtimes import written  # noqa: E402
 from plugin_runs import called, data_of, onnxruntime, plugged  # noqa: E402
 
-D = 4
+D, LOOPS = 4, FOLDER / "loops.txt"
 
 
 def advice(proto, capfd, **more):
@@ -59,7 +60,7 @@ ADVISED = {
     "Scan of an RNN": (lambda rng: onnx_loops.scan(rng, "RNN"), 1),
     "Scan of two LSTMs": (lambda rng: onnx_loops.scan(rng, "LSTM", layers=2), 1),
     "Loop": (lambda rng: onnx_loops.loop(rng, "GRU"), 1),
-    "Loop of Keras": (lambda rng: onnx_loops.keras_loop(rng, "LSTM")[0], 1),
+    "Loop of Keras": (lambda rng: next(c.model() for c in read(LOOPS) if c.name == "Loop of Keras"), 1),
 }
 
 

@@ -28,15 +28,20 @@ def in_float32(own):
     return model([node], {"X": (FLOAT, X), "h0": (FLOAT, STATE), "c0": (FLOAT, STATE)}, outputs, result)
 
 
-@each_kind
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_weights_are_exact(rng, tmp_path, options, dtype):
-    """Inputs and states of one step are multiples of 1 / 64 up to 127 / 64, which 8 bits represent."""
-    own = quantized(rng, **options)
+def exact(rng, own, tmp_path, dtype="float32"):
+    """Compares with float32. All inputs and states are multiples of 1 / 64 up to 127 / 64, which 8 bits
+    represent."""
     given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
     ours, nodes = claimed(proto(own), given, tmp_path, dtype=dtype)
     assert nodes == 1
     agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
+
+
+@each_kind
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_weights_are_exact(rng, tmp_path, options, dtype):
+    own = quantized(rng, **options)
+    exact(rng, own, tmp_path, dtype)
 
 
 @each_kind
@@ -73,11 +78,8 @@ def test_a_scale_of_each_column_with_one_zero_point(rng, tmp_path, columns):
     own = quantized(rng, np.uint8, zero=128, columns=columns)
     for name in ("W", "R"):
         own[f"{name}_zero_point"] = np.full((D,) if columns else (D, 4 * H), 128, np.uint8)
-    given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
-    ours, nodes = claimed(proto(own), given, tmp_path)
-    assert nodes == 1
-    agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
-    alone(proto(own)).run(None, given)
+    exact(rng, own, tmp_path)
+    alone(proto(own)).run(None, feed(rng))
 
 
 CONTRADICTIONS = [
@@ -99,8 +101,5 @@ def test_shapes_that_contradict_each_other_are_errors(rng, name, shape):
 
 def test_scales_of_zero(rng, tmp_path):
     own = quantized(rng, columns=True)
-    given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
     own["W_scale"][:, ::5] = 0
-    ours, nodes = claimed(proto(own), given, tmp_path)
-    assert nodes == 1
-    agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
+    exact(rng, own, tmp_path)

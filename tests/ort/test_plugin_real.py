@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,14 +16,13 @@ from plugin_runs import agree, alone, data_of, onnxruntime, options, plugged, ra
 VARIED = [*BUILT, *EXPORTED, "silero_vad", "tashkeel"]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_stream_equals_that_of_the_runtime_alone(rng, tmp_path, name, threads):
+def test_a_stream_equals_that_of_the_runtime_alone(rng, tmp_path, name):
     """Profiling is on, and says which nodes the plug-in has computed."""
     deployed, chosen = MODELS[name](rng), options()
     chosen.enable_profiling, chosen.profile_file_prefix = True, str(tmp_path / "profile")
-    chosen.intra_op_num_threads = threads
-    session = plugged(deployed.model, sess_options=chosen, threads=threads)
+    chosen.intra_op_num_threads = 2
+    session = plugged(deployed.model, sess_options=chosen, threads=2)
     agree(deployed.run(session), deployed.run(alone(deployed.model)), deployed.limit)
     assert len(ran(session)[0]) == deployed.nodes
 
@@ -105,42 +102,6 @@ def test_outputs_in_memory_of_the_caller(rng, name):
         agree(list(kept.values()), wanted[: len(names)])
         del wanted[: len(names)]
         states = {key: kept[output].copy() for key, output in deployed.states.items()}
-
-
-@pytest.mark.parametrize("dtype, limit", [("bfloat16", 3e-2), ("int8", 3e-2)])
-@pytest.mark.parametrize("name", VARIED)
-def test_rounded_weights_stay_near(rng, name, dtype, limit):
-    deployed = MODELS[name](rng)
-    agree(deployed.run(plugged(deployed.model, dtype=dtype)), deployed.run(alone(deployed.model)), limit)
-
-
-ENDING = """
-import sys, threading
-import numpy as np
-import lnrnn.onnxruntime as o
-sessions = [o.session(path, threads=2) for path in sys.argv[1:] for _ in range(2)]
-def run(session):
-    zeros = {x.name: np.zeros([d if isinstance(d, int) else 1 for d in x.shape],
-             np.int32 if "int32" in x.type else np.float32) for x in session.get_inputs()}
-    session.run(None, zeros)
-for session in sessions:
-    thread = threading.Thread(target=run, args=(session,))
-    thread.start()
-    thread.join()
-sessions[0].itself = sessions[0]  # a cycle: the session is not freed before the process ends
-del sessions[1::2]
-print("done")
-"""
-
-
-def test_a_process_ends_with_sessions_that_have_run_in_other_threads(rng, tmp_path):
-    paths = []
-    for name, make in BUILT.items():
-        paths.append(tmp_path / f"{name}.onnx")
-        paths[-1].write_bytes(data_of(make(rng).model))
-    done = subprocess.run([sys.executable, "-c", ENDING, *map(str, paths)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert "not assigned" not in done.stderr  # nodes of the runtime itself are no reason for a warning
 
 
 def test_a_model_that_the_runtime_has_optimised_and_saved(rng, tmp_path):

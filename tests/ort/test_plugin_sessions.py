@@ -1,10 +1,9 @@
-"""Sessions with the plug-in: subgraphs, several sessions, and runs at the same time."""
+"""Sessions with the plug-in: subgraphs, options, the end of a process. test_plugin_real.py has threads."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import lnrnn.onnxruntime  # noqa: E402
 from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
-from plugin_runs import NEAR, agree, alone, claimed, feed, onnxruntime, options, plugged, ran  # noqa: E402
+from plugin_runs import NEAR, agree, alone, computed, feed, onnxruntime, options, plugged, ran  # noqa: E402
 
 
 def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
@@ -39,32 +38,7 @@ def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
     proto = model(nodes, given, ["Y"], own)
     for flag in (True, False):
         values = feed(rng, "LSTM") | {"flag": np.array(flag)}
-        ours, nodes = claimed(proto, values, tmp_path)
-        assert nodes == 1
-        agree(ours, alone(proto).run(None, values))
-
-
-def test_sessions_are_independent_and_close_in_any_order(rng):
-    models = [recurrent(rng, kind, H=H) for kind, H in (("LSTM", 4), ("GRU", 9), ("RNN", 5))]
-    sessions = [plugged(each) for each in models]
-    given = feed(rng, "LSTM")
-    wanted = [alone(each).run(None, given) for each in models]
-    for order in ([1, 0, 2], [0, 2], [2]):
-        for k in order:
-            agree(sessions[k].run(None, given), wanted[k])
-        sessions[order[0]] = None
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_runs_at_the_same_time_equal_runs_in_turn(rng, threads):
-    proto = recurrent(rng, "LSTM", width=8, H=40, D=2, lengths=True, states=True)
-    session = plugged(proto, threads=threads)
-    sizes = [(T, B) for T in (1, 3, 20) for B in (1, 2, 5)] * 12
-    feeds = [feed(rng, "LSTM", T, B, 8, 40, 2, rng.integers(0, T + 1, B), states=True) for T, B in sizes]
-    wanted = [session.run(None, given) for given in feeds]
-    with ThreadPoolExecutor(6) as pool:
-        for ours, theirs in zip(pool.map(lambda given: session.run(None, given), feeds), wanted, strict=True):
-            agree(ours, theirs, 0)
+        computed(proto, values, tmp_path)
 
 
 def test_threads_do_not_change_a_bit(rng):
@@ -73,41 +47,6 @@ def test_threads_do_not_change_a_bit(rng):
         for T, B in ((40, 1), (10, 24)):
             given = feed(rng, kind, T, B, 64, 320, D)
             agree(plugged(proto, threads=2).run(None, given), plugged(proto, threads=1).run(None, given), 0)
-
-
-def test_sessions_that_open_run_and_close_at_the_same_time(rng):
-    protos = [recurrent(rng, kind, H=H).SerializeToString() for kind in ("LSTM", "GRU") for H in (4, 9, 33)]
-    given = feed(rng, "LSTM")
-    wanted = [plugged(proto).run(None, given) for proto in protos]
-
-    def work(k):
-        session = plugged(protos[k % len(protos)])
-        for _ in range(5):
-            agree(session.run(None, given), wanted[k % len(protos)], 0)
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(60)))
-
-
-def test_io_binding(rng):
-    proto = recurrent(rng, "GRU", D=2, lengths=True)
-    given = feed(rng, "GRU", D=2, lengths=(7, 0, 3))
-    session, wanted = plugged(proto), alone(proto).run(None, given)
-    binding = session.io_binding()
-    for name, array in given.items():
-        binding.bind_cpu_input(name, array)
-    for name in ("Y", "Y_h"):
-        binding.bind_output(name)
-    for _ in range(3):
-        session.run_with_iobinding(binding)
-    agree(binding.copy_outputs_to_cpu(), wanted)
-    kept = [np.full_like(each, np.nan) for each in wanted]
-    for name, array in zip(("Y", "Y_h"), kept, strict=True):
-        binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
-    session.run_with_iobinding(binding)
-    outputs = binding.get_outputs()
-    del session, binding
-    agree([each.numpy() for each in outputs], wanted)
 
 
 def test_an_output_of_another_shape_is_refused(rng):
@@ -126,7 +65,10 @@ def test_an_output_of_another_shape_is_refused(rng):
 
 ENDS = {
     "open sessions": "kept = [o.session(path) for _ in range(3)]\nkept[1].run(None, given)",
-    "sessions in a circle": "a, b = [o.session(path)], []\na += [b]\nb += [a]\na[0].run(None, given)",
+    "sessions in a circle that ran in another thread": (
+        "a, b = [o.session(path, threads=2)], []\na += [b]\nb += [a]\n"
+        "thread = threading.Thread(target=a[0].run, args=(None, given))\nthread.start()\nthread.join()"
+    ),
     "a second library": (
         "o.session(path).run(None, given)\n"
         "onnxruntime.unregister_execution_provider_library('lnrnn')\n"

@@ -143,3 +143,6 @@ def test_files_named_on_the_page_exist():
     built = {"build/docs/index.html"}
     assert not {path for path in paths - known - built if "NAME" not in path}
     assert len(paths) > 60
+    for folder in (ROOT / "tests").iterdir():
+        if folder.is_dir() and not folder.name.startswith(("_", ".")):
+            assert re.search(rf"`(tests/)?{folder.name}[`/]", PAGE.read_text(encoding="utf-8")), folder.name

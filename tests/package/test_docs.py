@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -98,9 +99,9 @@ def test_every_page_is_in_the_site():
 WRONG = {
     "print(1 + 1)  # 3": "the page says",
     "print(1)": "the page says",
-    "1 / 0": "ZeroDivisionError",
+    "1 / 0": "division by zero",
     "raise SystemExit(0)": "a block ends the program",
-    "console:$ lnrnn info --nothing": "unrecognized arguments",
+    "console:$ lnrnn info --nothing": "--nothing",
     "console:$ lnrnn --version\nlnrnn 99": "lnrnn --version",
     "console:$ rm -r /": "give a reason why rm is not run",
 }
@@ -111,21 +112,17 @@ def test_a_page_that_is_wrong_fails(code, tmp_path):
     language = "console" if code.startswith("console:") else "python"
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n```{language}\n{code.removeprefix('console:')}\n```\n")
-    result = subprocess.run(
-        [sys.executable, pages.__file__, str(page)], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert result.returncode and WRONG[code] in result.stderr
+    with pytest.raises(BaseException, match=WRONG[code]), contextlib.redirect_stderr(io.StringIO()):
+        pages.main(page)
     page.write_text(page.read_text().replace("```", "<!-- not run: it is wrong -->\n```", 1))
     assert pages.run(page) == ""
 
 
-def test_a_page_run_by_hand_leaves_no_files(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# Title\n\n```python\nopen('model.pt', 'w').close()\n```\n")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, pages.__file__, "page.md"], cwd=tmp_path, check=True, env=env)
-    assert [*tmp_path.iterdir()] == [page]
+def test_a_page_leaves_no_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("page.md").write_text("# Title\n\n```python\nopen('model.pt', 'w').close()\n```\n")
+    pages.main(Path("page.md").resolve())
+    assert [*tmp_path.iterdir()] == [tmp_path / "page.md"]
 
 
 def test_benchmark_records_are_shown_and_complete(monkeypatch):
@@ -168,17 +165,6 @@ def test_every_public_name_has_an_entry_in_the_api_pages():
     for name in lnrnn.__all__:
         entry = "CELL" if name in CELLS else name  # docs/conf.py lists the cells
         assert re.search(rf"^\.\. auto\w+:: lnrnn\.{entry}$", entries, re.M), name
-
-
-def test_contributing_names_existing_folders_and_files():
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    for folder in (ROOT / "tests").iterdir():
-        if folder.is_dir() and not folder.name.startswith(("_", ".")):
-            assert re.search(rf"`(tests/)?{folder.name}[`/]", page), folder.name
-    paths = {path for path in re.findall(r"`([a-z_.]+/[\w./]+)`", page) if "NAME" not in path}
-    generated = {".venv/.whole", "build/docs/index.html"}
-    assert len(paths) > 40
-    assert [path for path in sorted(paths - generated) if not (ROOT / path).exists()] == []
 
 
 def test_the_citation_has_this_version():

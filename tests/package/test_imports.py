@@ -43,10 +43,8 @@ def sources() -> dict[str, tuple[ast.Module, bool]]:
 
 
 def imported(name: str, tree: ast.Module, package: bool, modules: set[str]) -> set[str]:
-    """Returns those of `modules` that the module `name` imports, also in functions.
-
-    A string with the name of a module counts as an import, because importlib may import it.
-    """
+    """Returns those of `modules` that the module `name` imports, also in functions. A string with the name of
+    a module counts as an import, because importlib may import it."""
     result = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -83,9 +81,7 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
 
 def foreign_attributes(tree: ast.Module) -> Iterator[str]:
     """Yields uses of `x._private` where x is not self or cls and no class of this module has the attribute.
-
-    Imports of private names count too, except lnrnn._core, the compiled module.
-    """
+    Imports of private names count too, except lnrnn._core, the compiled module."""
     own = set()
     for definition in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for node in ast.walk(definition):

@@ -81,11 +81,3 @@ def test_a_packed_sequence_is_refused_with_advice(name, batch_first):
             call(packed)
     x, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)  # as advised
     np.testing.assert_array_equal(network(x, lengths=lengths)[0], network(padded, lengths=[5, 4, 2])[0])
-
-
-def test_a_stream_returns_the_tensor_given_as_out():
-    stream, row = lnrnn.RNN(3, 5, seed=0).stream(), np.ones(3, np.float32)
-    wanted = lnrnn.RNN(3, 5, seed=0).stream()(row)
-    out = torch.zeros(5)
-    assert stream(row, out=out) is out
-    np.testing.assert_array_equal(out.numpy(), wanted)

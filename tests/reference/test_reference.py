@@ -1,12 +1,16 @@
-"""Compares the reference's norms and RNN with computations by hand, central differences and ONNX's node
-tests."""
+"""Compares the reference's norms and RNN with computations by hand and central differences.
+
+tests/norm and tests/rnn run ONNX's node tests. They also compare lnrnn with the reference."""
 
 from __future__ import annotations
+
+import dataclasses
+import inspect
 
 import numpy as np
 import pytest
 
-from helpers import absolute_error, onnx_cases
+import lnrnn
 from lnrnn import reference as ref
 from reference_cells import assert_gradients, draw
 
@@ -15,14 +19,6 @@ def test_layer_norm_by_hand():
     # mean 4, variance 5, 5 + eps = 9 = 3^2
     y = ref.layer_norm([[1, 3, 5, 7]], 4, weight=np.array([1, 2, 3, 6]), bias=np.array([0, 0, 1, 1]), eps=4)
     np.testing.assert_allclose(y, [[-1, -2 / 3, 2, 7]], rtol=1e-15)
-
-
-def test_layer_norm_backward_by_hand():
-    # xhat = (-1/2, 1/2), sigma 2; g - mean(g) = (1/2, -1/2); xhat mean(g xhat) = (1/8, -1/8)
-    gx, gw, gb = ref.layer_norm_backward([[1, 0]], [[0, 2]], 2, weight=np.ones(2), bias=np.zeros(2), eps=3)
-    np.testing.assert_array_equal(gx, [[0.1875, -0.1875]])
-    np.testing.assert_array_equal(gw, [-0.5, 0])
-    np.testing.assert_array_equal(gb, [1, 0])
 
 
 def test_layer_norm_over_several_axes():
@@ -81,13 +77,6 @@ def test_bn_rnn_by_hand():
     np.testing.assert_allclose(tape.mean[:, 0], [3, -5], rtol=1e-14)
     np.testing.assert_allclose(tape.var[:, 0], [9, 0], rtol=1e-15)
     assert tape.count.tolist() == [2, 1]
-
-
-def test_plain_rnn_by_hand():
-    options = dict(bias_ih=np.array([0.5]), bias_hh=np.array([0.25]), h0=[[1.0]], nonlinearity="identity")
-    y, h, _ = ref.rnn([[[1.0]], [[2.0]]], [[2.0]], [[3.0]], norm=None, **options)
-    np.testing.assert_array_equal(y[:, 0, 0], [5.75, 22])  # 2 + 3 + .75; 4 + 17.25 + .75
-    np.testing.assert_array_equal(h, [[22]])
 
 
 @pytest.mark.parametrize(
@@ -207,47 +196,43 @@ def test_rnn_gradients_equal_central_differences(norm, nonlinearity, reverse):
     assert_gradients(rng, run, back, values)
 
 
-def ids(cases):
-    return [c["name"].removeprefix("test_") for c in cases]
+# --- default arguments --------------------------------------------------------------------------------------
 
 
-LN_CASES = onnx_cases("LayerNormalization") + onnx_cases("RMSNormalization")
-BN_CASES, RNN_CASES = onnx_cases("BatchNormalization"), onnx_cases("RNN")
+def defaults(function):
+    parameters = inspect.signature(function).parameters
+    return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
 
-@pytest.mark.parametrize("case", LN_CASES, ids=ids(LN_CASES))
-def test_onnx_layer_and_rms_norm(case):
-    norm = ref.layer_norm if case["op"] == "LayerNormalization" else ref.rms_norm
-    x, *parameters = case["inputs"].values()
-    axis = case["attributes"].get("axis", -1) % x.ndim
-    y = norm(x, x.shape[axis:], *parameters, case["attributes"].get("epsilon", 1e-5))
-    assert absolute_error(y, case["outputs"]["Y"]) < 2e-6  # measured 8.3e-7: ONNX's are float32
+def same_defaults(found, want, least):
+    both = found.keys() & want.keys()
+    assert both >= least
+    assert {name: found[name] for name in both} == {name: want[name] for name in both}
 
 
-@pytest.mark.parametrize("case", BN_CASES, ids=ids(BN_CASES))
-def test_onnx_batch_norm(case):
-    """ONNX's momentum is the weight of the old value, and its running variance uses the biased variance."""
-    x, w, b, mean, var = case["inputs"].values()
-    a = case["attributes"]
-    training = bool(a.get("training_mode", 0))
-    momentum, eps = 1 - a.get("momentum", 0.9), a.get("epsilon", 1e-5)
-    y, new_mean, new_var = ref.batch_norm(x, mean, var, w, b, training, momentum, eps)
-    assert absolute_error(y, case["outputs"]["y"]) < 2e-6
-    if training:
-        n = x.size // x.shape[1]
-        new_var -= 0.1 * (n / (n - 1) - 1) * x.astype(np.float64).var((0, 2, 3))
-        assert absolute_error(new_mean, case["outputs"]["output_mean"]) < 2e-7
-        assert absolute_error(new_var, case["outputs"]["output_var"]) < 2e-7
+@pytest.mark.parametrize("name", [n for n in ref.__all__ if inspect.isfunction(getattr(lnrnn, n, None))])
+def test_functions_have_the_defaults_of_the_reference(name):
+    least = {"rms_norm": {"weight", "eps"}, "sigmoid": set()}.get(name, {"weight", "eps"})
+    least = least | ({"momentum", "training", "bias"} if name == "batch_norm" else set())
+    same_defaults(defaults(getattr(ref, name)), defaults(getattr(lnrnn, name)), least)
 
 
-@pytest.mark.parametrize("case", RNN_CASES, ids=ids(RNN_CASES))
-def test_onnx_rnn(case):
-    x, w, r = (case["inputs"][k] for k in "XWR")
-    b = case["inputs"].get("B", np.zeros((1, 2 * r.shape[-1])))[0]
-    batch_first = case["attributes"].get("layout", 0) == 1
-    biases = dict(bias_ih=b[: r.shape[-1]], bias_hh=b[r.shape[-1] :])
-    y, h, _ = ref.rnn(x.swapaxes(0, 1) if batch_first else x, w[0], r[0], norm=None, **biases)
-    want = case["outputs"]["Y_h"]
-    assert absolute_error(h[:, None] if batch_first else h[None], want) < 2e-7
-    if "Y" in case["outputs"]:
-        assert absolute_error(y.swapaxes(0, 1)[:, :, None], case["outputs"]["Y"]) < 2e-7
+@pytest.mark.parametrize("layer", ["LayerNorm", "BatchNorm"])
+def test_layers_have_the_defaults_of_the_reference(layer):
+    function = {"LayerNorm": ref.layer_norm, "BatchNorm": ref.batch_norm}[layer]
+    same_defaults({"eps": defaults(function)["eps"]}, defaults(getattr(lnrnn, layer)), {"eps"})
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_networks_have_the_defaults_of_the_reference(cell):
+    """The default placement of the norm depends on the cell. rnn.norm has this placement."""
+    found = defaults(getattr(ref, cell.lower()))
+    found.pop("bias", None)  # an array here, but a bool in the classes
+    layer, batch = (getattr(lnrnn, cell)(1, 1, norm=norm, seed=0).norm for norm in ("layer", "batch"))
+    own = {"LSTM": {"cell"}, "GRU": {"span"}, "RNN": set()}[cell]
+    same_defaults(found, dataclasses.asdict(layer), {"eps", "placement"} | own)
+    same_defaults(found, dataclasses.asdict(batch), {"eps", "overrun"})
+    same_defaults(found, defaults(getattr(lnrnn, cell)), {"nonlinearity"} if cell == "RNN" else set())
+    assert not found["reverse"] and all(
+        found[name] is None for name in ("h0", "lengths", "zoneout", "states_mask")
+    )

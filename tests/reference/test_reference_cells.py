@@ -1,27 +1,16 @@
-"""Compares the reference's cells with steps computed by hand, central differences and ONNX's node tests."""
+"""Compares the reference's cells with steps computed by hand and central differences."""
 
 from __future__ import annotations
 
 from functools import partial
-from math import exp, log, sqrt, tanh
+from math import exp, sqrt, tanh
 
 import numpy as np
 import pytest
-from test_reference import ids
 
-from helpers import absolute_error, onnx_cases
+from helpers import absolute_error
 from lnrnn import reference as ref
-from reference_cells import (
-    CELLS,
-    GATES,
-    PER_STEP,
-    assert_gradients,
-    backward,
-    draw,
-    forward,
-    mapped,
-    statistics_of,
-)
+from reference_cells import CELLS, PER_STEP, assert_gradients, backward, draw, forward, mapped, statistics_of
 
 # two computations in float64 round differently, because their products have different shapes; measured: at
 # most 1.3e-15
@@ -35,16 +24,6 @@ def sig(a):
 
 
 # --- by hand: one or two hidden units, numbers with simple mean and deviation -------------------------------
-
-
-def test_plain_lstm_by_hand():
-    # sigmoid(log 3) = 3/4, tanh(log 2) = 3/5: c' = 1/4 * 4 + 3/4 * 3/5, h' = 3/4 tanh(c')
-    p = dict(weight_ih=np.zeros((4, 1)), weight_hh=np.zeros((4, 1)))
-    p |= dict(bias_ih=[log(3), 0, log(2), log(2)], bias_hh=[0, -log(3), 0, log(1.5)])
-    y, (h, c), _ = ref.lstm([[[7.0]]], p, norm=None, h0=[[5.0]], c0=[[4.0]])
-    np.testing.assert_allclose(c, [[1.45]], rtol=1e-15)
-    np.testing.assert_allclose(y[0], [[0.75 * tanh(1.45)]], rtol=1e-15)
-    np.testing.assert_array_equal(y[0], h)
 
 
 @pytest.mark.parametrize("cell", ["out", "carry", None])
@@ -75,15 +54,6 @@ def test_joint_and_gate_lstm_by_hand():
     _, (_, c), _ = ref.lstm([[[1.0]]], p, placement="joint", cell=None, eps=6)
     s = (a - 5.5) / sqrt(16.25)
     np.testing.assert_allclose(c[0], [sig(s[0]) * tanh(s[4]), sig(s[1]) * tanh(s[5])], rtol=1e-15)
-
-
-def test_plain_gru_by_hand():
-    # r = 1/4, z = 3/4, n = tanh(log 2 / 2 + 1/4 * 2 log 2) = 3/5, and h' = 1/4 * 3/5 + 3/4 * 4
-    p = dict(weight_ih=np.zeros((3, 1)), weight_hh=np.zeros((3, 1)))
-    p |= dict(bias_ih=[-log(3), log(3), log(2) / 2], bias_hh=[0, 0, 2 * log(2)])
-    y, h, _ = ref.gru([[[7.0]]], p, norm=None, h0=[[4.0]])
-    np.testing.assert_allclose(y, [[[3.15]]], rtol=1e-15)
-    np.testing.assert_array_equal(y[0], h)
 
 
 def test_gru_placements_by_hand():
@@ -146,10 +116,8 @@ def test_split_rnn_equals_a_loop_of_its_equation():
 @pytest.mark.parametrize("reverse", [False, True])
 @each_cell
 def test_a_sequence_in_a_batch_equals_the_sequence_alone(name, reverse):
-    """Padding, which is NaN here, and other sequences have no effect.
-
-    A sequence of length 0 keeps the state.
-    """
+    """Padding, which is NaN here, and other sequences have no effect. A sequence of length 0 keeps the
+    state."""
     rng = np.random.default_rng(2)
     v, lengths = draw(name, rng)
     known = {"statistics": statistics_of(name, rng, 5)} if name in PER_STEP else {}
@@ -219,8 +187,7 @@ def test_longdouble_input_is_computed_in_longdouble(name):
 @pytest.mark.parametrize("name", PER_STEP)
 def test_step_statistics_equal_those_of_a_loop_over_active_sequences(name):
     """The loop runs the active sequences up to each step, and computes the inputs of each norm from their
-    outputs and states.
-    """
+    outputs and states."""
     v, lengths = draw(name, np.random.default_rng(7))
     lengths[1] = 3
     v["x"][lengths[2] :, 2] = np.nan
@@ -259,10 +226,8 @@ def test_inference_with_the_statistics_of_training_equals_training(name):
 
 @pytest.mark.parametrize("name", PER_STEP)
 def test_overrun_policies_beyond_the_known_steps(name):
-    """Statistics are known for two steps.
-
-    In later steps, "last" repeats the last statistics, "mean" their average, as if these were known.
-    """
+    """Statistics are known for two steps. In later steps, "last" repeats the last statistics, "mean" their
+    average, as if these were known."""
     rng = np.random.default_rng(9)
     v, lengths = draw(name, rng)
     known = statistics_of(name, rng, 2)
@@ -337,30 +302,3 @@ def test_gradients_without_inner_biases_equal_those_with_zeros(name):
     assert set(got) == set(v) and set(want) == set(v | zeros)
     for key, g in got.items():
         np.testing.assert_array_equal(g, want[key], err_msg=key)
-
-
-# --- ONNX node tests (float32 results of a NumPy implementation) --------------------------------------------
-
-ORDERS = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # places of our gates in ONNX's i, o, f, c and z, r, h
-ONNX_CASES = [case for op in ORDERS for case in onnx_cases(op)]
-
-
-@pytest.mark.parametrize("case", ONNX_CASES, ids=ids(ONNX_CASES))
-def test_a_node_test_of_onnx(case):
-    """ONNX's GRU applies r before W_hh by default."""
-    name = {"LSTM": "lstm plain", "GRU": "gru reset plain"}[case["op"]]
-    n, inputs = GATES[case["op"].lower()], case["inputs"]
-    x = inputs["X"].swapaxes(0, 1) if case["attributes"].get("layout", 0) else inputs["X"]
-    width = inputs["R"].shape[-1]
-
-    def ours(a):
-        return a.reshape(n, width, -1)[ORDERS[case["op"]]].reshape(a.shape)
-
-    b = inputs.get("B", np.zeros((1, 2 * n * width)))[0]
-    values = dict(x=x, weight_ih=ours(inputs["W"][0]), weight_hh=ours(inputs["R"][0]))
-    values |= dict(bias_ih=ours(b[: n * width]), bias_hh=ours(b[n * width :]))
-    y, (h, *_), _ = forward(name, values)
-    want = case["outputs"]["Y_h"]
-    assert absolute_error(h.reshape(want.shape), want) < 2e-7
-    if "Y" in case["outputs"]:
-        assert absolute_error(y.swapaxes(0, 1)[:, :, None], case["outputs"]["Y"]) < 2e-7

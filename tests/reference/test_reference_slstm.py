@@ -100,33 +100,6 @@ def test_gradients(form, reverse, ragged):
     assert_gradients(rng, lambda v: forward(form, v, **options), backward, values)
 
 
-@each_form
-def test_a_sequence_in_a_batch_is_the_sequence_alone(form):
-    values, lengths = draw(form, np.random.default_rng(3))
-    for b, n in enumerate(lengths):
-        values["x"][n:, b] = np.nan
-    y, state, _ = forward(form, values, lengths=lengths)
-    for b, n in enumerate(lengths):
-        own = values | {k: values[k][b : b + 1] for k in STATES} | {"x": values["x"][:n, b : b + 1]}
-        alone, last, _ = forward(form, own)
-        assert absolute_error(y[:n, b], alone[:, 0]) < SAME
-        assert not y[n:, b].any()
-        for mine, its in zip(state, last, strict=True):
-            assert absolute_error(mine[b], its[0]) < SAME
-
-
-@each_form
-def test_two_halves_are_the_whole(form):
-    values, _ = draw(form, np.random.default_rng(4))
-    without = {name: a for name, a in values.items() if name not in STATES}
-    y, state, _ = forward(form, without)
-    first, middle, _ = forward(form, without | {"x": values["x"][:2]})
-    rest = dict(zip(STATES, middle, strict=True)) | {"x": values["x"][2:]}
-    second, last, _ = forward(form, without | rest)
-    assert absolute_error(np.concatenate([first, second]), y) < SAME
-    assert absolute_error(last, state) < SAME
-
-
 def test_longdouble_stays_longdouble(form="layer heads"):
     values, _ = draw(form, np.random.default_rng(6))
     y, state, tape = forward(form, {name: a.astype(np.longdouble) for name, a in values.items()})

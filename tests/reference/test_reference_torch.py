@@ -71,10 +71,8 @@ def test_a_plain_cell_equals_torchs_on_packed_sequences(rng, kind, bias):
 
 @pytest.mark.parametrize("name", ["gru reset plain", "gru reset split", "gru reset batch"])
 def test_the_gru_of_cho_et_al_in_torch(rng, name):
-    """Compares with a GRU in torch that applies the reset gate before the product with W_hh.
-
-    Its gradients come from autograd.
-    """
+    """Compares with a GRU in torch that applies the reset gate before the product with W_hh. Its gradients
+    come from autograd."""
     v, _ = draw(name, rng, inner=name == "gru reset split")
     p = {key: leaf(value) for key, value in v.items()}
     H = v["h0"].shape[1]
@@ -99,10 +97,7 @@ def test_the_gru_of_cho_et_al_in_torch(rng, name):
     for x in p["x"]:
         (rz, n), both = (
             [normed(side(f"weight_{s}", f"inner_bias_{s}", a, *ends), s, ends[0]) for a, ends in given]
-            for s, given in (
-                ("ih", [(x, (0, 2 * H)), (x, (2 * H, 3 * H))]),
-                ("hh", [(h, (0, 2 * H))]),
-            )
+            for s, given in (("ih", [(x, (0, 2 * H)), (x, (2 * H, 3 * H))]), ("hh", [(h, (0, 2 * H))]))
         )
         r, z = torch.sigmoid(rz + both[0]).chunk(2, 1)
         n = torch.tanh(n + normed(side("weight_hh", "inner_bias_hh", r * h, 2 * H, 3 * H), "hh", 2 * H))

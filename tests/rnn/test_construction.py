@@ -14,6 +14,7 @@ import pytest
 
 import lnrnn
 from helpers import absolute_error
+from lnrnn.rnn.settings import snapshot
 from networks import (
     CELLS,
     NORMS,
@@ -40,18 +41,18 @@ def peak(make):
         tracemalloc.stop()
 
 
-@each_cell
-@pytest.mark.parametrize("norm", [*NORMS, spec(None, inner_bias=True)], ids=str)
+@pytest.mark.parametrize("cell, norm", [
+    *((cell, norm) for cell in CELLS for norm in (*NORMS, spec(None, inner_bias=True))),
+    ("SLSTM", "layer"), ("SLSTM", None),
+], ids=str)  # fmt: skip
 def test_a_seed_determines_the_initial_values(cell, norm):
     """One random generator draws all weights and biases in their order, uniformly from -1/sqrt(H) to
-    1/sqrt(H).
-
-    The gains of norms are 1, and their biases 0.
-    """
-    make = partial(getattr(lnrnn, cell), 301, 149, 2, norm=norm, bidirectional=True)
+    1/sqrt(H). The gains of norms are 1, and their biases 0."""
+    heads = dict(num_heads=1) if cell == "SLSTM" else {}  # H has no divisor
+    make = partial(getattr(lnrnn, cell), 301, 149, 2, norm=norm, bidirectional=True, **heads)
     rnn, again, other, rng = make(seed=7), make(seed=None), make(seed=None), np.random.default_rng(7)
     for name, value in rnn.parameters().items():
-        if name.startswith(("weight", "inner")) or norm is None:
+        if name.startswith(("weight", "inner")) or norm is None or (heads and "_y_" not in name):
             want = rng.uniform(-(149**-0.5), 149**-0.5, value.shape).astype(np.float32)
             np.testing.assert_array_equal(value, want, err_msg=name)
             assert (getattr(again, name) != getattr(other, name)).any()
@@ -81,11 +82,9 @@ def test_construction_allocates_little_more_than_the_weights(cell):
     [("RNN", 2**20, 2**20), ("LSTM", 2**19, 2**19), ("LSTM", 2**20, 2**18), ("GRU", 2**10, 605_395)],
 )
 def test_the_largest_allowed_weights(cell, inputs, hidden):
-    """A matrix may have 2**40 elements.
-
-    A larger matrix is refused before memory is allocated. The largest one passes the check of sizes, and is
-    then refused for its wrong norm, so that the test allocates no memory.
-    """
+    """A matrix may have 2**40 elements. A larger matrix is refused before memory is allocated. The largest
+    one passes the check of sizes, and is then refused for its wrong norm, so that the test allocates no
+    memory."""
     gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[cell]
     made = getattr(lnrnn, cell)
     assert gates * hidden * max(inputs, hidden) <= 2**40 < gates * (hidden + 1) * max(inputs, hidden + 1)
@@ -183,9 +182,8 @@ def test_each_parameter_affects_the_output(rng, variant):
         setattr(rnn, key, value)
         same(getattr(rnn, key), value.astype(np.float32))
         value[...] = np.nan  # the assignment has copied the value
-        y = rnn(x)[0]
-        assert (y != before).any(), key
-        assert absolute_error(y, reference_forward(rnn, x)[0]) < 3e-6, key
+        assert (rnn(x)[0] != before).any(), key
+    assert absolute_error(rnn(x)[0], reference_forward(rnn, x)[0]) < 3e-6
 
 
 @each_variant
@@ -194,9 +192,7 @@ def test_each_parameter_affects_the_output(rng, variant):
 @pytest.mark.parametrize("dtype, most", [("bfloat16", 0.01), ("int8", 0.02)])
 def test_to_dtype_is_accurate_small_and_reversible(isa, rng, variant, dtype, most):
     """Results are near those of float32 weights, and packed weights have a half or a quarter of the bytes.
-
-    to_dtype("float32") restores the network.
-    """
+    to_dtype("float32") restores the network."""
     rnn = calm(64, 96, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 5, 64)
     short = rnn.to_dtype(dtype)
@@ -210,9 +206,34 @@ def test_to_dtype_is_accurate_small_and_reversible(isa, rng, variant, dtype, mos
 
 def test_a_spec_is_resolved_for_its_cell():
     """rnn.norm always has a placement. It has `cell` only in an LSTM, which has a cell state."""
-    made = {cell: getattr(lnrnn, cell)(2, 3) for cell in CELLS}
-    assert [made[cell].norm.placement for cell in CELLS] == ["joint", "split", "split", "input"]
-    assert [made[cell].norm.cell for cell in CELLS] == [None, "out", None, None]
-    assert lnrnn.RNN(2, 3, norm=spec("gate")).norm == made["RNN"].norm
+    made = {cell: getattr(lnrnn, cell)(2, 4) for cell in (*CELLS, "SLSTM")}
+    found = [(rnn.norm.placement, rnn.norm.cell) for rnn in made.values()]
+    assert found == [("joint", None), ("split", "out"), ("split", None), ("input", None), ("output", None)]
+    assert lnrnn.RNN(2, 4, norm=spec("gate")).norm == made["RNN"].norm
     for rnn in made.values():
-        assert type(rnn)(2, 3, norm=rnn.norm).norm == rnn.norm
+        assert type(rnn)(2, 4, norm=rnn.norm).norm == rnn.norm
+
+
+# (cell, an argument that earlier versions did not have, a value that is not the default).
+NEWER = [
+    ("RNN", "reverse", True), ("LSTM", "num_heads", 2), ("GRU", "num_heads", 2), ("LSTM", "proj_size", 2),
+    ("GRU", "reset_after", False), ("GRU", "gate_activation", "hard_sigmoid"), ("SLSTM", "exp_forget", True),
+    ("SLSTM", "state_dtype", "bfloat16"), ("LSTM", "zoneout", (0.25, 0.5)), ("LiGRU", "zoneout", 0.25),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cell, name, value", NEWER)
+def test_only_other_values_than_the_default_are_shown_and_stored(tmp_path, cell, name, value):
+    pytest.importorskip("safetensors")
+    plain, other = (getattr(lnrnn, cell)(3, 4, norm=None, seed=0) for _ in range(2))
+    if name == "zoneout":
+        other.zoneout = value
+    else:
+        other = getattr(lnrnn, cell)(3, 4, norm=None, seed=0, **{name: value})
+    assert name not in repr(plain) and f"{name}={value!r}" in repr(other)
+    plain.save(tmp_path / "plain")
+    other.save(tmp_path / "other")
+    assert name.encode() not in (tmp_path / "plain").read_bytes()
+    assert getattr(lnrnn.load(tmp_path / "other"), name) == value
+    assert not any("reverse" in key for key in other.state_dict())
+    assert len({snapshot(rnn).fingerprint() for rnn in (plain, other, lnrnn.load(tmp_path / "plain"))}) == 2

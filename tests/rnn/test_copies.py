@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 
 import lnrnn
-from networks import (
-    VARIANTS,
-    drawn_state,
-    equal,
-    equal_arrays,
-    network,
-    normal,
-    parts,
-    run_python,
-    same,
-    unchanged,
-)
+from networks import VARIANTS, drawn_state, equal, equal_arrays, network, normal, parts, same, unchanged
 
 T = 9
 WAYS = {
@@ -88,23 +77,6 @@ def test_copies_share_packed_weights(rng):
         assert twin._snapshot.packed_bytes == packed
     assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # a pickle has none
     assert len(pickle.dumps(stream)) < sum(v.nbytes for v in rnn.parameters().values()) + 5000
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_a_pickled_stream_continues_in_another_process(rng, tmp_path, dtype):
-    rnn = network(3, 17, cell="LSTM", norm="batch", trained=T).to_dtype(dtype)
-    x, stream = normal(rng, T, 3), rnn.stream()
-    for row in x[:4]:
-        stream(row)
-    (tmp_path / "stream").write_bytes(pickle.dumps(stream))
-    np.save(tmp_path / "x.npy", x)
-    done = run_python(f"""
-import pickle, numpy as np
-stream = pickle.load(open({str(tmp_path / "stream")!r}, "rb"))
-np.save({str(tmp_path / "y.npy")!r}, [stream(row) for row in np.load({str(tmp_path / "x.npy")!r})[4:]])
-""")
-    assert done.returncode == 0, done.stderr
-    same(np.load(tmp_path / "y.npy"), [stream(row) for row in x[4:]])
 
 
 @each_way

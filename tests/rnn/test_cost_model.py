@@ -91,31 +91,6 @@ def test_more_work_never_takes_less_time(machine, way, dtype):
         assert all(less < more for less, more in pairwise(by_units))
 
 
-@each_machine
-@each_way
-def test_smaller_weights_take_less_time(machine, way):
-    """One row takes as long as reading the weights, if all of them are in L3."""
-    with on_machine(machine):
-        model = engine_switches.get_cpu_model()
-        model.l2 = model.l3
-        engine_switches.set_cpu_model(model)
-        for units in (400, 1000, 2000):
-            times = [
-                engine_switches.step_time(*way, 1, 64, units, *LSTM, dtype)
-                for dtype in engine_switches.WEIGHTS
-            ]
-            assert times[0] > times[1] > times[2]
-
-
-@each_machine
-def test_more_threads_never_take_more_time_without_barriers(machine):
-    """Groups of sequences do not wait for each other. L2 holds the weights, so they do not share memory."""
-    with on_machine(machine):
-        for batch in (64, 100, 1000):
-            times = [engine_switches.step_time(n, 1, False, batch, 128, 128, *GRU) for n in range(1, 65)]
-            assert all(less <= more for more, less in pairwise(times)) and times[-1] < times[0]
-
-
 # {rate of the CPU: (way, batch, units) of a step whose time depends on it}
 USES = {
     "multiply_adds": ((1, 1, False), 64, 256),
@@ -227,10 +202,8 @@ def test_the_model_shares_memory_bandwidth():
 
 
 def test_the_model_reads_a_small_share_from_l2():
-    """W_hh does not fit into one L2, but a quarter of it does.
-
-    So four threads are more than four times as fast as one.
-    """
+    """W_hh does not fit into one L2, but a quarter of it does. So four threads are more than four times as
+    fast as one."""
     with on_machine("slow L3"):
         one, four = (engine_switches.step_time(1, n, False, 1, 512, 512, *LSTM) for n in (1, 4))
         assert 4 * 4 * 512**2 > 2 << 20 and four < one / 5

@@ -9,35 +9,19 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
 
 import lnrnn
-from helpers import (
-    absolute_error,
-    in_parts_of,
-    on_every_family,
-    relative_error,
-    several_threads,
-    using_threads,
-)
+from helpers import absolute_error, on_every_family, relative_error
 from lnrnn import DropoutSpec
 from networks import (
-    CELLS,
     KINK,
-    NORMS,
     VARIANTS,
     WITH_INNER_BIASES,
     calm,
-    drawn_run,
     drawn_state,
     each_cell,
-    each_norm,
-    equal,
-    equal_arrays,
     kink,
     named_gradients,
-    network,
     normal,
     parts,
     reference_backward,
@@ -59,7 +43,6 @@ KINDS = {
     "inputs": (DropoutSpec(inputs=0.3), False),
     "all": (DropoutSpec(inputs=0.2, states=0.4), True),
 }
-DEEP = DropoutSpec(0.3, inputs=0.2, states=0.4)
 
 
 def zoned(rnn):
@@ -73,8 +56,7 @@ def masks_of(rnn, x, spec, seed):
 
 def truth(rnn, x, h0, ends, gy, gh, masks):
     """Returns (y, state, {name: gradient}) of the reference, or None if a value is near a kink of relu (see
-    `kink`).
-    """
+    `kink`)."""
     y, h, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
     found = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
     return (y, h, found) if kink(rnn, tapes) > KINK else None
@@ -93,8 +75,10 @@ ALL = WITH_INNER_BIASES | {
 }
 
 
-@pytest.mark.parametrize("kind, variant", [*((k, v) for k in KINDS for v in VARIANTS if k != "all"),
-                                           *(("all", v) for v in ALL)])  # fmt: skip
+# Each variant meets all kinds together, and one kind alone.
+@pytest.mark.parametrize("kind, variant", [
+    *((k, v) for i, k in enumerate([*KINDS][:3]) for v in [*VARIANTS][i::3]), *(("all", v) for v in ALL),
+])  # fmt: skip
 def test_every_placement_equals_the_reference(variant, kind):
     """Sizes are near the widths of vectors. The plan divides 70 sequences into groups."""
     spec, zoneout = KINDS[kind]
@@ -121,78 +105,6 @@ def test_every_placement_equals_the_reference(variant, kind):
             for name, g in got[2].items():
                 scale = max(np.abs(want[name]).max(initial=0), 1 if "batch" in variant else 0)
                 assert absolute_error(g, want[name]) < GRADIENT * scale, (isa, name, hidden)
-
-
-@settings(max_examples=40)
-@given(
-    st.sampled_from(CELLS), st.sampled_from(NORMS), st.integers(1, 3), st.booleans(), st.booleans(),
-    st.sampled_from((15, 17, 33)), st.sampled_from((9, 17, 67)), st.sampled_from((0, 0.1, 0.6)),
-    st.sampled_from((0, 0.3)), st.sampled_from((0, 0.3)), st.booleans(), st.integers(0, 99),
-)  # fmt: skip
-@example("LSTM", "layer", 2, True, True, 17, 67, 0.1, 0.3, 0.3, True, 0)
-@example("GRU", "batch", 2, True, False, 17, 67, 0.1, 0.3, 0.3, True, 0)
-@example("RNN", None, 3, True, True, 17, 9, 0.6, 0, 0.3, False, 0)
-def test_layers_and_directions_equal_the_reference(
-    cell, norm, layers, both, batch_first, hidden, batch, between, inputs, states, zoneout, seed
-):
-    assume(layers > 1 or not between)
-    rng = np.random.default_rng(seed)
-    # Dropout may leave only one small value in a row. With this large eps layer norm does not amplify the
-    # value.
-    norm = lnrnn.LayerNormSpec(eps=0.1) if norm == "layer" else norm
-    options = dict(cell=cell, norm=norm, num_layers=layers, bidirectional=both, batch_first=batch_first)
-    rnn = calm(5, hidden, seed=seed, **options)
-    rnn = zoned(rnn) if zoneout else rnn
-    spec = DropoutSpec(between, inputs=inputs, states=states)
-    x, gy = normal(rng, T, batch, 5), normal(rng, T, batch, hidden * (1 + both))
-    h0, gh = drawn_state(rng, rnn, batch), drawn_state(rng, rnn, batch)
-    ends = rng.integers(0, T + 1, batch)
-    ends[:8] = T
-    turned = (lambda a: a.swapaxes(0, 1)) if batch_first else np.asarray
-    y, _, want = truth(rnn, x, h0, ends, gy, gh, masks_of(rnn, turned(x), spec, seed))
-    for isa, got in on_every_family(
-        lambda: trained(rnn, turned(x), h0, ends, turned(gy), gh, spec, seed)
-    ).items():
-        assert relative_error(turned(got[0]), y) < GRADIENT, isa
-        got[2]["x"] = turned(got[2]["x"])
-        for name, g in got[2].items():
-            scale = np.abs(want[name]).max(initial=1)
-            assert absolute_error(g, want[name]) < 2 * GRADIENT * scale, (isa, name)
-
-
-@each_cell
-@each_norm
-def test_threads_and_parts_of_calls_change_no_bit(cell, norm):
-    """A call in parts returns to Python after every few steps, and is then continued."""
-    rng = np.random.default_rng(3)
-    rnn = zoned(network(33, 129, cell=cell, norm=norm, num_layers=2, bidirectional=True))
-    args = drawn_run(3, rnn, T, rng.integers(T // 2, T + 1, 130))
-    with using_threads(1), in_parts_of(2**16):
-        want = trained(rnn, *args, DEEP)
-    for threads in (1, 2, 3):
-        with several_threads(threads):
-            got = trained(rnn, *args, DEEP)
-        equal(rnn, got, want)
-        equal_arrays(got[2], want[2])
-
-
-@each_cell
-def test_gradients_added_and_without_gx(cell):
-    rng = np.random.default_rng(5)
-    rnn = zoned(network(7, 17, cell=cell, num_layers=2, bidirectional=True))
-    x, gy = normal(rng, T, 8, 7), normal(rng, T, 8, 34)
-    _, _, tape = rnn.forward_train(x, dropout=DEEP, seed=5)
-    gx, gh0, grads = rnn.backward(tape, gy)
-    nothing, again, found = rnn.backward(tape, gy, grad_x=False)
-    assert nothing is None
-    same(parts(rnn, again)[0], parts(rnn, gh0)[0])
-    out = {name: np.ones_like(g) for name, g in grads.items()}
-    more, _, added = rnn.backward(tape, gy, out=out)
-    same(more, gx)
-    assert added is out
-    for name, g in grads.items():
-        same(found[name], g)
-        assert absolute_error(out[name], g.astype(float) + 1) < 1e-5 * max(1, np.abs(g).max())
 
 
 @pytest.mark.parametrize("norm", ["layer", None])
@@ -239,10 +151,8 @@ def part_of(masks, steps, sequences):
 
 @each_cell
 def test_batch_norm_sees_values_after_dropout(cell):
-    """Batch norm's statistics come from products of the values that dropout leaves.
-
-    The statistics of an LSTM's c come from c before zoneout.
-    """
+    """Batch norm's statistics come from products of the values that dropout leaves. The statistics of an
+    LSTM's c come from c before zoneout."""
     rng = np.random.default_rng(8)
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(momentum=None)))
     x, spec = normal(rng, T, 20, 5), DropoutSpec(inputs=0.3, states=0.4)

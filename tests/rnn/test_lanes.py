@@ -11,14 +11,7 @@ import pytest
 
 import lnrnn
 from helpers import available_isas, together, using_isa
-from networks import (
-    network,
-    normal,
-    parts,
-    run_python,
-    same,
-    stays,
-)
+from networks import network, normal, parts, same, stays
 
 D, H = 3, 17
 
@@ -40,17 +33,6 @@ def test_the_state_of_another_network_is_refused(rng):
         alike.stream(3).set_state([2], state)
 
 
-def test_a_fingerprint_is_the_same_in_another_process():
-    code = """
-import lnrnn
-rnn = lnrnn.LSTM(3, 5, norm="batch", seed=4)
-rnn.calibrate([__import__("numpy").ones((2, 3, 3))])
-print(rnn.stream().get_state().fingerprint)
-"""
-    first, second = run_python(code), run_python(code, PYTHONHASHSEED="7", LNRNN_ISA="scalar")
-    assert first.stdout == second.stdout and len(first.stdout.strip()) == 64, first.stderr + second.stderr
-
-
 def test_reset_of_some_lanes_leaves_the_others(rng):
     rnn = network(D, H, cell="LSTM", num_layers=2)
     stream, x = rnn.stream(4), normal(rng, 4, D)
@@ -67,10 +49,6 @@ def test_reset_of_some_lanes_leaves_the_others(rng):
     same(stream.step, [5] * 4)
     stream.step = [1, 2, 3, 4]
     same(pickle.loads(pickle.dumps(stream)).step, [1, 2, 3, 4])
-    for wrong in ([1.0, 2.0, 3.0, 4.0], np.zeros(4), 2.5):
-        with pytest.raises(TypeError, match="step must be an integer"):
-            stream.step = wrong
-    same(stream.step, [1, 2, 3, 4])
 
 
 def test_step_is_a_live_view_that_nobody_can_write(rng):
@@ -108,7 +86,6 @@ def test_overrun_raise_names_the_lane_before_any_changes(rng):
     for call in (
         lambda: stream(normal(rng, 3, D), [1, 4, 2]),
         lambda: stream(normal(rng, 3, 3, D), [1, 4, 2], lengths=[1, 0, 1]),
-        lambda: stream(normal(rng, 5, D)),
     ):
         with pytest.raises(lnrnn.SequenceTooLongError, match="lane 2 has 4 steps") as caught:
             call()
@@ -122,43 +99,16 @@ def test_overrun_raise_names_the_lane_before_any_changes(rng):
     same(stream.step, [3, 2, 3, 0, 1])
 
 
-def test_overrun_batch_keeps_all_lanes_together(rng):
-    rnn = network(D, H, norm=lnrnn.BatchNormSpec(overrun="batch"), trained=2)
-    stream = rnn.stream(4)
-    x, state = normal(rng, 5, 4, D), stream.get_state()
-    for refused in (
-        lambda: stream(x[0], [0, 1, 2, 3]),
-        lambda: stream(x[0], resets=[False] * 4),
-        lambda: stream(x, lengths=[5, 5, 5, 4]),
-        lambda: stream.reset([1]),
-        lambda: stream.set_state([1], state),
-        lambda: setattr(stream, "step", [1, 2, 3, 4]),
-    ):
-        with pytest.raises(ValueError, match="overrun='batch'"):
-            refused()
-    same(stream(x), rnn(x)[0])
-    stream.reset()
-    same([stream(row) for row in x], rnn(x)[0])
-
-
 # --- memory and threads -------------------------------------------------------------------------------------
 
 
-def test_rows_of_every_kind_and_out_in_every_layout(rng):
-    rnn = network(D, H)
-    x = normal(rng, 3, D)
-    want = rnn.stream(3)(x)
-    for rows in ([4, 0, 2], (4, 0, 2), np.array([4, 0, 2], np.uint8), np.array([4, 9, 0, 9, 2])[::2]):
-        out = np.full((3, 2 * H), np.nan, np.float32)[:, ::2]
-        assert rnn.stream(5)(x, rows, out=out) is out
-        same(out, want)
-    same(rnn.stream(5)(x[0], 3), want[0])
+def test_one_lane_no_lane_and_a_chunk_that_overwrites_x(rng):
+    """tests/arguments has all kinds of rows and layouts of out."""
+    rnn, x = network(D, H), normal(rng, 3, D)
+    same(rnn.stream(5)(x[0], 3), rnn.stream(3)(x)[0])
     assert rnn.stream(5)(x[:0], []).shape == (0, H)
     assert rnn.stream(5)(x[:0], [], resets=[]).shape == (0, H)
     assert rnn.stream(5)(np.zeros((4, 0, D)), []).shape == (4, 0, H)
-    chunk, y = normal(rng, 4, 3, D), np.zeros((3, 4, H), np.float32).swapaxes(0, 1)
-    assert rnn.stream(3)(chunk, out=y) is y
-    same(y, rnn(chunk)[0])
     square = network(H, H)
     over = normal(rng, 4, 3, H)
     want = square(over)[0]

@@ -13,9 +13,7 @@ from helpers import absolute_error, onnx_cases
 from networks import parts, whole
 
 # Node tests of these operators that are not in tests/data, and why.
-LEFT_OUT = {
-    "test_lstm_with_peepholes": "an LSTM whose gates see c, as torch.nn's and lnrnn's do not",
-}
+LEFT_OUT = {"test_lstm_with_peepholes": "an LSTM whose gates see c, as torch.nn's and lnrnn's do not"}
 
 ORDERS = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # of our gates in ONNX's i, o, f, g and z, r, n
 CASES = [case for op in ORDERS for case in onnx_cases(op)]

@@ -121,3 +121,4 @@ def test_the_longest_part_must_fit_the_statistics(rng):
         with unchanged(rnn), pytest.raises(lnrnn.SequenceTooLongError) as caught:
             call()
         assert (caught.value.sequence, caught.value.length, caught.value.known_steps) == (1, 6, 4)
+        assert isinstance(caught.value, ValueError)

@@ -14,16 +14,9 @@ import pytest
 
 import engine_switches
 import lnrnn
-from helpers import (
-    in_parts_of,
-    on_machine,
-    several_threads,
-    using_caches,
-    using_network_way,
-    using_threads,
-)
+from helpers import in_parts_of, on_machine, several_threads, using_caches, using_network_way, using_threads
 from lnrnn import _core
-from networks import drawn_state, each_cell, network, normal, parts, said
+from networks import drawn_state, network, normal, parts, said
 
 needs_threads = pytest.mark.skipif(lnrnn.cpu_info()["team"] == "none", reason="built without threads")
 D, H = 7, 33
@@ -65,8 +58,7 @@ def test_late_threads_give_the_same_bits(rng, layers, both, mode):
 
 
 @needs_threads
-@pytest.mark.parametrize("threads", [4, 5])
-@each_cell
+@pytest.mark.parametrize("cell, threads", [("RNN", 5), ("LSTM", 4), ("GRU", 5), ("LiGRU", 4)])
 def test_half_of_the_threads_for_each_direction(rng, cell, threads):
     """Each half of the threads divides the hidden units of few sequences, or the groups of many sequences."""
     rnn = network(97, 193, cell=cell, num_layers=2, bidirectional=True)
@@ -144,49 +136,29 @@ def test_parallel_layers_on_one_core_and_in_a_fork(kind):
 
 
 @needs_threads
-@pytest.mark.parametrize(
-    "cell, hidden, layers, both, B, T, beside",
-    [
-        ("LSTM", 128, 4, False, 1, 200, True),
-        ("LSTM", 256, 4, False, 1, 200, False),  # half of the weights fit into L2
-        ("GRU", 256, 2, True, 4, 200, True),
-        ("LSTM", 512, 2, False, 1, 20, False),  # half of the weights fit into a faster cache
-        ("LSTM", 256, 4, False, 1, 8, False),  # the last layer would begin after the first has ended
-        ("LSTM", 256, 1, False, 1, 200, False),
-    ],
-)
-def test_layers_run_in_parallel_if_that_is_faster(rng, cell, hidden, layers, both, B, T, beside):
+@pytest.mark.parametrize("cell, hidden, layers, both, B, T, l3, beside", [
+    ("LSTM", 128, 4, False, 1, 200, None, True),
+    ("LSTM", 256, 4, False, 1, 200, None, False),  # half of the weights fit into L2
+    ("GRU", 256, 2, True, 4, 200, None, True),
+    ("LSTM", 512, 2, False, 1, 20, None, False),  # half of the weights fit into a faster cache
+    ("LSTM", 256, 4, False, 1, 8, None, False),  # the last layer would begin after the first has ended
+    ("LSTM", 256, 1, False, 1, 200, None, False),
+    ("LSTM", 320, 4, False, 1, 200, None, True),
+    # In parallel a layer would wait for a chunk of the layer below, and each chunk would read W_ih again.
+    ("LSTM", 320, 4, False, 1, 20, None, False),
+    # Each W_hh has 256 KiB. Two of them must fit into L3.
+    *(("LSTM", 128, layers, both, 1, 200, l3, l3 > 1 << 20)
+      for layers, both in ((2, False), (1, True)) for l3 in (1 << 21, 1 << 19)),
+])  # fmt: skip
+def test_layers_run_in_parallel_if_that_is_faster(rng, cell, hidden, layers, both, B, T, l3, beside):
     """Where layers do not run in parallel, two threads divide the hidden units of each layer."""
     rnn = network(hidden, hidden, cell=cell, num_layers=layers, bidirectional=both)
-    x = normal(rng, T, B, hidden)
-    with on_machine("fast L3"), several_threads(2, "tasks" if beside else "units"):
+    x, caches = normal(rng, T, B, hidden), l3 and (1 << 15, 1 << 16, l3)
+    with (
+        on_machine("fast L3"), using_caches(caches),
+        several_threads(2, "tasks" if beside else "units"),
+    ):  # fmt: skip
         engine_switches.teams_had()
-        got = result(rnn, x)
-    same(got, in_turn(rnn, x))
-
-
-@needs_threads
-@pytest.mark.parametrize("layers, both", [(2, False), (1, True)])
-@pytest.mark.parametrize("l3, beside", [(1 << 21, True), (1 << 19, False)])
-def test_parallel_layers_need_an_l3_for_all_weights(rng, layers, both, l3, beside):
-    """Each W_hh has 256 KiB.
-
-    If two of them do not fit into L3, two threads divide the hidden units of one layer after the other.
-    """
-    rnn = network(128, 128, cell="LSTM", num_layers=layers, bidirectional=both)
-    x, divided = normal(rng, 200, 1, 128), "tasks" if beside else "units"
-    with on_machine("fast L3"), using_caches((1 << 15, 1 << 16, l3)), several_threads(2, divided):
-        got = result(rnn, x)
-    same(got, in_turn(rnn, x))
-
-
-@needs_threads
-@pytest.mark.parametrize("T, beside", [(20, False), (200, True)])
-def test_layers_of_few_steps_run_one_after_the_other(rng, T, beside):
-    """In parallel a layer would wait for a chunk of the layer below, and each chunk would read W_ih again."""
-    rnn = network(320, 320, cell="LSTM", num_layers=4)
-    x = normal(rng, T, 1, 320)
-    with on_machine("fast L3"), several_threads(2, "tasks" if beside else "units"):
         got = result(rnn, x)
     same(got, in_turn(rnn, x))
 

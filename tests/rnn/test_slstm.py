@@ -24,28 +24,6 @@ from networks import (
 T, B, D, H = 9, 5, 3, 24
 
 
-def test_its_arguments_and_names():
-    slstm = lnrnn.SLSTM(3, 8, seed=0)
-    assert slstm.num_heads == 4 and not slstm.exp_forget and slstm.state_dtype == "float32"
-    assert slstm.norm == lnrnn.LayerNormSpec("output", cell=None)
-    shapes = {name: value.shape for name, value in slstm.parameters().items()}
-    assert shapes == {
-        "weight_ih_l0": (32, 3), "weight_hh_l0": (32, 2), "bias_ih_l0": (32,), "bias_hh_l0": (32,),
-        "gain_y_l0": (8,), "bias_y_l0": (8,),
-    }  # fmt: skip
-    text = repr(lnrnn.SLSTM(3, 8, num_heads=1, exp_forget=True, state_dtype="bfloat16"))
-    for part in ("num_heads=1", "exp_forget=True", "state_dtype='bfloat16'"):
-        assert part in text
-
-
-def test_start_values_are_torchs_and_those_of_a_norm():
-    slstm = lnrnn.SLSTM(3, 400, seed=0)
-    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
-        value = getattr(slstm, name)
-        assert 0.045 < np.abs(value).max() <= 0.05 and abs(value.mean()) < 0.005, name
-    assert (slstm.gain_y_l0 == 1).all() and (slstm.bias_y_l0 == 0).all()
-
-
 # --- the stabiliser -----------------------------------------------------------------------------------------
 
 
@@ -148,6 +126,3 @@ def test_gradients_through_states_of_bfloat16(rng):
     got = named_gradients(slstm, slstm.backward(slstm.forward_train(x, h0, ends)[2], gy, gh))
     for name, g in got.items():
         assert relative_error(g, want[name]) < 0.03, name
-
-
-# --- threads ------------------------------------------------------------------------------------------------

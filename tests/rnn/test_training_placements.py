@@ -11,10 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from helpers import (
-    on_every_family,
-    relative_error,
-)
+from helpers import on_every_family, relative_error
 from networks import (
     WITH_INNER_BIASES,
     calm,
@@ -67,12 +64,13 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@a_few
-def test_batches_of_every_size_equal_the_reference(variant, batch):
-    """Batch norm over one or two sequences is not tested, because the gradients then consist of rounding
-    errors.
-    """
+@pytest.mark.parametrize(
+    "batch, name", [(b, v) for k, b in enumerate(BATCHES) for i, v in enumerate(FEW) if (k + i) % 3 == 0]
+)
+def test_batches_of_every_size_equal_the_reference(name, batch):
+    """Each batch meets a third of the variants. Batch norm over one or two sequences is not tested, because
+    the gradients then consist of rounding errors."""
+    variant = WITH_INNER_BIASES[name]
     ends = BATCHES[batch]
     if "batch" in str(variant.get("norm")).lower():
         ends = ends + [max(ends)] * 8
@@ -106,11 +104,9 @@ ADDED = 4e-6
 
 
 @a_few
-def test_out_adds_gradients_to_its_values(family, variant):
-    """Sums over micro-batches equal the gradients of the whole batch.
-
-    A call computes no chunk of steps, one, or several.
-    """
+def test_out_adds_gradients_to_its_values(vectors, variant):
+    """Sums over micro-batches equal the gradients of the whole batch. A call computes no chunk of steps, one,
+    or several."""
     rnn = calm(7, 33, **variant, num_layers=2, bidirectional=True)
     total, sums = None, {}
     for seed, ends in enumerate(([9] * 11, [40] * 10, [0] * 10, [2, 1, 1] * 3)):

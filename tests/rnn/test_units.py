@@ -29,11 +29,9 @@ def with_unit(request):
 
 
 def add_product(a, b, c):
-    """Returns c + a*b of arrays that broadcast, rounded as by the CPU's bfloat16 instructions.
-
-    A result is 0 if it is below TINY when rounded to 24 bits with unlimited exponent. float32 has fewer bits
-    there, and could round it up to TINY.
-    """
+    """Returns c + a*b of arrays that broadcast, rounded as by the CPU's bfloat16 instructions. A result is 0
+    if it is below TINY when rounded to 24 bits with unlimited exponent. float32 has fewer bits there, and
+    could round it up to TINY."""
     a, b, c = np.broadcast_arrays(flushed(a), flushed(b), flushed(c))
     found = fused(np.ravel(a).copy(), np.ravel(b).copy(), np.ravel(c).copy()).reshape(c.shape)
     exact = a.astype(np.float64) * b + c
@@ -45,10 +43,8 @@ def filled(a, multiple):
 
 
 def dot2_order(x, w, c):
-    """Returns c (B, n) plus x (B, k) times w (n, k).
-
-    Of each two inputs the function adds the product of the odd one first, as VDPBF16PS does.
-    """
+    """Returns c (B, n) plus x (B, k) times w (n, k). Of each two inputs the function adds the product of the
+    odd one first, as VDPBF16PS does."""
     x, w = filled(x, 2), filled(w, 2)
     for j in range(0, x.shape[1], 2):
         for i in (j + 1, j):
@@ -57,10 +53,8 @@ def dot2_order(x, w, c):
 
 
 def tile_order(x, w, c):
-    """Returns c (B, n) plus x (B, k) times w (n, k).
-
-    Of each 32 inputs the function adds the even ones and the odd ones in separate sums, as TDPBF16PS does.
-    """
+    """Returns c (B, n) plus x (B, k) times w (n, k). Of each 32 inputs the function adds the even ones and
+    the odd ones in separate sums, as TDPBF16PS does."""
     x, w = filled(x, 32), filled(w, 32)
     for first in range(0, x.shape[1], 32):
         sums = [np.zeros(c.shape, np.float32)] * 2
@@ -146,28 +140,12 @@ def test_the_unit_has_the_bits_of_its_emulation(rng, name):
         same(a, b)
 
 
-@pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97)])
-def test_equal_bits_alone_and_in_every_batch(with_unit, rng, hidden, inputs):
-    """If the number of rows is not a multiple of the height of an AMX tile, the last two tiles share rows."""
-    rnn = network(inputs, hidden).to_dtype("bfloat16")
-    x, ends = normal(rng, 5, 70, inputs), rng.integers(0, 6, 70)
-    y = rnn(x, lengths=ends)[0]
-    for batch in (*range(1, 35), 40, 47, 48, 49, 63, 64, 65):
-        who = rng.permutation(70)[:batch]
-        same(rnn(x[:, who], lengths=ends[who])[0], y[:, who])
-    stream = rnn.stream(70)
-    same([stream(row).copy() for row in x], rnn(x)[0])
-
-
 @pytest.mark.parametrize("name", [*UNITS, *only_int8()])
 @pytest.mark.parametrize("bits", [14, 8])
 @pytest.mark.parametrize("hidden, inputs", [(1, 1), (48, 33), (65, 3), (200, 97), (130, 256)])
 def test_int8_has_the_bits_of_every_other_set(rng, name, hidden, inputs, bits):
-    """Sums of integers are exact, for one row or many, in AMX tiles or vectors.
-
-    Rows of NaN, of 0, and of the largest activations are tested too: with the largest weights, sums of 16
-    bits would saturate.
-    """
+    """Sums of integers are exact, for one row or many, in AMX tiles or vectors. Rows of NaN, of 0, and of the
+    largest activations are tested too: with the largest weights, sums of 16 bits would saturate."""
     rnn = network(inputs, hidden)
     weights = rnn.weight_ih_l0.copy()
     weights[0], weights[-1] = 0.5, -0.5

@@ -11,17 +11,7 @@ import safetensors.numpy
 
 import lnrnn
 from helpers import absolute_error
-from networks import (
-    CELLS,
-    VARIANTS,
-    calm,
-    each_cell,
-    equal,
-    network,
-    normal,
-    reference_forward,
-    unchanged,
-)
+from networks import CELLS, VARIANTS, calm, each_cell, equal, network, normal, reference_forward, unchanged
 
 # The tolerance is that of tests/rnn/test_forward.py. The largest measured error is 7.2e-7.
 WHOLE = 3e-6
@@ -66,8 +56,7 @@ def test_zoneout_of_zero_changes_nothing(rng, variant):
 @each_cell
 def test_calibrate_uses_the_expectation_of_zoneout(rng, cell):
     """After calibration on x, a call for x gives the results of overrun "batch", because both use the
-    statistics of x.
-    """
+    statistics of x."""
     rnn = zoned(calm(5, 17, cell=cell, norm=lnrnn.BatchNormSpec(overrun="batch")))
     x = normal(rng, 9, 40, 5)
     before, _ = rnn(x)  # normalised with the batch's statistics
@@ -79,15 +68,6 @@ def test_calibrate_uses_the_expectation_of_zoneout(rng, cell):
 def configuration(path):
     with safetensors.safe_open(path, "numpy") as file:
         return json.loads(file.metadata()["config"])
-
-
-def test_a_file_has_zoneout_only_if_it_is_set(tmp_path):
-    path, rnn = tmp_path / "m.safetensors", lnrnn.LSTM(3, 4)
-    rnn.save(path)
-    assert "zoneout" not in configuration(path)
-    rnn.zoneout = 0.1, 0.5
-    rnn.save(path)
-    assert configuration(path)["zoneout"] == [0.1, 0.5]
 
 
 @pytest.mark.parametrize("value", [1.0, -0.1, "much", [0.1], [0.1, 0.2, 0.3], {}, None, [0.1, 2]])

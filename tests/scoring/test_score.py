@@ -131,18 +131,9 @@ def test_other_columns_are_not_copied_and_not_decoded(files, capsys, keep):
     table = table.append_column("last", table["numbers"])
     pq.write_table(table, folder / "in.parquet", row_group_size=16)
     for group in range(4):
-        damage(folder / "in.parquet", group, -1)
+        sequence_files.damage(folder / "in.parquet", group, -1)
     summary(capsys, *paths(folder), "--column", "x", "--keep", keep, "--id-column", "id")
     assert_scored(folder, table, keep=keep.split(","))
-
-
-def damage(path, group, column):
-    """Damages the pages of a column of a row group."""
-    data, metadata = bytearray(path.read_bytes()), pq.read_metadata(path)
-    found = metadata.row_group(group).column(column % metadata.num_columns)
-    first = found.dictionary_page_offset or found.data_page_offset
-    data[first : first + found.total_compressed_size] = b"\xff" * found.total_compressed_size
-    path.write_bytes(data)
 
 
 def test_columns_with_equal_names_stay(files, capsys):
@@ -286,29 +277,15 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def save_batch(path):
-    network(D, 5, norm=lnrnn.BatchNormSpec(max_steps=4, overrun="batch"), trained=4).save(path)
-
-
-def save_wide(path):
-    pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.list_(pa.float32(), 4)))}), path)
-
-
-# {name of the case: (file, function that changes it, more arguments, the error)}.
+# {name of the case: (file, function that changes it, more arguments, the error)}. Errors of a Scorer stand in
+# tests/arguments/scoring.txt.
 MODEL, INPUT = "m.safetensors", "in.parquet"
 REFUSED = {
     "no model": (MODEL, lambda path: path.unlink(), (), r"m\.safetensors"),
-    "foreign model": (MODEL, lambda path: path.write_text("hello"), (), "cannot load"),
-    "overrun=batch": (MODEL, save_batch, (), "overrun must be 'raise', 'last' or 'mean', got 'batch'"),
     "no input": (INPUT, lambda path: path.unlink(), (), r"no such file: '.*in\.parquet'"),
     "a folder as input": (INPUT, lambda path: (path.unlink(), path.mkdir()), (), "no files in '.*in.parq"),
     "a truncated input": (INPUT, cut, (), r"in\.parquet cannot be read as Parquet"),
-    "no such column": (INPUT, None, ("--column", "y"), "there is no column 'y'; the columns are 'id', 'x'"),
-    "another type": (INPUT, None, ("--column", "id"), "column 'id' must be .*, got int64"),
     "the name is taken": (INPUT, None, ("--name", "id"), "there is a column 'id' already"),
-    "an empty name": (INPUT, None, ("--name", ""), "output must be the name of the column"),
-    "no such column of names": (INPUT, None, ("--id-column", "y"), "there is no column 'y'"),
-    "another width": (INPUT, save_wide, (), "column 'x' has 4 numbers a step, the model takes 3"),
     "no workers": (INPUT, None, ("--workers", "0"), "workers must be an integer of at least 1"),
     "no threads": (INPUT, None, ("--threads", "0", "--workers", "1"), "threads must be an integer of"),
     "no such kept column": (INPUT, None, ("--keep", "id,nowhere"), "there is no column 'nowhere'"),

@@ -16,6 +16,7 @@ import lnrnn
 from lnrnn.scoring import scorer as scorer_module
 from lnrnn.scoring import sequences
 from networks import network
+from sequence_files import objects
 
 pytest.importorskip("safetensors")
 pa = pytest.importorskip("pyarrow")
@@ -59,13 +60,6 @@ def expected(model, row, into):
 
 def lists(rows):
     return [None if row is None else row.tolist() for row in rows]
-
-
-def objects(rows):
-    column = np.empty(len(rows), object)
-    for place, row in enumerate(rows):
-        column[place] = row
-    return column
 
 
 def flat(rows):

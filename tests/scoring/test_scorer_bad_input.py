@@ -7,6 +7,7 @@ import pytest
 
 import lnrnn
 from networks import network
+from sequence_files import objects
 
 pytest.importorskip("safetensors")
 pa = pytest.importorskip("pyarrow")
@@ -32,13 +33,6 @@ def arrow(kind, *rows):
 
 def frame(*rows):
     return pd.DataFrame({"x": objects([GOOD, *rows])})
-
-
-def objects(rows):
-    column = np.empty(len(rows), object)
-    for place, row in enumerate(rows):
-        column[place] = row
-    return column
 
 
 # {name of the case: (a bad step, which follows two good ones, and the error)}.

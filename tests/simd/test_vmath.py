@@ -28,12 +28,9 @@ def truth(name, x):
 
 @cache
 def sweep():
-    """Returns 1.4 million floats of both signs.
-
-    The floats are every 4001st from 0 to infinity, and every 389th from 2^-9 to 16, where the functions are
-    curved. All floats near some points are added: the bounds of exp's range, the saturation of tanh, and
-    multiples of ln 2 / 2.
-    """
+    """Returns 1.4 million floats of both signs. The floats are every 4001st from 0 to infinity, and every
+    389th from 2^-9 to 16, where the functions are curved. All floats near some points are added: the bounds
+    of exp's range, the saturation of tanh, and multiples of ln 2 / 2."""
     everywhere = np.arange(0, 0x7F800001, 4001, dtype=np.uint32).view(np.float32)
     first, last = np.array([2.0**-9, 16], np.float32).view(np.uint32)
     bend = np.arange(first, last, 389, dtype=np.uint32).view(np.float32)

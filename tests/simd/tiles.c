@@ -258,7 +258,7 @@ int main(void)
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
         for (int add = LNRNN_ADD_NOT;
              add <= (KINDS[i].number == PRODUCT_F32_COLUMNS ? LNRNN_ADD_AFTER : LNRNN_ADD_ON); add++) {
-            for (size_t k = 1; k <= MOST_K; k += k < 9 ? 2 : 61)
+            for (size_t k = 1; k <= MOST_K; k += k < 7 ? 3 : 63) /* each remainder of 4 inputs to a word */
                 tiles(&KINDS[i], LOOPS[i], k, add);
             for (size_t vecs = 1; vecs <= 9 * NR_VECS; vecs += 5)
                 loops(&KINDS[i], vecs * V32_LANES, MOST_K - 1, add);

@@ -114,10 +114,8 @@ def joined(state: Any) -> list[np.ndarray]:
 
 
 class Network:
-    """An lnrnn_network, made from a description and arrays or from a file.
-
-    cells: the number of arrays in a row of c, 3 in an SLSTM (c, n, m).
-    """
+    """An lnrnn_network, made from a description and arrays or from a file. cells: the number of arrays in a
+    row of c, 3 in an SLSTM (c, n, m)."""
 
     def __init__(
         self, c: ctypes.CDLL, source: Any, state: dict[str, np.ndarray] | None = None, cells: int = 1

@@ -103,13 +103,7 @@ WEIGHTS = ("float32", "bfloat16", "int8")
 
 
 def _step_work(
-    B: int,
-    D: int,
-    H: int,
-    gates: int = 1,
-    sides: int = 1,
-    dtype: str = "float32",
-    layer_norm: bool = True,
+    B: int, D: int, H: int, gates: int = 1, sides: int = 1, dtype: str = "float32", layer_norm: bool = True
 ) -> StepWork:
     """Returns the work of a step for the current cache sizes."""
     weights = WEIGHTS.index(dtype)
@@ -118,11 +112,8 @@ def _step_work(
 
 
 def partition(threads: int, *sizes: Any, **options: Any) -> tuple[int, int, bool, float]:
-    """Returns the fastest partition for the work of `_step_work(*sizes, **options)`.
-
-    The result: groups of sequences at a time, threads per group, whether they divide the rows of states too,
-    ns of a step.
-    """
+    """Returns the fastest partition for the work of `_step_work(*sizes, **options)`. The result: groups of
+    sequences at a time, threads per group, whether they divide the rows of states too, ns of a step."""
     work = _step_work(*sizes, **options)
     chosen = _choose_partition(
         threads, work.rows, work.panels, work, ctypes.cast(_step_time, ctypes.c_void_p)

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 import foreign_cells
 from helpers import absolute_error
-from lnrnn import reference as ref
+from networks import parts, reference_forward, whole
 
 # Tolerances. EXACT is for two results in float64, with sums in another order. SINGLE is for float32.
 # Over 9 steps of 12 units and 20 draws of every system, errors were at most 1.1e-14 and 6e-6, and in the
@@ -146,61 +144,13 @@ def initial(rng, states, layers, directions, B, H):
 
 
 def through_reference(converted, x, states, lengths=None, training=False):
-    """Runs the converted network in lnrnn's float64 reference. Returns y (T, B, directions * H) and the last
-    states.
+    """Runs the converted network in lnrnn's float64 reference, with its float64 parameters.
 
-    x (T, B, I). Batch norm uses the network's statistics, or in training the statistics of the batch."""
-    a, ends, k = converted.arguments, [], 0
-    norm = a["norm"]
-    options = {"norm": None, "lengths": lengths, "zoneout": converted.zoneout or None}
-    if a.get("num_heads", 1) > 1:
-        options["num_heads"] = a["num_heads"]
-    if norm is not None:
-        options |= {"norm": "layer" if hasattr(norm, "placement") else "batch", "eps": norm.eps}
-    if converted.cell == "SLSTM":
-        options |= {name: a[name] for name in ("exp_forget", "state_dtype")}
-        del options["zoneout"]
-    elif options["norm"] == "layer":
-        options["placement"] = norm.placement
-        options |= {"LSTM": {"cell": norm.cell}, "GRU": {"span": norm.span}}.get(converted.cell, {})
-    elif norm is not None:
-        options["overrun"] = norm.overrun
-    if "gate_activation" in a:
-        options["gate_activation"] = a["gate_activation"]
-    for layer in range(a["num_layers"]):
-        sides = []
-        for reverse in (False, True)[: 1 + a["bidirectional"]]:
-            suffix = f"_l{layer}" + "_reverse" * reverse
-            p = {name.removesuffix(suffix): v for name, v in converted.state.items() if name.endswith(suffix)}
-            known = int((p.pop("count", np.zeros(0)) > 0).sum())
-            running = {name: p.pop(name)[:known] for name in list(p) if name.startswith("running")}
-            own = {**options, "h0": states[0][k], "reverse": reverse or a.get("reverse", False)}
-            if running and not training:
-                result = {
-                    name.removeprefix("running_mean").lstrip("_"): (v, running[name.replace("mean", "var")])
-                    for name, v in running.items()
-                    if "mean" in name
-                }
-                own["statistics"] = result.get("", result)
-            if converted.cell == "SLSTM":
-                rest = dict(zip(("c0", "n0", "m0"), (part[k] for part in states[1:]), strict=True))
-                y, end, _ = ref.slstm(x, p, **rest, **own)
-            elif converted.cell == "LSTM":
-                y, end, _ = ref.lstm(x, p, c0=states[1][k], **own)
-            elif converted.cell == "GRU":
-                y, h, _ = ref.gru(x, p, **own, reset_after=a.get("reset_after", True))
-                end = (h,)
-            elif converted.cell == "LiGRU":
-                y, h, _ = ref.ligru(x, p, nonlinearity=a["nonlinearity"], **own)
-                end = (h,)
-            else:
-                y, h, _ = ref.rnn(x, nonlinearity=a["nonlinearity"], **p, **own)
-                end = (h,)
-            sides.append(y)
-            ends.append(end)
-            k += 1
-        x = np.concatenate(sides, axis=-1)
-    return x, tuple(np.array(part) for part in zip(*ends, strict=True))
+    Returns y (T, B, directions * H) and the last states for x (T, B, I)."""
+    model = converted.model()
+    start = whole(model, list(states))
+    y, end, _ = reference_forward(model, x, start, lengths, training, own=converted.state)
+    return y, tuple(parts(model, end))
 
 
 def assert_agrees(converted, want, x, states):

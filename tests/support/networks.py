@@ -100,11 +100,9 @@ WITH_INNER_BIASES |= {
 
 def network(input_size, hidden_size, *, cell="RNN", seed=0, trained=0, projected=False, **options):
     """Returns a network with random gains and biases. trained: the number of steps with statistics of batch
-    norm.
-
-    num_heads: replaced by the next larger divisor of hidden_size. An SLSTM gets the next smaller one, because
-    its norm of a head of one unit would return the bias. projected: proj_size is half of hidden_size.
-    """
+    norm. num_heads: replaced by the next larger divisor of hidden_size. An SLSTM gets the next smaller one,
+    because its norm of a head of one unit would return the bias. projected: proj_size is half of
+    hidden_size."""
     if cell == "SLSTM":
         most = options.get("num_heads", 4)
         options["num_heads"] = next(n for n in range(most, 0, -1) if hidden_size % n == 0)
@@ -157,36 +155,19 @@ def cell_of(rnn):
     return type(rnn).__name__
 
 
-def heads_of(rnn):
-    """Returns num_heads if the class has it, and the arguments that only an SLSTM has."""
-    names = ("num_heads", "exp_forget", "state_dtype")
-    return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
-
-
-def by_row(rnn):
-    """Returns the reference's name of a norm with statistics of each row."""
-    return "rms" if isinstance(rnn.norm, lnrnn.RMSNormSpec) else "layer"
-
-
 def options_of(rnn, suffix, training=False):
     """Returns the reference's arguments for one layer and direction: (parameters, options)."""
     parameters = {
         name.removesuffix(suffix): value for name, value in rnn.parameters().items() if name.endswith(suffix)
     }
     options = dict(norm=None, reverse=rnn.reverse or suffix.endswith("_reverse"))
+    names = ["num_heads", "exp_forget", "state_dtype", "nonlinearity", "reset_after", "gate_activation"]
+    options |= {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
     if cell_of(rnn) == "SLSTM":
-        options |= heads_of(rnn)
         options |= dict(norm="layer", eps=rnn.norm.eps) if rnn.norm else {}
-        return parameters, options
-    if hasattr(rnn, "nonlinearity"):
-        options["nonlinearity"] = rnn.nonlinearity
-    options |= heads_of(rnn)
-    if not getattr(rnn, "reset_after", True):
-        options["reset_after"] = False
-    if getattr(rnn, "gate_activation", "sigmoid") != "sigmoid":
-        options["gate_activation"] = rnn.gate_activation
-    if isinstance(rnn.norm, lnrnn.LayerNormSpec):
-        options |= dict(norm=by_row(rnn), eps=rnn.norm.eps, placement=rnn.norm.placement)
+    elif isinstance(rnn.norm, lnrnn.LayerNormSpec):
+        kind = "rms" if isinstance(rnn.norm, lnrnn.RMSNormSpec) else "layer"
+        options |= dict(norm=kind, eps=rnn.norm.eps, placement=rnn.norm.placement)
         options |= dict(cell=rnn.norm.cell) if cell_of(rnn) == "LSTM" else {}
         options |= dict(span=rnn.norm.span) if cell_of(rnn) == "GRU" else {}
     elif rnn.norm is not None:
@@ -288,17 +269,18 @@ def dropping(rnn, masks, k):
     return dict(states_mask=states, zoneout=whole(rnn, result))
 
 
-def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None):
+def reference_forward(rnn, x, h0=None, lengths=None, training=False, masks=None, own=None):
     """Runs the reference with rnn's parameters on x (T, B, D). Returns y, the last state, and tapes by
     suffix.
 
-    masks: tape.masks of a training run with dropout.
+    masks: tape.masks of a training run with dropout. own: other parameters, such as those in float64.
     """
     tapes, ends = {}, []
     for n, layer in enumerate(suffixes(rnn)):
         outputs, x = [], dropped_input(masks, n, x)
         for suffix in layer:
             p, options = options_of(rnn, suffix, training)
+            p |= {name: own[name + suffix] for name in p} if own else {}
             start = [None if s is None else s[len(ends)] for s in parts(rnn, h0)]
             options |= dict(zip(STARTS, start, strict=False)) | dict(lengths=lengths)
             options |= dropping(rnn, masks, len(ends))
@@ -370,10 +352,11 @@ def trained(rnn, x, h0, ends, gy, gh, **options):
     return named_gradients(rnn, rnn.backward(rnn.forward_train(x, h0, ends)[2], gy, gh, **options))
 
 
-def true_gradients(rnn, x, h0, ends, gy, gh):
+def true_gradients(rnn, x, h0, ends, gy, gh, masks=None):
     """Returns the reference's {name: gradient}, or None if an argument of relu is closer to 0 than KINK."""
-    _, _, tapes = reference_forward(rnn, x, h0, ends, training=True)
-    return named_gradients(rnn, reference_backward(rnn, tapes, gy, gh)) if kink(rnn, tapes) > KINK else None
+    _, _, tapes = reference_forward(rnn, x, h0, ends, training=True, masks=masks)
+    found = named_gradients(rnn, reference_backward(rnn, tapes, gy, gh, masks))
+    return found if kink(rnn, tapes) > KINK else None
 
 
 def nudged(rng, value):
@@ -419,10 +402,9 @@ def run_apart(function, **environment):
 
 
 def calm(input_size, hidden_size, *, seed=0, trained=0, **options):
-    """Returns a network that does not amplify rounding errors.
-
-    Every unit's W_ih x has a variance near 1, and W_hh has the spectral radius 0.6. The gain is small if W_hh
-    h has its own norm, or if the normalised c is carried. Batch norm has statistics of random sequences."""
+    """Returns a network that does not amplify rounding errors. Every unit's W_ih x has a variance near 1, and
+    W_hh has the spectral radius 0.6. The gain is small if W_hh h has its own norm, or if the normalised c is
+    carried. Batch norm has statistics of random sequences."""
     small = {"gain_hh": 0.3, "gain_c": 0.5}
     rnn = network(input_size, hidden_size, seed=seed, **options)
     rng = np.random.default_rng(seed + 2)

@@ -203,19 +203,25 @@ def keep_registry():
     ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
 
 
-def exported(module, args, dynamo, opset=17, **options):
-    """Returns torch's export of a module as an onnx.ModelProto."""
+def exported(module, args, dynamo, opset=17, free=False, **options):
+    """Returns torch's export of a module as an onnx.ModelProto. free: the first two sizes of x are free."""
     import io
     import logging
     import warnings
 
     import torch
 
+    if free:
+        options["input_names"] = ["x"]
+        sizes = {0: torch.export.Dim("a"), 1: torch.export.Dim("b")}
+        free_of_script = dict(dynamic_axes={"x": {0: "a", 1: "b"}})
+        options |= dict(dynamic_shapes=(sizes, *[None] * (len(args) - 1))) if dynamo else free_of_script
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             if dynamo:
+                pytest.importorskip("onnxscript")
                 keep_registry()
                 program = torch.onnx.export(
                     module.eval(), args, dynamo=True, opset_version=max(opset, 18), verbose=False, **options

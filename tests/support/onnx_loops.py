@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnx_cells import Writer, body, draw, step
-from onnx_files import FLOAT, INT32, model
+from onnx_files import FLOAT, model
 
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
 D, H = 3, 4
@@ -105,69 +105,6 @@ def loop(rng, kind, *, index="t", trip="shape", join="sequence", rnn_node=False)
     if "sequence" in join:
         nodes.append(helper.make_node("ConcatFromSequence", ["ys_n"], ["y"], axis=0, new_axis=1))
     return model(nodes, given, ["y", *(f"{name}_n" for name in names)], arrays)
-
-
-def select(w, mask, new, old):
-    """Keras' choice of a masked step, as tf2onnx writes it."""
-    not_mask = w.node("Cast", w.node("Not", mask), to=FLOAT)
-    return w.node("Add", w.node("Mul", w.node("Cast", mask, to=FLOAT), new), w.node("Mul", old, not_mask))
-
-
-def keras_loop(rng, kind, zeros=True, where=False, backwards=False):
-    """A masked layer of Keras, as tf2onnx writes it.
-
-    zeros: whether y is 0 at masked steps, as in Bidirectional; otherwise the last output is repeated. where:
-    whether Where makes the choice. backwards: the second direction of Bidirectional.
-    """
-    names = states_of(kind)
-    w, p = Writer(rng), draw(rng, kind, D, H)
-    x_t, mask_t = w.node("Gather", "xr", "t"), w.node("Gather", "mr", "t")
-    new = step(w, kind, p, x_t, [f"{name}_in" for name in names], product="MatMul", blended="1 - z")
-
-    def choose(a, b):
-        return w.node("Where", mask_t, a, b) if where else select(w, mask_t, a, b)
-
-    y = choose(new[0], "zero_in" if zeros else "last_in")
-    states = [choose(a, f"{name}_in") for a, name in zip(new, names, strict=True)]
-    w.nodes += [
-        helper.make_node("Identity", [y], ["y_t"]),
-        helper.make_node("Identity", ["n_in"], ["n_out"]),
-        helper.make_node("Identity", ["zero_in"], ["zero_out"]),
-    ]
-    more = w.node("Add", "t", w.array(1, np.int32))
-    go = w.node("Less", w.node("Cast", more, to=FLOAT), w.node("Cast", "n_in", to=FLOAT))
-    inputs = {
-        "counter": (INT64, ()), "go": (BOOL, ()), "t": (INT32, ()), "last_in": (FLOAT, ("B", H)),
-        **{f"{name}_in": (FLOAT, ("B", H)) for name in names}, "n_in": (INT32, ()), "zero_in": (FLOAT, None),
-    }  # fmt: skip
-    graph = body(w, inputs, {go: BOOL, more: INT32, y: FLOAT, **dict.fromkeys(states, FLOAT), "n_out": INT32,
-                             "zero_out": FLOAT, "y_t": FLOAT})  # fmt: skip
-    o = Writer(None, "o")
-    shape = o.node("Cast", o.node("Shape", "x"), to=INT32)
-    n = o.node("Squeeze", o.node("Slice", shape, o.integers(0), o.integers(1), o.integers(0)), o.integers(0))
-    start = o.node("Less", o.array(0.0), o.node("Cast", n, to=FLOAT))
-    lengths = o.node("Expand", o.node("Gather", o.node("Shape", "x"), o.integers(0)),
-                     o.node("Gather", o.node("Shape", "x"), o.integers(1)))  # fmt: skip
-    for source, target in (("x", "xr"), ("mask", "mr")):
-        o.nodes.append(
-            helper.make_node("ReverseSequence", [source, lengths], [target], time_axis=0, batch_axis=1)
-            if backwards else helper.make_node("Identity", [source], [target])
-        )  # fmt: skip
-    zero = o.node("ConstantOfShape", o.node("Shape", "h0"))
-    o.nodes.append(helper.make_node(
-        "Loop", ["", start, o.array(0, np.int32), zero, *(f"{name}0" for name in names), n, zero],
-        ["t_n", "last_n", *(f"{name}_n" for name in names), "n_n", "zero_n", "yr"], "while", body=graph,
-    ))  # fmt: skip
-    if backwards:
-        turned = o.node("Transpose", o.node("Transpose", "yr", perm=[1, 0, 2]), perm=[1, 0, 2])
-        o.nodes.append(
-            helper.make_node("ReverseSequence", [turned, lengths], ["y"], time_axis=0, batch_axis=1)
-        )
-    else:
-        o.nodes.append(helper.make_node("Identity", ["yr"], ["y"]))
-    given = {"x": (FLOAT, ("T", "B", D)), "mask": (BOOL, ("T", "B", 1))}
-    given |= {f"{name}0": (FLOAT, ("B", H)) for name in names}
-    return model(o.nodes, given, ["y", *(f"{name}_n" for name in names)], o.arrays, 15), p
 
 
 def unrolled(rng, kind, indices):

@@ -148,14 +148,19 @@ def command_line(words: list[str]) -> str:
     return printed.getvalue().rstrip("\n")
 
 
-if __name__ == "__main__":
-    page = Path(sys.argv[1]).resolve()
+def main(page: Path) -> None:
+    """Runs a page in a new folder, and prints the reason why a block did not run."""
+    before = os.getcwd()
     try:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
                 print(run(page), end="")
             finally:
-                os.chdir(ROOT)
+                os.chdir(before)
     except SystemExit as end:
         raise AssertionError("a block ends the program") from end
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

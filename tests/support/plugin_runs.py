@@ -85,6 +85,13 @@ def claimed(model, given, tmp_path, **arguments):
     return outputs, len(ours)
 
 
+def computed(model, given, tmp_path, nodes=1, limit=NEAR):
+    """Asserts that the plug-in runs so many nodes of a model, and that the results are the runtime's own."""
+    outputs, count = claimed(model, given, tmp_path)
+    assert count == nodes
+    agree(outputs, alone(model).run(None, given), limit if nodes else 0)
+
+
 def called(rnn, **form):
     """Returns the model of to_onnx in which a call of a function computes the network."""
     import onnx

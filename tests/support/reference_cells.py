@@ -70,7 +70,6 @@ LAYER = [name for name in CELLS if name not in PER_STEP + PLAIN]
 
 def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
     """Returns (values, lengths). values: random x, initial state and parameters of a cell, float64, by name.
-
     lengths include T, 0 and 1. inner: whether norms have inner biases (default: yes)."""
     cell, options, more = CELLS[name]
     n = GATES[cell]
@@ -137,10 +136,9 @@ def numeric_slope(loss, x, direction, h=1e-4):
 
 def assert_gradients(rng, run, back, values):
     """Asserts that gradients agree with differences along two random directions in the space of all values.
-    Any wrong entry of a gradient changes both.
-
-    run(values): returns y, state, tape. back(tape, gy, gstate): returns the gradients of all values by name.
-    Returns the tape, gradients of y and of the state, and the result of back."""
+    Any wrong entry of a gradient changes both. run(values): returns y, state, tape. back(tape, gy, gstate):
+    returns the gradients of all values by name. Returns the tape, gradients of y and of the state, and the
+    result of back."""
     y, state, tape = run(values)
     gy, gstate = rng.standard_normal(y.shape), [rng.standard_normal(s.shape) for s in state]
     gradients = back(tape, gy, gstate)

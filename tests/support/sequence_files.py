@@ -49,6 +49,25 @@ def with_model(folder, units, rows, *, row_group_size=25):
     return model, source, lnrnn.Scorer(model, "x")(table)
 
 
+def objects(rows):
+    """Returns an array of objects, one for each row."""
+    column = np.empty(len(rows), object)
+    for place, row in enumerate(rows):
+        column[place] = row
+    return column
+
+
+def damage(path, group, column):
+    """Damages the pages of a column of a row group."""
+    import pyarrow.parquet as pq
+
+    data, metadata = bytearray(path.read_bytes()), pq.read_metadata(path)
+    found = metadata.row_group(group).column(column % metadata.num_columns)
+    first = found.dictionary_page_offset or found.data_page_offset
+    data[first : first + found.total_compressed_size] = b"\xff" * found.total_compressed_size
+    path.write_bytes(data)
+
+
 def as_written(table, into="last"):
     """Converts a Scorer's table to the types of `lnrnn score`, whose results are lists of any size."""
     import pyarrow as pa

@@ -119,10 +119,8 @@ TO = {"bf16": to_bf16, "f16": to_f16}
 
 
 def around_short_floats(rng, kind):
-    """Returns all numbers of 16 bits, the midpoints between them, and the neighbouring floats of both.
-
-    Also returns numbers that are too large, NaN whose payload is only in the removed bits, and random ones.
-    """
+    """Returns all numbers of 16 bits, the midpoints between them, and the neighbouring floats of both. Also
+    returns numbers that are too large, NaN whose payload is only in the removed bits, and random ones."""
     h = np.arange(0, 0x7F80 if kind == "bf16" else 0x7C00, dtype=U16)
     at = FROM[kind](h).astype(F64)
     largest = 2.0**128 if kind == "bf16" else 2.0**16

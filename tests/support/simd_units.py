@@ -26,10 +26,9 @@ def unit_names() -> list[str]:
 
 
 class Unit:
-    """The operations of one instruction set.
-
-    lanes: the numbers of elements in v32, v64, v16 and vi32. operations: {name: sizes of the result and of
-    each operand}. A size is (bytes, whether these are the bytes of one of n elements)."""
+    """The operations of one instruction set. lanes: the numbers of elements in v32, v64, v16 and vi32.
+    operations: {name: sizes of the result and of each operand}. A size is (bytes, whether these are the bytes
+    of one of n elements)."""
 
     def __init__(self, name: str) -> None:
         self.isa, emulator = EMULATED.get(name, name), []
@@ -61,7 +60,6 @@ class Unit:
 
     def run(self, operation: str, *operands: np.ndarray, n: int = 0, place: int = 0, count: int = 1) -> bytes:
         """Runs an operation `count` times, on consecutive vectors, and returns the bytes of the results.
-
         place: the offset in bytes of each operand and result from the start of a page, or END."""
         result, *wanted = (size * n if per_n else size for size, per_n in self.operations[operation])
         sent = [np.ascontiguousarray(operand).tobytes() for operand in operands]
@@ -78,9 +76,7 @@ class Unit:
 
     def map(self, operation: str, *operands: np.ndarray, dtype=None) -> np.ndarray:
         """Applies an operation to arrays of equal length, element by element. Returns an array of that
-        length.
-
-        dtype: of the result; default: the dtype of the first array."""
+        length. dtype: of the result; default: the dtype of the first array."""
         (size, _), *_ = self.operations[operation]
         dtype = np.dtype(dtype or operands[0].dtype)
         lanes, length = size // dtype.itemsize, len(operands[0])

@@ -26,11 +26,7 @@ def save(path: Path, text: str, weights: dict[str, tuple[int, ...]], seed: int =
 
 def lstm(inputs: int, units: int = H, end: str = "") -> dict[str, tuple[int, ...]]:
     """Returns {name: shape} of the weights of an LSTM node."""
-    return {
-        f"W{end}": (1, 4 * units, inputs),
-        f"R{end}": (1, 4 * units, units),
-        f"B{end}": (1, 8 * units),
-    }
+    return {f"W{end}": (1, 4 * units, inputs), f"R{end}": (1, 4 * units, units), f"B{end}": (1, 8 * units)}
 
 
 def silero(path: Path) -> Path:
@@ -162,19 +158,6 @@ def ifless(path: Path) -> Path:
         hu = Unsqueeze (hn, axis)
         cu = Unsqueeze (cn, axis)
         stateN = Concat <axis = 0> (hu, cu)
-    }}"""
-    return save(path, text, {**CELL_WEIGHTS, "out": (H, 1)})
-
-
-def cell(path: Path, names: tuple[str, str, str, str]) -> Path:
-    """Writes a step of an LSTM in plain operators. names: those of h and c before and after the step."""
-    h, c, h_next, c_next = names
-    text = f"""cell (float[B, 3] input, float[B, 4] {h}, float[B, 4] {c})
-            => (float[B, 1] y, float[B, 4] {h_next}, float[B, 4] {c_next}) {{
-        {CELL.format(h=h, c=c)}
-        y = MatMul (hn, out)
-        {h_next} = Identity (hn)
-        {c_next} = Identity (cn)
     }}"""
     return save(path, text, {**CELL_WEIGHTS, "out": (H, 1)})
 
