@@ -52,12 +52,16 @@ def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     return single(terms.function(name, argument(node, 0), of))
 
 
-def _reciprocal(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """1 / (1 + exp(-a)) is sigmoid(a)."""
-    of = argument_of(terms.input(node, len(node.inputs) - 1, depth), 1, "exp", 1)
-    if of is None:
+def _inverse(terms: Terms, value: Value, depth: int) -> Sum:
+    """Returns 1 / value, for the sqrt(var + eps) of a norm. 1 / (1 + exp(-a)) is sigmoid(a)."""
+    if producer(value, "Sqrt") is not None:
+        of, eps, is_centred = deviation(value)
+        whole = terms.sum(outside_of_loops(of), depth)
+        return single(terms.scale(of, whole, eps, is_centred)) if whole.terms else whole
+    argument = argument_of(terms.operand(value, depth), 1, "exp", 1)
+    if argument is None:
         raise Opaque
-    return single(terms.function("sigmoid", None, times(of, constant_sum(np.array(-1.0)))))
+    return single(terms.function("sigmoid", None, times(argument, constant_sum(np.array(-1.0)))))
 
 
 def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: int) -> Sum:
@@ -167,16 +171,11 @@ def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """A quotient: a division by a constant, by the sqrt(var + eps) of a norm, or by 1 + exp(-a)."""
+    """A quotient: a division by a constant, or by a value that _inverse knows."""
     divisor = constant_input(node, 1)
     if divisor is not None:
         return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))
-    if producer(argument(node, 1), "Sqrt") is None:
-        return times(terms.input(node, 0, depth), _reciprocal(terms, node, value, depth))
-    of, eps, is_centred = deviation(argument(node, 1))
-    whole = terms.sum(outside_of_loops(of), depth)
-    scale = single(terms.scale(of, whole, eps, is_centred))
-    return times(terms.input(node, 0, depth), scale) if whole.terms else whole
+    return times(terms.input(node, 0, depth), _inverse(terms, argument(node, 1), depth))
 
 
 def _mean(value: Value | None) -> Value | None:
@@ -224,10 +223,11 @@ def _squared(value: Value | None) -> Value | None:
 
 
 OPERATORS: dict[str, Operator] = {
-    "Add": _add, "Sum": _add, "Sub": _sub, "Div": _div, "Reciprocal": _reciprocal, "Gemm": _gemm,
+    "Add": _add, "Sum": _add, "Sub": _sub, "Div": _div, "Gemm": _gemm,
     "Split": _split, "Slice": _slice, **dict.fromkeys(NORMS, _layer_norm),
     **dict.fromkeys(ACTIVATIONS, _activation),
     "Identity": lambda terms, node, value, depth: terms.input(node, 0, depth),
+    "Reciprocal": lambda terms, node, value, depth: _inverse(terms, argument(node, 0), depth),
     "Neg": lambda terms, node, value, depth: plus(Sum({}), terms.input(node, 0, depth), -1.0),
     "Mul": lambda terms, node, value, depth: times(*(terms.input(node, at, depth) for at in (0, 1))),
     "MatMul": lambda terms, node, value, depth: _matrix_product(

@@ -8,6 +8,7 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("onnxruntime")
 
 from graph_cases import FOLDER, read  # noqa: E402
+from lnrnn import RMSNormSpec  # noqa: E402
 from lnrnn.onnx import reading  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
 from lnrnn.onnx.proof import prove  # noqa: E402
@@ -42,7 +43,8 @@ def words(part, model):
         f"{len(part.paths)} times": len(part.paths) > 1,
         f"T={part.baked.get('T')}": "Loop" in part.kind and "T" in part.baked,
         f"B={part.baked.get('B')}": "B" in part.baked,
-        f"norm {norm and norm.placement}": norm is not None, proof: proof,
+        f"{'RMS ' * isinstance(norm, RMSNormSpec)}norm {norm and norm.placement}": norm is not None,
+        proof: proof,
     }  # fmt: skip
     more = ", ".join(text for text, holds in more.items() if holds)
     return f"{part.kind} ({more})" if more else part.kind
