@@ -5,6 +5,7 @@ A reader must get the bits of one value or the other. fork: while threads comput
 child must compute the same bits. pools: multiprocessing by fork, forkserver and spawn.
 exit: the interpreter ends while daemon threads compute, train and set, and atexit makes a call. The exit code
 must be 0, without a message. These threads do not save, because of github.com/PyO3/pyo3/issues/6084.
+control: parameters are set one after the other, which readers must notice.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 import lnrnn
 from helpers import at_once
 from networks import VARIANTS, drawn_state, network, normal, run_python
-from outcome import until
+from outcome import Wrong, until
 
 CAN_HANG = True
 T, B, D, H = 6, 4, 5, 9
@@ -155,6 +156,19 @@ def read_and_set(options: argparse.Namespace) -> Counter[str]:
             seen["pairs of a reader and a setter"] += 1
             seen["reads"] += reads
     return seen
+
+
+def control(options: argparse.Namespace) -> str:
+    """Sets the parameters of a network one after the other. Readers must notice."""
+    sys.setswitchinterval(1e-5)
+    rnn, other = network(D, H, seed=0), network(D, H, seed=1)
+    states, x = [rnn.state_dict(), other.state_dict()], normal(np.random.default_rng(options.seed), T, B, D)
+    wanted = {call(rnn, x), call(other, x)}
+    try:
+        race(lambda k: [setattr(rnn, *item) for item in states[k].items()], lambda: call(rnn, x), wanted, 0.5)
+    except Mixed:
+        return "noticed"
+    raise Wrong("readers did not notice a setter that works in two steps")
 
 
 # --- processes ----------------------------------------------------------------------------------------------
@@ -310,4 +324,4 @@ def ends(options: argparse.Namespace) -> Counter[str]:
     return seen
 
 
-PARTS = {"readers": read_and_set, "fork": fork, "pools": pools, "exit": ends}
+PARTS = {"control": control, "readers": read_and_set, "fork": fork, "pools": pools, "exit": ends}
