@@ -134,13 +134,17 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
-# Installs the packages of an extra of pyproject.toml whose markers hold. -I ignores an old lnrnn.egg-info in this folder.
-$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(VENV)/.build pyproject.toml
-	@echo "Installing the packages of the extra $* into $(VENV)"
-	@$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
-	    for r in m.requires("lnrnn") if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
-	@$(PIP) install --quiet -r $(VENV)/$*.txt
+# Builds lnrnn, and at the same time installs the packages of an extra of pyproject.toml.
+$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(SOURCES) pyproject.toml
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.build $(VENV)/$*.txt
 	@touch $@
+
+$(VENV)/%.txt: $(VENV)/.tools pyproject.toml
+	@echo "Installing the packages of the extra $* into $(VENV)"
+	@$(BIN)/python -c 'from setuptools.config import pyprojecttoml as p; \
+	    print(*p.load_file("pyproject.toml")["project"]["optional-dependencies"]["$*"], sep="\n")' >$@.part
+	@$(PIP) install --quiet -r $@.part
+	@mv $@.part $@
 
 $(VENV)/.tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lnrnn needs Python 3.10 or later, this is " + sys.version)'
