@@ -1,12 +1,10 @@
-"""Injects faults into operations: failures of memory and files, limits of files, and signals.
+"""Injects faults into operations: failures of memory and files. tests/files and tests/runtime test signals.
 
     memory     for every n, the n-th request for memory fails, or 20 requests from the n-th on;
                only arrays and large objects are requests
     objects    for every n, the n-th request fails; every object of Python is a request
     first      the n-th request of the first call in a new process fails, on one thread and on two
     files      the n-th call to the file system fails with ENOSPC, EIO or EINTR, or writes only half
-    sizes      limits of the size of files, by RLIMIT_FSIZE
-    kill, interrupt    SIGKILL and SIGINT at random moments
     control    operations with planted faults, which `memory` must report
 
 After a fault the state must be the old or the new one, and the next call must be right.
@@ -23,9 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from limits import file_sizes
 from operations import Operation
-from signals import interrupt, kill
 from sweep import FILES, MEMORY, Sweep, fail_all, find_functions
 
 from compilers import built, native_compiler, preloading
@@ -168,6 +164,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 PARTS = {
-    "memory": memory, "objects": objects, "first": first, "files": files, "sizes": file_sizes,
-    "kill": kill, "interrupt": interrupt, "control": control,
+    "memory": memory, "objects": objects, "first": first, "files": files, "control": control,
 }  # fmt: skip

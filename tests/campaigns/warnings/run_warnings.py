@@ -1,6 +1,5 @@
 """Checks that no installed compiler warns about a C file of pyx/, for any instruction set. As a control,
-compilers must report a conversion that loses a sign. With --quick, clang compiles for this machine, and gcc for
-the other.
+compilers must report a conversion that loses a sign. --quick: clang for this machine, gcc for the other.
 """
 
 from __future__ import annotations
