@@ -63,8 +63,7 @@ QUICK_RUN = ["--quick", "--tune", "--output-dir", "out put"]
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied:UserWarning")
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "axes"])  # the next test runs that
 def test_a_quick_run_works_from_another_folder(name, tmp_path, monkeypatch, capsys):
-    """All run in this process, because the imports of a new one take longer than a quick run. One seed and
-    few images are enough."""
+    """All run in this process, because the imports of a new one take longer than a quick run."""
     whole = load_digits()
     few = SimpleNamespace(data=whole.data[:720], target=whole.target[:720])
     monkeypatch.setattr("sklearn.datasets.load_digits", lambda: few)
