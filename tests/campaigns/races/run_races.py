@@ -161,7 +161,7 @@ def control(options: argparse.Namespace) -> str:
     states, x = [rnn.state_dict(), other.state_dict()], normal(np.random.default_rng(options.seed), T, B, D)
     wanted = {call(rnn, x), call(other, x)}
     try:
-        race(lambda k: [setattr(rnn, *item) for item in states[k].items()], lambda: call(rnn, x), wanted, 0.5)
+        race(lambda k: [setattr(rnn, *item) for item in states[k].items()], lambda: call(rnn, x), wanted, 1.0)
     except Mixed:
         return "noticed"
     raise Wrong("readers did not notice a setter that works in two steps")
