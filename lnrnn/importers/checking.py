@@ -215,7 +215,7 @@ def from_graph(
     differs, given = isinstance(refusal, Differs), {} if batch_first is None else {"batch_first": batch_first}
 
     def convert(source: Any, **options: Any) -> Converted:
-        c = call.converted(source, **options)
+        c: Converted = call.converted(source, **options)
         return replace(c, arguments=c.arguments | given)
 
     with one_thread():

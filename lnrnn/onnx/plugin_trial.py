@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from timeit import timeit
 from typing import Any
 
@@ -84,5 +85,5 @@ def _least(sessions: Sequence[Any], feed: dict[str, np.ndarray]) -> list[float]:
     least, end = [math.inf] * len(sessions), time.perf_counter() + SECONDS
     while math.inf in least or time.perf_counter() < end:
         for k, session in enumerate(sessions):
-            least[k] = min(least[k], timeit(lambda run=session.run: run(None, feed), number=1))
+            least[k] = min(least[k], timeit(partial(session.run, None, feed), number=1))
     return least

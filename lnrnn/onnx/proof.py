@@ -207,8 +207,7 @@ def extracted(
                 nodes += _layer(node, read, arrays) if id(node) in layers else [_proto(node)]
                 values |= {id(v): v for v in node.outputs if v.name}
             stack += missing
-    names = [v.name for v in values.values()]
-    if len(set(names)) != len(names):
+    if len({v.name for v in values.values()}) != len(values):
         raise Unchecked("two of its values have the same name")
     if reset_after is not None:
         _set_reset_after(nodes, reset_after)
@@ -216,10 +215,10 @@ def extracted(
     dtype = np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
     dtypes = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
     kinds = {key: make.np_dtype_to_tensor_dtype(dtypes.get(key, dtype)) for key in values}
-    ends = ([make.make_tensor_value_info(v.name, kinds[id(v)], None) for v in some]
-            for some in (inputs.values(), outputs))  # fmt: skip
+    given, results = ([make.make_tensor_value_info(v.name, kinds[id(v)], None) for v in some]
+                      for some in (inputs.values(), outputs))  # fmt: skip
     tensors = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()]
-    graph = make.make_graph(nodes, "part", *ends, tensors)
+    graph = make.make_graph(nodes, "part", given, results, tensors)
     opsets = [make.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
     return make.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), dtype
 
