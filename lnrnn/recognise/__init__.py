@@ -10,5 +10,5 @@
     unrolled             equal Steps one after another become a Recurrence
     finding              a Step alone becomes a Recurrence
     recurrences          joins directions and layers, and makes each a Part
-    proof, probes        run the foreign cell and its network on the same inputs, and compare them
+    proof                run the foreign cell and its network on the same inputs, and compare them
 """

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import _core
-from ..recognise.reference_network import Leaf
+from ..recognise.proof import Leaf
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.functional import Served

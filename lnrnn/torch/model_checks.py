@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type
 from ..importers.running import numbers, tensors, unchanged
-from ..recognise.proof import Unchecked, disagreement, whole
+from ..recognise.proof import Unchecked, disagreement
 from .custom_forward import stale
 from .derived import restore_class
 
@@ -23,20 +23,19 @@ Arrays = list[np.ndarray]
 
 def call(model: torch.nn.Module, check: Any) -> Callable[[], Any]:
     """Returns a function that calls the model with the input `check`."""
+    if isinstance(check, dict):
+        return partial(model, **check)
     if isinstance(check, (Tensor, PackedSequence)):
         return partial(model, check)
     if isinstance(check, tuple):
         return partial(model, *check)
-    if isinstance(check, dict):
-        return partial(model, **check)
-    expected = "None, a tensor, a tuple of arguments or a dict of keyword arguments"
-    raise bad_type("check", expected, check)
+    raise bad_type("check", "None, a tensor, a tuple of arguments or a dict of keyword arguments", check)
 
 
 def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
     """Returns the tensors of a call as arrays. once: the result of `call`."""
     with unchanged(model, torch):
-        result = [numbers(t) for t in tensors(once())]
+        result = [*map(numbers, tensors(once()))]
     if not result:
         raise ValueError("check must be for a model that returns tensors, got a model that returns none")
     return result
@@ -54,24 +53,24 @@ def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str
         restore_class(module)
     before = [(module, type(module), None) for module in modules]
     times: tuple[list[float], list[float]] = [], []
+
+    def use(state: Sequence[tuple[Any, type, Any]]) -> None:
+        for module, cls, forward in state:
+            module.__class__ = cls
+            vars(module).pop("forward", None)
+            vars(module).update({"forward": forward} if forward else {})
+
     try:
         with unchanged(model, torch):
             while sum(map(sum, times)) < (1 if len(times[0]) < 2 else 0.2) and len(times[0]) < 6:
                 for state, of_state in zip((before, now), times, strict=True):
-                    _set(state)
+                    use(state)
                     of_state.append(timeit(once, number=1))
     except Exception:
         return None
     finally:
-        _set(now)
+        use(now)
     return min(times[0][1:] or times[0]) / min(times[1][1:] or times[1])
-
-
-def _set(state: Sequence[tuple[Any, type, Any]]) -> None:
-    for module, cls, forward in state:
-        module.__class__ = cls
-        vars(module).pop("forward", None)
-        vars(module).update({"forward": forward} if forward else {})
 
 
 def compare_outputs(
@@ -88,6 +87,11 @@ def compare_outputs(
     eps = max(torch.finfo(p.dtype).eps for p in weights)
     generator = torch.Generator().manual_seed(1)
 
+    def finite(outputs: Arrays) -> Arrays:
+        """Returns one row, to be compared with one limit, with 0 where the outputs before are not finite."""
+        return [np.concatenate([np.where(np.isfinite(b), a, 0).ravel()
+                                for a, b in zip(outputs, before, strict=True)])[None]]  # fmt: skip
+
     def disturbed() -> Arrays:
         with unchanged(model, torch):  # which restores the weights
             for p in {id(p): p for p in weights}.values():
@@ -99,16 +103,8 @@ def compare_outputs(
     shapes, now = ([a.shape for a in outputs] for outputs in (before, after))
     if shapes != now:
         raise ValueError(f"the model's outputs were of shapes {shapes}, and are of {now}; it is restored")
-    known = [np.isfinite(a) for a in before]
-
-    def finite(outputs: Arrays) -> Arrays:
-        return whole(np.where(at, a, 0) for at, a in zip(known, outputs, strict=True))
-
-    masked = [
-        (np.where(at, 0, a), np.where(np.isfinite(b), 0, b))
-        for at, a, b in zip(known, before, after, strict=True)
-    ]
-    if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):
+    others = ([np.where(np.isfinite(a), 0, a) for a in outputs] for outputs in (before, after))
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*others, strict=True)):
         raise ValueError(
             f"the model has NaN or infinity at other places than before, and is restored:\n{report}"
         )
@@ -130,14 +126,9 @@ def compare_weights(model: torch.nn.Module) -> None:
 
     The next calls of these modules read all weights.
     """
-    changed = [
-        f"{name}.{weight}" if name else weight
-        for name, module in model.named_modules()
-        for weight in stale(module)
-    ]
-    if changed:
+    names = (f"{path}.{name}".lstrip(".") for path, m in model.named_modules() for name in stale(m))
+    if changed := ", ".join(names):
         raise ValueError(
-            f"model has weights that were written without notice, as through p.data or NumPy: "
-            f"{', '.join(changed)}. Calls since then used their former numbers, and the next calls use the "
-            "present ones"
+            f"model has weights that were written without notice, as through p.data or NumPy: {changed}. "
+            "Calls since then used their former numbers, and the next calls use the present ones"
         )
