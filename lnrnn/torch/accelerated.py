@@ -11,7 +11,6 @@ import torch
 
 from .._core import quick_call
 from ..arguments import Choice
-from . import computed
 from .common import other_system
 from .freshness import counted
 from .kept import COMPILES, Keeping, forget
@@ -41,8 +40,8 @@ class Accelerated(Keeping):
     """
 
     _engine: str | None = None
-    _networks: tuple[str, ...]
-    _small: tuple[int, int, float]
+    _networks: tuple[str, ...] = ()
+    _small: tuple[int, int, float] = (0, 0, 0.0)
     # The attributes of torch.nn's modules.
     input_size: int
     hidden_size: int
@@ -53,19 +52,16 @@ class Accelerated(Keeping):
     def engine(self) -> str:
         """The engine of the next call: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
 
-        It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
-        under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses. Small calls with gradients are faster in torch,
-        which computes them: `small_calls()` says which. The property may be set. "torch" uses torch.nn's
-        forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None
-        restores the default.
+        It is "lnrnn" if all weights are parameters in float32 on the CPU. torch.nn's forward still computes
+        calls under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls
+        with x or states that are empty, or that torch.nn refuses. Small calls with gradients are faster in
+        torch, which computes them: `small_calls()` says which. The property may be set. "torch" uses
+        torch.nn's forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve.
+        None restores the default.
         """
         if self._engine is not None:
             return self._engine
-        with computed.without_effects(self):
-            weights = [getattr(self, name, ...) for name in self._names(self)]
-        present = [t for t in weights if t is not ...]  # a model may set others in its forward
-        return "torch" if self._unsupported_parameters(present) else "lnrnn"
+        return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
@@ -138,11 +134,9 @@ class Accelerated(Keeping):
             )
         if self._engine == "torch":
             return self._by_torch(input, hx)
-        parameters: list[Tensor] = []
-        reason = other_system()
-        if not reason:
-            parameters = self._parameter_list()
-            reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
+        parameters: list[Any] = self._parameter_list()
+        reason = other_system() or self._unsupported_parameters(parameters)
+        reason = reason or self._unsupported_arguments(input, hx)
         if reason and self._engine == "lnrnn":
             raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
         given = self._frozen or self._engine or torch.is_grad_enabled() or torch.compiler.is_compiling()
@@ -154,19 +148,14 @@ class Accelerated(Keeping):
         """Returns the result of torch.nn's own forward."""
         return super().forward(input, hx)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        names = self._names(self)
-        if not all(hasattr(self, name) for name in names):  # its model's forward sets them
-            return {}
-        return dict(zip(names, self._parameter_list(), strict=True))
-
-    def _parameter_list(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self._names(self)]
+    def _parameter_list(self) -> list[Tensor | None]:
+        own = self._parameters
+        return [own.get(name) for name in self._names(self)]
 
     def _unsupported_parameters(self, parameters: Sequence[Tensor | None]) -> str | None:
         for p in parameters:
             if p is None:
-                return "it has a parameter that is None"
+                return "some of its weights are no parameters"
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
         return None

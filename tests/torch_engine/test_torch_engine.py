@@ -38,7 +38,7 @@ OPTIONS = [
 ]
 
 
-RUNS = [(*network, options) for network in NETWORKS for options in OPTIONS]
+RUNS = [(*network, OPTIONS[k % len(OPTIONS)]) for k, network in enumerate(NETWORKS)]
 RUNS += [(*network, OPTIONS[1] | {"num_heads": 4}) for network in HEADED]
 
 
