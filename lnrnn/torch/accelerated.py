@@ -35,10 +35,17 @@ def _untraced() -> Any:
 class Accelerated(Keeping):
     """The base of these classes, to which torch_nn.accelerate_module sets the class of a module.
 
-    A derived class has a class of torch.nn as a further base, and defines `_names`, `_networks_of`, `_usual`,
-    `_small_calls`, `_unsupported_arguments` and `_computed`.
+    A derived class has a class of torch.nn as a further base, and defines the first six methods.
     """
 
+    _names: Any  # of a module: the names of its parameters, in lnrnn's order
+    _networks_of: Any  # of a module: texts of its networks. Raises ValueError if lnrnn has no such network.
+    _usual: Any  # the text of the network that computes a call with tensors; None if it is not only one
+    # Of a module: which calls with gradients torch computes faster, (axis, length, numbers). They are those
+    # with x of up to this length, on the axis of steps, and of less than so many numbers.
+    _small_calls: Any
+    _unsupported_arguments: Any  # of x and hx: the reason why lnrnn cannot compute a call, or None
+    _computed: Any  # of x, hx and the parameters: the result of a call that lnrnn can compute
     _engine: str | None = None
     _networks: tuple[str, ...] = ()
     _small: tuple[int, int, float] = (0, 0, 0.0)
@@ -91,32 +98,6 @@ class Accelerated(Keeping):
             return None
         return f"up to {rows} sequences" if self._steps else f"up to {steps} steps and {rows} frames"
 
-    @staticmethod
-    def _names(module: Any) -> list[str]:
-        """Returns the names of a module's parameters, in lnrnn's order."""
-        raise NotImplementedError
-
-    @staticmethod
-    def _networks_of(module: Any) -> tuple[str, ...]:
-        """Returns texts of the networks of a module. Raises ValueError if lnrnn has no such network."""
-        raise NotImplementedError
-
-    def _usual(self) -> str | None:
-        """Returns the text of the network that computes a call with tensors; None if it is not only one."""
-        raise NotImplementedError
-
-    @classmethod
-    def _small_calls(cls, module: Any) -> tuple[int, int, float]:
-        """Returns which calls with gradients torch computes faster: (axis, length, numbers).
-
-        They are those with x of up to this length, on the axis of steps, and of less than so many numbers.
-        """
-        raise NotImplementedError
-
-    def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
-        """Returns the result of a call that lnrnn can compute."""
-        raise NotImplementedError
-
     def forward(self, input: Any, hx: Any = None) -> Any:
         if not _traced():
             found = quick_call(self, input, hx)
@@ -160,12 +141,8 @@ class Accelerated(Keeping):
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
         return None
 
-    def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
-        """Returns the reason why lnrnn cannot compute a call with these arguments, or None if it can."""
-        raise NotImplementedError
-
     def _unsupported_states(self, hx: Any, shapes: Sequence[tuple[int, ...]]) -> str | None:
-        """Does the same for the initial states. hx: None, or a state for each of the shapes."""
+        """Returns the reason why lnrnn cannot take states. hx: None, or a state for each of the shapes."""
         if hx is None:
             return None
         if len(shapes) == 2 and not (isinstance(hx, (tuple, list)) and len(hx) == 2):

@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-import lnrnn
 from helpers import absolute_error
 
 torch = pytest.importorskip("torch")
@@ -156,23 +155,6 @@ def test_a_pair_of_states_is_a_tuple_or_a_list():
                 assert_equal(module(x, state), plain(x, state))
         with pytest.raises(TypeError, match="state"):
             module(x[None])
-
-
-def test_from_torch_reads_sheeprls_cell():
-    module = shaken(LayerNormGRUCell(I, H))
-    gru = lnrnn.from_torch(module, check=True)
-    assert gru.norm == lnrnn.LayerNormSpec("joint", None, eps=1e-3, inner_bias=True)
-    x, h = inputs("sheeprl", B)
-    y, _ = gru(x[None].numpy(), h[None].numpy())
-    assert absolute_error(y[0], module(x, h).detach().numpy()) < SINGLE
-    with pytest.raises(ValueError, match="does not show whether the columns of x come before those of h"):
-        lnrnn.from_torch(module.state_dict())
-
-
-def test_sheeprls_cell_without_norm_is_named():
-    report = accelerate(nn.ModuleDict({"cell": LayerNormGRUCell(I, H, layer_norm_cls=nn.Identity)}))
-    ((name, why),) = report.left
-    assert name == "cell" and why.startswith("its class is LayerNormGRUCell, but ")
 
 
 class Block(nn.Module):
