@@ -385,7 +385,7 @@ class First(nn.LSTM):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "most", "calls"), [(1e-3, 99, 12), (0.02, 99, 6), (0.125, 99, 4), (1, 99, 2), (1, 1, 1)]
+    ("seconds", "most", "calls"), [(1e-3, 99, 12), (0.125, 99, 4), (1, 99, 2), (1, 1, 1)]
 )
 def test_the_report_says_how_much_faster_a_call_is(seconds, most, calls, monkeypatch):
     """Calls with torch.nn's class take three times as long. The model refuses a call after `most`."""
