@@ -32,14 +32,8 @@ def derived(cls: Any, own: Any) -> Any:
         if vars(known).get("_replaces") is cls:
             return known
     name = f"Accelerated{cls.__name__}"
-    inside = {
-        "__module__": cls.__module__,
-        "__doc__": cls.__doc__,
-        "__reduce_ex__": _reduce,
-        "_replaces": cls,
-        "_own": own,
-    }
-    return type(cls)(name, (cls, own), inside)
+    inside = {"__module__": cls.__module__, "__doc__": cls.__doc__, "__reduce_ex__": _reduce}
+    return type(cls)(name, (cls, own), {**inside, "_replaces": cls, "_own": own})
 
 
 def _reduce(module: Any, protocol: Any) -> Any:
