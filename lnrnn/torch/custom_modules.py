@@ -99,7 +99,7 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
     if settings.unseen:
         raise Refused(
             f"calls do not compare the contents of {', '.join(dict.fromkeys(settings.unseen))}; make arrays "
-            "buffers, with persistent=False, and sets dicts"
+            "buffers, with persistent=False, and sets and objects with slots dicts"
         )
     with torch.inference_mode(False), one_thread():
         found = None
@@ -109,6 +109,7 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
         arch, forward = found or _by_graph(module, settings)
     module.forward = forward
     vars(module)["__prepare_scriptable__"] = _refuse_script
+    forward.watch()
     options: dict[str, Any] = {"num_layers": arch.num_layers, "bidirectional": arch.bidirectional}
     shown = [f"{name}={value}" for name, value in options.items() if value > 1 or value is True]
     shown = [str(arch.input_size), str(arch.hidden_size), *shown, f"norm={arch.norm}"]
@@ -181,7 +182,7 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
         raise reason
     own = replace(converted, arguments={**converted.arguments, "batch_first": bool(order)})
     arch = architecture(own.model())
-    return arch, Forward(module, arch, recipes(module, convert, arch), forms, settings, trains)
+    return arch, Forward(module, arch, recipes(module, convert, arch), forms, trains)
 
 
 def _ways(arch: Architecture) -> Iterator[Way]:

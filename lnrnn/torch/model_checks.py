@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..errors import bad_type
 from ..importers.running import numbers, tensors, unchanged
 from ..recognise.proof import Unchecked, disagreement
-from .custom_forward import stale
+from .custom_forward import keeper
 from .derived import restore_class
 
 Tensor = torch.Tensor
@@ -121,14 +121,28 @@ def compare_outputs(
         )
 
 
-def compare_weights(model: torch.nn.Module) -> None:
-    """Raises ValueError if weights of modules that lnrnn computes were written without notice.
+def compare_weights(model: torch.nn.Module, run: Callable[[], Arrays]) -> None:
+    """Raises ValueError if outputs of `run` show that calls keep other weights than the present ones.
 
-    The next calls of these modules read all weights.
+    The next calls of all modules that lnrnn computes read their weights again.
     """
-    names = (f"{path}.{name}".lstrip(".") for path, m in model.named_modules() for name in stale(m))
-    if changed := ", ".join(names):
+    kept = {name: forget for name, module in model.named_modules() if (forget := keeper(module))}
+
+    def fresh() -> Arrays:
+        for forget in kept.values():
+            forget()
+        return run()
+
+    if not kept:
+        return
+    before, now = run(), fresh()
+    if not _equal(before, now) and _equal(now, fresh()):  # else the model's outputs are random
         raise ValueError(
-            f"model has weights that were written without notice, as through p.data or NumPy: {changed}. "
-            "Calls since then used their former numbers, and the next calls use the present ones"
+            f"model has weights that were written without notice, as through p.data or NumPy, in "
+            f"{', '.join(name or 'the model' for name in kept)}. Calls since then used their former numbers, "
+            "and the next calls use the present ones"
         )
+
+
+def _equal(one: Arrays, other: Arrays) -> bool:
+    return len(one) == len(other) and all(map(partial(np.array_equal, equal_nan=True), one, other))
