@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..recognise.graph import FRONT, Front
+from ..recognise.interface import FRONT, Front, prepare
 
 Array = np.ndarray
 ROWS, COLUMNS = "rows", "columns"  # the factors of axes that are those of values
@@ -131,6 +131,7 @@ class Graph:
                 for v in node.inputs:
                     v.users.pop(node, None)
         self.nodes = kept[::-1]
+        prepare(self, self.meta[FRONT])
 
     def slice(self, value: Value, start: int, stop: int, step: int = 1) -> Value:
         if value.const_value is not None:

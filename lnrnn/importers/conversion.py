@@ -65,7 +65,6 @@ def from_torch(
                           copies of the same weights; their last state is lnrnn's.
             "xlstm"       sLSTMCell of the package xlstm, whose x is W x already, and its sLSTMLayer without
                           the convolution (conv1d_kernel_size=0). They are batch_first.
-            "sheeprl"     LayerNormGRUCell with a LayerNorm, as a module.
             "lnrnn"       the modules of lnrnn.torch. Their state dict needs the model's norm= (and
                           nonlinearity=).
     kind : str, optional

@@ -417,6 +417,7 @@ TABLE: dict[str, Callable[[Reader, Given, Any], Any]] = {
     "square": lambda r, n, val: _power(r, n["self"], 2),
     "rsqrt": lambda r, n, val: _power(r, n["self"], -0.5),
     "reciprocal": lambda r, n, val: _power(r, n["self"], -1),
-    "sqrt": _unary("Sqrt"), "neg": _unary("Neg"), "sigmoid": _unary("Sigmoid"), "tanh": _unary("Tanh"),
-    "relu": _unary("Relu"), "hardsigmoid": _unary("HardSigmoid", alpha=1 / 6, beta=0.5),
+    "sqrt": _unary("Sqrt"), "neg": _unary("Neg"), "exp": _unary("Exp"), "sigmoid": _unary("Sigmoid"),
+    "tanh": _unary("Tanh"), "relu": _unary("Relu"),
+    "hardsigmoid": _unary("HardSigmoid", alpha=1 / 6, beta=0.5),
 }  # fmt: skip

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..arguments import TAKES, Choice, Flag, Number, Optional, check
+from ..arguments import TAKES, Choice, Flag, Number, Optional, by_name
 from ..errors import bad_type, message
 from ..rnn.specs import LayerNormSpec
-from .weights import Array, Converted, Weights, array, check_shapes, network, reordered
+from .weights import Array, Converted, Weights, array, check_shapes, network, reordered, with_functions
 
 RecurrentActivation = Literal["sigmoid", "hard_sigmoid", "keras2_hard_sigmoid"]
 KERAS_2: RecurrentActivation = "keras2_hard_sigmoid"
@@ -80,16 +80,8 @@ def _gru(p: Arrays, options: Options) -> Weights:
 
 def _gated(weights: Weights, options: Options) -> Weights:
     """Returns an LSTM or GRU whose gates have the function `recurrent_activation` of the options."""
-    activation = options["recurrent_activation"] or "sigmoid"
-    if activation == "sigmoid":
-        return weights
-    ours = weights.parameters
-    if activation == KERAS_2:  # clip(0.2 a + 1/2) is clip(1.2 a / 6 + 1/2)
-        H = weights.hidden_size
-        factor = np.full(len(ours["weight_hh"]), 1.2)
-        factor[2 * H : 3 * H] = 1  # the candidate, which has tanh
-        ours = {name: (v.T * factor).T for name, v in ours.items()}
-    return replace(weights, parameters=ours, gate_activation="hard_sigmoid")
+    factors = {"hard_sigmoid": 1.0, KERAS_2: 1.2}  # clip(0.2 a + 1/2) is clip(1.2 a / 6 + 1/2)
+    return with_functions(weights, None, factors.get(options["recurrent_activation"]))
 
 
 def _nonlinearity(options: Options) -> str:
@@ -147,28 +139,19 @@ TAKES["from_keras"] = {
 }  # fmt: skip
 
 
-def convert_keras(
-    source: Any,
-    *,
-    kind: str | None = None,
-    bidirectional: bool = False,
-    reset_after: bool | None = None,
-    nonlinearity: str | None = None,
-    eps: float | None = None,
-    batch_first: bool | None = None,
-    recurrent_activation: str | None = None,
-) -> Converted:
-    """Returns the conversion of `from_keras`, which explains the arguments."""
-    kind, bidirectional, reset_after, eps, batch_first, recurrent_activation = check("from_keras", locals())
-    options = dict(kind=kind, reset_after=reset_after, nonlinearity=nonlinearity, eps=eps)
-    options["recurrent_activation"] = recurrent_activation
+def convert_keras(source: Any, **given: Any) -> Converted:
+    """Returns the conversion of `from_keras`. given: its other arguments."""
+    options: dict[str, Any] = dict.fromkeys(TAKES["from_keras"])
+    options |= {"bidirectional": False, "nonlinearity": None} | given
+    options |= by_name("from_keras", options)
     several = isinstance(source, (list, tuple)) and any(
         isinstance(part, (list, tuple, Mapping)) or hasattr(part, "get_weights") for part in source
     )
     stack = source if several else [source]
     layers: list[list[Weights]] = []
     for layer in stack:
-        layers += _layer(layer, options, bidirectional)
+        layers += _layer(layer, options, options["bidirectional"])
+    batch_first = options["batch_first"]
     if batch_first is None:
         batch_first = not any(getattr(layer, "time_major", False) for layer in stack)
     return network(layers, batch_first, reverse=_reads_backwards(stack))

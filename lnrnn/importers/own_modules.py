@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..recognise.constants import constant
-from ..recognise.graph import Value, number_nodes
+from ..recognise.graph import constant
+from ..recognise.interface import Value
 from ..recognise.matching import Step, steps
 from ..recognise.misfits import misfit, repeated
 from ..recognise.operators import new_terms
-from ..recognise.unrolled import chains
+from ..recognise.recurrences import chains
 from ..rnn.architecture import Architecture
 from .blocks import COLUMNS, ROWS, Block, Unsuitable, filled
 from .exported import INNER, Reader, export
@@ -172,7 +172,6 @@ class Call:
         states = [state(width) for width in widths[: self.way.kinds]]
         outputs = [v for v in reader.run(program, parameter, [x, *states]) if isinstance(v, Block)]
         reader.graph.end(v for block in outputs for v in block.values.flat)
-        number_nodes(reader.graph)
         every = [*zip(*(s.values.flat for s in states), strict=True)]
         layers, reverse = _layers(reader, x, every, outputs, module)
         return network(layers, self.way.axes == "BTI", NAME, reverse)

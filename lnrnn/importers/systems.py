@@ -308,51 +308,6 @@ XLSTM_LAYER = System(
     batch_first=True,
 )
 
-# --- sheeprl/models/models.py, LayerNormGRUCell -------------------------------------------------------------
-
-
-def _sheeprl_settings(module: Any) -> dict[str, Any]:
-    """Looks at sizes, because other modules have such names too. Returns nothing."""
-    if module is None:
-        raise UnknownCell(
-            "a state dict with linear.weight and layer_norm.weight does not show whether the columns of x "
-            "come before those of h: give the module"
-        )
-    for part in module.modules():
-        if hasattr(part, "linear") and hasattr(part, "layer_norm"):
-            hidden, inputs = getattr(part, "hidden_size", None), getattr(part, "input_size", None)
-            if tuple(part.linear.weight.shape) != (3 * (hidden or 0), (inputs or 0) + (hidden or 0)):
-                raise UnknownCell(
-                    "its linear.weight is not of shape (3 hidden_size, hidden_size + input_size)"
-                )
-    return {}
-
-
-def _sheeprl(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    # Gates r, n, u. sigmoid(u - 1) multiplies the new state, and lnrnn's z the old one: z = 1 - u.
-    theirs = {name: reordered(np.asarray(v, np.float64), "rnu", "run") for name, v in p.items()}
-    H = len(theirs["linear.weight"]) // 3
-    sign = np.repeat((1.0, -1.0, 1.0), H)
-    ours = {
-        "weight_hh": theirs["linear.weight"][:, :H],  # the columns of h come first
-        "weight_ih": theirs["linear.weight"][:, H:],
-        "gain": sign * theirs["layer_norm.weight"],
-        "bias": sign * theirs["layer_norm.bias"] + np.repeat((0.0, 1.0, 0.0), H),
-    }
-    inner = "linear.bias" in p
-    if inner:
-        ours |= {"inner_bias_ih": theirs["linear.bias"], "inner_bias_hh": np.zeros(3 * H)}
-    return Weights("GRU", LayerNormSpec("joint", eps=_eps(options), inner_bias=inner), True, ours)
-
-
-SHEEPRL = System(
-    "sheeprl",
-    {"linear.weight": ("R", "K"), "linear.bias": ("R",)} | _norm_shapes(layer_norm="R"),
-    _sheeprl,
-    optional=("linear.bias",),
-    settings=_sheeprl_settings,
-)
-
 # --- speechbrain/nnet/RNN.py --------------------------------------------------------------------------------
 
 _LIGRU_ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh"}
@@ -431,9 +386,9 @@ SPEECHBRAIN_BATCH = _speechbrain(
 # The order matters: if keys fit no system, messages name the nearest, and the first of equally near ones.
 SYSTEMS = (
     TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM,
-    HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER, SHEEPRL,
+    HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER,
 )  # fmt: skip
 SystemName = Literal[
-    "torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "speechbrain", "xlstm", "sheeprl", "lnrnn"
+    "torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "speechbrain", "xlstm", "lnrnn"
 ]
 KINDS: tuple[SystemName, ...] = get_args(SystemName)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import TAKES, Choice, Flag, Number, Optional, check
+from ..arguments import TAKES, Choice, Flag, Number, Optional, by_name
 from ..errors import bad_type, real
 from ..state import inner_hint
 from .computed_weights import with_weight_norm
@@ -37,21 +37,14 @@ _LNRNN = re.compile(
 )
 
 
-def convert_torch(
-    source: Any,
-    *,
-    kind: str | None = None,
-    prefix: str = "",
-    names: Mapping[str, str] | None = None,
-    norm: Any = None,
-    eps: float | None = None,
-    nonlinearity: str | None = None,
-    zoneout: float | None = None,
-    batch_first: bool | None = None,
-) -> Converted:
-    """Returns the conversion of `from_torch`, which explains the arguments."""
-    kind, eps, zoneout, batch_first = check("from_torch", locals())
-    given = dict(eps=eps, nonlinearity=nonlinearity, zoneout=zoneout, batch_first=batch_first)
+def convert_torch(source: Any, **arguments: Any) -> Converted:
+    """Returns the conversion of `from_torch`. arguments: its others, without `check`."""
+    asked = (
+        dict.fromkeys((*TAKES["from_torch"], "nonlinearity", "names", "norm")) | {"prefix": ""} | arguments
+    )
+    asked |= by_name("from_torch", asked)
+    kind, prefix, names, norm = (asked[name] for name in ("kind", "prefix", "names", "norm"))
+    given = {name: asked[name] for name in ("eps", "nonlinearity", "zoneout", "batch_first")}
     state, module = source, not isinstance(source, Mapping)
     if module:
         if not callable(getattr(source, "state_dict", None)) or not callable(

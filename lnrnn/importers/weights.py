@@ -77,6 +77,21 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
     return replace(weights, norm=spec)
 
 
+def with_functions(weights: Weights, nonlinearity: str | None, factor: float | None) -> Weights:
+    """Returns weights with an RNN's nonlinearity, or with hard sigmoids clip(factor a / 6 + 1/2) as gates.
+
+    lnrnn's has no factor, so the gates have other weights. The candidate, gate g or n, has tanh.
+    """
+    own, H = weights.parameters, weights.hidden_size
+    if factor is None:
+        return replace(weights, nonlinearity=nonlinearity)
+    if factor != 1:
+        rows = np.full(len(own["weight_hh"]), factor)
+        rows[2 * H : 3 * H] = 1  # lnrnn's order is i, f, g, o or r, z, n
+        own = {name: (v.T * rows).T.astype(v.dtype) for name, v in own.items()}
+    return replace(weights, parameters=own, gate_activation="hard_sigmoid")
+
+
 @dataclass(frozen=True)
 class Converted:
     """A converted network: the name of lnrnn's class, the arguments of its constructor, and the state dict.
@@ -179,14 +194,18 @@ def array(name: str, value: Any) -> Array:
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype):  # NumPy does not have it
             value = value.float()
-    result = real(name, value)
-    if result.dtype.kind not in "f" and result.dtype.name != "bfloat16":
-        raise bad_type(name, "an array of floating-point numbers", result)
-    if result.dtype.itemsize > 4 and result.size:
-        largest = np.abs(result[np.isfinite(result)]).max(initial=0)
+    return floats(name, real(name, value))
+
+
+def floats(name: str, value: Array) -> Array:
+    """Returns an array of floating-point numbers as float64 or float32. Raises TypeError or ValueError."""
+    if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
+        raise bad_type(name, "an array of floating-point numbers", value)
+    if value.dtype.itemsize > 4 and value.size:
+        largest = np.abs(value[np.isfinite(value)]).max(initial=0)
         if largest > np.finfo(np.float32).max:
             raise ValueError(f"{name} must be in float32's range, got {largest:.3g}")
-    return result.astype(np.result_type(np.float32, result.dtype) if result.dtype.kind == "f" else np.float32)
+    return value.astype(np.result_type(np.float32, value.dtype) if value.dtype.kind == "f" else np.float32)
 
 
 def _triple(name: str, tensor: Any) -> tuple[Array, Any, Any]:

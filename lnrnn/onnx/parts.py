@@ -6,18 +6,16 @@ This file imports onnx_ir only when a file is read.
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..importers.weights import Converted
 from ..packages import require
-from ..recognise.constants import constant, is_zero
-from ..recognise.finding import changes_states, find_cells
-from ..recognise.graph import loop_around, parent
+from ..recognise.finding import find_cells
+from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around
+from ..recognise.interface import PARENT
 from ..recognise.part import Difference, OneStep, Part
-from ..recognise.values import from_constants
 from .errors import naming
 
 if TYPE_CHECKING:
@@ -54,18 +52,17 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
 
     reset_after: as in from_onnx. nodes: whether nodes RNN, LSTM and GRU are parts.
     """
-    from .nodes.plain import node_steps, plain_parts
-    from .reading import PATH, checked_graphs, opset_of
+    from .nodes.plain import Layers
+    from .reading import SOURCE, checked_graphs
     from .writing.read_back import read_back
 
-    with naming(model.meta.get(PATH, "")), np.errstate(all="ignore"):  # the numbers of a file may be anything
-        steps = partial(node_steps, opset=opset_of(model), reset_after=reset_after)
-        every = [
-            *(plain_parts(model, reset_after) if nodes else ()),
-            *find_cells(checked_graphs(model), steps),
-        ]
-        every = _outermost(every)
+    with naming(model.meta.get(SOURCE, "")), np.errstate(all="ignore"):  # a file may have any numbers
         own = read_back(model, parts_of)
+        graphs, of_functions = checked_graphs(model)
+        layers = Layers(model, reset_after)
+        every = layers.parts([*graphs, *of_functions]) if nodes else []
+        every += find_cells(graphs, layers.steps)
+        every = _outermost(every)
         if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
             every = [own]
         _rename(every)
@@ -81,7 +78,8 @@ def _complete(part: Part) -> None:
         part.warnings.append(Difference(f"the {loop.op_type} around it is not a part of it"))
     if part.converted is None:
         return
-    if loop is not None and changes_states(part, loop):
+    states = [v for v in (*part.h0, *part.c0) if v is not None]
+    if loop is not None and changes_states(loop, part.nodes, states):
         text = f"the {loop.op_type} around it does not carry its states unchanged to the next step"
         part.warnings.append(OneStep(f"{text}, so the network computes one step only"))
     if part.flipped:
@@ -141,9 +139,9 @@ def _outermost(every: list[Part]) -> list[Part]:
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: Part) -> bool:
-        node = parent(part.nodes[0].graph) if part.nodes else None
+        node = part.nodes[0].graph.meta[PARENT] if part.nodes else None
         while node is not None and id(node) not in replaced:
-            node = parent(node.graph)
+            node = node.graph.meta[PARENT]
         return node is not None
 
     return [part for part in every if not is_inside(part)]

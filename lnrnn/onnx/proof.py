@@ -14,13 +14,13 @@ import onnx.numpy_helper
 import onnx_ir
 
 from ..recognise import proof
-from ..recognise.constants import constant, is_zero
-from ..recognise.graph import DOMAINS, attribute, named, subgraphs
+from ..recognise.graph import attribute, constant, is_zero, subgraphs
+from ..recognise.interface import DOMAINS, named
 from ..recognise.part import WHOLE_FILE, Part
 from ..recognise.proof import Leaf, Outputs, Unchecked
 from ..rnn.settings import architecture
 from .errors import quiet, text_of
-from .nodes.node import dequantized, folded, is_quantized
+from .nodes.node import constants, dequantized, is_quantized
 from .runtime import open_session
 
 Array = np.ndarray
@@ -258,8 +258,8 @@ def _layer(
     kept = {id(v) for v in read}
     names = [v.name or "" if v is not None and id(v) in kept else "" for v in node.inputs]
     if is_quantized(node):
-        weights = dequantized([folded(node, i, name) for i, name in ((1, "W"), (2, "R"))], node)
-        for i, array in enumerate(weights, 1):
+        W, R, _ = dequantized(node, constants(node))
+        for i, array in enumerate((W, R), 1):
             names[i] = f"{node.outputs[0].name} {'WR'[i - 1]} in float32"
             arrays[names[i]] = np.ascontiguousarray(array)
         options = {name: attribute(node, name) for name in node.attributes}

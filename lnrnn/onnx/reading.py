@@ -19,14 +19,14 @@ import onnx.inliner
 import onnx_ir
 
 from ..errors import bad_type, message
-from ..recognise.constants import forget
-from ..recognise.graph import DOMAINS, FRONT, PARENT, Array, Front, named, node_path, subgraphs
+from ..recognise.graph import forget, subgraphs
+from ..recognise.interface import DOMAINS, Array, Front, named, node_path, prepare
 from ..recognise.patterns import OPERATORS
 from .errors import OnnxFileError, naming, quiet, text_of
 
 MOST_BYTES = 2**31 - 1  # of a protobuf
 MOST_TIMES, LEAST = 16, 2**22  # the bytes of a model without functions, for each byte with them, and more
-PATH = "lnrnn.path"  # of a model's file, "" without one
+SOURCE = "lnrnn.source"  # the path of a model's file, "" without one
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def read(path_or_model: Any, keep: str | None = None) -> onnx_ir.Model:
     path = os.fspath(path_or_model) if isinstance(path_or_model, (str, os.PathLike)) else ""
     with naming(path):
         model = _read(path_or_model, keep)
-    model.meta[PATH] = path
+    model.meta[SOURCE] = path
     return model
 
 
@@ -62,17 +62,19 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
             raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
     if any(domain != keep for domain, *_ in model.functions):
         model = _inlined(model, keep)
-    every, front = [], OnnxFront(size)
-    for _, graph, around in _walk(model):
-        graph.meta[PARENT], graph.meta[FRONT] = around, front
-        every.append(graph)
-    if model is path_or_model:  # its owner may have changed it
-        forget(every)
-    for graph in (model.graph, *(f.graph for f in model.functions.values())):
-        _check_order(graph)
     if folder is not None:
         for tensor in external_tensors(model):
             tensor.base_dir = folder
+    every, inside = list(_walk(model)), dict[onnx_ir.Node | None, list[onnx_ir.Graph]]()
+    for _, graph, around in every:
+        inside.setdefault(around, []).append(graph)
+    for graph in inside[None]:
+        _check_order(graph, inside, set())
+    front = OnnxFront(size)
+    for path, graph, around in every:
+        prepare(graph, front, around, path)
+    if model is path_or_model:  # its owner may have changed it
+        forget(graph for _, graph, _ in every)
     return model
 
 
@@ -202,12 +204,14 @@ def _check_texts(*texts: str) -> None:
             raise OnnxFileError(f"names must be text in UTF-8, got {text!r}")
 
 
-def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:
+def _check_order(
+    graph: onnx_ir.Graph, inside: Mapping[onnx_ir.Node | None, list[onnx_ir.Graph]], known: set[int]
+) -> None:
     """Refuses a node that reads a value of no earlier node. So it refuses cycles.
 
-    known: the identities of the values that the nodes of this graph may read. It is the same afterwards.
+    inside: the graphs in each node. known: the identities of the values that the nodes of this graph may
+    read. It is the same afterwards.
     """
-    known = set() if known is None else known
     own = [id(v) for v in (*graph.inputs, *graph.initializers.values())]
     known.update(own)
     for node in graph:
@@ -217,8 +221,8 @@ def _check_order(graph: onnx_ir.Graph, known: set[int] | None = None) -> None:
                     f"node {named(node)} must read values of earlier nodes, got {value.name!r}, which no "
                     "earlier node computes"
                 )
-        for _, inner in subgraphs(node):
-            _check_order(inner, known)
+        for inner in inside.get(node, ()):
+            _check_order(inner, inside, known)
         outputs = [id(value) for value in node.outputs]
         known.update(outputs)
         own += outputs
@@ -342,27 +346,28 @@ def opset_of(model: onnx_ir.Model) -> int | None:
 
 # The operators that steps, and nodes around them, consist of.
 CHECKED = frozenset((
-    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Expand", "Gather", "Gemm", "Greater",
+    "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Exp", "Expand", "Gather", "Gemm", "Greater",
     "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range",
-    "ReduceMean", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
+    "Reciprocal", "ReduceMean", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
     "SequenceEmpty", "SequenceInsert", "SequenceLength", "Shape", "Slice", "Split", "SplitToSequence",
     "Sqrt", "Squeeze", "Sub", "Sum", "Transpose", "Unsqueeze", "Where", *OPERATORS.values(),
 ))  # fmt: skip
 
 
-def checked_graphs(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph]]:
-    """Yields (path, graph) as `graphs` does, without functions, whose constants are arguments.
+def checked_graphs(model: onnx_ir.Model) -> tuple[list[onnx_ir.Graph], list[onnx_ir.Graph]]:
+    """Returns the graphs of a model, and those in functions, whose constants are arguments.
 
-    Raises OnnxFileError for a node with inputs, outputs or attributes that its operator does not have.
+    Raises OnnxFileError for a node, not in a function, with inputs, outputs or attributes that its operator
+    does not have.
     """
     version = min(max(opset_of(model) or 1, 1), onnx.defs.onnx_opset_version())
+    own, of_functions = list[onnx_ir.Graph](), list[onnx_ir.Graph]()
     for path, graph in graphs(model):
-        if path.startswith("function "):
-            continue
-        for node in graph:
-            if node.domain in DOMAINS and node.op_type in CHECKED and (wrong := _wrong(node, version)):
-                raise OnnxFileError(f"node {named(node)} must follow ONNX's rules, got {wrong}")
-        yield path, graph
+        (of_functions if path.startswith("function ") else own).append(graph)
+    for node in (node for graph in own for node in graph):
+        if node.domain in DOMAINS and node.op_type in CHECKED and (wrong := _wrong(node, version)):
+            raise OnnxFileError(f"node {named(node)} must follow ONNX's rules, got {wrong}")
+    return own, of_functions
 
 
 def _wrong(node: onnx_ir.Node, opset: int) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+import re
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from ..onnxruntime import register
@@ -122,7 +124,7 @@ def _spec(norm: Any) -> str:
 def text(report: dict[str, Any]) -> str:
     """Returns a report as lines of at most WIDTH columns."""
     origin = f"opset {report['opset']}" + (f", written by {report['producer']}" if report["producer"] else "")
-    lines = _wrapped(f"{report['file']}: {origin}")
+    lines = _wrapped(f"{report['file']}: {origin}", 0)
     parts = report["parts"]
     taken = sum(part["network"] is not None for part in parts)
     lines += ["", _summary(len(parts), taken)]
@@ -203,32 +205,15 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [line for row in rows for line in _wrapped("  ".join(row), 8, first=4)]
 
 
-def _wrapped(line: str, indent: int = 0, first: int | None = None) -> list[str]:
-    """Returns lines of at most WIDTH columns. indent: spaces before each; first: before the first line."""
-    lines = [" " * (indent if first is None else first)]
-    empty = True
-    for piece in _pieces(printable(line)):
-        if not empty and len(lines[-1]) + len(piece.rstrip()) > WIDTH:
-            lines.append(" " * indent)
-        while len(lines[-1]) + len(piece.rstrip()) > WIDTH:
-            room = WIDTH - len(lines[-1])
-            lines[-1] += piece[:room]
-            lines.append(" " * indent)
-            piece = piece[room:]
-        lines[-1] += piece
-        empty = False
-    return lines
+def _wrapped(line: str, indent: int, first: int | None = None) -> list[str]:
+    """Returns lines of at most WIDTH columns. indent: spaces before each; first: before the first line.
 
-
-def _pieces(line: str) -> Iterable[str]:
-    """Yields the words of a line with the space after them, and the steps of a path with their slash."""
-    end = 0
-    for k, character in enumerate(line):
-        if character in " /":
-            yield line[end : k + 1]
-            end = k + 1
-    if end < len(line):
-        yield line[end:]
+    Lines end at spaces, and in paths after a slash.
+    """
+    before = " " * (indent if first is None else first)
+    wrapper = textwrap.TextWrapper(WIDTH, before, " " * indent, break_on_hyphens=False)
+    wrapper.wordsep_simple_re = re.compile(r"(\s+|(?<=/))")
+    return wrapper.wrap(printable(line))
 
 
 def printable(line: str) -> str:

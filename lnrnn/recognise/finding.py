@@ -4,46 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from .constants import MOVES, constant
-from .graph import Graph, Node, Value, loop_around, named, node_path, number_nodes, producer, subgraphs
+from .graph import first_and_next, is_input, loop_around, origin, producer, rank, reaches_output
+from .interface import PATH, Graph, Node, Value, named
 from .loops import Unfit, whole_loop
 from .matching import Step, steps
 from .operators import new_terms
 from .part import Difference, Part
-from .recurrences import Layer, Recurrence, if_used, joined, linked, recurrence, same_values
+from .recurrences import Layer, Recurrence, chains, if_used, joined, linked, recurrence, same_values, unrolled
 from .terms import Terms
-from .unrolled import chains, unrolled
-from .values import ELEMENTWISE, MOST_DEPTH, first_and_next, outside_of_loops, rank
 
-Steps = Callable[[str, Graph], Iterable[list[Step]]]
-PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
-CHANGES = {*ELEMENTWISE, "Clip", "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
+Steps = Callable[[Graph], Iterable[list[Step]]]
 
 
-def find_cells(graphs: Iterable[tuple[str, Graph]], more: Steps | None = None) -> list[Part]:
+def find_cells(graphs: Iterable[Graph], more: Steps) -> list[Part]:
     """Returns the parts of a model whose nodes compute one or more steps of a cell.
 
     The parts are single steps, steps that follow each other, and nodes Loop and Scan whose body is a step.
-    graphs: (path, graph) of the model, and of the bodies after the graphs around them. more: yields further
-    steps that a body has, as `steps` of matching.py does.
+    graphs: those of the model, and the bodies after the graphs around them. more: yields further steps that a
+    body has, as `steps` of matching.py does.
     """
     found: list[Recurrence | Part] = []
     terms, of_both = new_terms(), new_terms(joined=True)
-    for path, graph in graphs:
-        number_nodes(graph)
+    for graph in graphs:
         groups = _largest(list(steps(graph, terms, of_both)))
         loop = loop_around(graph)
         if loop is not None:
-            every = [*groups, *(more(path, graph) if more else ())]
-            found += _in_body(path, loop, graph, groups, every, terms)
+            found += _in_body(loop, graph, groups, [*groups, *more(graph)], terms)
         elif groups:
-            found += _in_graph(path, groups, terms)
+            found += _in_graph(groups, terms)
     recurrences = joined([each for each in found if isinstance(each, Recurrence)])
     return [each.finished() for each in recurrences] + [each for each in found if isinstance(each, Part)]
 
 
 def _in_body(
-    path: str, node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
+    node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | Part]:  # fmt: skip
     """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
@@ -55,9 +49,9 @@ def _in_body(
             before = next((n for step in every[0] for v in step.old if (n := v.producer())), None)
             text = "its body passes the states of no step on"
             raise Unfit(text + (f", node {named(before)} is between" if before else ""))
-        return [whole_loop(path.rpartition("/")[0], node, carried, terms)]
+        return [whole_loop(node, carried, terms)]
     except Unfit as reason:
-        found = _in_graph(path, groups, terms)
+        found = _in_graph(groups, terms)
         for each in found:
             part = each.part if isinstance(each, Recurrence) else each
             text = f"the {node.op_type} around it is not a part of it: {reason}"
@@ -83,7 +77,7 @@ def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
     return [group for group in kept if group]
 
 
-def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurrence | Part]:
+def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Part]:
     """Returns the parts of the steps in one graph, apart from Loops."""
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
@@ -92,7 +86,7 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
     result: list[Recurrence | Part] = []
     # layers whose x is the h of the layer before
     for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
-        whole = unrolled(node_path(path, stack[0].steps[0].nodes[0]), stack, terms)
+        whole = unrolled(stack, terms)
         if isinstance(whole, str):
             text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
             reasons |= {id(h): text for layer in stack for h in layer.h}
@@ -101,7 +95,7 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
             done.update(id(node) for node in whole.part.nodes)
     for group in groups:
         if id(group[0].new[0].producer()) not in done:
-            single = one_step(path, group)
+            single = one_step(group)
             if single is not None:
                 part = single.part if isinstance(single, Recurrence) else single
                 part.warnings += [Difference(reasons[id(v)]) for v in group[0].new if id(v) in reasons]
@@ -112,7 +106,7 @@ def _in_graph(path: str, groups: list[list[Step]], terms: Terms) -> list[Recurre
 # --- single steps -------------------------------------------------------------------------------------------
 
 
-def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
+def one_step(group: Sequence[Step]) -> Recurrence | Part | None:
     """Returns a step as a part, or None if its nodes may be another thing.
 
     group: the alternatives, which differ in the roles of x and h.
@@ -121,7 +115,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     own = f"{group[0].pattern.cell} step"
     if not whole:
         node, reason = group[0].nodes[0], f"{group[0].outside[0]} reads a value inside of the step"
-        refused = Part(node_path(path, node), own, group[0].nodes, reason=reason)
+        refused = Part(node.meta[PATH], own, group[0].nodes, reason=reason)
         return refused if group[0].pattern.cell != "RNN" else None
     ranked = sorted(whole, key=evidence, reverse=True)
     step = ranked[0]
@@ -130,7 +124,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
     for v in (step.x, *step.old, *step.new):
         if rank(v) not in (None, 2):
             reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
-            return Part(node_path(path, step.nodes[0]), own, step.nodes, reason=reason)
+            return Part(step.nodes[0].meta[PATH], own, step.nodes, reason=reason)
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None
@@ -142,7 +136,7 @@ def one_step(path: str, group: Sequence[Step]) -> Recurrence | Part | None:
             f"{step.x.name!r}"
         ))  # fmt: skip
     return recurrence(
-        node_path(path, step.nodes[0]), own, [Layer((step,), step.weights())],
+        step.nodes[0], own, [Layer((step,), step.weights())],
         nodes=step.nodes, x=step.x, h=(h,), c=tuple(c), axes={"x": "BI", "h": "BH"},
         baked={"T": 1}, warnings=warnings,
     )  # fmt: skip
@@ -174,74 +168,3 @@ def _from_before(step: Step) -> bool:
 
 def _source(value: Value) -> Node | None:
     return origin(value).producer()
-
-
-def origin(value: Value) -> Value:
-    """Returns the value from which this one comes, before operators that only move numbers."""
-    for _ in range(MOST_DEPTH):
-        value = outside_of_loops(value)
-        before = _before(value)
-        if before is None:
-            break
-        value = before
-    return value
-
-
-def _before(value: Value) -> Value | None:
-    """Returns the value that a node moves, or that a Where resets to a constant, or None."""
-    where = producer(value, "Where")
-    if where is not None:
-        others = [v for v in where.inputs[1:] if constant(v) is None]
-        return others[0] if len(others) == 1 else None
-    node = producer(value, *PASSES)
-    return node.inputs[0] if node is not None and node.inputs else None
-
-
-def is_input(value: Value) -> bool:
-    return value.is_graph_input() and not value.is_initializer()
-
-
-def changes_states(part: Part, loop: Node) -> bool:
-    """Returns whether arithmetic in the loop around a part surely changes its states between two steps.
-
-    Arithmetic that mixes the old states with the new may be a mask, and masks may keep the states.
-    """
-    new = [v for node in part.nodes for v in node.outputs]
-    inputs = (v for _, body in subgraphs(loop) for v in body.inputs)
-    for state, after in ((v, both[1]) for v in inputs if (both := first_and_next(v))):
-        into = [_changed(v, {state: False}) for v in (*part.h0, *part.c0) if v is not None]
-        mixed = False in into and _changed(after, {**dict.fromkeys(new), state: False}) is not None
-        if True in into or (False in into and not mixed and _changed(after, dict.fromkeys(new, False))):
-            return True
-    return False
-
-
-def _changed(value: Value, known: dict[Value, bool | None], depth: int = 0) -> bool | None:
-    """Returns whether arithmetic computes a value from those that are False in `known`, None if nothing does.
-
-    known: receives the results, since a node may read a value twice.
-    """
-    node = value.producer()
-    if value not in known and node is not None and node.op_type not in ("If", "Shape") and depth < MOST_DEPTH:
-        known[value] = None
-        found = {v: _changed(v, known, depth + 1) for v in node.inputs if v is not None}
-        others = [v for v, changed in found.items() if changed is None]
-        if len(others) < len(found):
-            mask = node.op_type == "Mul" and any(constant(outside_of_loops(v)) is None for v in others)
-            known[value] = True in found.values() or (node.op_type in CHANGES and not mask)
-    return known.get(value)
-
-
-def reaches_output(value: Value) -> bool:
-    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
-    stack: list[Value] = [value]
-    seen: set[int] = set()
-    while stack and len(seen) < 1000:
-        top = stack.pop()
-        if top.is_graph_output():
-            return True
-        seen.add(id(top))
-        for user in top.consumers():
-            if user.op_type in PASSES:
-                stack += [v for v in user.outputs if id(v) not in seen]
-    return False

@@ -1,105 +1,23 @@
-"""The interface between the recogniser and a graph: onnx_ir's objects, or those of another front.
-
-Operators, their attributes and the numbers of dtypes are ONNX's. A recogniser asks:
-
-    what computes a value        `producer()`; `graph`, `is_graph_input()`, `is_initializer()` if no node does
-    its inputs                   `inputs` of a node: values, None for one that is left out
-    its attributes               `attribute(node, name)`
-    its constants                `constant(value)` of constants.py; `Front.array` reads a `const_value`
-    its users                    `consumers()`, each node once, and `is_graph_output()`
-    its sub-graphs               `subgraphs(node)`, and `parent(graph)`, the node around one
-
-Nodes and values are compared by identity. A shape is None or has an int, or any other object, for each axis.
-The `meta` of each graph has the `Front` of its model under FRONT, and under PARENT the node around it.
-"""
+"""Facts about a graph, its nodes and its values: attributes, constants, axes, and values that others need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
-Meta = MutableMapping[str, Any]
-DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
-FRONT, PARENT, PLACE = "lnrnn.front", "lnrnn.parent", "lnrnn.place"
+from .folding import FOLDED, MOVES, REPEATS, Unfolded, size_of
+from .interface import DOMAINS, FRONT, PARENT, PLACE, Array, Front, Graph, Node, Value, named
+from .patterns import OPERATORS
+
+VALUE, ROW = "lnrnn.constant", "lnrnn.row"  # results of `constant`; ROW: with any_batch
+MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
+ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
+PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
+CHANGES = {*ELEMENTWISE, "Clip", "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
 GRAPH, GRAPHS = 5, 10  # types of attributes
-DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
-
-
-class Value(Protocol):
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def shape(self) -> Any: ...
-    @property
-    def dtype(self) -> Any: ...  # None or ONNX's number
-    @property
-    def const_value(self) -> Any: ...  # None or a tensor
-    @property
-    def meta(self) -> Meta: ...
-    @property
-    def graph(self) -> Graph | None: ...
-    def producer(self) -> Node | None: ...
-    def consumers(self) -> Sequence[Node]: ...
-    def is_graph_input(self) -> bool: ...
-    def is_graph_output(self) -> bool: ...
-    def is_initializer(self) -> bool: ...
-
-
-class Node(Protocol):
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def op_type(self) -> str: ...
-    @property
-    def domain(self) -> str: ...
-    @property
-    def inputs(self) -> Sequence[Value | None]: ...
-    @property
-    def outputs(self) -> Sequence[Value]: ...
-    @property
-    def attributes(self) -> Mapping[str, Any]: ...  # each with value, type (ONNX's number) and is_ref()
-    @property
-    def graph(self) -> Graph | None: ...
-    @property
-    def meta(self) -> Meta: ...
-
-
-class Graph(Protocol):
-    @property
-    def inputs(self) -> Sequence[Value]: ...
-    @property
-    def outputs(self) -> Sequence[Value]: ...
-    @property
-    def meta(self) -> Meta: ...
-    def __iter__(self) -> Iterator[Node]: ...
-
-
-class Front:
-    """Reads the tensors of one model. All its graphs share one Front.
-
-    left: the bytes that arrays which are computed from constants may need. error: for wrong graphs.
-    """
-
-    error: type[ValueError] = ValueError
-    most = "2^26 bytes"
-
-    def __init__(self, left: int = 2**26) -> None:
-        self.left = left
-
-    def array(self, tensor: Any, owner: Value | Node) -> Array:
-        """Returns the numbers of a `const_value` or of an attribute. owner: the value or node with it."""
-        return np.asarray(tensor)
-
-    def dtype(self, number: int) -> np.dtype[Any]:
-        return np.dtype(DTYPES[number])
-
-    def take(self, size: int, node: Node) -> None:
-        if size > self.left:
-            raise self.error(f"constants must need at most {self.most}, got more at node {named(node)}")
-        self.left -= size
 
 
 def front_of(graph: Graph | None) -> Front:
@@ -108,16 +26,15 @@ def front_of(graph: Graph | None) -> Front:
     return result
 
 
-def named(node: Node) -> str:
-    """Returns a text for messages: the name and the operator of a node."""
-    domain = f"{node.domain}." if node.domain not in DOMAINS else ""
-    return f"{node.name!r} ({domain}{node.op_type})"
-
-
 def attribute(node: Node, name: str, default: Any = None) -> Any:
     """Returns the value of an attribute. An argument of the function around the node counts as missing."""
     given = node.attributes.get(name)
     return default if given is None or given.is_ref() else given.value
+
+
+def attributes(node: Node) -> dict[str, Any]:
+    """Returns the values of all attributes that are no arguments of the function around the node."""
+    return {name: each.value for name, each in node.attributes.items() if not each.is_ref()}
 
 
 def has_references(node: Node) -> bool:
@@ -155,19 +72,312 @@ def loop_around(graph: Graph | None, within_if: bool = False) -> Node | None:
     return node if is_loop else None
 
 
-def node_path(graph: str, node: Node) -> str:
-    """Returns the path of a node in the graph with the path `graph`."""
-    name = node.name or f"{node.op_type} of {node.outputs[0].name if node.outputs else 'nothing'}"
-    return f"{graph}/{name}" if graph else name
-
-
-def number_nodes(graph: Graph) -> None:
-    """Gives each node its place in the graph, for `in_order`."""
-    for place, node in enumerate(graph):
-        node.meta[PLACE] = place
-
-
 def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Returns nodes of one graph in its order, without those of other graphs."""
     every = list(nodes)
     return tuple(sorted((n for n in every if n.graph is every[0].graph), key=lambda node: node.meta[PLACE]))
+
+
+# --- constants ---------------------------------------------------------------------------------------------
+
+
+def forget(graphs: Iterable[Graph]) -> None:
+    """Removes the results of `constant`."""
+    for graph in graphs:
+        of_nodes = (value for node in graph for value in (*node.inputs, *node.outputs) if value is not None)
+        for value in (*graph.inputs, *graph.outputs, *of_nodes):
+            value.meta.pop(VALUE, None)
+            value.meta.pop(ROW, None)
+
+
+def constant(value: Value | None, any_batch: bool = False) -> Array | None:
+    """Returns the array of a value that depends on constants only, else None. The array is read-only.
+
+    An initializer that is also an input has its default. Raises `Front.error` for a constant whose nodes or
+    data are wrong. any_batch: for an initial state also if nodes repeat it for the number of sequences; it is
+    not repeated then.
+    """
+    if value is None:
+        return None
+    stack, key = [value], ROW if any_batch else VALUE
+    while stack:  # a loop, since chains of nodes may be longer than Python's stack
+        top = stack[-1]
+        if key in top.meta:
+            stack.pop()
+            continue
+        node = top.producer()
+        if top.const_value is not None and (node is None or top.is_initializer()):
+            top.meta[key] = front_of(top.graph).array(top.const_value, top)
+            continue
+        known = (*FOLDED, *REPEATS) if any_batch else FOLDED
+        if node is None or node.domain not in DOMAINS or node.op_type not in known:
+            top.meta[key] = None
+            continue
+        inputs = [v for v in node.inputs if v is not None]
+        missing = [v for v in inputs if key not in v.meta]
+        if missing:
+            stack.append(missing[0])
+            continue
+        fixed = all(v.meta[key] is not None for v in inputs) or (any_batch and node.op_type in REPEATS)
+        results = _computed(node, key) if fixed else [None] * len(node.outputs)
+        for output, result in zip(node.outputs, results, strict=False):
+            output.meta[key] = result
+        top.meta.setdefault(key, None)
+    array: Array | None = value.meta[key]
+    return array
+
+
+def is_zero(value: Value | None) -> bool:
+    """Returns whether all numbers of a value are 0, whatever its shape is. None, a value left out, is 0."""
+    stack, seen = [value], set()
+    while stack:
+        top = stack.pop()
+        if top is None or id(top) in seen:
+            continue
+        seen.add(id(top))
+        array, node = constant(top), top.producer()
+        if array is not None:
+            if array.dtype.kind in "OSU" or array.astype(bool).any():
+                return False
+        elif node is None or node.domain not in DOMAINS:
+            return False
+        elif node.op_type == "ConstantOfShape":
+            fill = attribute(node, "value")
+            if has_references(node) or (
+                fill is not None and front_of(node.graph).array(fill, node).astype(bool).any()
+            ):
+                return False
+        elif node.op_type in ("Add", "Concat", "Sub"):
+            stack.extend(node.inputs)
+        elif node.op_type == "Mul" and constant(node.inputs[1]) is None:  # 0 * x may be NaN
+            return False
+        elif node.op_type in (*MOVES, "Mul", "Neg", "Relu", "Tanh", "Tile") and node.inputs:
+            stack.append(node.inputs[0])
+        else:
+            return False
+    return True
+
+
+def _computed(node: Node, key: str) -> list[Array | None]:
+    """Returns the outputs of a node whose inputs are constants. key: of their arrays in `meta`."""
+    front = front_of(node.graph)
+    inputs = [None if v is None else v.meta[key] for v in node.inputs]
+    sized = node.op_type != "Tile" and any(a is not None for a in inputs[-1:])
+    if key == ROW and node.op_type in REPEATS and not sized:
+        if node.op_type != "ConstantOfShape":
+            return inputs[:1]
+        inputs = [np.ones(1, np.int64)]
+    try:
+        if has_references(node):
+            raise Unfolded
+        given = attributes(node) | {"outputs": len(node.outputs)}
+        if node.op_type in ("Constant", "ConstantOfShape") and "value" in given:
+            given["value"] = front.array(given["value"], node)
+        elif node.op_type == "Cast":
+            given["to"] = front.dtype(int(given["to"]))
+        front.take(size_of(node.op_type, inputs), node)
+        with np.errstate(all="ignore"):
+            results = FOLDED[node.op_type](given, inputs)
+    except (front.error, MemoryError):
+        raise
+    except Unfolded:
+        return [None] * len(node.outputs)
+    except Exception as error:  # wrong attributes and shapes give errors of many types
+        if key == ROW:  # the constant may have another shape than the file's value
+            return [None] * len(node.outputs)
+        text = " ".join(str(error).split())[:300]
+        raise front.error(f"node {named(node)} must fit its constant inputs: {text}") from None
+    for result in results:
+        if result.flags.writeable:
+            result.flags.writeable = False
+    return list(results)
+
+
+def constant_input(node: Node, at: int) -> Array | None:
+    """Returns the array of an input that is constant, also in the steps of a Loop, else None."""
+    value = node.inputs[at] if at < len(node.inputs) else None
+    return None if value is None else constant(outside_of_loops(value))
+
+
+def from_constants(value: Value) -> bool:
+    """Returns whether a value depends on constants alone, and on inputs by their shapes at most."""
+    values = [value]
+    for each in values:
+        node = each.producer()
+        if not each.is_initializer() and (node is None or len(values) > 1000):
+            return False
+        if node is not None and node.op_type != "Shape":
+            nodes = (node, *(other for _, graph in subgraphs(node) for other in graph))
+            values += {v for other in nodes for v in other.inputs if v is not None}.difference(values)
+    return True
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+def outside_of_loops(value: Value) -> Value:
+    """Returns the value behind Identity nodes, and behind inputs of a Loop's body that never change."""
+    while True:
+        value = _before_identity(value)
+        found = first_and_next(value)
+        if found is None or _before_identity(found[1]) is not value:
+            return value
+        value = found[0]
+
+
+def _before_identity(value: Value) -> Value:
+    while (node := producer(value, "Identity")) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value
+
+
+def first_and_next(value: Value) -> tuple[Value, Value] | None:
+    """Returns the first value of a state in the body of a Loop or Scan, and the output with its next value.
+
+    Returns None for other values than the body's inputs with states.
+    """
+    body = value.graph
+    loop = loop_around(body) if value.is_graph_input() else None
+    if body is None or loop is None:
+        return None
+    at, is_loop = next(k for k, v in enumerate(body.inputs) if v is value), loop.op_type == "Loop"
+    scanned = 0 if is_loop else attribute(loop, "num_scan_inputs", 0)
+    # A Loop's body has the inputs step and condition before the states, and the output condition.
+    if not 2 * is_loop <= at < len(loop.inputs) - scanned or at - is_loop >= len(body.outputs):
+        return None
+    first = loop.inputs[at]
+    return None if first is None else (first, body.outputs[at - is_loop])
+
+
+def rank(value: Value) -> int | None:
+    """Returns the number of axes of a value, or None."""
+    return _rank(value, {}, 0)
+
+
+def _rank(value: Value, known: dict[int, int | None], depth: int) -> int | None:
+    """As rank. known: receives the results by id, since a node may read a value twice."""
+    if value.shape is not None:
+        return len(value.shape)
+    if depth > MOST_DEPTH:
+        return None
+    if id(value) not in known:
+        known[id(value)] = _rank_of_result(value, known, depth)
+    return known[id(value)]
+
+
+def _rank_of_result(value: Value, known: dict[int, int | None], depth: int) -> int | None:
+    node = value.producer()
+    if node is None:
+        found = first_and_next(value)
+        return None if found is None else _rank(found[0], known, depth + 1)
+    if node.op_type == "Gemm":
+        return 2
+    if node.op_type in ELEMENTWISE:
+        ranks = [_rank(v, known, depth + 1) for v in node.inputs if v is not None]
+        return None if None in ranks else max(r for r in ranks if r is not None)
+    first = _rank(node.inputs[0], known, depth + 1) if node.inputs and node.inputs[0] is not None else None
+    if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice", "ReverseSequence", "Not"):
+        return first
+    if node.op_type == "Transpose":
+        order = attribute(node, "perm")
+        return first if order is None else len(order)
+    if first is None:
+        return None
+    if node.op_type == "Gather":
+        indices = None if node.inputs[1] is None else _rank(node.inputs[1], known, depth + 1)
+        return None if indices is None else first + indices - 1
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        axes = moved_axes(node)
+        return None if axes is None else first + (len(axes) if node.op_type == "Unsqueeze" else -len(axes))
+    return None
+
+
+def moved_axes(node: Node) -> list[int] | None:
+    """Returns the axes of a Squeeze or Unsqueeze."""
+    given = constant_input(node, 1) if len(node.inputs) > 1 else None
+    axes = attribute(node, "axes") if given is None else given.reshape(-1)
+    return None if axes is None else [int(a) for a in axes]
+
+
+def is_last_axis(axis: int, data: Value) -> bool:
+    """Returns whether this axis of a value is its last. A value of unknown rank counts as (B, H)."""
+    return axis == -1 or axis == (rank(data) or 2) - 1
+
+
+def dependents(values: Iterable[Value]) -> set[int]:
+    """Returns the identities of values, and of all that nodes compute from them."""
+    result, stack = set[int](), list(values)
+    while stack:
+        value = stack.pop()
+        if id(value) not in result:
+            result.add(id(value))
+            stack += [v for user in value.consumers() for v in user.outputs]
+    return result
+
+
+def origin(value: Value) -> Value:
+    """Returns the value from which this one comes, before operators that only move numbers."""
+    for _ in range(MOST_DEPTH):
+        value = outside_of_loops(value)
+        before = _before(value)
+        if before is None:
+            break
+        value = before
+    return value
+
+
+def _before(value: Value) -> Value | None:
+    """Returns the value that a node moves, or that a Where resets to a constant, or None."""
+    where = producer(value, "Where")
+    if where is not None:
+        others = [v for v in where.inputs[1:] if constant(v) is None]
+        return others[0] if len(others) == 1 else None
+    node = producer(value, *PASSES)
+    return node.inputs[0] if node is not None and node.inputs else None
+
+
+def is_input(value: Value) -> bool:
+    return value.is_graph_input() and not value.is_initializer()
+
+
+def reaches_output(value: Value) -> bool:
+    """Returns whether a value is or becomes an output of its graph, by operators that only move numbers."""
+    values = [value]
+    for each in values:
+        if each.is_graph_output():
+            return True
+        if len(values) < 1000:
+            moved = (v for user in each.consumers() if user.op_type in PASSES for v in user.outputs)
+            values += set(moved).difference(values)
+    return False
+
+
+def changes_states(loop: Node, nodes: Iterable[Node], old: Sequence[Value]) -> bool:
+    """Returns whether arithmetic in a loop surely changes states between two steps of these nodes.
+
+    Arithmetic that mixes the old states with the new may be a mask, and masks may keep the states.
+    """
+    new = [v for node in nodes for v in node.outputs]
+    inputs = (v for _, body in subgraphs(loop) for v in body.inputs)
+    for state, after in ((v, both[1]) for v in inputs if (both := first_and_next(v))):
+        into = [_changed(v, {state: False}) for v in old]
+        mixed = False in into and _changed(after, {**dict.fromkeys(new), state: False}) is not None
+        if True in into or (False in into and not mixed and _changed(after, dict.fromkeys(new, False))):
+            return True
+    return False
+
+
+def _changed(value: Value, known: dict[Value, bool | None], depth: int = 0) -> bool | None:
+    """Returns whether arithmetic computes a value from those that are False in `known`, None if nothing does.
+
+    known: receives the results, since a node may read a value twice.
+    """
+    node = value.producer()
+    if value not in known and node is not None and node.op_type not in ("If", "Shape") and depth < MOST_DEPTH:
+        known[value] = None
+        found = {v: _changed(v, known, depth + 1) for v in node.inputs if v is not None}
+        others = [v for v, changed in found.items() if changed is None]
+        if len(others) < len(found):
+            mask = node.op_type == "Mul" and any(constant(outside_of_loops(v)) is None for v in others)
+            known[value] = True in found.values() or (node.op_type in CHANGES and not mask)
+    return known.get(value)

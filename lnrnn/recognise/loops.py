@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .constants import constant, is_zero
-from .graph import DOMAINS, Graph, Node, Value, attribute, named, producer
+from .graph import attribute, constant, dependents, is_zero, outside_of_loops, producer, rank
+from .interface import DOMAINS, Graph, Node, Value, named
 from .masks import Choice, all_true, choice, in_order_of_x, lengths_of, reversed_of
 from .matching import Step
 from .part import Difference, restarts
-from .recurrences import Layer, Nodes, Recurrence, if_used, linked, recurrence, used, with_unused
+from .recurrences import ORDERS, Layer, Nodes, Recurrence, if_used, linked, recurrence, used, with_unused
+from .sizes import STEP, Element, Linear, Width, element, number, size
 from .terms import Terms
-from .values import STEP, Element, Linear, Width, dependents, element, number, outside_of_loops, rank, size
 
 REPEATS = Difference(
     "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
@@ -73,7 +73,7 @@ class Sequences:
             self.before.append(mask[1])
 
 
-def whole_loop(path: str, node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Recurrence:
+def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Recurrence:
     """Returns the recurrence of a Loop or Scan. Raises Unfit if the body does anything else.
 
     groups: the alternatives of each step in the body.
@@ -101,7 +101,7 @@ def whole_loop(path: str, node: Node, groups: Sequence[Sequence[Step]], terms: T
         raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
     sequences = Sequences(
         whole, axis, backwards, mask, None if y is None else y.value,
-        "" if y is None else ("TBH", "BTH")[y.axis], y is not None and y.backwards != backwards,
+        "" if y is None else ORDERS[y.axis].format("H"), y is not None and y.backwards != backwards,
         [node, *(() if y is None else y.nodes)], [],
     )  # fmt: skip
     sequences.turn(terms.width)
@@ -118,7 +118,7 @@ def whole_loop(path: str, node: Node, groups: Sequence[Sequence[Step]], terms: T
         warnings.append(restarts(node))
     layers = [Layer((each.step,), each.step.weights()) for each in found]
     return recurrence(
-        path, f"{node.op_type} of {found[0].step.pattern.cell}", layers, sequences.backwards,
+        node, f"{node.op_type} of {found[0].step.pattern.cell}", layers, sequences.backwards,
         h0=tuple(v[0] for v in before), c0=tuple(v for each in before for v in each[1:]),
         h=tuple(v[0] for v in states), c=tuple(v for each in states for v in each[1:]),
         baked={} if baked is None else {"T": baked}, warnings=warnings, **_values(sequences),
@@ -144,7 +144,7 @@ def _values(sequences: Sequences) -> dict[str, Any]:
 def _axes(value: Value, axis: int) -> str:
     if (rank(value) or 3) != 3:
         raise Unfit(f"{value.name!r} has {rank(value)} axes")
-    return ("TBI", "BTI", "BIT")[axis]
+    return ORDERS[axis].format("I")
 
 
 def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .constants import constant
-from .graph import DOMAINS, Node, Value, attribute, producer
+from .graph import attribute, constant, moved_axes, outside_of_loops, producer, rank
+from .interface import DOMAINS, Node, Value
 from .recurrences import Nodes
-from .values import WIDE, Linear, Width, bounds, moved_axes, number, outside_of_loops, rank, size
+from .sizes import WIDE, Linear, Width, bounds, number, size
 
 INT32 = 6
 

@@ -17,11 +17,10 @@ from ..importers.weights import Weights
 from ..rnn.architecture import vectors
 from ..rnn.cells import CELLS
 from ..rnn.specs import LayerNormSpec
-from .constants import constant
-from .graph import DOMAINS, Array, Graph, Node, Value, in_order, producer
+from .graph import constant, constant_input, in_order, outside_of_loops, producer
+from .interface import DOMAINS, Array, Graph, Node, Value
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
 from .terms import Atom, Opaque, Sum, Terms, single
-from .values import constant_input, outside_of_loops
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher

@@ -5,44 +5,42 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from .constants import MOVES, constant
-from .graph import DOMAINS, Graph, Node, Value, attribute, in_order, named, node_path, number_nodes
+from .folding import MOVES
+from .graph import attribute, constant, dependents, first_and_next, in_order, outside_of_loops, parent
+from .interface import DOMAINS, PATH, Graph, Node, Value, named
 from .masks import choice
 from .matching import Matcher, alike
 from .operators import new_terms
 from .part import Part
 from .patterns import OPERATORS
 from .terms import Atom, Terms
-from .values import dependents, first_and_next, outside_of_loops
 
 Pairs = Sequence[tuple[Value, Value]]  # states: old and new
 MOVING = (*MOVES, "Concat", "SequenceAt", "SequenceInsert")
+NO_STEP = "its body is no step of a cell of lnrnn"
 MOST_MATRICES = 16  # that are compared in one graph
 
 
-def unknown(graphs: Iterable[tuple[str, Graph]], parts: Sequence[Part], states: Pairs = ()) -> list[str]:
+def unknown(graphs: Iterable[Graph], parts: Sequence[Part], states: Pairs = ()) -> list[str]:
     """Returns a text for each recurrence that is no part, and has none inside. states: those of the model."""
     every = [each for part in parts for each in (part, *part.same)]
     taken = {id(node) for part in every for node in part.nodes}
     paths = [path for part in parts for path in part.paths]
-    result = []
-    for path, graph in graphs:
-        number_nodes(graph)
+    found = list[tuple[str, Pairs, bool]]()  # a recurrence, its states, and whether they are a step's
+    for graph in graphs:
         steps = repeated(graph, taken)
-        pairs = steps if steps or path or parts else states
-        if text := misfit(pairs, bool(steps)):
-            result.append(f"the step of {', '.join(repr(new.name) for _, new in pairs)}: {text}")
+        pairs = steps if steps or parts or parent(graph) is not None else states
+        found.append((f"the step of {', '.join(repr(new.name) for _, new in pairs)}", pairs, bool(steps)))
         for node in graph:
             if node.op_type not in ("Loop", "Scan") or node.domain not in DOMAINS or id(node) in taken:
                 continue
             before = 2 if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0)
-            inside = f"{node_path(path, node)}/"
-            if len(node.inputs) > before and not any(each.startswith(inside) for each in paths):
-                number_nodes(body := attribute(node, "body"))
-                text = misfit([(v, both[1]) for v in body.inputs if (both := first_and_next(v))])
-                own = f"{inside[:-1]!r} ({node.op_type}): its body is no step of a cell of lnrnn"
-                result.append(own + f": {text}" * bool(text))
-    return result
+            path, body = node.meta[PATH], attribute(node, "body")
+            if len(node.inputs) > before and not any(each.startswith(f"{path}/") for each in paths):
+                pairs = [(v, both[1]) for v in body.inputs if (both := first_and_next(v))]
+                found.append((f"{path!r} ({node.op_type}): {NO_STEP}", pairs, False))
+    texts = [(what, misfit(pairs, is_step)) for what, pairs, is_step in found]
+    return [what + f": {text}" * bool(text) for what, text in texts if text or what.endswith(NO_STEP)]
 
 
 def repeated(graph: Graph, taken: set[int]) -> Pairs:

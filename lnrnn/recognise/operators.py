@@ -6,37 +6,43 @@ from functools import reduce
 
 import numpy as np
 
-from .constants import constant
-from .graph import Node, Value, attribute, producer
+from .graph import ACTIVATIONS, attribute, constant, constant_input, is_last_axis, outside_of_loops, producer
+from .interface import Node, Value
+from .sizes import bounds
 from .terms import Matrix, Opaque, Operator, Sum, Terms, argument, constant_sum, plus, single, times
-from .values import ACTIVATIONS, bounds, constant_input, is_last_axis, outside_of_loops
 
 
 def _add(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return reduce(plus, (terms.input(node, at, depth) for at in range(len(node.inputs))), Sum({}))
+    summands = (terms.input(node, at, depth) for at in range(len(node.inputs)))
+    return _tanh(terms, reduce(plus, summands, Sum({})))
 
 
 def _sub(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     of = centred(value)
     if of is not None:
         return single(terms.centred(of, terms.sum(outside_of_loops(of), depth)))
-    return plus(terms.input(node, 0, depth), terms.input(node, 1, depth), -1.0)
+    return _tanh(terms, plus(terms.input(node, 0, depth), terms.input(node, 1, depth), -1.0))
 
 
-def _mul(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return times(terms.input(node, 0, depth), terms.input(node, 1, depth))
+def _tanh(terms: Terms, whole: Sum) -> Sum:
+    """Returns tanh(a) for 2 sigmoid(2 a) - 1, else the sum itself."""
+    of = argument_of(whole, 2, "sigmoid", -1)
+    return (
+        whole if of is None else single(terms.function("tanh", None, times(of, constant_sum(np.array(0.5)))))
+    )
 
 
-def _neg(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return plus(Sum({}), terms.input(node, 0, depth), -1.0)
-
-
-def _identity(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return terms.input(node, 0, depth)
+def argument_of(whole: Sum, factor: float, function: str, constant: float) -> Sum | None:
+    """Returns a if a sum is factor * function(a) + constant."""
+    own = next((p for p in whole.terms if len(p) == 1 and p[0].kind == function), ())
+    numbers = [
+        (whole.terms.get(product, np.zeros(1)) == n).all() for product, n in ((own, factor), ((), constant))
+    ]
+    return own[0].of if len(own) == 1 and len(whole.terms) == 2 and all(numbers) else None
 
 
 def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    of = terms.sum(outside_of_loops(argument(node, 0)), depth)
+    of = terms.argument(argument(node, 0), depth)
     name = ACTIVATIONS[node.op_type]
     if name == "hard_sigmoid":  # lnrnn's is min(max(a / 6 + 1/2, 0), 1)
         if attribute(node, "beta", 0.5) != 0.5:
@@ -44,6 +50,14 @@ def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
         alpha = float(attribute(node, "alpha", 0.2)) * 6
         of = of if abs(alpha - 1) < 1e-6 else times(of, constant_sum(np.array(alpha)))
     return single(terms.function(name, argument(node, 0), of))
+
+
+def _reciprocal(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    """1 / (1 + exp(-a)) is sigmoid(a)."""
+    of = argument_of(terms.input(node, len(node.inputs) - 1, depth), 1, "exp", 1)
+    if of is None:
+        raise Opaque
+    return single(terms.function("sigmoid", None, times(of, constant_sum(np.array(-1.0)))))
 
 
 def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: int) -> Sum:
@@ -81,10 +95,6 @@ def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: i
 
 def _joins(node: Node, value: Value) -> bool:
     return None not in node.inputs and is_last_axis(attribute(node, "axis", 1), value)
-
-
-def _matmul(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    return _matrix_product(terms, argument(node, 0), argument(node, 1), True, depth)
 
 
 def _gemm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
@@ -160,10 +170,12 @@ def _norm(terms: Terms, a: Value, eps: float, width: int | None, depth: int) -> 
 
 
 def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """A quotient: a division by a constant, or by the sqrt(var + eps) of a norm."""
+    """A quotient: a division by a constant, by the sqrt(var + eps) of a norm, or by 1 + exp(-a)."""
     divisor = constant_input(node, 1)
     if divisor is not None:
         return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))
+    if producer(argument(node, 1), "Sqrt") is None:
+        return times(terms.input(node, 0, depth), _reciprocal(terms, node, value, depth))
     of, eps = deviation(argument(node, 1))
     whole = terms.sum(outside_of_loops(of), depth)
     scale = single(terms.scale(of, whole, eps))
@@ -188,31 +200,41 @@ def centred(value: Value | None) -> Value | None:
 
 
 def deviation(value: Value) -> tuple[Value, float]:
-    """Returns a and eps if the value is sqrt(mean(d d) + eps), where d is a - mean(a). Raises Opaque."""
+    """Returns a and eps if the value is sqrt(var + eps), where var is the variance of a. Raises Opaque."""
     root = producer(value, "Sqrt")
     if root is None:
         raise Opaque
     total = producer(root.inputs[0], "Add")
     given = [(root.inputs[0], np.zeros(1))] if total is None else [
         (total.inputs[at], constant_input(total, 1 - at)) for at in (0, 1)]  # fmt: skip
-    for square, eps in given:
-        power = producer(_mean(square), "Pow", "Mul")
-        if eps is None or eps.size != 1 or power is None:
-            continue
-        exponent = constant_input(power, 1) if power.op_type == "Pow" else None
-        squared = (
-            power.inputs[0] is power.inputs[1] if exponent is None else exponent.reshape(-1).tolist() == [2]
-        )
-        of = centred(power.inputs[0])
-        if squared and of is not None:
+    for variance, eps in given:
+        both = producer(variance, "Sub")  # the mean of a a, minus the mean of a squared
+        of = _squared(_mean(both.inputs[0])) if both else centred(_squared(_mean(variance)))
+        same = both is None or _mean(_squared(both.inputs[1])) is of
+        if eps is not None and eps.size == 1 and of is not None and same:
             return of, float(eps.reshape(()))
     raise Opaque
 
 
+def _squared(value: Value | None) -> Value | None:
+    """Returns a if the value is a a."""
+    node = producer(value, "Pow", "Mul")
+    power = constant_input(node, 1) if node and node.op_type == "Pow" else None
+    squared = node and (node.inputs[0] is node.inputs[1] if power is None else power.tolist() in (2, [2]))
+    return node.inputs[0] if node and squared else None
+
+
 OPERATORS: dict[str, Operator] = {
-    "Add": _add, "Sum": _add, "Sub": _sub, "Mul": _mul, "Neg": _neg, "Identity": _identity, "Div": _div,
-    "Gemm": _gemm, "MatMul": _matmul, "Split": _split, "Slice": _slice, "LayerNormalization": _layer_norm,
+    "Add": _add, "Sum": _add, "Sub": _sub, "Div": _div, "Reciprocal": _reciprocal, "Gemm": _gemm,
+    "Split": _split, "Slice": _slice, "LayerNormalization": _layer_norm,
     **dict.fromkeys(ACTIVATIONS, _activation),
+    "Identity": lambda terms, node, value, depth: terms.input(node, 0, depth),
+    "Neg": lambda terms, node, value, depth: plus(Sum({}), terms.input(node, 0, depth), -1.0),
+    "Mul": lambda terms, node, value, depth: times(*(terms.input(node, at, depth) for at in (0, 1))),
+    "MatMul": lambda terms, node, value, depth: _matrix_product(
+        terms, argument(node, 0), argument(node, 1), True, depth),
+    "Exp": lambda terms, node, value, depth: single(
+        terms.function("exp", None, terms.argument(argument(node, 0), depth))),
 }  # fmt: skip
 
 

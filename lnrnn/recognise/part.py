@@ -9,7 +9,8 @@ import numpy as np
 
 from ..importers.weights import Converted
 from ..rnn.models import Model
-from .graph import Node, Value, attribute, named, producer
+from .graph import attribute, producer
+from .interface import Node, Value, named
 
 WHOLE_FILE = "file of to_onnx"  # a kind of part
 SWAPPED = [1, 0, 2]  # the order of axes of a Transpose from (B, T, *) to (T, B, *)

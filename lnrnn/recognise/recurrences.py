@@ -1,6 +1,8 @@
 """Steps that follow each other as a layer, and their Recurrence: a part of a file with its weights.
 
-`joined` joins recurrences: two directions to a layer, and layers to a network.
+`chains` finds steps that a Python loop has written one after another, with a length that is baked in.
+`unrolled` makes a recurrence of them. `joined` joins recurrences: two directions to a layer, and layers to a
+network.
 """
 
 from __future__ import annotations
@@ -12,14 +14,27 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..importers.weights import Converted, Weights, network
-from .graph import DOMAINS, Array, Node, Value, attribute, in_order
-from .matching import Step
-from .part import Part, is_batch_first
+from .graph import (
+    attribute,
+    constant,
+    constant_input,
+    in_order,
+    is_zero,
+    moved_axes,
+    outside_of_loops,
+    producer,
+    rank,
+)
+from .interface import DOMAINS, PATH, Array, Node, Value
+from .matching import Step, match
+from .operators import new_terms
+from .part import Part, is_batch_first, restarts
+from .sizes import element, size
 from .terms import Terms
-from .values import outside_of_loops
 
 Nodes = Sequence[Node]
 Item = TypeVar("Item")
+ORDERS = ("TB{}", "BT{}", "B{}T")  # of axes, by that of the steps
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ class Layer:
         return tuple(step.new[0] for step in self.steps)
 
 
-def same_constants(a: Step, b: Step, terms: Terms) -> bool:
+def same_constants(a: Step, b: Step) -> bool:
     """Returns whether two steps have the same equations and the same constants.
 
     A step with states of 0 may lack some. The file may have added bias_hh to bias_ih there.
@@ -66,7 +81,7 @@ def same_constants(a: Step, b: Step, terms: Terms) -> bool:
             mine, theirs = (sum(v for _, v in step.constants[name, gate]) for step in (a, b))
         elif name.startswith("weight"):
             (first, mine), (second, theirs) = a.constants[name, gate], b.constants[name, gate]
-            if terms.identity(first) != terms.identity(second):
+            if first.key != second.key:
                 return False
         else:
             mine, theirs = a.constants[name, gate], b.constants[name, gate]
@@ -125,13 +140,16 @@ class Recurrence:
 
 
 def recurrence(
-    path: str, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
+    first: Node, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
 ) -> Recurrence:
-    """Returns a recurrence of these layers. values: fields of its part, by default the layers' states."""
+    """Returns a recurrence of these layers. first: the node with its part's path.
+
+    values: fields of the part, by default the layers' states.
+    """
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))
         values.setdefault(f"c{name}", tuple(v for each in states for v in each[1:]))
-    return Recurrence(Part(path, kind, **values), [[layer.weights] for layer in layers], reverse)
+    return Recurrence(Part(first.meta[PATH], kind, **values), [[layer.weights] for layer in layers], reverse)
 
 
 def used(value: Value, inside: Collection[int] = ()) -> bool:
@@ -253,3 +271,138 @@ def _join(
     except ValueError:
         return None
     return result
+
+
+# --- unrolled steps -----------------------------------------------------------------------------------------
+
+
+def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
+    """Returns steps that follow each other with the same constants. groups: the alternatives of each step."""
+    by_state: dict[int, list[Step]] = {}
+    every = [step for group in groups for step in group]
+    for step in every:
+        if step.old:
+            by_state.setdefault(id(step.old[0]), []).append(step)
+
+    def following(step: Step) -> Step | None:
+        found = [each for each in by_state.get(id(step.new[0]), ())
+                 if same_values(each.old, step.new) and same_constants(step, each)]  # fmt: skip
+        return found[0] if len(found) == 1 else None
+
+    result = [chain for chain in linked(every, following) if len(chain) > 1]
+    inside = {id(step.new[0]) for chain in result for step in chain}
+    # The first step before a single one may start at 0.
+    result += [[step] for step in every if id(step.new[0]) not in inside and step.old]
+    return [with_start(chain, terms) for chain in result]
+
+
+def with_start(chain: list[Step], terms: Terms) -> list[Step]:
+    """Returns the steps, and before them the step that computes the first old states from constants."""
+    old = chain[0].old
+    if old[0].producer() is None:
+        return chain
+    of_zero, of_constants = match(old[0], terms, zero=True), match(old[0], new_terms(states=True))
+    for step in [*of_zero, *(s for s in of_constants if all(constant(v) is not None for v in s.old))]:
+        if same_values(step.new, old) and same_constants(step, chain[0]):
+            return [step, *chain]
+    return chain
+
+
+def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
+    """Returns the part of layers of steps, or why they are no part."""
+    n = len(layers[0].steps)
+    elements = [element(x, terms.width) for x in layers[0].x]
+    first = elements[0]
+    if first is None or any(e is None for e in elements):
+        return "the inputs of the steps are no elements of one value"
+    given = [e for e in elements if e is not None]
+    if any(e.whole is not first.whole or e.axis != first.axis for e in given):
+        return "the inputs of the steps are elements of different values"
+    indices = [e.index.number for e in given]
+    reverse = n > 1 and indices == list(range(n))[::-1]
+    if not reverse and indices != list(range(n)):
+        if n > 1 and indices == list(range(1, n + 1)):
+            return (
+                f"step 0 is not one of them: the exporter may have computed its product with a state of 0. "
+                f"The first nodes are those of step 1, which reads element 1 of {first.whole.name!r}"
+            )
+        return f"the steps read elements {indices} of {first.whole.name!r}, in another order"
+    length = size(first.whole, first.axis, terms.width).number
+    if length is not None and length != n:
+        return f"{n} steps read {first.whole.name!r}, which has {length}"
+    if (axes := rank(first.whole) or 3) != 3:
+        return f"{first.whole.name!r} has {axes} axes"
+    top = layers[-1]
+    inside = {id(node): node for layer in layers for step in layer.steps for node in step.nodes}
+    joined = stacked(top.h, set(inside))
+    y, flipped = None, False
+    result_axes = {"x": ORDERS[first.axis].format("I"), "h": "BH"}
+    if joined is not None:
+        y, axis, backwards, of_joined = joined
+        flipped = backwards != reverse
+        inside |= {id(node): node for node in of_joined}
+        result_axes["y"] = ORDERS[axis].format("H")
+    for layer in layers:
+        for at, step in enumerate(layer.steps):
+            if step.outside:
+                return f"{step.outside[0]} reads a value inside of step {at}"
+            for value in step.new:
+                if at < n - 1 and used(value, inside):
+                    return f"the state of step {at}, {value.name!r}, is read outside of the steps"
+    nodes = with_unused(inside.values(), [node for e in given for node in e.nodes])
+    kept = {id(node) for node in nodes}
+    h = tuple(if_used(layer.new[0], kept) for layer in layers)
+    c = tuple(if_used(v, kept) for layer in layers for v in layer.new[1:])
+    if y is None and not any((*h, *c)):
+        return "the file uses none of its outputs"
+    baked = {"T": n}
+    warnings = [f"a length of {n} steps is baked in: the file has the nodes of each step"]
+    if (sequences := batch(layers[0].steps[0])) is not None:
+        baked["B"] = sequences
+        warnings.append(f"a batch of {sequences} sequences is baked in: the first states are constants")
+    if not reverse and all(is_zero(v) for layer in layers for v in layer.steps[0].old):
+        warnings.append(restarts(layers[0].steps[0].nodes[0]))
+    return recurrence(
+        layers[0].steps[0].nodes[0], f"{n} steps of {layers[0].weights.cell}", layers, reverse, nodes=nodes,
+        x=first.whole, y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked, warnings=warnings,
+    )  # fmt: skip
+
+
+def batch(step: Step) -> int | None:
+    """Returns the number of sequences if constants of a step that starts at 0 set it."""
+    for node in step.nodes if not step.old else ():
+        places = (
+            (0, 1, 2) if node.op_type == "Gemm" else (0, 1) if node.op_type in ("Add", "Mul", "Sub") else (0,)
+        )
+        for at in places:
+            array = None if node.op_type in ("Gemm", "MatMul") and at == 1 else constant_input(node, at)
+            if array is not None and array.ndim == 2 and len(array) > 1:
+                return len(array)
+    return None
+
+
+def stacked(values: Sequence[Value], inside: set[int]) -> tuple[Value, int, bool, list[Node]] | None:
+    """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
+    and the nodes that compute it."""
+    for user in values[0].consumers():
+        of_steps = id(user) in inside or user.domain not in DOMAINS
+        for join in () if of_steps else (j for v in user.outputs[:1] for j in v.consumers()):
+            ops, nodes, given = (user.op_type, join.op_type), [user], user.inputs
+            if ops == ("Unsqueeze", "Concat"):
+                every = [producer(v, "Unsqueeze") for v in join.inputs]
+                axis = attribute(join, "axis", 0) % 3
+                nodes = [n for n in every if n and [a % 3 for a in moved_axes(n) or ()] == [axis]]
+                given = [n.inputs[0] for n in nodes] if len(nodes) == len(join.inputs) else []
+            elif ops != ("SequenceConstruct", "ConcatFromSequence") or not attribute(join, "new_axis", 0):
+                continue
+            backwards = _order(given, values)
+            if join.domain in DOMAINS and backwards is not None:
+                return join.outputs[0], attribute(join, "axis", 0) % 3, backwards, [*nodes, join]
+    return None
+
+
+def _order(given: Sequence[Value | None], values: Sequence[Value]) -> bool | None:
+    """Returns whether two lists of values are each other's reverse, False if they are equal, else None."""
+    ids = [id(outside_of_loops(v)) for v in given if v is not None]
+    wanted = [id(v) for v in values]
+    return False if ids == wanted else True if ids == wanted[::-1] else None

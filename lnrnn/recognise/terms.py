@@ -10,15 +10,27 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from .constants import constant
-from .graph import DOMAINS, Array, Node, Value, attribute, front_of, producer
-from .values import MOST_DEPTH, first_and_next, is_argument, is_last_axis, keeps_last_axis, outside_of_loops
+from .graph import (
+    ACTIVATIONS,
+    MOST_DEPTH,
+    attribute,
+    constant,
+    constant_input,
+    first_and_next,
+    front_of,
+    is_last_axis,
+    moved_axes,
+    outside_of_loops,
+    producer,
+    rank,
+)
+from .interface import DOMAINS, Array, Node, Value
 
 MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
 MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
@@ -27,12 +39,16 @@ MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows and columns of a constant matrix. transposed: whether the rows are columns of the constant."""
+    """Rows and columns of a constant matrix. transposed: whether the rows are columns of the constant.
+
+    key: is equal for matrices with the same numbers; `Terms.product` sets it.
+    """
 
     value: Value
     transposed: bool
     rows: range
     columns: range
+    key: tuple[Any, ...] = ()
 
     def array(self) -> Array:
         whole = constant(outside_of_loops(self.value))
@@ -194,6 +210,7 @@ class Terms:
         self._arrays: dict[int, str] = {}
         self._arguments: dict[int, bool] = {}
         self._of_part: dict[int, Value] = {}  # the value that is a part of another one, by atom
+        self._scaled: dict[Any, Value] = {}  # values that functions read times a number, by their sums
         self._alive: list[Value] = []  # whose id is a key
 
     # -- atoms
@@ -208,7 +225,8 @@ class Terms:
 
     def product(self, value: Value, matrix: Matrix) -> Atom:
         self._alive.append(value)
-        key = self._key("product", id(value), self.identity(matrix))
+        matrix = replace(matrix, key=self._identity(matrix))
+        key = self._key("product", id(value), matrix.key)
         return Atom("product", key, len(matrix.rows), value, matrix=matrix)
 
     def one(self, value: Value) -> Atom:
@@ -227,10 +245,10 @@ class Terms:
         return Atom("scale", self._key("scale", of.key, eps), 1, value, of, nested=_nested(of), pair=pair)
 
     def function(self, name: str, value: Value | None, of: Sum) -> Atom:
+        value = self._scaled.get(of.key) if value is None and self._scaled else value
         return Atom(name, self._key(name, of.key), of.width, value, of, nested=_nested(of))
 
-    def identity(self, matrix: Matrix) -> tuple[Any, ...]:
-        """Returns a key, equal for matrices with the same numbers."""
+    def _identity(self, matrix: Matrix) -> tuple[Any, ...]:
         value = outside_of_loops(matrix.value)
         if id(value) not in self._arrays:
             array = constant(value)
@@ -310,6 +328,17 @@ class Terms:
     def input(self, node: Node, at: int, depth: int) -> Sum:
         return self.operand(argument(node, at), depth)
 
+    def argument(self, value: Value, depth: int) -> Sum:
+        """Returns the argument of a function. If it is a value times a number, the value is written out."""
+        whole = self.sum(outside_of_loops(value), depth)
+        (product, factor), *others = whole.terms.items() or [((), np.zeros(()))]
+        inner = self.outer_value(product[0]) if len(product) == 1 and product[0].kind == "value" else None
+        if others or inner is None or inner is value or factor.size != 1 or factor.item() == 1:
+            return whole
+        result = self.sum(inner, depth)
+        self._scaled[result.key] = inner
+        return times(result, Sum({(): factor}))
+
     def _is_argument(self, value: Value) -> bool:
         if id(value) not in self._arguments:
             self._arguments[id(value)] = is_argument(value)
@@ -359,3 +388,31 @@ class Terms:
 
 # The arguments are the node, its output, and the depth of the recursion.
 Operator = Callable[[Terms, Node, Value, int], Sum]
+
+
+def is_argument(value: Value, depth: int = 0) -> bool:
+    """Returns whether a value, or a number times it, is the argument of a product, a norm, or a function."""
+    for user in value.consumers():
+        scaled = user.op_type == "Mul" and any(
+            (c := constant_input(user, at)) is not None and not c.ndim for at in (0, 1))  # fmt: skip
+        passes = (scaled or user.op_type in ("Identity", "Neg")) and depth < MOST_DEPTH
+        if passes and is_argument(user.outputs[0], depth + 1):
+            return True
+        if user.inputs[0] is not value or user.domain not in DOMAINS:
+            continue
+        if user.op_type in ACTIVATIONS or user.op_type in ("Exp", "LayerNormalization", "ReduceMean"):
+            return True
+        if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:
+            return True
+    return False
+
+
+def keeps_last_axis(node: Node) -> bool:
+    """Returns whether the last axis of a Gather's, Squeeze's or Unsqueeze's result is that of its input."""
+    data = node.inputs[0]
+    axes = [attribute(node, "axis", 0)] if node.op_type == "Gather" else moved_axes(node)
+    r = None if data is None else rank(data)
+    if axes is None or r is None:
+        return False
+    last = r if node.op_type == "Unsqueeze" else r - 1
+    return not any(a in (-1, last) for a in axes)

@@ -132,6 +132,8 @@ NORMS = {
         a.var(-1, False, True) + EPS).sqrt().expand_as(a),
     "sum": lambda m, a: m.shift + m.gain * (a - a.sum(-1, True) / H) / (
         (centred(a) * centred(a)).sum(-1, keepdim=True) / a.size(-1) + EPS).sqrt(),
+    "two means": lambda m, a: m.shift + m.gain * centred(a) / (
+        (a * a).mean(-1, True) - a.mean(-1, True) ** 2 + EPS).sqrt(),
     "after a join": lambda m, a: F.layer_norm(torch.cat(a.chunk(2, 1), 1), (H,), m.gain, m.shift, EPS),
 }  # fmt: skip
 
@@ -167,6 +169,25 @@ def test_the_function_of_gates_is_read(gates):
 
     model = assert_found(rnn(step, gates=3), reset_after=False)
     assert model.gate_activation == ("sigmoid" if gates is torch.sigmoid else "hard_sigmoid")
+
+
+FUNCTIONS = {
+    "exp": (lambda a: 1 / (1 + torch.exp(-a)), lambda a: 2 / (1 + torch.exp(-2 * a)) - 1),
+    "sigmoid": (torch.sigmoid, lambda a: 2 * torch.sigmoid(2 * a) - 1),
+}
+
+
+@pytest.mark.parametrize("call", ["cell(x, (h, c))", "layer(x) -> y"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_read_in_each_spelling(name, call):
+    sigmoid, tanh = FUNCTIONS[name]
+
+    def step(m, x, h, c):
+        i, f, g, o = map(lambda v, of: of(v), plain(m, x, h).chunk(4, 1), (sigmoid, sigmoid, tanh, sigmoid))
+        c = f * c + i * g
+        return o * tanh(c), c
+
+    assert type(assert_found(rnn(step, call, 4, 2))) is lnrnn.LSTM
 
 
 # --- sequences ----------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_columns_of_x_and_h_are_told_apart_if_there_are_as_many():
             h = Swapped(cell)(x_t, h)
             ys.append(h.numpy())
     assert absolute_error(other(x)[0], np.array(ys)) < CLOSE < 0.1 < absolute_error(found(x)[0], np.array(ys))
-    with pytest.raises(ValueError, match="does not show whether the columns of x come before those of h"):
+    with pytest.raises(ValueError, match="does not show which columns are for x"):
         lnrnn.from_torch(cell.state_dict())
 
 

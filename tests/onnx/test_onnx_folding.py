@@ -11,8 +11,8 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from lnrnn.onnx import OnnxFileError  # noqa: E402
 from lnrnn.onnx.reading import read  # noqa: E402
-from lnrnn.recognise.constants import constant as folded  # noqa: E402
-from lnrnn.recognise.constants import is_zero  # noqa: E402
+from lnrnn.recognise.graph import constant as folded  # noqa: E402
+from lnrnn.recognise.graph import is_zero
 from onnx_files import FLOAT, constant, model  # noqa: E402
 from onnx_runs import run  # noqa: E402
 

@@ -62,7 +62,7 @@ TABLES = [
         ("include", "pyx", "lnrnn", "docs/api", "tests/support"),
         others={
             "lnrnn/importers/": "cells of other people",
-            "lnrnn/recognise/constants.py": "operators that keep 0",
+            "lnrnn/recognise/graph.py": "operators that keep 0",
             "lnrnn/reference/ligru.py": "the default of a LiGRU",
             "lnrnn/torch/": "the same default, and cells of torch",
             "pyx/onnxruntime/": "the plug-in leaves other functions to ONNX Runtime",

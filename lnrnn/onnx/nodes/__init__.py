@@ -1,4 +1,4 @@
 """Finds nodes RNN, LSTM, GRU and DynamicQuantizeLSTM, and joins the layers of a network.
 
-`plain_parts` of plain.py is called for a whole file. node.py reads a node, and stacks.py joins layers.
+`Layers` of plain.py is made for a whole file, and joins layers. node.py reads a node.
 """

@@ -10,7 +10,9 @@ column, (D, 4H). rnn/quantized.py says how a network keeps them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,13 @@ import onnx.defs
 import onnx_ir
 
 from ...errors import message
-from ...importers.weights import Weights, array, reordered
-from ...recognise.constants import constant, is_zero
-from ...recognise.graph import DOMAINS, Array, attribute, has_references, named
-from ...recognise.values import ACTIVATIONS, MOST_DEPTH, constant_input, numbers
+from ...importers.weights import Weights, floats, reordered, with_functions
+from ...recognise.graph import ACTIVATIONS, attributes, constant, has_references, is_zero
+from ...recognise.interface import DOMAINS, Array, named
+from ...recognise.sizes import last_size
 from ...rnn import cells, quantized
 
+Arrays = Mapping[int, Array | None]  # by the number of an input
 # The order of gates in ONNX, and in lnrnn. ONNX's c is the gate g of lnrnn.
 GATES = {"RNN": ("i", "i"), "LSTM": ("iofc", "ifco"), "GRU": ("zrh", "rzh")}
 VERSIONS = (7, 14, 22)  # of the three operators, in opsets 7 to 22
@@ -42,19 +45,20 @@ WITH_ALPHA = {"hardsigmoid": (0.2, 0.5), "affine": None, "leakyrelu": (0.01, 0.0
 WITH_BETA = ("hardsigmoid", "affine", "scaledtanh")
 
 
-@dataclass
+@dataclass(frozen=True)
 class NodeLayer:
     """A node as one layer of a network.
 
     weights: for each direction. reverse: whether the node reads from the end. batch_first: whether layout is
-    1. The values are the node's, or None for those that are left out. h0 and c0 are None if they are 0.
+    1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for others. The values are the node's,
+    or None for those that are left out. h0 and c0 are None if they are 0.
     """
 
-    path: str
     node: onnx_ir.Node
     weights: tuple[Weights, ...]
     reverse: bool
     batch_first: bool
+    kept_by_int8: bool | None
     x: onnx_ir.Value
     lengths: onnx_ir.Value | None
     h0: onnx_ir.Value | None
@@ -62,7 +66,6 @@ class NodeLayer:
     y: onnx_ir.Value | None
     h: onnx_ir.Value | None
     c: onnx_ir.Value | None
-    warnings: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -95,43 +98,48 @@ def is_recurrent(node: onnx_ir.Node) -> bool:
     return (node.domain in DOMAINS and node.op_type in GATES) or is_quantized(node)
 
 
-def read_layer(
-    node: onnx_ir.Node, path: str, opset: int | None, reset_after: bool | None = None
-) -> NodeLayer:
+def read_layer(node: onnx_ir.Node, opset: int | None, reset_after: bool | None = None) -> NodeLayer:
     """Returns a node as a layer. Raises ValueError for a node that no network can replace.
 
     opset: the version of ONNX's operators in the file. reset_after: replaces the attribute of GRU nodes.
     """
     if has_references(node):
         raise ValueError(f"node {named(node)}: attributes must have values, got those of a function")
+    given, arrays, values = attributes(node), constants(node), dict(enumerate(node.inputs))
     kind = "LSTM" if is_quantized(node) else node.op_type
     _check_version(node, opset)
-    directions = _checked_attributes(node)
-    W, R = _weights(node, kind, directions)
-    B = _biases(node, len(R[0]), directions)
-    theirs, ours = GATES[kind]
-    functions = activations(node, kind, directions)
-    after = _reset_after(node, kind, reset_after)
+    _check_attributes(node, given)
+    directions = DIRECTIONS[given.get("direction", "forward")]
+    W, R, kept = _weights(node, arrays, kind, directions, given.get("hidden_size"))
+    B = None if values.get(3) is None else _floats(node, folded(node, arrays, 3, "B"), "B")
+    if B is not None and B.shape != (directions, 2 * len(R[0])):
+        raise refused(node, "input B", f"of shape {(directions, 2 * len(R[0]))}", B.shape)
+    functions = activations(node, given, kind, directions)
+    after = kind != "GRU" or bool(given.get("linear_before_reset", 0) if reset_after is None else reset_after)
     weights = []
     for d in range(directions):
-        own = {"weight_ih": reordered(W[d], theirs, ours), "weight_hh": reordered(R[d], theirs, ours)}
+        own = {"weight_ih": W[d], "weight_hh": R[d]}
         if B is not None:
-            for name, b in zip(("bias_ih", "bias_hh"), np.split(B[d], 2), strict=True):
-                own[name] = reordered(b, theirs, ours)
-        weights.append(functions.applied(Weights(kind, None, B is not None, own, reset_after=after)))
-    if kind == "LSTM" and not is_zero(_input(node, 7)):
+            own["bias_ih"], own["bias_hh"] = np.split(B[d], 2)
+        own = {name: reordered(v, *GATES[kind]) for name, v in own.items()}
+        layer = Weights(kind, None, B is not None, own, reset_after=after)
+        weights.append(with_functions(layer, *functions))
+    _check_states(node, {"initial_h": values.get(5), "initial_c": values.get(6)}, R.shape[-1])
+    if kind == "LSTM" and not is_zero(values.get(7)):
         raise without_equivalent(node, "peepholes (input P)", "lnrnn's cells have none")
-    reverse = attribute(node, "direction", "forward") == "reverse"
-    h0, c0 = (None if is_zero(v) else v for v in (_input(node, 5), _input(node, 6)))
-    _check_states(node, kind, len(R[0][0]))
-    values = [_output(node, i) for i in range(3)]
-    x = _input(node, 0)
+    h0, c0 = (None if is_zero(v) else v for v in (values.get(5), values.get(6)))
+    x, y, h, c = values.get(0), *(_used(node, i) for i in range(3))
     if x is None:
         raise refused(node, "input X", "a value", "none")
     return NodeLayer(
-        path, node, tuple(weights), reverse, bool(attribute(node, "layout", 0)), x, _input(node, 4),
-        h0, c0 if kind == "LSTM" else None, values[0], values[1], values[2] if kind == "LSTM" else None,
+        node, tuple(weights), given.get("direction") == "reverse", bool(given.get("layout", 0)), kept, x,
+        values.get(4), h0, c0 if kind == "LSTM" else None, y, h, c if kind == "LSTM" else None,
     )  # fmt: skip
+
+
+def _used(node: onnx_ir.Node, i: int) -> onnx_ir.Value | None:
+    value = node.outputs[i] if i < len(node.outputs) else None
+    return value if value is not None and value.name and (value.uses() or value.is_graph_output()) else None
 
 
 # --- attributes ---------------------------------------------------------------------------------------------
@@ -147,91 +155,50 @@ def _check_version(node: onnx_ir.Node, opset: int | None) -> None:
         raise refused(node, "the opset", f"from 7 to {newest}", opset if opset else "none for ONNX's domain")
 
 
-def _checked_attributes(node: onnx_ir.Node) -> int:
-    """Returns the number of directions. Raises ValueError for attributes without an equivalent."""
+def _check_attributes(node: onnx_ir.Node, given: dict[str, Any]) -> None:
+    """Raises ValueError for attributes without an equivalent."""
     for name, kind in TYPES.items():
-        given = node.attributes.get(name)
-        if given is not None and not given.is_ref() and given.type != kind:
-            raise refused(node, f"attribute {name}", f"of type {kind.name}", given.type.name)
-    direction = attribute(node, "direction", "forward")
-    if direction not in DIRECTIONS:
-        raise refused(node, "attribute direction", " or ".join(DIRECTIONS), repr(direction))
-    clip = attribute(node, "clip")
-    if clip is not None:
-        raise without_equivalent(node, f"clip={clip:g}", "lnrnn's cells have no clip")
-    coupled = attribute(node, "input_forget", 0)
-    if coupled != 0:
+        of_node = node.attributes.get(name)
+        if of_node is not None and of_node.type != kind:
+            raise refused(node, f"attribute {name}", f"of type {kind.name}", of_node.type.name)
+    if given.get("direction", "forward") not in DIRECTIONS:
+        raise refused(node, "attribute direction", " or ".join(DIRECTIONS), repr(given["direction"]))
+    if "clip" in given:
+        raise without_equivalent(node, f"clip={given['clip']:g}", "lnrnn's cells have no clip")
+    if given.get("input_forget", 0) != 0:
         reason = "the gates i and f of lnrnn's cells are separate"
-        raise without_equivalent(node, f"input_forget={coupled}", reason)
-    if attribute(node, "layout", 0) not in (0, 1):
-        raise refused(node, "attribute layout", "0 or 1", attribute(node, "layout"))
-    return DIRECTIONS[direction]
+        raise without_equivalent(node, f"input_forget={given['input_forget']}", reason)
+    if given.get("layout", 0) not in (0, 1):
+        raise refused(node, "attribute layout", "0 or 1", given["layout"])
 
 
-def _check_states(node: onnx_ir.Node, kind: str, hidden_size: int) -> None:
+def _check_states(node: onnx_ir.Node, states: dict[str, onnx_ir.Value | None], hidden_size: int) -> None:
     """Raises ValueError if an initial state is known to have another number of units."""
-    for i, name in ((5, "initial_h"), (6, "initial_c"))[: 1 + (kind == "LSTM")]:
-        units = _last_size(_input(node, i))
+    for name, value in states.items():
+        units = None if value is None else last_size(value)
         if units not in (None, hidden_size):
             do = "torch writes such a file for proj_size with dynamo=True" * (name == "initial_c")
-            raise refused(
-                node, name, f"of {hidden_size} units, as R", f"{units}, which no runtime can run", do
-            )
-
-
-def _last_size(value: onnx_ir.Value | None) -> int | None:
-    """Returns the size of the last axis of a value, or None. Slice, Split and Concat must not change it."""
-    for _ in range(MOST_DEPTH):
-        if value is None:
-            return None
-        array = constant(value)
-        declared = (value.shape or None) if array is None else array.shape
-        size = declared[-1] if declared else None
-        if array is not None or isinstance(size, int):
-            return size if isinstance(size, int) else None
-        node = value.producer()
-        if node is None or node.domain not in DOMAINS or not node.inputs:
-            return None
-        if node.op_type in ("Expand", "ConstantOfShape"):
-            sizes = numbers(node.inputs[-1], lambda _: None)
-            return sizes[-1].number if sizes and sizes[-1] is not None else None
-        axes: Any = ()
-        if node.op_type in ("Concat", "Split"):
-            axes = [attribute(node, "axis", 0)]
-        elif node.op_type == "Slice":
-            given_axes = constant_input(node, 3)
-            axes = attribute(node, "axes") if given_axes is None else given_axes.reshape(-1).tolist()
-        elif node.op_type not in ("Identity", "Cast"):
-            return None
-        if axes is None or any(a not in (0, 1) for a in axes):
-            return None
-        value = node.inputs[0]
-    return None
-
-
-def _reset_after(node: onnx_ir.Node, kind: str, given: bool | None) -> bool:
-    if kind != "GRU":
-        return True
-    return bool(attribute(node, "linear_before_reset", 0)) if given is None else given
+            expected, got = f"of {hidden_size} units, as R", f"{units}, which no runtime can run"
+            raise refused(node, name, expected, got, do)
 
 
 # --- arrays -------------------------------------------------------------------------------------------------
 
 
-def _input(node: onnx_ir.Node, i: int) -> onnx_ir.Value | None:
-    return node.inputs[i] if i < len(node.inputs) else None
+def constants(node: onnx_ir.Node) -> Arrays:
+    """Returns the arrays of a node's inputs that must be constants, None for others."""
+    return {
+        i: constant(v)
+        for i, v in enumerate(node.inputs)
+        if i in (1, 2, 3, *itertools.chain(*SCALES.values()))
+    }
 
 
-def _output(node: onnx_ir.Node, i: int) -> onnx_ir.Value | None:
-    value = node.outputs[i] if i < len(node.outputs) else None
-    return value if value is not None and value.name and (value.uses() or value.is_graph_output()) else None
-
-
-def folded(node: onnx_ir.Node, i: int, name: str) -> Array:
-    """Returns the constant that is input i of a node."""
-    value = _input(node, i)
-    result = constant(value)
+def folded(node: onnx_ir.Node, arrays: Arrays, i: int, name: str) -> Array:
+    """Returns the constant that is input i of a node. arrays: the result of `constants`."""
+    result = arrays.get(i)
     if result is None:
+        value = node.inputs[i] if i < len(node.inputs) else None
         got = "none" if value is None else f"{value.name!r}, which depends on inputs of the model"
         producer = None if value is None else value.producer()
         if producer is not None:
@@ -240,13 +207,16 @@ def folded(node: onnx_ir.Node, i: int, name: str) -> Array:
     return result
 
 
-def _weights(node: onnx_ir.Node, kind: str, directions: int) -> tuple[Array, Array]:
-    """Returns W (D, G * H, I) and R (D, G * H, H)."""
-    gates = len(GATES[kind][0])
+def _weights(
+    node: onnx_ir.Node, arrays: Arrays, kind: str, directions: int, said: int | None
+) -> tuple[Array, Array, bool | None]:
+    """Returns W (D, G * H, I) and R (D, G * H, H), and whether int8 keeps them. said: the number of units."""
+    gates, kept = len(GATES[kind][0]), None
+    given = [folded(node, arrays, i, name) for i, name in ((1, "W"), (2, "R"))]
     if is_quantized(node):
-        W, R = dequantized([folded(node, i, name) for i, name in ((1, "W"), (2, "R"))], node)
+        W, R, kept = dequantized(node, arrays)
     else:
-        W, R = (_floats(node, folded(node, i, name), name) for i, name in ((1, "W"), (2, "R")))
+        W, R = (_floats(node, array, name) for array, name in zip(given, "WR", strict=True))
     if R.ndim != 3 or W.ndim != 3:
         raise refused(node, "W and R", "of three axes", f"{W.shape} and {R.shape}")
     H, inputs = R.shape[-1], W.shape[-1]
@@ -255,150 +225,104 @@ def _weights(node: onnx_ir.Node, kind: str, directions: int) -> tuple[Array, Arr
             node, "W and R", f"of shape ({directions}, {gates} H, I) and ({directions}, {gates} H, H)",
             f"{W.shape} and {R.shape}",
         )  # fmt: skip
-    said = attribute(node, "hidden_size")
-    if said is not None and said != H:
+    if said not in (None, H):
         raise refused(node, "attribute hidden_size", f"{H}, as R of shape {R.shape} has", said)
-    return W, R
-
-
-def _biases(node: onnx_ir.Node, rows: int, directions: int) -> Array | None:
-    """Returns B (D, 2 G H), or None. rows: G * H."""
-    if _input(node, 3) is None:
-        return None
-    B = _floats(node, folded(node, 3, "B"), "B")
-    if B.shape != (directions, 2 * rows):
-        raise refused(node, "input B", f"of shape {(directions, 2 * rows)}", B.shape)
-    return B
+    return W, R, kept
 
 
 def _floats(node: onnx_ir.Node, value: Array, name: str) -> Array:
     try:
-        return array(f"input {name}", value)
+        return floats(f"input {name}", value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"node {named(node)}: {error}") from None
 
 
-# --- 8-bit weights ------------------------------------------------------------------------------------------
+def dequantized(node: onnx_ir.Node, arrays: Arrays) -> tuple[Array, Array, bool]:
+    """Returns W and R as float32, of shape (D, 4H, I) and (D, 4H, H), and whether int8 keeps all weights.
 
-
-def dequantized(weights: list[Array], node: onnx_ir.Node) -> list[Array]:
-    """Returns W and R as float32, of shape (D, 4H, I) and (D, 4H, H)."""
-    result = []
-    for name, q in zip(SCALES, weights, strict=True):
-        integers = _integers(node, name, q)
-        scale = _per_column(node, name, "scale", q, np.dtype(np.float32))
+    arrays: the result of `constants`.
+    """
+    result, kept = list[Array](), True
+    for i, (name, places) in enumerate(SCALES.items(), 1):
+        q = folded(node, arrays, i, name)
+        if q.dtype not in (np.int8, np.uint8) or q.ndim != 3:
+            got = f"{q.ndim} axes of {q.dtype}"
+            raise ValueError(f"node {named(node)}: {name} must have 3 axes of int8 or uint8, got {got}")
+        D, inputs, columns = q.shape
+        given = []
+        for place, what, dtype in zip(
+            places, ("scale", "zero_point"), (np.dtype(np.float32), q.dtype), strict=True
+        ):
+            value = arrays.get(place)
+            if value is None or value.shape not in ((D,), (D, columns)) or value.dtype != dtype:
+                got = "no constant" if value is None else f"shape {value.shape} of {value.dtype}"
+                wanted = f"a constant of shape {(D,)} or {(D, columns)} of {dtype}"
+                raise refused(node, f"{name}_{what}", wanted, got)
+            given.append(value.reshape(D, 1, -1))
+        scale, zero = given
         if not ((scale >= 0) & (scale <= LARGEST)).all():
             raise refused(node, f"{name}_scale", "numbers from 0 to 2^119", "others")
+        integers = q.astype(np.int16) - zero
+        kept = kept and quantized.kept_by_int8(integers, inputs)
         result.append((integers.astype(np.float32) * scale).swapaxes(1, 2))
-    return result
-
-
-def kept_by_int8(weights: list[Array], node: onnx_ir.Node) -> bool:
-    """Returns whether to_dtype("int8") keeps all weights. If not, it rounds those of some outputs again."""
-    return all(
-        quantized.kept_by_int8(_integers(node, name, q), q.shape[1])
-        for name, q in zip(SCALES, weights, strict=True)
-    )
-
-
-def _integers(node: onnx_ir.Node, name: str, q: Array) -> Array:
-    """Returns q minus its zero point, int16."""
-    if q.dtype not in (np.int8, np.uint8) or q.ndim != 3:
-        got = f"{q.ndim} axes of {q.dtype}"
-        raise ValueError(f"node {named(node)}: {name} must have 3 axes of int8 or uint8, got {got}")
-    result: Array = q.astype(np.int16) - _per_column(node, name, "zero_point", q, q.dtype)
-    return result
-
-
-def _per_column(node: onnx_ir.Node, name: str, kind: str, q: Array, dtype: np.dtype) -> Array:
-    """Returns the scale or zero point of W or R, of shape (D, 1, 1) or (D, 1, 4H)."""
-    i = SCALES[name][kind == "zero_point"]
-    value = constant(node.inputs[i] if i < len(node.inputs) else None)
-    D, _, columns = q.shape
-    if value is None or value.shape not in ((D,), (D, columns)) or value.dtype != dtype:
-        got = "no constant" if value is None else f"shape {value.shape} of {value.dtype}"
-        wanted = f"a constant of shape {(D,)} or {(D, columns)} of {dtype}"
-        raise refused(node, f"{name}_{kind}", wanted, got)
-    result: Array = value.reshape(D, 1, -1)
-    return result
+    return result[0], result[1], kept
 
 
 # --- activations --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Functions:
-    """lnrnn's nonlinearity of an RNN, or gate_activation of an LSTM or GRU.
+def activations(
+    node: onnx_ir.Node, given: dict[str, Any], kind: str, directions: int
+) -> tuple[str | None, float | None]:
+    """Returns the nonlinearity of an RNN, and for hard sigmoids a factor of the gates' sums.
 
-    factor: multiplies the sums of the gates, because hard sigmoids differ in their slope.
+    Raises ValueError for other functions than a network has.
     """
-
-    nonlinearity: str | None = None
-    gate_activation: str = "sigmoid"
-    factor: float = 1.0
-
-    def applied(self, weights: Weights) -> Weights:
-        """Returns the weights of a cell with these functions. The candidate has no hard sigmoid."""
-        own = weights.parameters
-        if self.factor != 1:
-            H = weights.hidden_size
-            rows = np.full(len(own["weight_hh"]), self.factor)
-            rows[2 * H : 3 * H] = 1  # lnrnn's order is i, f, g, o or r, z, n
-            own = {name: (v.T * rows).T.astype(np.float32) for name, v in own.items()}
-        return replace(
-            weights, parameters=own, nonlinearity=self.nonlinearity, gate_activation=self.gate_activation
-        )
-
-
-def activations(node: onnx_ir.Node, kind: str, directions: int) -> Functions:
-    """Returns the functions of a node. Raises ValueError for other ones than a network has."""
-    given = attribute(node, "activations")
-    names = tuple(str(name).lower() for name in given or DEFAULTS[kind] * directions)
+    own = given.get("activations")
+    names = tuple(str(name).lower() for name in own or DEFAULTS[kind] * directions)
     each = len(DEFAULTS[kind])
     if len(names) != each * directions:
         raise ValueError(
             f"node {named(node)}: attribute activations must have {each * directions} names, got {len(names)}"
         )
-    shown = ", ".join(given or ())
-    of = [(name, *_parameters(node, names, i)) for i, name in enumerate(names)]
+    shown = ", ".join(own or ())
+    of = [(name, *_parameters(node, given, names, i)) for i, name in enumerate(names)]
     if of[:each] * directions != of:
         raise without_equivalent(node, f"activations {shown}", "both directions of a network have the same")
+    name, alpha, beta = of[0]
     if kind == "RNN":
-        name, alpha, beta = of[0]
         if name in BY_NAME and (name != "affine" or (alpha, beta) == (1, 0)):
-            return Functions(BY_NAME[name])
+            return BY_NAME[name], None
         known = f"lnrnn's cells have {', '.join(NONLINEARITIES)}, or Affine with alpha 1 and beta 0"
-        raise without_equivalent(node, _text(shown, alpha, beta), known)
-    gate, alpha, beta = of[0]
-    if all(name == "tanh" for name, _, _ in of[1:each]):
-        if gate == "sigmoid":
-            return Functions()
-        if gate == "hardsigmoid" and alpha > 0 and beta == 0.5:
-            # clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2).
-            return Functions(None, "hard_sigmoid", 6 * alpha)
-    known = "lnrnn's cells have Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
-    raise without_equivalent(node, _text(shown, alpha, beta), known)
+    elif all(other == "tanh" for other, _, _ in of[1:each]) and name == "sigmoid":
+        return None, None
+    elif (
+        all(other == "tanh" for other, _, _ in of[1:each])
+        and name == "hardsigmoid"
+        and alpha > 0
+        and beta == 0.5
+    ):
+        return None, 6 * alpha  # clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2)
+    else:
+        known = "lnrnn's cells have Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
+    numbers = f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else ""
+    raise without_equivalent(node, f"activations {shown}{numbers}", known)
 
 
-def _text(shown: str, alpha: float, beta: float) -> str:
-    return f"activations {shown}" + (
-        f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else ""
-    )
-
-
-def _parameters(node: onnx_ir.Node, names: tuple[str, ...], i: int) -> tuple[float, float]:
+def _parameters(
+    node: onnx_ir.Node, given: dict[str, Any], names: tuple[str, ...], i: int
+) -> tuple[float, float]:
     """Returns alpha and beta of function i. The lists have a number for each function that uses one.
 
     Some exporters write a number for each function. A list of another length is refused.
     """
     defaults = WITH_ALPHA.get(names[i], (0.0, 0.0))
     result = []
-    given = ("activation_alpha", tuple(WITH_ALPHA)), ("activation_beta", WITH_BETA)
-    for k, (attr, users) in enumerate(given):
+    for k, (attr, users) in enumerate((("activation_alpha", WITH_ALPHA), ("activation_beta", WITH_BETA))):
         if names[i] not in users:
             result.append(0.0)
             continue
-        values = [float(np.float32(v)) for v in attribute(node, attr) or ()]
+        values = [float(np.float32(v)) for v in given.get(attr) or ()]
         using = [j for j, name in enumerate(names) if name in users]
         if len(values) == len(using):
             result.append(values[using.index(i)])

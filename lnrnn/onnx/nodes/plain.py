@@ -1,50 +1,83 @@
-"""Finds parts that are nodes RNN, LSTM, GRU or DynamicQuantizeLSTM, and such nodes as steps in a body."""
+"""Finds parts that are nodes RNN, LSTM, GRU or DynamicQuantizeLSTM, and such nodes as steps in a body.
+
+Layers follow each other through Transpose, Reshape and Squeeze, as exporters write stacks. The outputs of a
+node have four axes, (T, D, B, H). The axes of each value after it are followed, until they are those of the
+next node's input. A value that the file also uses elsewhere ends the stack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
-from ...recognise.graph import attribute, named, node_path, producer
+from ...recognise.graph import attribute, constant, has_references, moved_axes, outside_of_loops, producer
+from ...recognise.interface import DOMAINS, PATH, named
 from ...recognise.matching import Step, outside
 from ...recognise.part import Difference, Part, is_batch_first, restarts
 from ...recognise.patterns import PATTERNS
-from ...recognise.values import moved_axes, outside_of_loops
-from ..reading import graphs, opset_of
-from .node import NodeLayer, folded, is_quantized, is_recurrent, kept_by_int8, read_layer
-from .stacks import Stack, stacks
+from ...recognise.sizes import Counting, Linear, Numbers
+from ..reading import opset_of
+from .node import NodeLayer, is_recurrent, read_layer
+
+Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all directions
 
 
-def plain_parts(model: onnx_ir.Model, reset_after: bool | None = None) -> list[Part]:
-    """Returns the parts of a model in the order of its graphs and nodes. reset_after: as in from_onnx."""
-    result: list[Part] = []
-    opset = opset_of(model)
-    for path, graph in graphs(model):
-        layers: list[NodeLayer] = []
-        refused: dict[int, Part] = {}
-        nodes = [node for node in graph if is_recurrent(node)]
-        for node in nodes:
-            own = node_path(path, node)
-            try:
-                layers.append(read_layer(node, own, opset, reset_after))
-            except ValueError as error:
-                refused[id(node)] = Part(own, node.op_type, (node,), reason=str(error), layers=(node,))
-        accepted = {id(stack.layers[0].node): _part(stack, model, reset_after) for stack in stacks(layers)}
-        every = accepted | refused
-        result += [every[id(node)] for node in nodes if id(node) in every]
-    return result
+@dataclass
+class Layers:
+    """The recurrent nodes of a model, each read once. reset_after: as in from_onnx."""
+
+    model: onnx_ir.Model
+    reset_after: bool | None = None
+    known: dict[onnx_ir.Node, NodeLayer | str] = field(default_factory=dict)  # a layer, or why there is none
+
+    def of(self, graph: onnx_ir.Graph) -> dict[onnx_ir.Node, NodeLayer | str]:
+        """Returns the recurrent nodes of a graph in its order, each with its layer, or why there is none."""
+        own = [node for node in graph if is_recurrent(node)]
+        for node in own:
+            if node not in self.known:
+                try:
+                    self.known[node] = read_layer(node, opset_of(self.model), self.reset_after)
+                except ValueError as error:
+                    self.known[node] = str(error)
+        return {node: self.known[node] for node in own}
+
+    def parts(self, graphs: Iterable[onnx_ir.Graph]) -> list[Part]:
+        """Returns the nodes of graphs as parts, in their order."""
+        result: list[Part] = []
+        for graph in graphs:
+            every = self.of(graph)
+            found = stacks([layer for layer in every.values() if isinstance(layer, NodeLayer)])
+            starts = {stack.layers[0].node: stack for stack in found}
+            for node, layer in every.items():
+                if isinstance(layer, str):
+                    result.append(Part(node.meta[PATH], node.op_type, (node,), reason=layer, layers=(node,)))
+                elif node in starts:
+                    result.append(_part(starts[node], self.model, self.reset_after))
+        return result
+
+    def steps(self, graph: Any) -> Iterator[list[Step]]:
+        """Yields the steps of a graph that are nodes, as `steps` of matching.py does.
+
+        torch's exporter writes them for an LSTMCell or GRUCell in a scripted loop.
+        """
+        for layer in self.of(graph).values():
+            step = _step(layer) if isinstance(layer, NodeLayer) else None
+            if step is not None:
+                yield [step]
 
 
 def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
     part = Part(
-        first.path, first.kind, (*(layer.node for layer in stack.layers), *stack.between), x=first.x,
-        lengths=first.lengths, h0=tuple(layer.h0 for layer in stack.layers), y=stack.y,
+        first.node.meta[PATH], first.kind, (*(layer.node for layer in stack.layers), *stack.between),
+        x=first.x, lengths=first.lengths, h0=tuple(layer.h0 for layer in stack.layers), y=stack.y,
         h=tuple(layer.h for layer in stack.layers), baked=stack.baked,
         axes={
             "x": f"{order}I", "h": "BDH" if first.batch_first else "DBH",
@@ -55,16 +88,10 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
     if first.kind == "LSTM":
         part.c0 = tuple(layer.c0 for layer in stack.layers)
         part.c = tuple(layer.c for layer in stack.layers)
-    batch_first = is_batch_first(part)
-    part.converted = network(_with_biases(stack.layers), batch_first, "ONNX", first.reverse)
     part.warnings = _warnings(part, stack, model, reset_after)
+    weights = _with_biases(stack.layers)
+    part.converted = network(weights, is_batch_first(part), "ONNX", first.reverse)
     return part
-
-
-def _as_int8(stack: Stack) -> str:
-    nodes = [layer.node for layer in stack.layers]
-    kept = all(kept_by_int8([folded(n, 1, "W"), folded(n, 2, "R")], n) for n in nodes)
-    return "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
 
 
 def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
@@ -84,8 +111,8 @@ def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
 def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> list[str]:
     result: list[str] = []
     first = stack.layers[0]
-    before = reset_after is None and attribute(first.node, "linear_before_reset", 0) == 0
-    if first.kind == "GRU" and before and (model.producer_name or "").lower() == "pytorch":
+    before = reset_after is None and not first.weights[0].reset_after
+    if before and (model.producer_name or "").lower() == "pytorch":
         result.append(Difference(
             f"node {named(first.node)} has no linear_before_reset=1, as torch's GRU should have. If torch's "
             "exporter wrote the file with dynamo=True between November 2025 and June 2026, all runtimes "
@@ -100,18 +127,17 @@ def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool 
     no_state = all(v is None for v in (*part.h0, *part.c0))
     if no_state:
         result.append(restarts(first.node))
-    if is_quantized(first.node):
+    if first.kept_by_int8 is not None:
+        kept = all(layer.kept_by_int8 for layer in stack.layers)
+        does = "keeps the weights" if kept else "rounds weights beyond -128 .. 127 (without the zero point)"
         result.append(
             f"node {named(first.node)} has weights of 8 bits. The network has their values in float32, and "
-            f"does not round its inputs as ONNX Runtime does; to_dtype('int8') {_as_int8(stack)}"
+            f"does not round its inputs as ONNX Runtime does; to_dtype('int8') {does}"
         )
     return result
 
 
 # --- steps in the body of a Loop or Scan --------------------------------------------------------------------
-
-
-# torch's exporter writes them for an LSTMCell or GRUCell in a scripted loop.
 
 
 @dataclass(frozen=True)
@@ -123,22 +149,6 @@ class NodeStep(Step):
     def weights(self) -> Weights:
         assert self.layer is not None
         return self.layer.weights[0]
-
-
-def node_steps(
-    path: str, graph: onnx_ir.Graph, opset: int | None, reset_after: bool | None = None
-) -> Iterator[list[Step]]:
-    """Yields the steps of a graph that are nodes, as `steps` of matching.py does."""
-    for node in graph:
-        if not is_recurrent(node):
-            continue
-        try:
-            layer = read_layer(node, node_path(path, node), opset, reset_after)
-        except ValueError:
-            continue
-        step = _step(layer)
-        if step is not None:
-            yield [step]
 
 
 def _step(layer: NodeLayer) -> Step | None:
@@ -166,3 +176,248 @@ def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
     """Returns the node that removes the axis of directions from a state."""
     users = [] if value is None else [u for u in value.consumers() if u.op_type == "Squeeze" and not u.domain]
     return users[0] if len(users) == 1 and moved_axes(users[0]) == [0] else None
+
+
+# --- stacks -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Walk:
+    """A value after a layer, its axes, and the nodes between them.
+
+    shapes: the results of nodes Shape, by id. declared: the numbers of steps and sequences that a file
+    declares for its input: {"T": 10}. baked: those that a Reshape sets. messages: about these, for users.
+    """
+
+    value: onnx_ir.Value
+    axes: Axes
+    sizes: dict[str, int]
+    nodes: list[onnx_ir.Node] = field(default_factory=list)
+    shapes: dict[int, Numbers] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
+    baked: dict[str, int] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.counting = Counting(lambda _: None, self.shapes)
+
+    def note(self, value: onnx_ir.Value, axes: Axes) -> None:
+        """Adds the results of nodes Shape that read a value with these axes."""
+        for node in value.consumers():
+            start, end = attribute(node, "start", 0), attribute(node, "end", len(axes))
+            if node.op_type == "Shape" and node.domain in DOMAINS and type(start) is type(end) is int:
+                self.shapes |= {id(v): [self.size(axis) for axis in axes[start:end]] for v in node.outputs}
+
+    def size(self, axis: str) -> Linear:
+        """Returns the size of an axis: a number for D, H and I."""
+        if axis in ("T", "B"):
+            return Linear(0, {axis: 1})
+        return Linear(math.prod(self.sizes[letter] for letter in axis))
+
+
+@dataclass
+class Stack:
+    """Layers of one network, the value with the outputs of the last, and the axes of this value.
+
+    between: the nodes between and after the layers. baked and messages: as in Walk.
+    """
+
+    layers: list[NodeLayer]
+    y: onnx_ir.Value | None
+    y_axes: Axes
+    between: list[onnx_ir.Node]
+    baked: dict[str, int]
+    messages: list[str]
+
+
+def stacks(layers: Sequence[NodeLayer]) -> list[Stack]:
+    """Returns all layers as stacks, in the order of their first layers."""
+    by_input: dict[int, list[NodeLayer]] = {}
+    for layer in layers:
+        by_input.setdefault(id(layer.x), []).append(layer)
+    below: set[int] = set()  # layers that have a layer below them
+    steps: dict[int, tuple[Walk, NodeLayer | None]] = {}
+    declared: dict[int, dict[str, int]] = {}
+    for layer in layers:
+        own = declared.get(id(layer), {}) | _declared(layer)
+        walk, above = _next(layer, by_input, own)
+        steps[id(layer)] = walk, above
+        if above is not None:
+            below.add(id(above))
+            declared[id(above)] = own
+    return [_stack(layer, steps) for layer in layers if id(layer) not in below]
+
+
+def _stack(first: NodeLayer, steps: dict[int, tuple[Walk, NodeLayer | None]]) -> Stack:
+    layers, between = [first], list[onnx_ir.Node]()
+    baked: dict[str, int] = {}
+    messages: list[str] = []
+    while True:
+        walk, above = steps[id(layers[-1])]
+        between += walk.nodes
+        baked |= walk.baked
+        messages += walk.messages
+        if above is None:
+            y = walk.value if layers[-1].y is not None else None
+            return Stack(layers, y, walk.axes, between, baked, messages)
+        layers.append(above)
+
+
+def _declared(layer: NodeLayer) -> dict[str, int]:
+    """Returns the numbers of steps and sequences that the file declares for the input of a layer."""
+    shape = layer.x.shape
+    if shape is None or len(shape) != 3:
+        return {}
+    order = "BT" if layer.batch_first else "TB"
+    return {axis: size for axis, size in zip(order, shape, strict=False) if isinstance(size, int)}
+
+
+def _next(
+    layer: NodeLayer, by_input: dict[int, list[NodeLayer]], declared: dict[str, int]
+) -> tuple[Walk, NodeLayer | None]:
+    """Follows the outputs of a layer. Returns the walk and the layer above, or None.
+
+    Without a layer above, the walk ends at the last value whose axes are those of a network's outputs.
+    """
+    T, B = ("B", "T") if layer.batch_first else ("T", "B")
+    axes: Axes = (T, B, "D", "H") if layer.batch_first else (T, "D", B, "H")
+    sizes = {"D": layer.directions, "H": layer.hidden_size, "I": layer.weights[0].input_size}
+    if layer.y is None:
+        return Walk(layer.node.outputs[0] if layer.node.outputs else layer.x, axes, sizes), None
+    walk = Walk(layer.y, axes, sizes, declared=declared)
+    walk.note(layer.x, (T, B, "I"))
+    walk.note(layer.y, axes)
+    end, best = 0, (walk.value, walk.axes)
+    while True:
+        user = _only_user(walk)
+        if user is None:
+            break
+        if len(walk.axes) == 3:
+            above = next((a for a in by_input.get(id(walk.value), ()) if a.node is user), None)
+            if above is not None and _fits(layer, above, walk):
+                return walk, above
+        if not _moved(walk, user):
+            break
+        if len(walk.axes) == 3 and set(walk.axes[:2]) == {"T", "B"}:
+            end, best = len(walk.nodes), (walk.value, walk.axes)
+    walk.nodes = walk.nodes[:end]
+    walk.value, walk.axes = best
+    return walk, None
+
+
+def _only_user(walk: Walk) -> onnx_ir.Node | None:
+    """Returns the only node that uses the value, without Shape, if it is in the same graph."""
+    users = [use.node for use in walk.value.uses() if use.node.op_type != "Shape"]
+    if len(users) != 1 or walk.value.is_graph_output():
+        return None
+    producer = walk.value.producer()
+    return users[0] if producer is not None and users[0].graph is producer.graph else None
+
+
+def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
+    """Returns whether two layers can be layers of one network."""
+    a, b = layer.weights[0], above.weights[0]
+    order = ("B", "T") if above.batch_first else ("T", "B")
+    same = ("cell", "nonlinearity", "gate_activation", "reset_after", "hidden_size")
+    return (
+        walk.axes[:2] == order
+        and layer.batch_first == above.batch_first
+        and (layer.directions, layer.reverse) == (above.directions, above.reverse)
+        and layer.lengths is above.lengths
+        and all(getattr(a, name) == getattr(b, name) for name in same)
+        and b.input_size == walk.size(walk.axes[2]).number
+    )
+
+
+# --- nodes between layers -----------------------------------------------------------------------------------
+
+
+def _moved(walk: Walk, node: onnx_ir.Node) -> bool:
+    """Moves the walk past a node. Returns False for a node that does other things to the value."""
+    if node.domain not in DOMAINS or not node.outputs or node.inputs[0] is not walk.value:
+        return False
+    if has_references(node):  # to arguments of a function
+        return False
+    try:
+        axes = _after(walk, node)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # attributes may be anything
+        return False
+    if axes is None:
+        return False
+    walk.value, walk.axes = node.outputs[0], axes
+    walk.nodes += [*(_of_shape(node.inputs[1]) if node.op_type == "Reshape" else ()), node]
+    walk.note(walk.value, axes)
+    return True
+
+
+def _after(walk: Walk, node: onnx_ir.Node) -> Axes | None:
+    """Returns the axes of a node's output, or None."""
+    axes, rank = walk.axes, len(walk.axes)
+    if node.op_type == "Identity" or (node.op_type == "Dropout" and _idle(node)):
+        return axes
+    if node.op_type == "Transpose":
+        order = [int(i) for i in attribute(node, "perm", range(rank)[::-1])]
+        return tuple(axes[i] for i in order) if sorted(order) == list(range(rank)) else None
+    if node.op_type == "Squeeze":
+        squeezed = {i % rank for i in moved_axes(node) or ()}
+        if not squeezed or any(walk.size(axes[i]) != Linear(1) for i in squeezed):
+            return None
+        return tuple(axis for i, axis in enumerate(axes) if i not in squeezed)
+    if node.op_type == "Reshape" and len(node.inputs) > 1:
+        shape = walk.counting.numbers(node.inputs[1])
+        return None if shape is None else _reshaped(walk, node, shape)
+    return None
+
+
+def _idle(node: onnx_ir.Node) -> bool:
+    """Returns whether a Dropout is the identity: always before opset 12, later without a training mode."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return True
+    training = constant(node.inputs[2])
+    return training is not None and not training.any()
+
+
+def _reshaped(walk: Walk, node: onnx_ir.Node, shape: Numbers) -> Axes | None:
+    """Returns the axes after a Reshape from (T, B, D, H) to (T, B, DH), in any order of T and B, or None."""
+    old = tuple(axis for axis in walk.axes if walk.size(axis) != Linear(1) or axis not in ("D", "H"))
+    new: Axes = (*old[:2], "DH")
+    if (
+        len(shape) != 3
+        or set(old[:2]) != {"T", "B"}
+        or old[2:] not in (("D", "H"), ("D",), ("H",), (), ("DH",))
+    ):
+        return None
+    if attribute(node, "allowzero", 0) == 0:
+        shape = [walk.size(walk.axes[i]) if size == Linear(0) and i < len(walk.axes) else size
+                 for i, size in enumerate(shape)]  # fmt: skip
+    baked: dict[str, int] = {}
+    for size, axis in zip(shape, new, strict=True):
+        if size in (Linear(-1), walk.size(axis)):
+            continue
+        if axis not in ("T", "B") or size is None or (size.number or 0) < 1:
+            return None
+        baked[axis] = size.constant
+    if shape.count(Linear(-1)) > 1:
+        return None
+    for axis, fixed in baked.items():
+        what = {"T": "steps", "B": "sequences"}[axis]
+        walk.messages.append(
+            f"node {named(node)} sets the number of {what} to {fixed}; the network takes any number"
+        )
+    if any(walk.declared.get(axis) != fixed for axis, fixed in baked.items()):
+        return None  # it may divide the values into other steps and sequences
+    walk.baked |= baked
+    return new
+
+
+def _of_shape(shape: onnx_ir.Value | None) -> list[onnx_ir.Node]:
+    """Returns the nodes that compute a shape from the shapes of values."""
+    found: dict[int, onnx_ir.Node] = {}
+    stack = [shape]
+    while stack:
+        value = stack.pop()
+        node = None if value is None or constant(value) is not None else value.producer()
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
+            stack += () if node.op_type in ("Shape", "SequenceLength") else node.inputs
+    return list(found.values())[::-1]

@@ -13,8 +13,7 @@ from ...arguments import Integer
 from ...errors import bad_type, bad_value, message, real
 from ...onnxruntime import register
 from ...onnxruntime import session as plugin_session
-from ...recognise.constants import constant, is_zero
-from ...recognise.graph import attribute, parent
+from ...recognise.graph import attribute, constant, is_zero, parent
 from ..errors import text_of
 from ..nodes.node import is_recurrent
 from ..reading import external_file, external_tensors, graphs, read

@@ -168,7 +168,7 @@ def unknown_recurrences(model: Any, parts: list[Part]) -> list[str]:
         found = find_states(model)
     values = {each.name: each for each in (*model.graph.inputs, *model.graph.outputs)}
     pairs = [(values[each.input], values[each.output]) for each in found]
-    return unknown(checked_graphs(model), parts, pairs)
+    return unknown(checked_graphs(model)[0], parts, pairs)
 
 
 def _fits(given: Tensor, returned: Tensor) -> bool:

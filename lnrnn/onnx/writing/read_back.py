@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Converted
-from ...recognise.constants import constant
+from ...recognise.graph import constant
 from ...recognise.part import WHOLE_FILE, Part
 from ...rnn.architecture import Architecture
 from ...rnn.file_format import architecture_of

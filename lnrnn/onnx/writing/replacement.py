@@ -15,12 +15,11 @@ import numpy as np
 import onnx_ir
 from onnx_ir.passes import common
 
-from ...recognise.constants import constant, is_zero
-from ...recognise.graph import DOMAINS, attribute, parent, subgraphs
+from ...recognise.graph import attribute, constant, dependents, is_zero, moved_axes, parent, subgraphs
+from ...recognise.interface import DOMAINS
 from ...recognise.loops import REPEATS
 from ...recognise.part import WHOLE_FILE, Part
 from ...recognise.proof import STEPS, Unchecked
-from ...recognise.values import dependents, moved_axes
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
 from ..proof import drawn, extracted, prove, results_of, runner

@@ -1,0 +1,124 @@
+"""The interface between the recogniser and a graph: onnx_ir's objects, or those of another front.
+
+Operators, their attributes and the numbers of dtypes are ONNX's. A recogniser asks:
+
+    what computes a value        `producer()`; `graph`, `is_graph_input()`, `is_initializer()` if no node does
+    its inputs                   `inputs` of a node: values, None for one that is left out
+    its attributes               `attribute(node, name)` of graph.py
+    its constants                `constant(value)` of graph.py; `Front.array` reads a `const_value`
+    its users                    `consumers()`, each node once, and `is_graph_output()`
+    its sub-graphs               `subgraphs(node)`, and `parent(graph)`, the node around one
+
+Nodes and values are compared by identity. A shape is None or has an int, or any other object, for each axis.
+The `meta` of each graph has the `Front` of its model under FRONT, and under PARENT the node around it. That
+of each node has its place in the graph under PLACE, and under PATH the names of the nodes around and its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray
+Meta = MutableMapping[str, Any]
+DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
+FRONT, PARENT, PLACE, PATH = "lnrnn.front", "lnrnn.parent", "lnrnn.place", "lnrnn.path"
+DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
+
+
+class Value(Protocol):
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def shape(self) -> Any: ...
+    @property
+    def dtype(self) -> Any: ...  # None or ONNX's number
+    @property
+    def const_value(self) -> Any: ...  # None or a tensor
+    @property
+    def meta(self) -> Meta: ...
+    @property
+    def graph(self) -> Graph | None: ...
+    def producer(self) -> Node | None: ...
+    def consumers(self) -> Sequence[Node]: ...
+    def is_graph_input(self) -> bool: ...
+    def is_graph_output(self) -> bool: ...
+    def is_initializer(self) -> bool: ...
+
+
+class Node(Protocol):
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def op_type(self) -> str: ...
+    @property
+    def domain(self) -> str: ...
+    @property
+    def inputs(self) -> Sequence[Value | None]: ...
+    @property
+    def outputs(self) -> Sequence[Value]: ...
+    @property
+    def attributes(self) -> Mapping[str, Any]: ...  # each with value, type (ONNX's number) and is_ref()
+    @property
+    def graph(self) -> Graph | None: ...
+    @property
+    def meta(self) -> Meta: ...
+
+
+class Graph(Protocol):
+    @property
+    def inputs(self) -> Sequence[Value]: ...
+    @property
+    def outputs(self) -> Sequence[Value]: ...
+    @property
+    def meta(self) -> Meta: ...
+    def __iter__(self) -> Iterator[Node]: ...
+
+
+class Front:
+    """Reads the tensors of one model. All its graphs share one Front.
+
+    left: the bytes that arrays which are computed from constants may need. error: for wrong graphs.
+    """
+
+    error: type[ValueError] = ValueError
+    most = "2^26 bytes"
+
+    def __init__(self, left: int = 2**26) -> None:
+        self.left = left
+
+    def array(self, tensor: Any, owner: Value | Node) -> Array:
+        """Returns the numbers of a `const_value` or of an attribute. owner: the value or node with it."""
+        return np.asarray(tensor)
+
+    def dtype(self, number: int) -> np.dtype[Any]:
+        return np.dtype(DTYPES[number])
+
+    def take(self, size: int, node: Node) -> None:
+        if size > self.left:
+            raise self.error(f"constants must need at most {self.most}, got more at node {named(node)}")
+        self.left -= size
+
+
+def named(node: Node) -> str:
+    """Returns a text for messages: the name and the operator of a node."""
+    domain = f"{node.domain}." if node.domain not in DOMAINS else ""
+    return f"{node.name!r} ({domain}{node.op_type})"
+
+
+def node_path(graph: str, node: Node) -> str:
+    """Returns the path of a node in the graph with the path `graph`."""
+    name = node.name or f"{node.op_type} of {node.outputs[0].name if node.outputs else 'nothing'}"
+    return f"{graph}/{name}" if graph else name
+
+
+def prepare(graph: Graph, front: Front, around: Node | None = None, path: str = "") -> None:
+    """Sets the `meta` of a graph and of its nodes. Each front does so for the graphs of a model.
+
+    around: the node with the graph as an attribute. path: that of the graph.
+    """
+    graph.meta[FRONT], graph.meta[PARENT] = front, around
+    for place, node in enumerate(graph):
+        node.meta[PLACE], node.meta[PATH] = place, node_path(path, node)
