@@ -27,6 +27,7 @@ SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/
 
 .PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences sizes format warnings peers
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -80,7 +81,7 @@ format: $(VENV)/.lint
 warnings:
 	$(PYTHON) tests/campaigns/run.py warnings $(ARGS)
 
-# Campaigns build in build/campaigns. Those of this list need more packages than the tests.
+# These campaigns need more packages than the tests.
 whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
     $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns) $(if $(filter site,$(NAME)),$(VENV)/.docs)
@@ -113,19 +114,17 @@ peers: $(VENV)/.bench
 
 # Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
-	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "mypy>=1.16" "onnxscript>=0.5" "openvino>=2025.4" redis \
-	    prometheus_client "websockets>=15"
+	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "onnxscript>=0.5" "openvino>=2025.4" redis prometheus_client "websockets>=15"
 	$(PIP) install --quiet --no-deps silero-vad piper-tts ddddocr
 	touch $@
 
-# An editable install, so .venv uses the Python files of this folder. Without build isolation only those C files are compiled that
-# changed, or include a changed header.
+# An editable install. Without build isolation only C files are compiled that changed, or include a changed header.
 $(VENV)/.build: $(VENV)/.tools $(SOURCES)
 	@echo "Compiling changed files: all of lnrnn takes 40 to 80 seconds on two cores"
 	@$(PIP) install --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
-# An environment for type checkers, with lnrnn as a user installs it. It can also import the packages of .venv.
+# An environment for type checkers, with lnrnn as a user installs it, and the packages of .venv.
 $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	rm -rf build/lib* $(VENV)/user
 	$(BIN)/python -m venv --without-pip $(VENV)/user
@@ -134,13 +133,16 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
 	touch $@
 
-# Installs the packages of an extra of pyproject.toml whose markers hold. -I ignores an old lnrnn.egg-info in this folder.
-$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(VENV)/.build pyproject.toml
-	@echo "Installing the packages of the extra $* into $(VENV)"
-	@$(BIN)/python -I -c 'import importlib.metadata as m, re; print(*(re.sub("( and|;) extra == .*", "", r) \
-	    for r in m.requires("lnrnn") if r.partition("extra == ")[2].strip("\"\x27 ") == "$*"), sep="\n")' >$(VENV)/$*.txt
-	@$(PIP) install --quiet -r $(VENV)/$*.txt
+# Builds lnrnn, and at the same time installs the packages of an extra of pyproject.toml.
+$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(SOURCES) pyproject.toml
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.build $(VENV)/$*.txt
 	@touch $@
+
+$(VENV)/%.txt: $(VENV)/.tools pyproject.toml
+	@echo "Installing the packages of the extra $* into $(VENV)"
+	@$(BIN)/python -c 'from setuptools.config.pyprojecttoml import load_file as f; print(*f("pyproject.toml")["project"] \
+	    ["optional-dependencies"]["$*"], sep="\n")' >$@
+	@$(PIP) install --quiet -r $@
 
 $(VENV)/.tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lnrnn needs Python 3.10 or later, this is " + sys.version)'

@@ -52,19 +52,3 @@ cdef inline PyThreadState *release_gil(bint release) noexcept:
 cdef inline void acquire_gil(PyThreadState *state) noexcept:
     if state != NULL:
         PyEval_RestoreThread(state)
-
-
-def same_bytes(a, b):
-    """Returns True if two C-contiguous arrays of equal size have the same bytes. NaN equals itself; 0 is not
-    -0."""
-    cdef const char *p = cnp.PyArray_BYTES(<cnp.ndarray?>a)
-    cdef const char *q = cnp.PyArray_BYTES(<cnp.ndarray?>b)
-    cdef size_t n = cnp.PyArray_NBYTES(<cnp.ndarray>a)
-    cdef bint same
-    if n != <size_t>cnp.PyArray_NBYTES(<cnp.ndarray>b) or not (
-        cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray>a) and cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray>b)
-    ):
-        raise AssertionError(f"broken promise: {a.shape} {a.strides}, {b.shape} {b.strides}")
-    with nogil:
-        same = memcmp(p, q, n) == 0
-    return same

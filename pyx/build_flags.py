@@ -24,8 +24,8 @@ PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # without NORM replaces only the int8 or bfloat16 product of another set. A set named `_emulated` is plain C
 # with the same results. It runs only if LNRNN_ISA names it, so it is compiled for size.
 ISAS = {
-    # Only LNRNN_ISA chooses scalar.
-    "scalar": (X86 + ARM, PARTS, ["-fno-tree-vectorize", "-DLNRNN_SMALL"]),
+    # Only LNRNN_ISA chooses scalar, so it is compiled for size too.
+    "scalar": (X86 + ARM, PARTS, ["-fno-tree-vectorize", "-Os", "-DLNRNN_SMALL"]),
     "sse2": (X86, PARTS, []),
     "avx2": (X86, PARTS, AVX2),
     "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni"]),

@@ -81,34 +81,33 @@ def quick_step(forward, tuple arguments):
     return kept.run(own["_network"], [owner[0].get(owner[1]) for owner in owners], arguments[0], state, ways)
 
 
-def same_objects(list attributes, list names, list sizes, list items, list tensors):
+def same_objects(list contents, list tensors, list constants):
     """Returns whether all values in lists of lnrnn.torch's Settings are the same objects, and tensors have
     the same versions.
 
     If not, values may still be equal."""
     cdef tuple entry
     cdef list tensor
-    cdef Py_ssize_t more
-    for entry in attributes:
-        if getattr(entry[0], entry[1], entry) is not entry[2]:  # entry: the attribute is absent
-            return False
-    for entry in names:
-        own = entry[0].__dict__
-        more = len(own) - len(entry[1])
-        if more:
-            for name in entry[2]:
-                more -= name in own
-        if more:
-            return False
-    for entry in sizes:
-        if len(entry[0]) != entry[1]:
-            return False
-    for entry in items:
-        of, key = entry[0], entry[1]
-        now = of.get(key, entry) if isinstance(of, dict) else of[key]  # lists have the recorded lengths
-        if now is not entry[2]:
-            return False
+    cdef Py_ssize_t k
+    for entry in contents:
+        of, then = entry[0], entry[1]
+        if isinstance(then, list):
+            if len(of) != len(<list>then):
+                return False
+            for k in range(len(<list>then)):
+                if of[k] is not (<list>then)[k]:
+                    return False
+        else:
+            own = of if isinstance(of, dict) else of.__dict__
+            if len(own) != len(<dict>then) + len(<frozenset>entry[2]):
+                return False
+            for name, value in (<dict>then).items():
+                if own.get(name, entry) is not value:  # entry: the name is absent
+                    return False
     for tensor in tensors:
         if tensor[1] == -1 or tensor[0]._version != tensor[1]:
+            return False
+    for entry in constants:
+        if getattr(entry[0], entry[1], entry) is not entry[2]:
             return False
     return True

@@ -426,6 +426,7 @@ cdef class Network:
         self.give(call)
 
 
+@cython.binding(True)  # it is a method, with an attribute __wrapped__
 def call_network(self, *arguments, **named):
     """The `__call__` of networks, whose __wrapped__ is a function of Python. That takes a third of the time
     of a small call, so it only gets arguments that Network.call refuses, and keywords."""

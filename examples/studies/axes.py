@@ -41,10 +41,8 @@ def draw(results, figure):
     for row, cases in zip(panels, rows, strict=True):
         for axes, case in zip(row, cases, strict=False):
             draw_block(axes, case, results[case])
-    key, last = (
-        "dot: the value changed\ncolour: the outputs\nthat change with it\nand share its mean",
-        panels[1, 4],
-    )
+    key = "dot: the value changed\ncolour: the outputs\nthat change with it\nand share its mean"
+    last = panels[1, 4]
     last.set_axis_off()
     last.text(0, 0.5, key, transform=last.transAxes, va="center", fontsize=9.5)
     title = "BN averages a channel over the batch, LN a sample over its units"

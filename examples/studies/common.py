@@ -18,7 +18,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -38,6 +38,7 @@ TUNING_SEEDS = range(5)
 SEEDS = range(5, 25)
 QUICK_SEEDS = range(5, 7)
 SIZE = (9.0, 4.2)  # of a figure, in inches
+KEYS = ("lnrnn", "isa", "quick", "seeds", "settings", "clauses")  # of a stored file, with "results"
 NORMS: dict[str, speakers.NormName | None] = {"no norm": None, "LN": "layer", "BN": "batch"}
 
 
@@ -245,13 +246,7 @@ class Study:
 
     def kept(self, option: str | None = None) -> dict[str, Any] | None:
         """Returns the stored run: version, isa, seeds, settings, results, clauses. None without a file."""
-        path = FOLDER / "results" / self.file(option)
-        found = read(path)
-        if found is not None and self.tune is not None:
-            with blaming(path):
-                if not found["settings"]:
-                    raise LookupError("it has no settings")
-        return found
+        return read(FOLDER / "results" / self.file(option), self.tune is not None)
 
     def results(self, option: str | None = None) -> Results:
         """Returns the stored results, with arrays instead of lists."""
@@ -280,14 +275,7 @@ class Study:
 
     def text(self, found: dict[str, Any]) -> str:
         """Returns the tables, and the clauses with their verdicts. A quick run is too small for clauses."""
-        tables = "\n\n".join(self.tables(found["results"]))
-        if not found["clauses"]:
-            return tables
-        header = ["the claim, part by part", "mean [95 %]", "margin", "verdict", "at margin 0"]
-        whole = table(header, found["clauses"])
-        if len(whole.splitlines()[0]) <= columns() and "\n\n" not in whole:
-            return f"{tables}\n\n{whole}"
-        # Print the clauses as text if the terminal is too narrow for a table.
+        tables = "\n\n".join(self.tables(found["results"])) + "\n"
         for text, number, margin, verdict, at_zero in found["clauses"]:
             rest = f"{number}: {verdict}" + f" (margin {margin}; at 0: {at_zero})" * bool(at_zero)
             for line, indent in ((text, ""), (rest, "    ")):
@@ -325,49 +313,38 @@ class Study:
             check_replaceable(path)
         began = time.perf_counter()
         seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + (words.seeds or len(SEEDS)))
-        found = self._known(words, option, kept_at, seeds) if words.resume else None
-        earlier = kept_at
+        found, source, wanted = None, kept_at, conditions(seeds, words.quick)
         if words.kept:
-            found = {**(self.kept(option) or {}), "results": self.results(option)}
-            earlier = FOLDER / "results" / self.file(option)
+            source = FOLDER / "results" / self.file(option)
+            found = self.kept(option) or arrays_of(None, self.file(option))
             if found["lnrnn"] != lnrnn.__version__:
                 print(f"Measured by lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
-            with blaming(earlier):
-                self.text(found)
-        measured = found is None
+        elif words.resume:
+            if words.tune:
+                wanted["tuned"] = True
+            elif kept := self.kept(option):
+                wanted["settings"] = kept["settings"]
+            with suppress(ValueError):  # a damaged file is measured again
+                found = read(kept_at)
+            if found and {name: found.get(name) for name in wanted} != wanted:
+                found = None
+        measured = not found
         found = found or self.measured(seeds, words.quick, words.tune, option)
-        try:
-            if measured:
-                write(kept_at, found)
-        finally:  # If the disk is full, the terminal still shows the results.
-            print(f"\n{self.text(found)}\n", flush=True)
-        if words.quick:
-            print("A quick run: too small to decide anything.")
-        print(f"Results: {kept_at.resolve()}" if measured else "Nothing was measured.")
-        if not words.no_figure:
-            require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
-            with nullcontext() if measured else blaming(earlier):
-                save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
-            print(f"Figure: {figure_at.resolve()}")
-        print(f"Took {time.perf_counter() - began:.0f} s.")
-
-    def _known(
-        self, words: argparse.Namespace, option: str | None, path: Path, seeds: Sequence[int]
-    ) -> dict[str, Any] | None:
-        """Returns the results of an earlier run at ``path``, or None if this run could differ from it."""
-        wanted = conditions(seeds, words.quick)
-        kept = None if words.tune else self.kept(option)
-        try:
-            found = read(path)
-            if found is None or {name: found[name] for name in wanted} != wanted:
-                return None
+        with nullcontext() if measured else blaming(source):
             found["results"] = as_arrays(found["results"])
-            with blaming(path):
-                self.text(found)
-        except ValueError:  # damaged, or of another version of the study
-            return None
-        same = found.get("tuned") if words.tune else kept is None or kept["settings"] == found["settings"]
-        return found if same else None
+            try:
+                if measured:
+                    write(kept_at, found)
+            finally:  # If the disk is full, the terminal still shows the results.
+                print(f"\n{self.text(found)}\n", flush=True)
+            if words.quick:
+                print("A quick run: too small to decide anything.")
+            print(f"Results: {kept_at.resolve()}" if measured else "Nothing was measured.")
+            if not words.no_figure:
+                require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
+                save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
+                print(f"Figure: {figure_at.resolve()}")
+        print(f"Took {time.perf_counter() - began:.0f} s.")
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"{self.name}.py", allow_abbrev=False)
@@ -412,17 +389,16 @@ def in_page() -> bool:
     return "sphinx_gallery" in sys.modules or "ipykernel" in sys.modules
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """Returns the content of a stored file, or None without a file. Raises ValueError if it is damaged."""
+def read(path: Path, settings: bool = False) -> dict[str, Any] | None:
+    """Returns the content of a stored file, or None without a file. Raises ValueError if it is damaged, or
+    without settings if ``settings`` is True."""
     if not path.exists():
         return None
     with blaming(path):
         found = dict(json.loads(path.read_text("utf-8")))
-        missing = {"lnrnn", "isa", "quick", "seeds", "settings", "results", "clauses"} - set(found)
-        if missing or not found["results"] or not isinstance(found["results"], dict):
-            raise LookupError(f"it has no {min(missing or ['results'])}")
-        if not all(isinstance(row, list) and len(row) == 5 for row in found["clauses"]):
-            raise TypeError("its clauses are not rows of five")
+        filled = ["results", *["settings"] * settings]
+        if missing := [n for n in (*KEYS, *filled) if n not in found or (n in filled and not found[n])]:
+            raise LookupError(f"it has no {missing[0]}")
     return found
 
 

@@ -104,12 +104,8 @@ def accuracy(network, x, labels):
 
 def trained(data, name, rate, seed, quick):
     """Returns a trained network, and its accuracy on the held-out fold after each epoch."""
-    network, found, held, chosen = (
-        ConvolutionalNetwork(NORMS[name], seed),
-        [],
-        data.held(seed),
-        data.learnt(seed),
-    )
+    network, found = ConvolutionalNetwork(NORMS[name], seed), []
+    held, chosen = data.held(seed), data.learnt(seed)
     settings = TrainingSettings(1 if quick else PASSES, BATCH, rate, largest_norm=math.inf, noise=0.0)
     images, lengths = as_images(data.train_x[chosen])[None], np.ones(len(chosen), np.int64)
     on_epoch = lambda: found.append(accuracy(network, data.train_x[held], data.train_labels[held]))  # noqa: E731
@@ -146,12 +142,8 @@ def measure(seeds, settings, quick):
         points = np.unique(np.geomspace(WINDOW, right.shape[1], 60).astype(int))
         border, inside = border_and_inside(own.pop("on"))
         wrong = 1 - running_share(right, WINDOW)[:, points - WINDOW]
-        own |= {
-            "until": images_until(right, REACHED, WINDOW),
-            "wrong": wrong,
-            "border": border,
-            "inside": inside,
-        }
+        own |= {"until": images_until(right, REACHED, WINDOW), "wrong": wrong, "border": border}
+        own["inside"] = inside
         for measured, values in own.items():
             results.setdefault(measured, {})[name] = values
     return {"rates": rates, "seen": points, **results}

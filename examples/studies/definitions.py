@@ -70,11 +70,8 @@ def draw(results, figure):
     tidy(lower_left, "A batch 4 times as large halves the error", **labels)
     rows = {f"{n}, {w} units": change(results, "accuracy", n, w) for n, w in CASES}
     forest(lower_right, rows, 100, len(CASES))
-    tidy(
-        lower_right,
-        "Gain and bias matter to BN with 4 units",
-        xlabel="trained minus fixed, points in the test",
-    )
+    title = "Gain and bias matter to BN with 4 units"
+    tidy(lower_right, title, xlabel="trained minus fixed, points in the test")
 
 
 show("definitions", draw, SIZE)

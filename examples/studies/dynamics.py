@@ -54,11 +54,8 @@ def draw(results, figure):
         for name, radius in product(GAINS, RADII):
             curves = results["curves"].get(f"{setting}, {radius:g}, {name}")
             if curves is not None:
-                style = {
-                    "ls": "--" if "," in name else "-",
-                    "color": STYLES[name.split(",")[0]][0],
-                    "lw": 1.6,
-                }
+                colour, dashes = STYLES[name.split(",")[0]][0], "--" if "," in name else "-"
+                style = {"ls": dashes, "color": colour, "lw": 1.6}
                 label = name if radius == 1 else None
                 axes.plot(results["steps"], curves[QUANTITIES.index(quantity)], label=label, **style)
         for radius, where in LABELS.get(f"{quantity}, {setting}", {}).items():

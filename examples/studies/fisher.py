@@ -171,11 +171,8 @@ class Images:
 
 
 def images_of(seed, quick, epochs):
-    data, (count, epochs), rng = (
-        load_digits(),
-        (160, 2) if quick else (800, epochs),
-        np.random.default_rng([1, seed]),
-    )
+    data, rng = load_digits(), np.random.default_rng([1, seed])
+    count, epochs = (160, 2) if quick else (800, epochs)
     held, trained = data.held(seed), data.learnt(seed)[:count]
     order = [rng.permutation(count)[: count - count % BATCH].reshape(-1, BATCH) for _ in range(epochs)]
     x, labels = data.train_x.astype(np.float64), data.train_labels

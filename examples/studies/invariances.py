@@ -36,10 +36,8 @@ NORMS = ("BN", "weight norm", "LN")
 def draw(results, figure):
     """Draws the table, and how eps changes the output for small summed inputs."""
     axes, right = figure.subplots(1, 2, width_ratios=[1.75, 1])
-    centred, symbols = (
-        {"ha": "center", "va": "center"},
-        ("all\nweights", "one unit's\nweights", "all\ndata", "one\nsample"),
-    )
+    centred = {"ha": "center", "va": "center"}
+    symbols = "all\nweights", "one unit's\nweights", "all\ndata", "one\nsample"
     for row, norm in enumerate(TABLE):
         top = row + 0.3 * (row > 2)
         for column, change in enumerate(CHANGES):

@@ -411,15 +411,10 @@ def measure_layer(layer, scales, factors, shifts, eps):
     the output of that kernel by at most 1 %. one number: LN's deviation if summed inputs grow by a number."""
     W, D, kinds = layer["W"], layer["D"], ("entries", "turned", "harmless", "scales", "scaled")
     found = {kind: {} for kind in kinds}
-    for name, norm in {
-        **NORMS,
-        STORED: stored_batch_norm(layer),
-        BEFORE: layer_norm_before,
-    }.items():
-        y, moved = (
-            output(norm, W, D),
-            lambda *how, norm=norm: output(norm, *changed(layer, *how[:2]), *how[2:]),
-        )
+    every = NORMS | {STORED: stored_batch_norm(layer), BEFORE: layer_norm_before}
+    for name, norm in every.items():
+        y = output(norm, W, D)
+        moved = lambda *how, norm=norm: output(norm, *changed(layer, *how[:2]), *how[2:])  # noqa: E731
         for change in CHANGES:
             amounts = factors if "scaled" in change else shifts
             found["entries"][f"{name}, {change}"] = [deviation(moved(change, by), y) for by in amounts]

@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_value, real
-from ..recognise.probes import Probe, probes
-from ..recognise.proof import NotRun, Proof, RoundingHidesDifference, Unchecked, compare, prove
-from ..recognise.reference_network import ReferenceNetwork
+from ..recognise.proof import Outputs, Probe, Reference, RoundingHidesDifference, Unchecked, compare, probes
 from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.settings import architecture
@@ -28,13 +26,13 @@ from ..rnn.specs import LayerNormSpec
 from .blocks import Unsuitable
 from .exported import Late
 from .own_modules import Call, FirstState, find
-from .running import Tested, Way, one_thread, resolution, time_first, ways
+from .running import NotRun, Tested, Way, one_thread, resolution, time_first, ways
 from .systems import UnknownCell
 from .torch_weights import convert_torch, submodule
 from .weights import Array, Converted, Weights, network
 
 _QUANTISED = "torch.ao.nn.quantized."
-_OF_TORCH = _QUANTISED, "torch.ao.nn.quantizable."
+_OWN = _QUANTISED, "torch.ao.nn.quantizable.", "lnrnn.torch."
 ALTERNATIVES = "check=x compares on your input x, check=False converts it without a check"
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
@@ -56,26 +54,25 @@ def checked(
 
     batch_first: the argument of from_torch. call: the graph from which `convert` reads the network.
     """
-    forced = not (check is None or isinstance(check, (bool, np.bool_)) and not check)
-    module = None if isinstance(source, Mapping) else source
-    if module is None and forced:
+    flag = check if check is None or isinstance(check, (bool, np.bool_)) else True
+    if isinstance(source, Mapping) and flag:
         raise ValueError("check must be None or False with a state dict, which cannot be run")
-    if forced and module is not None and _rounds_inputs(module):
+    rounds = flag and type(source).__module__.startswith(_QUANTISED)
+    if rounds and str(getattr(source, "weight_dtype", getattr(source, "dtype", None))) != "torch.float16":
         expected = "None or False with a module that rounds x and h to 8 bits, which hides differences"
         raise bad_value("check", expected, check)
-    converted = convert(source)
-    model = converted.model()
-    if module is None or not (forced or (check is None and not known(module))):
+    model = convert(source).model()
+    if isinstance(source, Mapping) or not flag and (flag is not None or known(source)):
         return model
-    x = None if check is None or isinstance(check, (bool, np.bool_)) else _input(check, model.input_size)
     try:
         with one_thread():
-            way, _ = _agreement(module, convert, x, call)
+            x = None if flag is check else _input(check, model.input_size)
+            way, _ = _agreement(source, convert, x, call)
     except Unchecked as reason:
-        better = isinstance(reason, RoundingHidesDifference) and resolution(module) > 1e-6
+        better = isinstance(reason, RoundingHidesDifference) and resolution(source) > 1e-6
         text = f"{reason}; in float32, copy.deepcopy(module).float(), it may not" if better else f"{reason}"
         message = f"the model could not be checked against the module: {text}; {HOW}"
-        if forced:
+        if flag:
             raise ValueError(message) from None
         warnings.warn(f"{message}; check=False skips the check", UserWarning, stacklevel=3)
         return model
@@ -101,16 +98,8 @@ def known(module: Any) -> bool:
     if cls is nn.ModuleList:
         return all(map(known, module))
     torchs = [getattr(nn, f"{name}{end}", None) for name in CELLS for end in ("", "Cell")]
-    own = cls.__module__.split(".")[:2] == ["lnrnn", "torch"] or cls.__module__.startswith(_OF_TORCH)
-    if cls not in torchs and not own:
-        return False
-    return not ("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
-
-
-def _rounds_inputs(module: Any) -> bool:
-    """Returns whether a module is quantised to int8 by torch.ao."""
-    dtype = getattr(module, "weight_dtype", getattr(module, "dtype", None))
-    return type(module).__module__.startswith(_QUANTISED) and str(dtype) != "torch.float16"
+    changed = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
+    return not changed and (cls in torchs or f"{cls.__module__}.".startswith(_OWN))
 
 
 def _input(check: Any, input_size: int) -> Array:
@@ -150,32 +139,29 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
     differ = f"the module has {converted.system}'s parameters, but its forward is another:"
     if isinstance(graph, Late):
         raise Differs(f"{differ} {graph}. {ALTERNATIVES}", converted.cell, graph)
-    flat = x is not None and x.ndim == 2
+    flat, given = x is not None and x.ndim == 2, partial(probes, arch, most)
     tries = ways(arch, flat)
     if isinstance(graph, Call) and (not flat or graph.way.axes == "BI"):
         tries = iter([graph.way])
-    differing: list[tuple[bool, float, Way, Probe, Proof]] = []  # with whether ordinary input agrees
+    differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # with whether ordinary input does
     failures: list[str] = []
     for way in tries if most != 0 else ():
-        y = None
-        for probe in probes(arch, most, bool(way.kinds)) if x is None else [Probe("input", way.sequence(x))]:
-            run = partial(way.run, arch=arch, probe=probe, ends=converted.last_states, first=y is None)
-            try:
-                proof = prove(tested.versions(probe, run), y is None)
-            except NotRun as reason:
-                failures.append(f"{way}: {reason}")
-                break
-            if proof is not None and proof.difference:
-                differing.append((y is not None, proof.difference[0], way, probe, proof))
-                break
-            y = y if proof is None else proof.outputs.parts[0][1]
-        else:
-            start = graph.start if isinstance(graph, Call) else ""
-            off = [d for _, d, own, *_ in differing if not own.kinds and own.axes == way.axes]
-            if way.kinds and (start or off):
-                start = start or f"it is {off[0]:.2g} off, because it does not start from zeros"
-                warnings.warn(f"the module differs without a state: {start}", UserWarning, stacklevel=4)
-            return way, y  # type: ignore[return-value]
+        y, own = None, given(bool(way.kinds)) if x is None else [Probe("input", way.sequence(x))]
+        try:
+            for probe, outputs, difference in tested.results(way, arch, own, converted.last_states):
+                if outputs is not None and difference is not None:
+                    differing.append((y is None, *difference, way, probe, outputs))
+                    break
+                y = y if outputs is None else outputs.parts[0][1]
+            else:
+                start = graph.start if isinstance(graph, Call) else ""
+                off = [d for _, d, _, w, *_ in differing if not w.kinds and w.axes == way.axes]
+                if way.kinds and (start or off):
+                    start = start or f"it is {off[0]:.2g} off, because it does not start from zeros"
+                    warnings.warn(f"the module differs without a state: {start}", UserWarning, stacklevel=4)
+                return way, y  # type: ignore[return-value]
+        except NotRun as reason:
+            failures.append(f"{way}: {reason}")
         if y is not None and probe.states is None:
             break  # a call that passes states in another form may agree, but not here
     if not differing and isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
@@ -185,17 +171,16 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
         return found
     if not differing:
         raise Unchecked(f"it runs in none of the usual ways ({failures[0] if failures else 'no input fits'})")
-    late, _, way, probe, proof = min(differing, key=lambda each: (not each[0], each[1]))
-    shape, difference = time_first(proof.outputs.x, way.batch_first).shape, proof.difference or (0, 0)
-    advice = _advice(module, convert, converted, proof, graph)
-    advice = f"On ordinary input they agree. {ALTERNATIVES}" if late else advice
-    text = f"{differ} on {probe.name} of shape {shape} the outputs of module and model differ by up to"
-    text = f"{text} {difference[0]:.3g}, where rounding explains {difference[1]:.1g}. {advice}"
-    raise Differs(text, converted.cell, graph)
+    at_first, most_off, allowed, way, probe, outputs = min(differing, key=lambda each: each[:2])
+    advice = _advice(module, convert, converted, outputs, graph) if at_first else (
+        f"On ordinary input they agree. {ALTERNATIVES}")  # fmt: skip
+    text = f"{differ} on {probe.name} of shape {time_first(outputs.x, way.batch_first).shape} the outputs of"
+    text = f"{text} module and model differ by up to {most_off:.3g}, where rounding explains {allowed:.1g}."
+    raise Differs(f"{text} {advice}", converted.cell, graph)
 
 
 def _advice(
-    module: Any, convert: Convert, converted: Converted, proof: Proof, graph: Call | Unsuitable | None
+    module: Any, convert: Convert, converted: Converted, outputs: Outputs, graph: Call | Unsuitable | None
 ) -> str:
     """Returns the end of an error message: a norm with which the module agrees, or other advice."""
     if isinstance(graph, FirstState):
@@ -206,8 +191,8 @@ def _advice(
     spec: Any = graph.converted(module).arguments["norm"] if isinstance(graph, Call) else None
     with suppress(ValueError, AttributeError):  # not a norm of these parameters, or no norm
         norm = replace(own, placement=spec.placement, cell=spec.cell, span=spec.span)
-        network = ReferenceNetwork.of(convert(module, norm=norm))
-        if compare(proof.outputs, network, resolution(module)) is None:
+        network = Reference(convert(module, norm=norm))
+        if compare(outputs, network, resolution(module)) is None:
             return f"They agree with norm={norm}: give that"
     return f"If its norms are at other places in the cell, name the places with norm=; {ALTERNATIVES}"
 
@@ -227,34 +212,30 @@ def from_graph(
 ) -> Model:  # fmt: skip
     """Converts a module whose names of parameters do not say its equation. Raises `refusal` with more text if
     its graph is no network of lnrnn."""
-    call = refusal.call if isinstance(refusal, Differs) else None
+    differs, given = isinstance(refusal, Differs), {} if batch_first is None else {"batch_first": batch_first}
+
+    def convert(source: Any, **options: Any) -> Converted:
+        c: Converted = call.converted(source, **options)
+        return replace(c, arguments=c.arguments | given)
+
     with one_thread():
         try:
+            call: Any = getattr(refusal, "call", None)
             call = call if isinstance(call, Call) else find(module)
             converted = call.converted(module)
             # Names do not show whether a GRU's reset gate multiplies before or after the product.
-            if isinstance(refusal, Differs) and converted.arguments.get("reset_after", True):
+            if differs and converted.arguments.get("reset_after", True):
                 raise refusal
             _check_options(converted, norm, eps, nonlinearity)
-        except Unsuitable as reason:
-            if isinstance(refusal, Differs):
-                raise refusal from None
-            raise ValueError(f"{refusal}; {_failure(module, str(reason))}") from None
-
-        def convert(source: Any, **options: Any) -> Converted:
-            c = call.converted(source, **options)
-            given = {} if batch_first is None else {"batch_first": batch_first}
-            return replace(c, arguments=c.arguments | given)
-
-        try:
             model = checked(module, convert, check, batch_first, call)
         except (ValueError, Unsuitable) as reason:  # an equation may hold for these parameters alone
+            if reason is refusal or (differs and isinstance(reason, Unsuitable)):
+                raise refusal from None
             raise ValueError(f"{refusal}; {_failure(module, str(reason))}") from None
     if not isinstance(norm, LayerNormSpec):
         cell = f"lnrnn.{type(model).__name__}({model.input_size}, {model.hidden_size}, norm={model.norm})"
         silence = "" if model.norm is None else "; giving this norm= silences the warning"
-        unknown = not isinstance(refusal, Differs)
-        has = "names of no known cell" if unknown else "another forward than its names say"
+        has = "another forward than its names say" if differs else "names of no known cell"
         names = ", ".join(inspect.signature(module.forward).parameters)
         warnings.warn(
             f"{type(module).__name__} has {has} and was exported to find its equation: it is {cell}, with "
@@ -285,12 +266,11 @@ def _failure(module: Any, reason: str) -> str:
         text += f"; from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"
         with suppress(ValueError):  # the parts differ, or do not take each other's outputs
             c = network([[each] for each in parts.values()], False)
-            if len(parts) > 1:
-                arguments = ", ".join(f"{name}={value!r}" for name, value in c.arguments.items())
-                text += (
-                    "; if each part takes the outputs of the part before, their state dicts, with _l0 "
-                    f"renamed _l1 and so on, are together one for lnrnn.{c.cell}({arguments})"
-                )
+            arguments = ", ".join(f"{name}={value!r}" for name, value in c.arguments.items())
+            text += (
+                "; if each part takes the outputs of the part before, their state dicts, with _l0 renamed "
+                f"_l1 and so on, are together one for lnrnn.{c.cell}({arguments})"
+            ) * (len(parts) > 1)
         return text
     return (
         f"{text}. If only names differ from a known cell's, give the state dict and names=. By hand: "
@@ -315,10 +295,8 @@ def _parts(module: Any) -> dict[str, Weights]:
             by_kind[kind] = None
             with suppress(Unsuitable, ValueError):
                 by_kind[kind] = convert_torch if known(part) else find(part).converted
-        if convert := by_kind[kind]:
-            c = convert(part)
-            if c.arguments["num_layers"] == 1 and not c.arguments["bidirectional"]:
-                p = {name.removesuffix("_l0"): v for name, v in c.state.items()}
-                a = c.arguments
-                parts[path] = Weights(c.cell, a["norm"], a["bias"], p, a.get("nonlinearity"))
+        c = None if (convert := by_kind[kind]) is None else convert(part)
+        if c is not None and c.arguments["num_layers"] == 1 and not c.arguments["bidirectional"]:
+            p, a = {name.removesuffix("_l0"): v for name, v in c.state.items()}, c.arguments
+            parts[path] = Weights(c.cell, a["norm"], a["bias"], p, a.get("nonlinearity"))
     return parts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ..recognise.probes import STEPS, Probe
-from ..recognise.proof import DOUBLE, SINGLE, Outputs, Version
-from ..recognise.reference_network import Leaf, ReferenceNetwork
+from ..recognise.proof import DOUBLE, SINGLE, STEPS, Leaf, Outputs, Probe, Reference, Unchecked, compare
 from ..rnn.architecture import Architecture
 from .weights import Array, Converted
+
+
+class NotRun(Unchecked):
+    """A module cannot be run on ordinary input."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Way:
     @property
     def kinds(self) -> int:
         """The number of states, 2 for h and c."""
-        return len({leaf.kind for leaf in _leaves(self.states)})
+        kinds = set[int | None]()
+        _replaced(self.states, lambda leaf: kinds.add(leaf.kind))
+        return len(kinds)
 
     @property
     def batch_first(self) -> bool | None:
@@ -46,8 +50,9 @@ class Way:
         return self.axes == "BTI" if len(self.axes) == 3 else None
 
     def __str__(self) -> str:
-        given = ["x", *map(_text, self.states)]
-        return f"module({', '.join(given if self.x_first else [*given[1:], 'x'])})"
+        given = [str(each).replace("'", "").replace(",)", ")")
+                 for each in _replaced(self.states, lambda leaf: "hcnm"[leaf.kind or 0])]  # fmt: skip
+        return f"module({', '.join(['x', *given] if self.x_first else [*given, 'x'])})"
 
     def call(self, module: Any, x: Any, states: Sequence[Any]) -> Any:
         given = filled(self.states, states)
@@ -62,16 +67,19 @@ class Way:
             return x[:, None] if self.axes == "TI" else np.repeat(x[None], STEPS, 0)
         return time_first(x, self.batch_first)  # type: ignore[no-any-return]
 
-    def run(self, module: Any, arch: Architecture, probe: Probe, ends: bool, first: bool) -> Outputs:
+    def run(
+        self, arch: Architecture, probe: Probe, ends: bool, first: bool, training: bool, module: Any
+    ) -> Outputs:
         """Calls a module on a probe. ends: whether to return the last states too, if they have a usual form.
 
         If no tensor of the result has y's shape, the result is an empty y, but for the first probe an error.
         """
+        module.train(training)
         torch, own, batch = sys.modules["torch"], like(module), probe.x.shape[1]
-        zeros = [np.zeros((len(arch.suffixes), batch, width)) for width in arch.state_widths]
-        x, *states = (torch.tensor(a, device=own.device, dtype=own.dtype)
-                      for a in (probe.x, *(zeros if probe.states is None else probe.states)))  # fmt: skip
-        given = numbers(x), None if probe.states is None else tuple(map(numbers, states))
+        places, widths = len(arch.suffixes), arch.state_widths
+        start = probe.states or [np.zeros((places, batch, n)) for n in widths]
+        x, *states = (torch.tensor(a, device=own.device, dtype=own.dtype) for a in (probe.x, *start))
+        given = numbers(x), None if probe.states is None else [*map(numbers, states)]
         if self.axes == "BI":
             ys, shapes = [], [tuple(state.shape[1:]) for state in states]
             for step in x:
@@ -86,28 +94,19 @@ class Way:
         shape, heads = (*x.shape[:-1], arch.directions * arch.h_width), arch.num_heads
         by_head = (shape[0], heads, *shape[1:-1], shape[-1] // heads)  # as xlstm's cells return y
         result = [t.transpose(1, -2).flatten(-2) if tuple(t.shape) == by_head else t for t in result]
-        at = next((i for i, t in enumerate(result) if tuple(t.shape) == shape), None)
-        if at is None and first:
-            raise ValueError(f"it returns no tensor of shape {shape}")
-        if at is None:
+        shapes = [tuple(t.shape) for t in result]
+        if shape not in shapes:
+            if first:
+                raise ValueError(f"it returns no tensor of shape {shape}")
             return Outputs(*given, [(Leaf(), np.zeros((0, 0, 0)))])
-        y = numbers(result.pop(at))
-        parts = [(Leaf(), y[:, None] if self.axes == "TI" else time_first(y, self.batch_first))]
-        return Outputs(*given, parts + (_last_states(result, arch, batch) if ends else []))
-
-
-def _leaves(template: Any) -> Iterator[Leaf]:
-    if isinstance(template, Leaf):
-        yield template
-    elif template is not None:
-        for part in template:
-            yield from _leaves(part)
-
-
-def _text(template: Any) -> str:
-    if template is None or isinstance(template, Leaf):
-        return "None" if template is None else "hcnm"[template.kind or 0]
-    return f"({', '.join(map(_text, template))})"
+        at = shapes.index(shape)
+        del shapes[at]
+        y, rest = numbers(result.pop(at)), [Leaf(k) for k in range(len(widths))]
+        if shapes != [(places, batch, n) for n in widths]:  # but of each layer and direction
+            rest = [Leaf(k, place) for place in range(places) for k in range(len(widths))]
+            ends = ends and shapes == [(batch, n) for n in widths] * places
+        y = y[:, None] if self.axes == "TI" else time_first(y, self.batch_first)
+        return Outputs(*given, [(Leaf(), y), *(zip(rest, map(numbers, result), strict=True) if ends else ())])
 
 
 def ways(arch: Architecture, flat: bool = False) -> Iterator[Way]:
@@ -124,8 +123,6 @@ def cells(kinds: int) -> list[Way]:
     leaves = tuple(Leaf(kind, 0) for kind in range(kinds))
     return [Way("BI", states) for states in ((leaves,), leaves)[kinds == 1 :]]
 
-
-# --- arguments ----------------------------------------------------------------------------------------------
 
 STATELESS: tuple[tuple[Any, ...], ...] = (), (None,)
 
@@ -157,26 +154,13 @@ def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, .
 
 def filled(template: Any, states: Sequence[Any]) -> Any:
     """Replaces each Leaf in a template by a state: h, or h and c, (layers * directions, B, H) each."""
+    return _replaced(template, lambda leaf: leaf.of(None, states))
+
+
+def _replaced(template: Any, by: Callable[[Leaf], Any]) -> Any:
     if isinstance(template, Leaf):
-        return template.of(None, states)
-    return None if template is None else type(template)(filled(part, states) for part in template)
-
-
-# --- results ------------------------------------------------------------------------------------------------
-
-
-def _last_states(tensors: list[Any], arch: Architecture, batch: int) -> list[tuple[Leaf, Array]]:
-    """Returns h, or h and c, (layers * directions, B, H) each, from the tensors that a call returned with y.
-
-    The tensors may be as in torch.nn, or (B, H) for each layer and direction. Returns [] for other shapes.
-    """
-    widths, places = arch.state_widths, len(arch.suffixes)
-    shapes = [tuple(t.shape) for t in tensors]
-    if shapes == [(places, batch, width) for width in widths]:
-        return [(Leaf(kind), numbers(t)) for kind, t in enumerate(tensors)]
-    if shapes == [(batch, width) for width in widths] * places:
-        return [(Leaf(i % len(widths), i // len(widths)), numbers(t)) for i, t in enumerate(tensors)]
-    return []
+        return by(template)
+    return None if template is None else type(template)(_replaced(part, by) for part in template)
 
 
 def tensors(result: Any) -> Iterator[Any]:
@@ -202,41 +186,55 @@ def time_first(x: Any, batch_first: bool | None) -> Any:
 
 
 class Tested:
-    """A module that is run on probes, and a copy in float64, or None if it cannot compute in float64.
+    """A module that is compared with its network: a copy in float64, and the module if that does not run.
 
     convert: returns the network of a version of the module.
     """
 
     def __init__(self, module: Any, convert: Callable[[Any], Converted]) -> None:
-        self.module, self.convert = module, convert
-        self.double = _copied(module, lambda copied: copied.double())
-        self._networks: dict[Any, ReferenceNetwork] = {}
+        self.convert = convert
+        double = _copied(module, lambda each: each.double())
+        self._versions = [(double, DOUBLE, in_double), (module, resolution(module), nullcontext)]
+        self._networks: dict[Any, Reference] = {}
 
-    def versions(self, probe: Probe, run: Callable[[Any], Outputs]) -> Iterator[Version]:
-        """Yields the module in float64, then as it is. run: calls such a version on the probe.
+    def results(
+        self, way: Way, arch: Architecture, given: Iterable[Probe], ends: bool, training: bool = False
+    ) -> Iterator[tuple[Probe, Outputs | None, tuple[float, float] | None]]:
+        """Yields each probe, the outputs, and the difference as from `disagreement`.
 
-        A module in half precision is left out unless all numbers of the probe are of the order of 1.
+        The outputs are None if no version of the module runs. The first probe must run and show the equation,
+        or Unchecked is raised. A module in half precision runs on ordinary numbers alone.
         """
-        both = (self.double, DOUBLE, in_double), (self.module, resolution(self.module), nullcontext)
-        for module, eps, context in both:
+        first = True
+        for probe in given:
+            yield probe, *self._compared(probe, partial(way.run, arch, probe, ends, first, training), first)
+            first = False
+
+    def _compared(self, probe: Probe, run: Callable[[Any], Outputs], first: bool) -> tuple[Any, Any]:
+        failure = ""
+        for k, (module, eps, context) in enumerate(self._versions):
+            if probe.factor != 1:
+                module = _copied(module, lambda each: [p.data.mul_(probe.factor) for p in each.parameters()])
             if module is None or not (probe.usual or eps < 2 * SINGLE):
                 continue
-            if probe.factor != 1:
-                module = _copied(module, partial(_enlarge, factor=probe.factor))
-            if module is not None:
-                network = partial(self._network, module, (eps, probe.factor))
-                run_it = partial(_called, module, context, run)
-                yield Version(eps, run_it, network, partial(setattr, self, "double", None))
-
-    def _network(self, module: Any, key: tuple[float, float]) -> ReferenceNetwork:
-        if key not in self._networks:
-            self._networks[key] = ReferenceNetwork.of(self.convert(module))
-        return self._networks[key]
-
-
-def _called(module: Any, context: Callable[[], Any], run: Callable[[Any], Outputs]) -> Outputs:
-    with context(), unchanged(module, sys.modules["torch"]):
-        return run(module)
+            try:
+                with context(), unchanged(module, sys.modules["torch"]):
+                    outputs = run(module)
+            except Exception as error:  # a module may raise anything for such an input, or in float64
+                line = next(iter(str(error).strip().splitlines()), "")
+                failure = f"{type(error).__name__}: {line[:120]}"
+                continue
+            key = k, probe.factor
+            if key not in self._networks:
+                self._networks[key] = Reference(self.convert(module))
+            difference = compare(outputs, self._networks[key], eps, first)
+            double = difference and first and eps == DOUBLE
+            if double and compare(outputs, self._networks[key], SINGLE) is None:  # it has float32 inside
+                self._versions[k], difference = (module, SINGLE, context), None
+            return outputs, difference
+        if first:
+            raise NotRun(failure)
+        return None, None
 
 
 def like(module: Any) -> Any:
@@ -254,15 +252,10 @@ def resolution(module: Any) -> float:
 def _copied(module: Any, change: Callable[[Any], Any]) -> Any:
     """Returns a copy of the module after `change`, or None if that is impossible."""
     try:
-        return change(copy.deepcopy(module))
+        change(result := copy.deepcopy(module))
     except Exception:  # modules raise anything if they cannot be copied or have no other dtype
         return None
-
-
-def _enlarge(module: Any, factor: float) -> Any:
-    for p in module.parameters():
-        p.data.mul_(factor)
-    return module
+    return result
 
 
 @contextmanager
@@ -280,20 +273,17 @@ def one_thread() -> Iterator[None]:
 def in_double() -> Any:
     """Returns a context in which functions such as torch.zeros use float64 instead of narrower types."""
     torch: Any = sys.modules["torch"]
-    narrow = (torch.float32, torch.float16, torch.bfloat16)
-    casts = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+    narrow = torch.float32, torch.float16, torch.bfloat16
+    casts = torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16
 
     def wide(value: Any) -> Any:
         return torch.float64 if isinstance(value, torch.dtype) and value in narrow else value
 
     class Double(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(
-            self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function in casts:
                 return args[0].double()
-            named = {key: wide(value) for key, value in (kwargs or {}).items()}
-            result = function(*map(wide, args), **named)
+            result = function(*map(wide, args), **{key: wide(v) for key, v in (kwargs or {}).items()})
             return result.double() if isinstance(result, torch.Tensor) and result.dtype in narrow else result
 
     return Double()
@@ -319,16 +309,16 @@ def unchanged(module: Any, torch: Any) -> Iterator[None]:
             containers[id(value)] = value, contents
             values += contents.values() if isinstance(contents, dict) else contents
     plain = [v for v in values if isinstance(v, torch.Tensor)]
-    tensors = [t for t in (*module.parameters(), *module.buffers(), *plain) if not t.is_meta]
-    numbers = [t.detach().clone() for t in tensors]
-    cuda = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
+    own = (t for t in (*module.parameters(), *module.buffers(), *plain) if not t.is_meta)
+    kept = [(t, t.detach().clone()) for t in own]
+    cuda = sorted({t.device.index for t, _ in kept if t.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=cuda), torch.no_grad():
             module.eval()
             yield
     finally:
         with torch.no_grad():
-            for t, number in zip(tensors, numbers, strict=True):
+            for t, number in kept:
                 if not torch.equal(t, number):
                     t.copy_(number)
         for held, contents in containers.values():

@@ -92,15 +92,6 @@ def with_functions(weights: Weights, nonlinearity: str | None, factor: float | N
     return replace(weights, parameters=own, gate_activation="hard_sigmoid")
 
 
-def disturbed(
-    state: Mapping[str, Array], eps: float | np.float32, rng: np.random.Generator
-) -> dict[str, Array]:
-    """Returns the arrays of a state dict, with each number changed by a random relative eps or -eps."""
-    signs = np.array((-1, 1), np.int8)
-    return {name: v * (1 + eps * rng.choice(signs, v.shape)) if v.dtype.kind == "f" else v
-            for name, v in state.items()}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Converted:
     """A converted network: the name of lnrnn's class, the arguments of its constructor, and the state dict.
@@ -130,9 +121,6 @@ class Converted:
             result.update(f"{name} {value.dtype} {value.shape} ".encode())
             result.update(np.ascontiguousarray(value).data)
         return result.digest()
-
-    def disturbed(self, eps: float | np.float32, rng: np.random.Generator) -> Converted:
-        return replace(self, state=disturbed(self.state, eps, rng))
 
 
 def network(

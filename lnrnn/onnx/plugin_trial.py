@@ -9,6 +9,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -36,11 +38,9 @@ def tried(path: str, converted: str | bytes) -> dict[str, Any]:
         with suppress(Exception):  # it does not run all nodes that the plug-in runs
             sessions["onnxruntime"] = open_session(path)
         for size in SIZES:
-            least = _least(
-                [*sessions.values()], {each.name: _drawn(each, size) for each in session.get_inputs()}
-            )
-            seconds = dict(zip(sessions, least, strict=True))
-            result["calls"].append({"size": size, "onnxruntime": seconds.get("onnxruntime"), **seconds})
+            feed = {each.name: _drawn(each, size) for each in session.get_inputs()}
+            seconds = dict(zip(sessions, _least([*sessions.values()], feed), strict=True))
+            result["calls"].append({"size": size, "onnxruntime": None, **seconds})
     except Exception as error:  # of many types
         result["not_measured"] = text_of(error)
     return result
@@ -66,7 +66,7 @@ def _opened(converted: str | bytes) -> tuple[Any, list[str]]:
             os.close(kept)
         log.seek(0)
         found = _LEFT.findall(log.read().decode(errors="replace"))
-    return session, [*dict.fromkeys(f"{node}: {reason}" for node, reason in found)]
+    return session, [*dict.fromkeys(map(": ".join, found))]
 
 
 def _drawn(each: Any, size: int) -> np.ndarray:
@@ -82,19 +82,8 @@ def _drawn(each: Any, size: int) -> np.ndarray:
 
 def _least(sessions: Sequence[Any], feed: dict[str, np.ndarray]) -> list[float]:
     """Returns the least seconds of a call of each session. The sessions alternate."""
-    bound = []
-    for session in sessions:  # a call with bound arrays spends the least time in Python
-        binding = session.io_binding()
-        for each in session.get_inputs():
-            binding.bind_cpu_input(each.name, feed[each.name])
-        for each in session.get_outputs():
-            binding.bind_output(each.name)
-        bound.append((session.run_with_iobinding, binding))
-    least = [math.inf] * len(sessions)
-    end = time.perf_counter() + SECONDS
+    least, end = [math.inf] * len(sessions), time.perf_counter() + SECONDS
     while math.inf in least or time.perf_counter() < end:
-        for k, (run, binding) in enumerate(bound):
-            since = time.perf_counter()
-            run(binding)
-            least[k] = min(least[k], time.perf_counter() - since)
+        for k, session in enumerate(sessions):
+            least[k] = min(least[k], timeit(partial(session.run, None, feed), number=1))
     return least

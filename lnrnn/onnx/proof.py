@@ -1,30 +1,34 @@
-"""Compares a part of a file with its network, on a random input.
+"""Compares a part of a file with its network on a random input. A small model has the part's nodes.
 
 ONNX Runtime runs the part, or onnx.reference if ONNX Runtime is missing or refuses the part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import onnx
+import onnx.helper as make
+import onnx.numpy_helper
 import onnx_ir
 
-from ..recognise.graph import attribute, constant
+from ..recognise import proof
+from ..recognise.graph import attribute, constant, is_zero, subgraphs
+from ..recognise.interface import DOMAINS, named
 from ..recognise.part import WHOLE_FILE, Part
-from ..recognise.probes import BATCH, STEPS
-from ..recognise.proof import SINGLE, Outputs, RoundingHidesDifference, Unchecked, compare
-from ..recognise.reference_network import Leaf, ReferenceNetwork
+from ..recognise.proof import Leaf, Outputs, Unchecked
 from ..rnn.settings import architecture
-from .errors import text_of
-from .extraction import extracted
+from .errors import quiet, text_of
+from .nodes.node import constants, dequantized, is_quantized
 from .runtime import open_session
 
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
 MOST = 2**22  # numbers of x, or of y: a file may fix large sizes
 LARGEST = 2.0**56  # of the weights before a norm: squares of their sums are less than 2^128
+IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
+OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
 
 
 def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
@@ -38,8 +42,8 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
         proto, dtype = extracted(part, model, reset_after)
         run = runner(proto, part)
         try:
-            _compare(part, run, dtype, STEPS)
-        except RoundingHidesDifference:  # weights that magnify rounding errors do it less in one step
+            _compare(part, run, dtype, proof.STEPS)
+        except proof.RoundingHidesDifference:  # weights that magnify rounding errors do it less in one step
             _compare(part, run, dtype, 1)
     except Unchecked as error:
         return str(error)
@@ -48,29 +52,26 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
 
 def runner(proto: onnx.ModelProto, part: Part) -> Run:
     """Returns a function that runs a model on arrays by name, and returns its outputs by name."""
-    names, says = [value.name for value in proto.graph.output], "ONNX Runtime says"
+    names, says, session = [value.name for value in proto.graph.output], "ONNX Runtime says", None
     try:
         session = open_session(proto.SerializeToString(), optimised=False)
     except Exception as error:  # of many types
         missing = isinstance(error, ImportError)
-        reason = "onnxruntime is not installed" if missing else f"ONNX Runtime says: {text_of(error)}"
+        reason = "onnxruntime is not installed" if missing else f"{says}: {text_of(error)}"
         says = f"{reason}; onnx.reference says"
         if part.lengths is not None or any(attribute(node, "activations") for node in part.layers):
             raise Unchecked(f"onnx.reference ignores sequence_lens and activations, and {reason}") from None
-        try:
-            from onnx.reference import ReferenceEvaluator
-
-            session = ReferenceEvaluator(proto)
-        except Exception as error:  # pragma: no cover - as below
-            raise Unchecked(f"{says}: {text_of(error)}") from None
 
     def run(feed: dict[str, Array]) -> dict[str, Array]:
+        from onnx.reference import ReferenceEvaluator
+
         feed = {value.name: feed[value.name] for value in proto.graph.input}
         try:
             with np.errstate(all="ignore"):
-                return dict(zip(names, session.run(names, feed), strict=True))
+                results = (session or ReferenceEvaluator(proto)).run(names, feed)
         except Exception as error:  # pragma: no cover - an error of the runtime, which depends on its version
             raise Unchecked(f"{says}: {text_of(error)}") from None
+        return dict(zip(names, results, strict=True))
 
     return run
 
@@ -82,13 +83,13 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     outputs = Outputs(given.x, given.states, results_of(part, given, got), given.lengths)
     converted = part.converted
     assert converted is not None
-    if not all(np.isfinite(a).all() for a in (*(a for _, a in outputs.parts), *converted.state.values())):
+    weights = [*converted.state.values()]
+    if not all(np.isfinite(a).all() for a in (*(a for _, a in outputs.parts), *weights)):
         raise Unchecked("its weights or outputs are not finite")  # ONNX Runtime computes numbers from NaN
-    most = max(float(np.abs(a).max(initial=0)) for a in converted.state.values())
-    if converted.arguments["norm"] is not None and most > LARGEST:
+    if converted.arguments["norm"] is not None and any((np.abs(a) > LARGEST).any() for a in weights):
         raise Unchecked("its weights have squares that are not finite")
-    eps = max(float(np.finfo(dtype).eps), SINGLE)
-    difference = compare(outputs, ReferenceNetwork.of(converted), eps, True)
+    eps = max(float(np.finfo(dtype).eps), proof.SINGLE)
+    difference = proof.compare(outputs, proof.Reference(converted), eps, True)
     if difference:
         raise ValueError(
             f"part {part.path!r} must compute the same as its network, but on random input their outputs "
@@ -96,7 +97,7 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
         )
 
 
-def drawn(part: Part, steps: int, sequences: int = BATCH) -> tuple[Outputs, dict[str, Array]]:
+def drawn(part: Part, steps: int) -> tuple[Outputs, dict[str, Array]]:
     """Returns random inputs of a part that has a network, without outputs, and the same by name.
 
     The file may fix their sizes. Those by name have the part's axes.
@@ -104,7 +105,7 @@ def drawn(part: Part, steps: int, sequences: int = BATCH) -> tuple[Outputs, dict
     network = part.network
     assert network is not None
     rng = np.random.default_rng(0)
-    T, B = (part.baked.get(axis, size) for axis, size in (("T", steps), ("B", sequences)))
+    T, B = part.baked.get("T", steps), part.baked.get("B", proof.BATCH)
     if T * B * max(network.input_size, network.hidden_size) > MOST:
         raise Unchecked(f"the file fixes sizes that are too large to try, T={T} and B={B}")
     x = rng.standard_normal((T, B, network.input_size), dtype=np.float32)
@@ -114,8 +115,7 @@ def drawn(part: Part, steps: int, sequences: int = BATCH) -> tuple[Outputs, dict
     if part.lengths is not None and lengths is not None:
         feed[part.lengths.name] = lengths
     if part.mask is not None:
-        inside = _inside(T, lengths)
-        feed[part.mask.name] = inside if part.axes["mask"] == "TBI" else inside[:, :, 0]
+        feed[part.mask.name] = _arranged(_inside(T, lengths), "TBI", part.axes["mask"])
     states = []
     known: dict[int, Array] = {}  # a value may be several states
     places, own = network.num_layers * network.num_directions, _directions(part)
@@ -170,3 +170,129 @@ def _arranged(array: Array, axes: str, wanted: str) -> Array:
     axes = "".join(axis for axis in axes if axis in wanted)
     array = array.transpose([axes.index(axis) for axis in wanted if axis in axes])
     return np.expand_dims(array, [i for i, axis in enumerate(wanted) if axis not in axes])
+
+
+# --- a part as a model --------------------------------------------------------------------------------------
+
+
+def extracted(
+    part: Part, model: onnx_ir.Model, reset_after: bool | None = None
+) -> tuple[onnx.ModelProto, np.dtype]:
+    """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
+
+    Only the values that are not None become inputs and outputs. Constants of `initial_states` stay constants.
+    reset_after: as in from_onnx.
+    """
+    outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
+    states = [v for v in (*part.h0, *part.c0) if part.initial_states is None or constant(v) is None]
+    inputs = {id(v): v for v in (part.x, part.lengths, part.mask, *states) if v is not None}
+    if not outputs:
+        raise Unchecked("the file uses none of its outputs")
+    values, arrays, nodes = dict(inputs), dict[str, Array](), list[onnx.NodeProto]()
+    layers, stack = {id(node) for node in part.layers}, outputs[::-1]
+    while stack:  # a loop, since chains of nodes may be longer than Python's stack
+        value = stack[-1]
+        node = value.producer()
+        if id(value) in values:
+            stack.pop()
+        elif node is None or node.op_type == "Constant":
+            array = constant(value)
+            if array is None:
+                raise Unchecked(f"it also reads {value.name!r}")
+            arrays[value.name], values[id(value)] = array, value
+        else:
+            read = _layer_inputs(node) if id(node) in layers else _read(node)
+            missing = [v for v in read if id(v) not in values]
+            if not missing:
+                nodes += _layer(node, read, arrays) if id(node) in layers else [_proto(node)]
+                values |= {id(v): v for v in node.outputs if v.name}
+            stack += missing
+    if len({v.name for v in values.values()}) != len(values):
+        raise Unchecked("two of its values have the same name")
+    if reset_after is not None:
+        _set_reset_after(nodes, reset_after)
+    weights = constant(part.layers[0].inputs[1]) if part.layers else None
+    dtype = np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
+    dtypes = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
+    kinds = {key: make.np_dtype_to_tensor_dtype(dtypes.get(key, dtype)) for key in values}
+    given, results = ([make.make_tensor_value_info(v.name, kinds[id(v)], None) for v in some]
+                      for some in (inputs.values(), outputs))  # fmt: skip
+    tensors = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()]
+    graph = make.make_graph(nodes, "part", given, results, tensors)
+    opsets = [make.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    return make.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), dtype
+
+
+def _read(node: onnx_ir.Node) -> list[onnx_ir.Value]:
+    """Returns the values that a node reads, and the graphs inside of it from outer graphs."""
+    nodes = [node, *(inner for _, body in subgraphs(node) for inner in body.all_nodes())]
+    bodies = [body for each in nodes for _, body in subgraphs(each)]
+    own = {id(body) for body in bodies}
+    every = [*(v for each in nodes for v in each.inputs), *(v for body in bodies for v in body.outputs)]
+    return [v for v in every if v is not None and id(v.graph) not in own]
+
+
+def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
+    try:
+        with quiet():
+            return onnx_ir.to_proto(node)
+    except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
+        raise Unchecked(f"onnx_ir cannot write node {named(node)}") from None
+
+
+def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:
+    """Returns the inputs of a recurrent node that may be other than 0, and no scales of 8-bit weights."""
+    left_out = (1, 2, *range(8, 99)) if is_quantized(node) else ()
+    return [v for i, v in enumerate(node.inputs)
+            if v is not None and i not in left_out and not (i in OPTIONAL and is_zero(v))]  # fmt: skip
+
+
+def _layer(
+    node: onnx_ir.Node, read: Iterable[onnx_ir.Value], arrays: dict[str, Array]
+) -> list[onnx.NodeProto]:
+    """Returns a recurrent node without inputs that are 0. Adds weights to `arrays`.
+
+    A node with layout=1 becomes one with layout=0 between nodes Transpose, as ONNX Runtime needs. An LSTM
+    stands for a DynamicQuantizeLSTM, which rounds its inputs to 8 bits.
+    """
+    kept = {id(v) for v in read}
+    names = [v.name or "" if v is not None and id(v) in kept else "" for v in node.inputs]
+    if is_quantized(node):
+        W, R, _ = dequantized(node, constants(node))
+        for i, array in enumerate((W, R), 1):
+            names[i] = f"{node.outputs[0].name} {'WR'[i - 1]} in float32"
+            arrays[names[i]] = np.ascontiguousarray(array)
+        options = {name: attribute(node, name) for name in node.attributes}
+        return [make.make_node("LSTM", names[:7], [v.name or "" for v in node.outputs], **options)]
+    proto = _proto(node)
+    proto.input[:] = names
+    if not attribute(node, "layout", 0):
+        return [proto]
+    before, after = [], []
+    _remove(proto, "layout")
+    for i in (0, 5, 6):  # X, initial_h and initial_c
+        if i < len(names) and names[i]:
+            proto.input[i] = f"{proto.output} input {i}"
+            before.append(make.make_node("Transpose", [names[i]], [proto.input[i]], perm=(1, 0, 2)))
+    for i, name in enumerate(list(proto.output)):
+        if name:
+            proto.output[i] = f"{name} with layout 0"
+            perm = (2, 0, 1, 3) if i == 0 else (1, 0, 2)
+            after.append(make.make_node("Transpose", [proto.output[i]], [name], perm=perm))
+    return [*before, proto, *after]
+
+
+def _set_reset_after(nodes: Iterable[onnx.NodeProto], reset_after: bool) -> None:
+    """Replaces linear_before_reset of GRUs, also of those in the graphs inside of nodes."""
+    for node in nodes:
+        for a in node.attribute:
+            for graph in (a.g, *a.graphs):
+                _set_reset_after(graph.node, reset_after)
+        if node.op_type == "GRU" and node.domain in DOMAINS:
+            _remove(node, "linear_before_reset")
+            node.attribute.append(make.make_attribute("linear_before_reset", int(reset_after)))
+
+
+def _remove(proto: onnx.NodeProto, name: str) -> None:
+    for each in [a for a in proto.attribute if a.name == name]:
+        proto.attribute.remove(each)

@@ -10,5 +10,5 @@
     loops, masks         a Step in the body of a Loop or Scan becomes a Recurrence
     recurrences          equal Steps one after another become a Recurrence; joins directions and layers
     finding              a Step alone becomes a Recurrence, and each Recurrence a Part
-    proof, probes        run the foreign cell and its network on the same inputs, and compare them
+    proof                run the foreign cell and its network on the same inputs, and compare them
 """

@@ -115,32 +115,16 @@ class Served:
         dtype: Dtype = "float32",
     ) -> None:  # fmt: skip
         self._made, self._overrun = made, overrun
-        self._given = [np.array(a, order="C") for a in (*parameters, *statistics)]
-        arrays = _named(made, self._given[: len(parameters)])
+        given = [np.array(a, order="C") for a in (*parameters, *statistics)]
+        arrays = _named(made, given[: len(parameters)])
         for array in arrays.values():
             array.setflags(write=False)
-        kept = _by_suffix(made, self._given[len(parameters) :])
+        kept = _by_suffix(made, given[len(parameters) :])
         bits = checked_activation_bits(dtype, None)
         self.snapshot = Snapshot(made, arrays, kept, overrun, dtype, activation_bits=bits)
 
     def computes(self, made: Architecture, overrun: Any, dtype: Dtype) -> bool:
         return made == self._made and overrun == self._overrun and dtype == self.snapshot.dtype
-
-    @property
-    def count(self) -> int:
-        """The number of parameters and statistics."""
-        return len(self._given)
-
-    def changed(self, given: Sequence[Array]) -> list[int]:
-        """Returns the places of arrays that have other bytes than those of the constructor."""
-        pairs = enumerate(zip(self._given, given, strict=False))
-        return [k for k, (kept, now) in pairs if not _same_bytes(kept, now)]
-
-
-def _same_bytes(kept: Array, given: Array) -> bool:
-    if kept.shape != given.shape or kept.dtype != given.dtype:
-        return False
-    return _core.same_bytes(kept, np.ascontiguousarray(given))
 
 
 def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, StepStatistics]:

@@ -16,7 +16,7 @@ from ..errors import bad_type
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype
-from . import computed, custom_modules, derived, torch_nn
+from . import custom_modules, derived, torch_nn
 from .accelerated import Accelerated
 from .custom_forward import Forward
 from .model_checks import call, compare_outputs, compare_weights, gain, outputs
@@ -104,7 +104,7 @@ def accelerate(
         An input of the model. The model is run on this input before and after the change, in evaluation mode
         and without gradients. If the outputs differ by more than rounding, the model is restored and a
         ValueError is raised. Flags, buffers and torch's random state do not change. Modules that lnrnn
-        computes already are checked for weights that were written without notice.
+        computes already read their weights again.
     dtype : {"float32", "bfloat16", "int8"}, optional
         The type of the packed weights in calls without gradients, as in `lnrnn.LSTM.to_dtype`. It is set in
         all modules that lnrnn computes, also in modules of lnrnn.torch. Default: float32, or as set before.
@@ -125,8 +125,8 @@ def accelerate(
     TypeError
         If model or check is of another type.
     ValueError
-        If the model's outputs on the input `check` change, or are not finite with dtype. With `check`, if
-        weights of an accelerated module were written without notice. For another dtype.
+        If the model's outputs on the input `check` change, or are not finite with dtype. Also if they show
+        that weights of an accelerated module were written without notice. For another dtype.
 
     Notes
     -----
@@ -143,26 +143,27 @@ def accelerate(
     torch's count of writes, or of one of 8 elements. Torch does not count writes of fused optimisers, and
     those through p.data, NumPy or other memory of the same numbers. Such a write is noticed if it changes one
     of these elements, as an optimiser's step does. After a write of a few elements, set
-    `module.frozen = False`, or call accelerate(model, check=inputs) again. This compares all bytes of the
-    weights of all modules that lnrnn computes. If some were written without notice, it raises a ValueError
-    with their names, and the next calls use the present weights. Inference tensors and shared memory have no
+    `module.frozen = False`, or call accelerate(model, check=inputs) again. The next calls of all modules that
+    lnrnn computes then read their weights again. If this changes the outputs on these inputs, a ValueError
+    says so. Inference tensors and shared memory have no
     such count. So the module's own forward computes calls without gradients, unless the weights are frozen,
     or `engine` is "lnrnn", which packs them in each call. Modules of lnrnn.torch pack them in each call.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. Call `restore()` before torch.ao.quantization.quantize_dynamic, which otherwise leaves the
     modules out, and before torch.jit.script and torch.fx.symbolic_trace, which raise RuntimeError. Under
-    torch.compile the modules run outside the graph, as torch.nn's do, unless torch._dynamo.config.allow_rnn
-    is True.
+    torch.compile modules run outside the graph, those of torch.nn unless torch._dynamo.config.allow_rnn is
+    True. Programs of torch.export have the operations of custom modules.
 
     Classes derived from torch.nn's are replaced too. If they have a forward of their own, lnrnn computes its
-    calls of super().forward. Weights may be computed, by weight_norm, parametrizations or dropout, and set as
-    attributes. They are read in each call.
+    calls of super().forward. If weights become computed later, by weight_norm, pruning, parametrizations or
+    dropout, torch.nn's forward computes the calls until they are parameters again.
 
-    Some modules do not change, and the report says why. They have a forward set on the object, or a derived
-    class with other parts of torch.nn's forward. Or they are quantised or scripted. Or they seem recurrent,
-    and their equation is none of lnrnn's. A name of a class shows it (RNN, LSTM, GRU, Recurrent, Cell).
-    Matrices with the shapes of W_ih and W_hh show it too, or an argument of forward (h, hx, hidden, state).
+    Some modules do not change, and the report says why. They have computed weights, a forward set on the
+    object, or a derived class with other parts of torch.nn's forward. Or they are quantised or scripted. Or
+    they seem recurrent, and their equation is none of lnrnn's. A name of a class shows it (RNN, LSTM, GRU,
+    Recurrent, Cell). Matrices with the shapes of W_ih and W_hh show it too, or an argument of forward (h, hx,
+    hidden, state).
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. Its equation comes
     from the names of its parameters, or from torch.export's graph. The module must write to no attribute or
@@ -176,9 +177,9 @@ def accelerate(
     the kernels, use lnrnn.torch.from_network(lnrnn.from_torch(module)) in its place. If outputs in training
     differ (dropout), the own forward computes all calls in training. It also computes all calls after an
     attribute, buffer, submodule or hook has changed. lnrnn does not notice changes of globals and of methods
-    of classes, changes in objects of compiled classes, and changes beyond 300 attributes. It does not notice
-    writes through tensor.data or tensor.numpy() to a tensor that is no parameter. Replacing a custom module
-    takes seconds.
+    of classes, changes in objects of compiled classes, and those beyond 300 objects in attributes.
+    It does not notice writes through tensor.data or tensor.numpy() to a tensor that is no parameter.
+    Replacing a custom module takes seconds.
 
     Examples
     --------
@@ -196,7 +197,7 @@ def accelerate(
     once: Any = None if check is None else call(model, check)
     run = None if once is None else partial(outputs, model, once)
     if run:
-        compare_weights(model)
+        compare_weights(model, run)
     report = Report([], [], dtype, _frozen=frozen)
     try:
         if report.dtype is not None:
@@ -262,8 +263,7 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
 
 def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
     """Replaces a recurrent module of torch.nn. Returns (None, description), or (the reason why not, "")."""
-    with computed.without_effects(module):
-        why = _why_left(module)
+    why = _why_left(module)
     if why is not None:
         return why, ""
     try:
@@ -326,21 +326,20 @@ def _why_left(module: Any) -> str | None:
         return "it has a forward of its own"
     if own.get("_backward_hooks") and not own["_is_full_backward_hook"]:
         return "it has backward hooks, which see torch.nn's operations: use register_full_backward_hook"
+    parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+    computed = [name for name in torch_nn.parameter_names(module) if name not in parameters]
+    if computed:
+        return (
+            f"its {', '.join(computed)} are no parameters, as with weight_norm, pruning or parametrizations: "
+            "remove those first (torch.nn.utils.parametrize.remove_parametrizations, prune.remove)"
+        )
     return derived.why_not(module, base, torch_nn.CLASSES[base])
 
 
 def _replacement(module: Any) -> str:
-    with computed.without_effects(module):
-        given = {name: getattr(module, name, None) for name in torch_nn.parameter_names(module)}
-    weights = [t for t in given.values() if isinstance(t, Tensor)]
-    missing = [name for name, t in given.items() if not isinstance(t, Tensor)]
-    what = f"{module}"
+    what, weight = f"{module}", next(module.parameters())
     if module.engine != "lnrnn":
-        what += (
-            f", for now by torch.nn's forward: its parameters are {weights[0].dtype} on {weights[0].device}"
-        )
-    if missing:
-        what += f", once its model has set {', '.join(missing)}"
+        what += f", for now by torch.nn's forward: its parameters are {weight.dtype} on {weight.device}"
     small = module.small_calls()
     if small is not None and module.engine == "lnrnn":
         what += f"; torch computes calls with gradients of {small}, where it is faster"

@@ -11,7 +11,6 @@ import torch
 
 from .._core import quick_call
 from ..arguments import Choice
-from . import computed
 from .common import other_system
 from .freshness import counted
 from .kept import COMPILES, Keeping, forget
@@ -36,13 +35,20 @@ def _untraced() -> Any:
 class Accelerated(Keeping):
     """The base of these classes, to which torch_nn.accelerate_module sets the class of a module.
 
-    A derived class has a class of torch.nn as a further base, and defines `_names`, `_networks_of`, `_usual`,
-    `_small_calls`, `_unsupported_arguments` and `_computed`.
+    A derived class has a class of torch.nn as a further base, and defines the first six methods.
     """
 
+    _names: Any  # of a module: the names of its parameters, in lnrnn's order
+    _networks_of: Any  # of a module: texts of its networks. Raises ValueError if lnrnn has no such network.
+    _usual: Any  # the text of the network that computes a call with tensors; None if it is not only one
+    # Of a module: which calls with gradients torch computes faster, (axis, length, numbers). They are those
+    # with x of up to this length, on the axis of steps, and of less than so many numbers.
+    _small_calls: Any
+    _unsupported_arguments: Any  # of x and hx: the reason why lnrnn cannot compute a call, or None
+    _computed: Any  # of x, hx and the parameters: the result of a call that lnrnn can compute
     _engine: str | None = None
-    _networks: tuple[str, ...]
-    _small: tuple[int, int, float]
+    _networks: tuple[str, ...] = ()
+    _small: tuple[int, int, float] = (0, 0, 0.0)
     # The attributes of torch.nn's modules.
     input_size: int
     hidden_size: int
@@ -53,19 +59,16 @@ class Accelerated(Keeping):
     def engine(self) -> str:
         """The engine of the next call: "lnrnn", the C kernels, or "torch", torch.nn's own forward.
 
-        It is "lnrnn" if all parameters are float32 and on the CPU. torch.nn's forward still computes calls
-        under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls with
-        x or states that are empty, or that torch.nn refuses. Small calls with gradients are faster in torch,
-        which computes them: `small_calls()` says which. The property may be set. "torch" uses torch.nn's
-        forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve. None
-        restores the default.
+        It is "lnrnn" if all weights are parameters in float32 on the CPU. torch.nn's forward still computes
+        calls under autocast, torch.func, forward-mode derivatives and torch.jit.trace. It also computes calls
+        with x or states that are empty, or that torch.nn refuses. Small calls with gradients are faster in
+        torch, which computes them: `small_calls()` says which. The property may be set. "torch" uses
+        torch.nn's forward for all calls. "lnrnn" raises ValueError for calls that the kernels cannot serve.
+        None restores the default.
         """
         if self._engine is not None:
             return self._engine
-        with computed.without_effects(self):
-            weights = [getattr(self, name, ...) for name in self._names(self)]
-        present = [t for t in weights if t is not ...]  # a model may set others in its forward
-        return "torch" if self._unsupported_parameters(present) else "lnrnn"
+        return "torch" if self._unsupported_parameters(self._parameter_list()) else "lnrnn"
 
     @engine.setter
     def engine(self, value: str | None) -> None:
@@ -95,32 +98,6 @@ class Accelerated(Keeping):
             return None
         return f"up to {rows} sequences" if self._steps else f"up to {steps} steps and {rows} frames"
 
-    @staticmethod
-    def _names(module: Any) -> list[str]:
-        """Returns the names of a module's parameters, in lnrnn's order."""
-        raise NotImplementedError
-
-    @staticmethod
-    def _networks_of(module: Any) -> tuple[str, ...]:
-        """Returns texts of the networks of a module. Raises ValueError if lnrnn has no such network."""
-        raise NotImplementedError
-
-    def _usual(self) -> str | None:
-        """Returns the text of the network that computes a call with tensors; None if it is not only one."""
-        raise NotImplementedError
-
-    @classmethod
-    def _small_calls(cls, module: Any) -> tuple[int, int, float]:
-        """Returns which calls with gradients torch computes faster: (axis, length, numbers).
-
-        They are those with x of up to this length, on the axis of steps, and of less than so many numbers.
-        """
-        raise NotImplementedError
-
-    def _computed(self, input: Any, hx: Any, parameters: Sequence[Tensor]) -> Any:
-        """Returns the result of a call that lnrnn can compute."""
-        raise NotImplementedError
-
     def forward(self, input: Any, hx: Any = None) -> Any:
         if not _traced():
             found = quick_call(self, input, hx)
@@ -138,11 +115,9 @@ class Accelerated(Keeping):
             )
         if self._engine == "torch":
             return self._by_torch(input, hx)
-        parameters: list[Tensor] = []
-        reason = other_system()
-        if not reason:
-            parameters = self._parameter_list()
-            reason = self._unsupported_parameters(parameters) or self._unsupported_arguments(input, hx)
+        parameters: list[Any] = self._parameter_list()
+        reason = other_system() or self._unsupported_parameters(parameters)
+        reason = reason or self._unsupported_arguments(input, hx)
         if reason and self._engine == "lnrnn":
             raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
         given = self._frozen or self._engine or torch.is_grad_enabled() or torch.compiler.is_compiling()
@@ -154,29 +129,20 @@ class Accelerated(Keeping):
         """Returns the result of torch.nn's own forward."""
         return super().forward(input, hx)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        names = self._names(self)
-        if not all(hasattr(self, name) for name in names):  # its model's forward sets them
-            return {}
-        return dict(zip(names, self._parameter_list(), strict=True))
-
-    def _parameter_list(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self._names(self)]
+    def _parameter_list(self) -> list[Tensor | None]:
+        own = self._parameters
+        return [own.get(name) for name in self._names(self)]
 
     def _unsupported_parameters(self, parameters: Sequence[Tensor | None]) -> str | None:
         for p in parameters:
             if p is None:
-                return "it has a parameter that is None"
+                return "some of its weights are no parameters"
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
         return None
 
-    def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
-        """Returns the reason why lnrnn cannot compute a call with these arguments, or None if it can."""
-        raise NotImplementedError
-
     def _unsupported_states(self, hx: Any, shapes: Sequence[tuple[int, ...]]) -> str | None:
-        """Does the same for the initial states. hx: None, or a state for each of the shapes."""
+        """Returns the reason why lnrnn cannot take states. hx: None, or a state for each of the shapes."""
         if hx is None:
             return None
         if len(shapes) == 2 and not (isinstance(hx, (tuple, list)) and len(hx) == 2):

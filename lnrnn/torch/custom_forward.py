@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from .. import _core
-from ..recognise.reference_network import Leaf
+from ..recognise.proof import Leaf
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.functional import Served
@@ -19,7 +20,7 @@ from .common import other_system
 from .custom_settings import Settings
 from .custom_weights import Recipe
 from .freshness import counted, seen
-from .kept import Keeping, arrays, in_use, keep, made, pack_again
+from .kept import Keeping, forget, keep, made, pack_again
 
 Tensor = torch.Tensor
 NOTHING, NONE, ONE, TWO, PAIR, WAYS = _core.STEP_WAYS
@@ -81,16 +82,27 @@ def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
     return template
 
 
+_disabled: Any = None
+
+
+def _untraced() -> Any:
+    """Returns Forward.call, with tracing of this function by torch.compile disabled."""
+    global _disabled  # functools.cache warns under torch.compile
+    if _disabled is None:
+        disable: Any = torch.compiler.disable
+        _disabled = disable(Forward.call, recursive=False)
+    return _disabled
+
+
 class Forward:
     """The object that replaces a module's forward."""
 
     def __init__(
         self, module: torch.nn.Module, arch: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
-        settings: Settings, trains: bool,
+        trains: bool,
     ) -> None:  # fmt: skip
         self._module, self._recipes, self.forms = module, tuple(recipes), tuple(forms)
         self._by_call = {(form.step or 3, form.signature): form for form in reversed(self.forms)}
-        self._settings = settings
         self.trains = trains  # whether the module has the network's results in training too
         self._network, self._places = functional.described(arch), len(arch.suffixes)
         self._widths, self._input_size = arch.state_widths, arch.input_size
@@ -102,12 +114,17 @@ class Forward:
         parts = [path.rpartition(".") for path in self._paths]
         self._owners = [(module.get_submodule(part)._parameters, name) for part, _, name in parts]
         self._names = [*inspect.signature(module.forward).parameters]
-        self._compared = self._settings.compared
         # The forms of steps that `quick_step` computes, and a bit more for every cell; 0 for sequences.
         # Two forms may have one bit.
         ways = sum({form.way for form in forms}) if trains else 0
         self._ways = ways + (1 << 2 * WAYS) if forms[0].step else 0
-        self._forget()
+        self.forget()
+        self.watch()
+
+    def watch(self) -> None:
+        """Takes the module's present attributes as those with which lnrnn computes its calls."""
+        self._settings = Settings(self._module)
+        self._compared = self._settings.compared
 
     @property
     def __code__(self) -> Any:
@@ -115,7 +132,14 @@ class Forward:
         return type(self._module).forward.__code__
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if not (named or torch.compiler.is_dynamo_compiling()):
+        if not torch.compiler.is_compiling():
+            return self.call(*arguments, **named)
+        if torch.compiler.is_dynamo_compiling():
+            return _untraced()(self, *arguments, **named)
+        return type(self._module).forward(self._module, *arguments, **named)  # torch.export
+
+    def call(self, *arguments: Any, **named: Any) -> Any:
+        if not named:
             found = _core.quick_step(self, arguments)
             if found is not None:
                 return found
@@ -151,7 +175,7 @@ class Forward:
                 y, end = (None, found) if form.step else found
                 ends = [*end] if isinstance(end, tuple) else [end]
                 return y, [s[None] for s in ends] if form.step else ends
-        if not (counted([*sources.values()]) or torch.compiler.is_compiling()):
+        if not counted([*sources.values()]):
             return None
         parameters = self._parameters([*sources.values()])
         if any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
@@ -210,8 +234,6 @@ class Forward:
         return torch.stack([given[Leaf(kind, place)] for place in range(self._places)])
 
     def _parameters(self, sources: list[Tensor]) -> list[Tensor]:
-        if torch.compiler.is_compiling():
-            return [recipe.parameter(sources) for recipe in self._recipes]
         if self._record is not None and self._record.holds(sources):
             return self._converted
         record = seen(sources, True)
@@ -220,23 +242,7 @@ class Forward:
         self._record, self._kept = record, None
         return self._converted
 
-    def _stale(self) -> list[str]:
-        """Does the same as Keeping's, with the names of the module's own parameters."""
-        sources: list[Any] = [owner.get(name) for owner, name in self._owners]
-        wrong: set[int] = set()
-        if self._record is not None and self._record.holds(sources):
-            with torch.no_grad():
-                now = arrays([recipe.parameter(sources) for recipe in self._recipes])
-            networks = [*in_use(self._converted)]
-            if self._kept is not None:
-                networks.append((0, self._kept.served))
-            for k, network in networks:
-                for at in network.changed(now[k:]):
-                    wrong |= {*self._recipes[k + at].sources}
-        self._forget()
-        return sorted(self._paths[k] for k in wrong)
-
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Lets the next call read all weights again."""
         pack_again(self._module.parameters())
         self._record, self._converted, self._kept = None, [], None
@@ -245,15 +251,15 @@ class Forward:
         return {**vars(self), "_converted": [], "_record": None, "_kept": None}
 
 
-def stale(module: torch.nn.Module) -> list[str]:
-    """Lets a module's next call read all weights. Returns the names of those written without notice.
+def keeper(module: torch.nn.Module) -> Any:
+    """Returns a function that lets a module's next call read all weights; None if no call keeps any.
 
-    Does nothing for modules that lnrnn does not compute, and for frozen ones.
+    So it is for modules that lnrnn does not compute, and for frozen ones, which keep the weights until then.
     """
     forward = vars(module).get("forward")
     if isinstance(forward, Forward):
-        return forward._stale()
-    return module._stale() if isinstance(module, Keeping) and not module.frozen else []
+        return forward.forget
+    return partial(forget, module) if isinstance(module, Keeping) and not module.frozen else None
 
 
 def _plain(t: Any) -> bool:

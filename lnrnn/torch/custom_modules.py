@@ -24,9 +24,7 @@ from ..importers.running import Tested, Way, arguments, filled, one_thread, tens
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import convert_torch, known_cells
 from ..importers.weights import Converted
-from ..recognise.probes import BATCH, STEPS, probes
-from ..recognise.proof import Unchecked, prove
-from ..recognise.reference_network import Leaf
+from ..recognise.proof import BATCH, STEPS, Leaf, Unchecked, probes
 from ..rnn.architecture import Architecture
 from ..rnn.settings import architecture
 from .custom_forward import Form, Forward, signature
@@ -101,7 +99,7 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
     if settings.unseen:
         raise Refused(
             f"calls do not compare the contents of {', '.join(dict.fromkeys(settings.unseen))}; make arrays "
-            "buffers, with persistent=False, and sets dicts"
+            "buffers, with persistent=False, and sets and objects with slots dicts"
         )
     with torch.inference_mode(False), one_thread():
         found = None
@@ -111,6 +109,7 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
         arch, forward = found or _by_graph(module, settings)
     module.forward = forward
     vars(module)["__prepare_scriptable__"] = _refuse_script
+    forward.watch()
     options: dict[str, Any] = {"num_layers": arch.num_layers, "bidirectional": arch.bidirectional}
     shown = [f"{name}={value}" for name, value in options.items() if value > 1 or value is True]
     shown = [str(arch.input_size), str(arch.hidden_size), *shown, f"norm={arch.norm}"]
@@ -183,7 +182,7 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
         raise reason
     own = replace(converted, arguments={**converted.arguments, "batch_first": bool(order)})
     arch = architecture(own.model())
-    return arch, Forward(module, arch, recipes(module, convert, arch), forms, settings, trains)
+    return arch, Forward(module, arch, recipes(module, convert, arch), forms, trains)
 
 
 def _ways(arch: Architecture) -> Iterator[Way]:
@@ -280,24 +279,20 @@ def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> b
     """Returns whether results in training are the network's too. Raises Differs if those in evaluation are
     not, or if the module cannot be run."""
     for training in (False, True):
-        for n, probe in enumerate(probes(arch, None, bool(way.kinds))):
-
-            def run(module: Any, training: bool = training, n: int = n, probe: Any = probe) -> Any:
-                module.train(training)
-                return way.run(module, arch, probe, has_ends, n == 0)
-
-            try:
-                proof = prove(tested.versions(probe, run), n == 0)
-                reason = f"on {probe.name}" if proof is not None else f"on {probe.name}, where it fails"
-            except Unchecked as unchecked:
-                proof, reason = None, f"{unchecked}"
-            if proof is None or proof.difference:
-                if training:
-                    return False
-                raise Differs(
-                    f"its results are not lnrnn's {reason}"
-                    if n == 0
-                    else f"it has the results of lnrnn's network on ordinary input, but not {reason}",
-                    n == 0,
-                )
+        given, passed, reason = probes(arch, None, bool(way.kinds)), 0, ""
+        try:
+            for probe, outputs, difference in tested.results(way, arch, given, has_ends, training):
+                if outputs is None or difference:
+                    reason = f"on {probe.name}{', where it fails' * (outputs is None)}"
+                    break
+                passed += 1
+        except Unchecked as unchecked:  # on the first probe
+            reason = f"{unchecked}"
+        if reason and training:
+            return False
+        if reason and passed:
+            text = "it has the results of lnrnn's network on ordinary input, but not"
+            raise Differs(f"{text} {reason}", at_first=False)
+        if reason:
+            raise Differs(f"its results are not lnrnn's {reason}")
     return True

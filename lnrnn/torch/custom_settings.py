@@ -6,7 +6,7 @@ After such a change, of a rate or a flag for example, the new forward may have w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -16,93 +16,76 @@ import torch
 from .._core import same_objects
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
+_SEQUENCES = (list, tuple, deque)
 # Attributes that are not compared: those of every module, such as its submodules, and replaced forwards.
-_TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__"}
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-# Attributes that accelerate and torch.nn.Module.compile set later.
-_COMPILED = frozenset({"_compiled_call_impl"})
-_LATER = _COMPILED | {"forward", "__prepare_scriptable__"}
-MOST = 300  # limit on the values to compare in each call; values nearest to the module come first
-
-
-class _Gone:
-    """The value of an absent attribute: a class, because its copy is the same object."""
+_TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__", "_compiled_call_impl"}
+_NONE: frozenset[str] = frozenset()
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+MOST = 300  # limit on the objects in attributes to compare; those nearest to the module come first
 
 
 class Settings:
     """The attributes and buffers of a module and its submodules (parts), as they were at first.
 
     Contents of dicts, lists, tuples and objects in attributes are also compared. unseen: the names of
-    attributes with arrays and sets.
+    attributes with arrays, sets and objects with slots.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        # Each list has tuples; the last entry of a tuple is the name of the module's attribute.
         self._parts = list(module.modules())
-        # An object, the names of its attributes, and names that may come later.
-        self._names: list[tuple[Any, set[str], frozenset[str], str]] = []
-        self._sizes: list[tuple[Any, int, str]] = []
-        self._attributes: list[tuple[Any, str, Any, str]] = []
-        self._items: list[tuple[Any, Any, Any, str]] = []
-        self._tensors: list[list[Any]] = []  # a tensor, its version, a copy
+        # An object, dict or sequence; its values, by name if it is no sequence; further names. The last entry
+        # is the name of the module's attribute, or the path of a submodule with a dot.
+        self._contents: list[tuple[Any, Any, frozenset[str], str]] = []
+        self._tensors: list[list[Any]] = []  # a tensor, its version, a copy, the attribute's name
+        self._constants: list[tuple[Any, str, Any]] = []  # numbers and strings of classes
         self.unseen: list[str] = []
         inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
         for path, part in module.named_modules():
-            before = f"{path}." if path else ""
-            later = _LATER if part is module else _COMPILED
-            self._names.append((part, vars(part).keys() - later, later, before))
-            for name, value in _attributes(part, part is module):
-                self._attributes.append((part, name, value, before + name))
-                inside.append((value, before + name))
-            for kind, own in (("parameters", part._parameters), ("buffers", part._buffers)):
-                self._sizes.append((own, len(own), before + kind))
-                for name, tensor in own.items():
-                    if tensor is None or kind == "buffers":
-                        self._items.append((own, name, tensor, before + name))
-                    if tensor is not None and kind == "buffers":
-                        seen.add(id(tensor))
-                        self._tensor(tensor, before + name)
-        while inside and len(self._attributes) + len(self._items) < MOST:
+            before, own = f"{path}." if path else "", vars(part)
+            named = {name: value for name, value in own.items() if name not in _TORCH}
+            absent = {name: p for name, p in part._parameters.items() if p is None}
+            for of, then in ((part, named), (part._parameters, absent)):
+                names = own if of is part else part._parameters
+                self._contents.append((of, then, frozenset(names.keys() - then.keys()), before))
+            # Hooks of the outermost module are left out, because torch calls them before and after forward.
+            for name in ("_buffers", "_modules", *(() if part is module else _HOOKS)):
+                self._contents.append((own[name], {**own[name]}, _NONE, before + name.lstrip("_")))
+            inside.extend((value, before + name) for name, value in {**named, **part._buffers}.items())
+            self._constants += _constants(part)
+        most = len(self._contents) + MOST
+        while inside and len(self._contents) < most:
             value, name = inside.popleft()
             if id(value) in seen or isinstance(value, (*_SIMPLE, torch.nn.Module, type, ModuleType)):
                 continue
             seen.add(id(value))
-            inside.extend((inner, name) for inner in self._contents(value, name))
-        # The arguments of `same_objects`.
-        self.compared = self._attributes, self._names, self._sizes, self._items, self._tensors
+            inside.extend((inner, name) for inner in self._note(value, name))
+        self.compared = self._contents, self._tensors, self._constants  # the arguments of `same_objects`
 
-    def _tensor(self, tensor: torch.Tensor, name: str) -> None:
-        version = -1 if tensor.is_inference() else tensor._version
-        self._tensors.append([tensor, version, tensor.detach().clone(), name])
-
-    def _contents(self, value: Any, name: str) -> list[Any]:
+    def _note(self, value: Any, name: str) -> Sequence[Any]:
         """Records a value. Returns the values inside of it."""
         if isinstance(value, torch.Tensor):
             if not isinstance(value, torch.nn.Parameter):
-                self._tensor(value, name)
+                tensor = value
+                version = -1 if tensor.is_inference() else tensor._version
+                self._tensors.append([tensor, version, tensor.detach().clone(), name])
             return []
-        if isinstance(value, (dict, list, tuple, deque)):
-            items = list(value.items() if isinstance(value, dict) else enumerate(value))
-            self._sizes.append((value, len(value), name))
-            self._items += [(value, key, inner, name) for key, inner in items]
-            return [inner for _, inner in items]
-        if isinstance(value, (np.ndarray, bytearray, set)):
+        if isinstance(value, (np.ndarray, bytearray, set)) or _has_slots(type(value)):
             self.unseen.append(name)
             return []
-        by_name = {key: getattr(value, key, _Gone) for key in _slots(type(value))}
-        if hasattr(value, "__dict__"):
-            self._names.append((value, vars(value).keys() - _LATER, _LATER, name))
-            by_name |= vars(value)
-        self._attributes += [(value, key, inner, name) for key, inner in by_name.items()]
-        return list(by_name.values())
+        if isinstance(value, _SEQUENCES):
+            self._contents.append((value, [*value], _NONE, name))
+            return [*value]
+        if not isinstance(value, dict) and not hasattr(value, "__dict__"):
+            return []
+        own = {**(value if isinstance(value, dict) else vars(value))}
+        self._contents.append((value, own, _NONE, name))
+        return [*own.values()]
 
     def hold(self, training: bool) -> bool:
         """Returns whether nothing has changed. training: whether modules may be in training mode."""
-        compiling = torch.compiler.is_compiling()  # torch.compile traces Python only
-        if compiling or not same_objects(*self.compared):
-            for _ in self.changed():
-                return False
+        if not same_objects(*self.compared) and next(self.changed(), None) is not None:
+            return False
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
@@ -110,61 +93,45 @@ class Settings:
 
         written: whether to compare all numbers, because tensor.data.add_(1) does not change the version.
         """
-        for of, name, value, where in self._attributes:
-            now = getattr(of, name, _Gone)
-            if now is not value and not _same(now, value):
-                yield where
-        for of, names, later, where in self._names:
-            own = vars(of)
-            if len(own) != len(names):
-                for name in own.keys() - later - names:
-                    yield where + name if where.endswith(".") or not where else where
-        for of, size, where in self._sizes:
-            if len(of) != size:
-                yield where
-        for of, key, value, where in self._items:
-            now = of.get(key, _Gone) if isinstance(of, dict) else of[key] if key < len(of) else _Gone
-            if now is not value and not _same(now, value):
-                yield where
+        for of, then, others, where in self._contents:
+            if isinstance(then, list):
+                now, then = dict(enumerate(of)), dict(enumerate(then))
+            else:
+                now = of if isinstance(of, dict) else vars(of)
+            new = now.keys() - then.keys() - others - {"_compiled_call_impl"}
+            for name in (*new, *then):
+                if name in new or name not in now or not _same(now[name], then[name]):
+                    yield where if where and not where.endswith(".") else f"{where}{name}"
         for entry in self._tensors:
             tensor, version, copy, where = entry
-            now = -1 if tensor.is_inference() else tensor._version
-            if now != version or now == -1 or written:
+            current = -1 if tensor.is_inference() else tensor._version
+            if current != version or current == -1 or written:
                 if not _equal(tensor, copy):
                     yield where
                 else:
-                    entry[1] = now
+                    entry[1] = current
+        for part, name, value in self._constants:
+            if not _same(getattr(part, name, ...), value):
+                yield name
 
 
-def _attributes(part: torch.nn.Module, outermost: bool) -> Iterator[tuple[str, Any]]:
-    """Yields the attributes of a module, and those of its classes that are numbers, strings or None.
-
-    Hooks of the outermost module are left out, because torch calls them before and after forward.
-    """
-    own = vars(part)
-    for name, value in own.items():
-        if name not in _TORCH:
-            yield name, value
-    for name in ("_modules", *(() if outermost else _HOOKS)):
-        yield name, own[name]
+def _constants(part: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
+    """Yields the numbers, strings and None that the classes of a module have."""
     for cls in type(part).__mro__:
         if cls.__module__.startswith("torch.nn.") or cls is object:
             break
         for name, value in vars(cls).items():
-            if name not in own and type(value) in _SIMPLE and not name.startswith("__"):
-                now = getattr(part, name)  # a derived class may replace the value
-                if type(now) in _SIMPLE:
-                    yield name, now
+            if type(value) in _SIMPLE and not (name.startswith("__") or name in vars(part)):
+                yield part, name, getattr(part, name)  # a derived class may have another value
 
 
-def _slots(cls: type) -> Iterator[str]:
-    for base in cls.__mro__:
-        if "__slots__" in vars(base):
-            yield from (name for name, own in vars(base).items() if isinstance(own, MemberDescriptorType))
+def _has_slots(cls: type) -> bool:
+    return any(isinstance(own, MemberDescriptorType) for base in cls.__mro__ if "__slots__" in vars(base)
+               for own in vars(base).values())  # fmt: skip
 
 
 def _same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and type(a) in _SIMPLE and bool(a == b)
+    return a is b or (type(a) is type(b) and type(a) in _SIMPLE and bool(a == b))
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ torch.utils.swap_tensors can swap them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,6 @@ from .. import _core
 from ..arguments import Flag
 from ..rnn.functional import Served, architecture, dtype_of, with_dtype
 from ..rnn.snapshot import Snapshot
-from . import computed
 from .freshness import seen
 
 Tensor = torch.Tensor
@@ -78,23 +77,10 @@ def packed(
     return found
 
 
-def in_use(tensors: Sequence[Tensor]) -> Iterator[tuple[int, Served]]:
-    """Yields the networks that calls with these tensors use without packing, each with its first place.
-
-    tensors: those of a network, or of several layers that are networks of their own.
-    """
-    for k, first in enumerate(tensors):
-        entry = _served.get(first)
-        if entry is not None and entry.record is not None:
-            own = [*tensors[k : k + entry.served.count]]
-            if entry.record.holds(own):
-                yield k, entry.served
-
-
 def pack_again(tensors: Iterable[Any]) -> None:
     """Lets the next call with one of these tensors as first parameter pack its weights."""
     for t in tensors:
-        if isinstance(t, Tensor):
+        if t is not None:
             _served.pop(t, None)
 
 
@@ -121,11 +107,10 @@ use_exchange(EXCHANGE)
 
 
 def forget(part: torch.nn.Module) -> None:
-    """Lets the next call of a module read all weights, also computed ones, buffers and other attributes."""
+    """Lets the next call of a module read all weights."""
     for name in ("_kept", "_kept_to_train"):
         vars(part).pop(name, None)
-    computed.forget(part)
-    pack_again((*part._parameters.values(), *part._buffers.values(), *vars(part).values()))
+    pack_again(part._parameters.values())
 
 
 class Keeping(torch.nn.Module):
@@ -151,26 +136,6 @@ class Keeping(torch.nn.Module):
     def frozen(self, value: bool) -> None:
         vars(self)["_frozen"] = Flag().check("frozen", value)
         forget(self)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """Returns the weights and statistics of the next call, in the order of `packed`."""
-        raise NotImplementedError
-
-    def _stale(self) -> list[str]:
-        """Lets the next call read all weights. Returns the names of those written without notice."""
-        own: dict[str, Any] = self._parameters
-        known = {id(t) for t in own.values()}
-        with torch.no_grad(), computed.without_effects(self):
-            used = [*self._tensors().values()]
-            networks = [*in_use(used)]
-            sources = [*own.values(), *(t for t in used if id(t) not in known)]
-            for kept in (self._kept, self._kept_to_train):
-                if kept is not None and kept.record is not None and kept.record.holds(sources):
-                    networks.append((0, kept.served))
-            forget(self)
-            now = self._tensors()
-            wrong = {k + at for k, network in networks for at in network.changed(arrays([*now.values()][k:]))}
-        return [name for k, name in enumerate(now) if k in wrong]
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         forget(self)
@@ -202,7 +167,7 @@ class Keeping(torch.nn.Module):
             record = seen(sources, True, frozen)
             found = made(network, parameters, statistics, overrun)
         else:  # weights that are computed from parameters
-            record, found = None, packed(network, parameters, statistics, overrun)
+            record, found = None, made(network, parameters, statistics, overrun)
         vars(self)[name] = keep(network, overrun, record, found, self._steps)
         return found
 

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import bad_type
 from ..importers.running import numbers, tensors, unchanged
-from ..recognise.proof import Unchecked, disagreement, whole
-from .custom_forward import stale
+from ..recognise.proof import Unchecked, disagreement
+from .custom_forward import keeper
 from .derived import restore_class
 
 Tensor = torch.Tensor
@@ -23,20 +23,19 @@ Arrays = list[np.ndarray]
 
 def call(model: torch.nn.Module, check: Any) -> Callable[[], Any]:
     """Returns a function that calls the model with the input `check`."""
+    if isinstance(check, dict):
+        return partial(model, **check)
     if isinstance(check, (Tensor, PackedSequence)):
         return partial(model, check)
     if isinstance(check, tuple):
         return partial(model, *check)
-    if isinstance(check, dict):
-        return partial(model, **check)
-    expected = "None, a tensor, a tuple of arguments or a dict of keyword arguments"
-    raise bad_type("check", expected, check)
+    raise bad_type("check", "None, a tensor, a tuple of arguments or a dict of keyword arguments", check)
 
 
 def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
     """Returns the tensors of a call as arrays. once: the result of `call`."""
     with unchanged(model, torch):
-        result = [numbers(t) for t in tensors(once())]
+        result = [*map(numbers, tensors(once()))]
     if not result:
         raise ValueError("check must be for a model that returns tensors, got a model that returns none")
     return result
@@ -54,24 +53,24 @@ def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str
         restore_class(module)
     before = [(module, type(module), None) for module in modules]
     times: tuple[list[float], list[float]] = [], []
+
+    def use(state: Sequence[tuple[Any, type, Any]]) -> None:
+        for module, cls, forward in state:
+            module.__class__ = cls
+            vars(module).pop("forward", None)
+            vars(module).update({"forward": forward} if forward else {})
+
     try:
         with unchanged(model, torch):
             while sum(map(sum, times)) < (1 if len(times[0]) < 2 else 0.2) and len(times[0]) < 6:
                 for state, of_state in zip((before, now), times, strict=True):
-                    _set(state)
+                    use(state)
                     of_state.append(timeit(once, number=1))
     except Exception:
         return None
     finally:
-        _set(now)
+        use(now)
     return min(times[0][1:] or times[0]) / min(times[1][1:] or times[1])
-
-
-def _set(state: Sequence[tuple[Any, type, Any]]) -> None:
-    for module, cls, forward in state:
-        module.__class__ = cls
-        vars(module).pop("forward", None)
-        vars(module).update({"forward": forward} if forward else {})
 
 
 def compare_outputs(
@@ -88,6 +87,11 @@ def compare_outputs(
     eps = max(torch.finfo(p.dtype).eps for p in weights)
     generator = torch.Generator().manual_seed(1)
 
+    def finite(outputs: Arrays) -> Arrays:
+        """Returns one row, to be compared with one limit, with 0 where the outputs before are not finite."""
+        return [np.concatenate([np.where(np.isfinite(b), a, 0).ravel()
+                                for a, b in zip(outputs, before, strict=True)])[None]]  # fmt: skip
+
     def disturbed() -> Arrays:
         with unchanged(model, torch):  # which restores the weights
             for p in {id(p): p for p in weights}.values():
@@ -99,16 +103,8 @@ def compare_outputs(
     shapes, now = ([a.shape for a in outputs] for outputs in (before, after))
     if shapes != now:
         raise ValueError(f"the model's outputs were of shapes {shapes}, and are of {now}; it is restored")
-    known = [np.isfinite(a) for a in before]
-
-    def finite(outputs: Arrays) -> Arrays:
-        return whole(np.where(at, a, 0) for at, a in zip(known, outputs, strict=True))
-
-    masked = [
-        (np.where(at, 0, a), np.where(np.isfinite(b), 0, b))
-        for at, a, b in zip(known, before, after, strict=True)
-    ]
-    if not all(np.array_equal(a, b, equal_nan=True) for a, b in masked):
+    others = ([np.where(np.isfinite(a), 0, a) for a in outputs] for outputs in (before, after))
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*others, strict=True)):
         raise ValueError(
             f"the model has NaN or infinity at other places than before, and is restored:\n{report}"
         )
@@ -125,19 +121,28 @@ def compare_outputs(
         )
 
 
-def compare_weights(model: torch.nn.Module) -> None:
-    """Raises ValueError if weights of modules that lnrnn computes were written without notice.
+def compare_weights(model: torch.nn.Module, run: Callable[[], Arrays]) -> None:
+    """Raises ValueError if outputs of `run` show that calls keep other weights than the present ones.
 
-    The next calls of these modules read all weights.
+    The next calls of all modules that lnrnn computes read their weights again.
     """
-    changed = [
-        f"{name}.{weight}" if name else weight
-        for name, module in model.named_modules()
-        for weight in stale(module)
-    ]
-    if changed:
+    kept = {name: forget for name, module in model.named_modules() if (forget := keeper(module))}
+
+    def fresh() -> Arrays:
+        for forget in kept.values():
+            forget()
+        return run()
+
+    if not kept:
+        return
+    before, now = run(), fresh()
+    if not _equal(before, now) and _equal(now, fresh()):  # else the model's outputs are random
         raise ValueError(
-            f"model has weights that were written without notice, as through p.data or NumPy: "
-            f"{', '.join(changed)}. Calls since then used their former numbers, and the next calls use the "
-            "present ones"
+            f"model has weights that were written without notice, as through p.data or NumPy, in "
+            f"{', '.join(name or 'the model' for name in kept)}. Calls since then used their former numbers, "
+            "and the next calls use the present ones"
         )
+
+
+def _equal(one: Arrays, other: Arrays) -> bool:
+    return len(one) == len(other) and all(map(partial(np.array_equal, equal_nan=True), one, other))

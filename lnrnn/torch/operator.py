@@ -118,16 +118,9 @@ def _learns(network: str, training: bool) -> bool:
 
 
 def _run_cpu(
-    network: str,
-    x: Tensor,
-    start: Sequence[Tensor],
-    lengths: Tensor | None,
-    parameters: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    overrun: str | None,
-    training: bool,
-    module: Any = None,
-) -> list[Tensor]:
+    network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None, parameters: Sequence[Tensor],
+    statistics: Sequence[Tensor], overrun: str | None, training: bool, module: Any = None,
+) -> list[Tensor]:  # fmt: skip
     x_, lengths_, *start_ = arrays((x, lengths, *start))
     with _threads():
         if _learns(network, training):
@@ -149,13 +142,9 @@ def _run_cpu(
 
 
 def _forward_train_cpu(
-    network: str,
-    x: Tensor,
-    start: Sequence[Tensor],
-    lengths: Tensor | None,
-    parameters: Sequence[Tensor],
+    network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None, parameters: Sequence[Tensor],
     module: Any = None,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     x_, lengths_, *start_ = arrays((x, lengths, *start))
     arch = architecture(network)
     snapshot = None
@@ -170,16 +159,9 @@ def _forward_train_cpu(
 
 
 def _backward_cpu(
-    network: str,
-    x: Tensor,
-    start: Sequence[Tensor],
-    lengths: Tensor | None,
-    parameters: Sequence[Tensor],
-    saved: Sequence[Tensor],
-    gy: Tensor | None,
-    gend: Sequence[Tensor | None],
-    wanted: Sequence[bool],
-) -> list[Tensor]:
+    network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None, parameters: Sequence[Tensor],
+    saved: Sequence[Tensor], gy: Tensor | None, gend: Sequence[Tensor | None], wanted: Sequence[bool],
+) -> list[Tensor]:  # fmt: skip
     arch = architecture(network)
     seen = 1 + len(arch.suffixes) * len(named_shapes(arch.sides, 0)) if arch.sides else 1
     x_, lengths_, gy_, *start_ = arrays((x, lengths, gy, *start))
@@ -435,15 +417,9 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 
 
 def _run_autograd(
-    network: str,
-    x: Tensor,
-    start: Sequence[Tensor],
-    lengths: Tensor | None,
-    parameters: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    overrun: str | None,
-    training: bool,
-) -> list[Tensor]:
+    network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None, parameters: Sequence[Tensor],
+    statistics: Sequence[Tensor], overrun: str | None, training: bool,
+) -> list[Tensor]:  # fmt: skip
     given = x, *start, *parameters
     if _derived(given):
         return _differentiable(network, None, len(start), lengths, given)

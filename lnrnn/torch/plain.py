@@ -25,15 +25,9 @@ Array = np.ndarray
 
 
 def run(
-    arch: Architecture,
-    x: Tensor,
-    start: Sequence[Tensor],
-    lengths: Any,
-    parameters: Mapping[str, Tensor],
-    statistics: Mapping[str, Tensor],
-    overrun: Overrun | None,
-    training: bool,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    arch: Architecture, x: Tensor, start: Sequence[Tensor], lengths: Any, parameters: Mapping[str, Tensor],
+    statistics: Mapping[str, Tensor], overrun: Overrun | None, training: bool,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
     """Runs x (T, B, D), or (B, T, D) with batch_first. Returns y with the same axes, last states, statistics.
 
     start: h0, or h0 and c0, each (layers * directions, B, *); lengths: see rnn/functional.py; parameters and
@@ -160,15 +154,9 @@ class Norms:
     """
 
     def __init__(
-        self,
-        arch: Architecture,
-        suffix: str,
-        parameters: Mapping[str, Tensor],
-        statistics: Mapping[str, Tensor],
-        overrun: Overrun | None,
-        alive: Tensor | None,
-        learning: bool,
-    ) -> None:
+        self, arch: Architecture, suffix: str, parameters: Mapping[str, Tensor],
+        statistics: Mapping[str, Tensor], overrun: Overrun | None, alive: Tensor | None, learning: bool,
+    ) -> None:  # fmt: skip
         cut = len(suffix)
         self.arch, self.spec, self.sites = arch, arch.norm, arch.sites
         self.parameters = {name[:-cut]: p for name, p in parameters.items() if name.endswith(suffix)}

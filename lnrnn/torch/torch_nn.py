@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..rnn import functional
 from ..rnn.architecture import Architecture
 from ..rnn.cells import CELLS
-from . import cells, computed, derived, operator
+from . import cells, derived, operator
 from .accelerated import Accelerated
 from .common import LayerResult, contradicts_itself, layer_by_layer, run_packed, through_padding
 from .kept import forget
@@ -116,14 +116,6 @@ class AcceleratedLayer(Accelerated):
             y, *end = operator.run(self._networks[batch_first], x, start, lengths, parameters, module=self)
         return y, end[0] if len(end) == 1 else tuple(end)
 
-    def _parameter_list(self) -> list[Tensor]:
-        if "parametrizations" in self._modules and not torch.compiler.is_compiling():
-            if not computed.fixed(self):
-                return computed.as_torch(self, self._names(self))
-            if not torch.is_grad_enabled():
-                return computed.kept(self, self._names(self))
-        return super()._parameter_list()
-
     def _unsupported_arguments(self, x: Any, hx: Any) -> str | None:
         packed = isinstance(x, PackedSequence)
         data = x.data if packed else x
@@ -187,7 +179,7 @@ def accelerate_module(module: torch.nn.Module) -> None:
     """
     own = CLASSES[base_class(module)]
     networks = own._networks_of(module)
-    derived.set_class(module, own)
+    module.__class__ = derived.derived(type(module), own)
     vars(module).update(_networks=networks, _small=own._small_calls(module))
     forget(module)  # an earlier call of this function may have left packed weights
 

@@ -164,9 +164,6 @@ class Twin(Keeping):
     def _statistics(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return dict(zip(self.architecture.shapes, self._parameter_list(), strict=True)) | self._statistics()
-
     def _unsupported(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
         """Returns why C cannot compute a call, or None. inputs_learn: if x or a state needs gradients."""
         for p in parameters:
@@ -427,11 +424,6 @@ class Twin(Keeping):
                 if isinstance(new, Tensor) and new.dim() == old.dim():
                     setattr(self, name, old.new_zeros((len(new), *old.shape[1:])))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        if "_layers" not in self.__dict__:  # a pickle of an earlier version
-            self._describe()
 
     def extra_repr(self) -> str:
         named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.stated)[2:]]

@@ -8,7 +8,14 @@
 
 enum { FORMAT = 1 }; /* the version of the domain */
 
-const char *const call_names[CALL_INPUTS] = {"x", "h0", "c0", "n0", "m0", "lengths"};
+static const char *const NAMES[RUN_INPUTS] = {"x", "h0", "c0", "n0", "m0", "lengths"};
+
+/* Its pointers belong to the runtime. */
+typedef struct {
+    lnrnn_description description;
+    int lengths; /* the call has this input */
+    run_form form;
+} network_call;
 
 #define FIELD(name, most) {#name, offsetof(network_call, description.name), 0, most}
 #define SIZE(name) {#name, offsetof(network_call, description.name), 1, INT32_MAX}
@@ -38,7 +45,7 @@ static const struct {
     FIELD(gate_activation, LNRNN_GATES_HARD_SIGMOID),
     FLAG(exp_forget),
     FLAG(bfloat16_states),
-    {"step", offsetof(network_call, step), 0, 1},
+    {"step", offsetof(network_call, form.step), 0, 1},
     {"lengths", offsetof(network_call, lengths), 0, 1},
 };
 enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 2 }; /* and eps, zoneout */
@@ -87,7 +94,7 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
 {
     lnrnn_description *const d = &c->description;
     char message[LNRNN_MESSAGE] = "";
-    *c = (network_call){.description = lnrnn_describe(LNRNN_RNN, 1, 1)};
+    *c = (network_call){.description = lnrnn_describe(LNRNN_RNN, 1, 1), .form.names = NAMES};
     d->weights = weights;
     if (!attributes(ort, node, c, reason))
         return 0;
@@ -96,14 +103,15 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
         return runtime_refuse(reason, "%s", message);
     if (!networks_equal(&given, d))
         return runtime_refuse(reason, "its attributes are not resolved");
-    if (c->step && (c->lengths || d->bidirectional))
+    if (c->form.step && (c->lengths || d->bidirectional))
         return runtime_refuse(reason, "a step has no lengths, and one direction");
     const size_t directions = d->bidirectional ? 2 : 1, H = d->hidden_size,
                  P = d->proj_size ? d->proj_size : H;
-    c->states = d->cell == LNRNN_SLSTM ? 4 : d->cell == LNRNN_LSTM ? 2 : 1;
-    c->lines = d->num_layers * directions, c->y_width = directions * P;
-    for (size_t k = 0; k < c->states; k++)
-        c->widths[k] = k ? H : P;
+    c->form.states = d->cell == LNRNN_SLSTM ? 4 : d->cell == LNRNN_LSTM ? 2 : 1;
+    c->form.lines = d->num_layers * directions, c->form.y_width = directions * P;
+    c->form.input_size = d->input_size;
+    for (size_t k = 0; k < c->form.states; k++)
+        c->form.widths[k] = k ? H : P;
     return 1;
 }
 
@@ -128,16 +136,17 @@ static int values(const ort_functions *ort, network_call *c, char reason[REASON]
 {
     int64_t T = -1, B = -1;
     for (int round = 0; round < 2; round++) /* in the second, T and B are known */
-        for (int k = 0; k < CALL_INPUTS + CALL_OUTPUTS; k++) {
-            const int is_output = k >= CALL_INPUTS, i = is_output ? k - CALL_INPUTS : k;
-            const OrtValueInfo *const value = is_output ? c->output[i] : c->input[i];
-            int64_t shape[3] = {T, B, (int64_t)(is_output ? c->y_width : c->description.input_size)};
-            const int is_lengths = !is_output && i == CALL_LENGTHS, is_x = i == CALL_X;
-            int64_t *const own = is_lengths || (is_x && c->step) ? shape + 1 : shape;
+        for (int k = 0; k < VALUES; k++) {
+            const int is_output = k >= RUN_INPUTS, i = is_output ? k - RUN_INPUTS : k;
+            const OrtValueInfo *const value = c->form.values[k];
+            int64_t shape[3] = {T, B, (int64_t)(is_output ? c->form.y_width : c->description.input_size)};
+            const int is_lengths = !is_output && i == RUN_LENGTHS, is_x = i == RUN_X;
+            int64_t *const own = is_lengths || (is_x && c->form.step) ? shape + 1 : shape;
             if (!value)
                 continue;
             if (!is_x)
-                shape[0] = (int64_t)c->lines, shape[2] = (int64_t)c->widths[is_lengths ? 0 : i - CALL_STATES];
+                shape[0] = (int64_t)c->form.lines,
+                shape[2] = (int64_t)c->form.widths[is_lengths ? 0 : i - RUN_STATES];
             if (!fits(ort, value, is_lengths ? ORT_INT32 : ORT_FLOAT, own,
                       is_lengths     ? 1
                       : own == shape ? 3
@@ -163,10 +172,11 @@ static int inputs(const ort_functions *ort, const OrtNode *node, network_call *c
                   char reason[REASON])
 {
     size_t in = 0, out = 0;
-    const size_t before = 1 + c->states + (size_t)c->lengths;
+    const OrtValueInfo **const outputs = c->form.values + RUN_INPUTS;
+    const size_t before = 1 + c->form.states + (size_t)c->lengths;
     w->count = lnrnn_description_arrays(&c->description);
     if (runtime_failed(ort, ort->node_input_count(node, &in)) || in != before + w->count
-        || runtime_failed(ort, ort->node_output_count(node, &out)) || out != 1 + c->states)
+        || runtime_failed(ort, ort->node_output_count(node, &out)) || out != 1 + c->form.states)
         return runtime_refuse(reason, "it has another number of inputs or outputs");
     w->inputs = calloc(in, sizeof *w->inputs);
     w->arrays = calloc(w->count, sizeof *w->arrays);
@@ -174,16 +184,14 @@ static int inputs(const ort_functions *ort, const OrtNode *node, network_call *c
     if (!w->inputs || !w->arrays || !w->names)
         return runtime_refuse(reason, NO_MEMORY);
     if (runtime_failed(ort, ort->node_inputs(node, w->inputs, in))
-        || runtime_failed(ort, ort->node_outputs(node, c->output, out)))
+        || runtime_failed(ort, ort->node_outputs(node, outputs, out)))
         return runtime_refuse(reason, "its inputs or outputs cannot be read");
     for (size_t k = 0; k < before; k++) {
         if (!*runtime_name(ort, w->inputs[k]))
             return runtime_refuse(reason, "an input is left out");
-        c->input[k <= c->states ? k : CALL_LENGTHS] = w->inputs[k];
+        c->form.values[k <= c->form.states ? k : RUN_LENGTHS] = w->inputs[k];
     }
-    for (size_t k = 0; k < out; k++)
-        if (!*runtime_name(ort, c->output[k]))
-            c->output[k] = NULL;
+    runtime_without_empty(ort, outputs, out);
     for (size_t k = 0; k < w->count; k++) {
         lnrnn_array *const a = &w->arrays[k];
         const int64_t *shape = NULL;
@@ -219,12 +227,12 @@ static float *copied(weight_list *w)
     return memory;
 }
 
-kernel_base *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
+kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
 {
     network_call c;
     weight_list w = {.count = 0};
     lnrnn_network *network = NULL;
-    kernel_base *k = NULL;
+    kernel *k = NULL;
     int version = 0;
     if (runtime_failed(p->ort, p->ort->node_version(node, &version)) || version != FORMAT)
         runtime_refuse(reason, "it needs version %d of the domain lnrnn, got %d", FORMAT, version);
@@ -234,7 +242,7 @@ kernel_base *call_kernel(const provider *p, const OrtNode *node, char reason[REA
         if (weights
             && !networks_add(p->networks, &c.description, w.arrays, w.count, weights, w.floats, &network,
                              message))
-            k = call_run(p, &c, node, network);
+            k = kernel_new(p, node, network, &c.form);
         runtime_refuse(reason, "%s", message);
     }
     free(w.inputs), free(w.arrays), free(w.names);

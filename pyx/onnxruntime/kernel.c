@@ -1,5 +1,5 @@
-/* The parts of all kernels: working memory, inputs, outputs, and errors. A run allocates only if it needs
- * more memory than earlier runs. */
+/* The kernels of nodes and calls: working memory, inputs, outputs, errors, and claims. A run allocates only
+ * if it needs more memory than earlier runs. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,50 +78,7 @@ void kernel_memory_put_back(memory_pool *pool, run_memory *m)
 
 /* --- inputs, outputs and errors ------------------------------------------------------------------------- */
 
-OrtStatus *kernel_output_data(const ort_functions *ort, OrtKernelContext *context, int place,
-                              const int64_t *shape, size_t rank, float **data)
-{
-    OrtValue *value = NULL;
-    *data = NULL;
-    if (place < 0)
-        return NULL;
-    OrtStatus *const status = ort->kernel_output(context, (size_t)place, shape, rank, &value);
-    return status || !value ? status : ort->get_tensor_mutable_data(value, (void **)data);
-}
-
-static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
-{
-    (void)context;
-    networks_close(((const kernel_base *)info)->list);
-    *state = info;
-    return NULL;
-}
-
-static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
-
-void *kernel_new(const provider *p, size_t bytes, const OrtNode *node, lnrnn_network *network,
-                 kernel_compute *compute)
-{
-    const OrtNodeComputeInfo info = {ORT_VERSION, create_state, compute, release_state, {NULL}};
-    const char *name = NULL, *operator = NULL;
-    kernel_base *const k = calloc(1, bytes);
-    if (!k) {
-        lnrnn_network_release(network);
-        return NULL;
-    }
-    *k = (kernel_base){.info = info,
-                       .ort = p->ort,
-                       .network = network,
-                       .list = p->networks,
-                       .pool = p->pool,
-                       .threads = p->threads};
-    if (!runtime_failed(k->ort, k->ort->node_name(node, &name)) && name
-        && !runtime_failed(k->ort, k->ort->node_operator(node, &operator)) && operator)
-        snprintf(k->label, sizeof k->label, "node '%.180s' (%.40s)", name, operator);
-    return k;
-}
-
-OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
+OrtStatus *kernel_error(const kernel *k, int code, const char *text, ...)
 {
     char message[REASON];
     const int used = snprintf(message, sizeof message, "lnrnn: %s: ", k->label);
@@ -132,140 +89,26 @@ OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
     return k->ort->create_status(code, message);
 }
 
-/* Writes a shape such as "(3, any)" to `text`. Returns `text`. */
-static const char *shown(const int64_t *shape, size_t rank, char text[96])
+OrtStatus *kernel_output(const kernel *k, OrtKernelContext *context, int i, const int64_t *shape, size_t rank,
+                         float **data)
 {
-    size_t used = (size_t)snprintf(text, 96, "(");
-    for (size_t i = 0; i < rank && used < 64; i++) {
-        used += (size_t)snprintf(text + used, 96 - used, i ? ", " : "");
-        used += (size_t)(shape[i] < 0 ? snprintf(text + used, 96 - used, "any")
-                                      : snprintf(text + used, 96 - used, "%lld", (long long)shape[i]));
-    }
-    snprintf(text + used, 96 - used, "%s)", rank == 1 ? "," : "");
-    return text;
-}
-
-OrtStatus *kernel_check(const kernel_base *k, const char *name, const tensor *t, const int64_t *wanted,
-                        size_t rank)
-{
-    char is[96], should[96];
-    int right = t->rank == rank;
-    for (size_t i = 0; i < rank && right; i++)
-        right = wanted[i] < 0 || t->shape[i] == wanted[i];
-    return right ? NULL
-                 : kernel_error(k, ORT_INVALID_ARGUMENT, "input %s must have shape %s, got %s", name,
-                                shown(wanted, rank, should), shown(t->shape, t->rank, is));
-}
-
-OrtStatus *kernel_check_lengths(const kernel_base *k, const char *name, const tensor *t, size_t T, size_t B)
-{
-    const int64_t wanted = (int64_t)B;
-    const int32_t *const lengths = t->data;
-    OrtStatus *status = kernel_check(k, name, t, &wanted, 1);
-    for (size_t b = 0; b < B && !status; b++)
-        if (lengths[b] < 0 || (uint64_t)lengths[b] > T)
-            status = kernel_error(k, ORT_INVALID_ARGUMENT,
-                                  "input %s must be between 0 and the %zu steps, got %d for sequence %zu",
-                                  name, T, (int)lengths[b], b);
-    return status;
-}
-
-OrtStatus *kernel_check_sizes(const kernel_base *k, const char *name, size_t T, size_t B, size_t values)
-{
-    size_t floats;
-    if (__builtin_mul_overflow(T ? T : 1, B, &floats) || __builtin_mul_overflow(floats, values, &floats)
-        || floats > SIZE_MAX / 64)
-        return kernel_error(k, ORT_INVALID_ARGUMENT, "%s has too many steps or sequences for memory", name);
-    return NULL;
-}
-
-struct named {
-    struct named *next;
-    int is_output, *place;
-    char name[];
-};
-struct kept {
-    struct kept *next;
-    int64_t data[];
-};
-
-void kernel_free(OrtNodeComputeInfo *info)
-{
-    kernel_base *const k = (kernel_base *)info;
-    if (!k)
-        return;
-    for (struct named *n = k->names, *next; n; n = next) {
-        next = n->next;
-        free(n);
-    }
-    for (struct kept *c = k->constants, *next; c; c = next) {
-        next = c->next;
-        free(c);
-    }
-    lnrnn_network_release(k->network);
-    free(k->listed);
-    free(k);
-}
-
-/* Keeps the name of a value, whose place in the fused node goes to *place. */
-static int keep_name(kernel_base *k, int is_output, const OrtValueInfo *info, int *place)
-{
-    const char *const name = runtime_name(k->ort, info);
-    struct named *const n = malloc(sizeof *n + strlen(name) + 1);
-    if (!n)
-        return 0;
-    *n = (struct named){k->names, is_output, place};
-    strcpy(n->name, name);
-    k->names = n, *place = 0;
-    return 1;
-}
-
-int kernel_output(kernel_base *k, const OrtValueInfo *info, int *place)
-{
-    *place = -1;
-    return !info || keep_name(k, 1, info, place);
-}
-
-/* Copies a constant of at most 3 axes, of float32 or int32. */
-static int keep_constant(kernel_base *k, const OrtValueInfo *info, source *s)
-{
-    const OrtValue *value = NULL;
-    const int64_t *shape = NULL;
-    const void *data = NULL;
-    size_t bytes = sizeof(float);
-    if (runtime_failed(k->ort, k->ort->initializer_value(info, &value)) || !value
-        || runtime_failed(k->ort, k->ort->tensor_shape(value, &s->constant.type, &shape, &s->constant.rank))
-        || s->constant.rank > 3 || runtime_failed(k->ort, k->ort->get_tensor_data(value, &data)))
-        return 0;
-    for (size_t i = 0; i < s->constant.rank; i++)
-        bytes *= (size_t)(s->shape[i] = shape[i]);
-    struct kept *const c = malloc(sizeof *c + bytes);
-    if (!c)
-        return 0;
-    c->next = k->constants, k->constants = c;
-    if (bytes)
-        memcpy(c->data, data, bytes);
-    s->constant.shape = s->shape, s->constant.data = c->data;
-    return 1;
-}
-
-int kernel_source(kernel_base *k, const OrtValueInfo *info, source *s)
-{
-    bool is_constant = false;
-    *s = (source){.place = -1};
-    return !info
-           || (!runtime_failed(k->ort, k->ort->is_constant(info, &is_constant)) && is_constant
-                   ? keep_constant(k, info, s)
-                   : keep_name(k, 0, info, &s->place));
-}
-
-OrtStatus *kernel_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t)
-{
-    const OrtValue *value = NULL;
-    *t = s->constant;
-    if (s->place < 0)
+    const int place = k->values[RUN_INPUTS + i].place;
+    OrtValue *value = NULL;
+    *data = NULL;
+    if (place < 0)
         return NULL;
-    OrtStatus *status = k->ort->kernel_input(context, (size_t)s->place, &value);
+    OrtStatus *const status = k->ort->kernel_output(context, (size_t)place, shape, rank, &value);
+    return status || !value ? status : k->ort->get_tensor_mutable_data(value, (void **)data);
+}
+
+OrtStatus *kernel_tensor(const kernel *k, const OrtKernelContext *context, int i, run_tensor *t)
+{
+    const OrtValue *value = NULL;
+    const int place = k->values[i].place;
+    *t = k->values[i].constant;
+    if (place < 0)
+        return NULL;
+    OrtStatus *status = k->ort->kernel_input(context, (size_t)place, &value);
     if (!status && value)
         status = k->ort->tensor_shape(value, &t->type, &t->shape, &t->rank);
     if (!status && value)
@@ -273,9 +116,99 @@ OrtStatus *kernel_tensor(const kernel_base *k, const OrtKernelContext *context, 
     return status;
 }
 
+/* --- creation ------------------------------------------------------------------------------------------- */
+
+static OrtStatus *create_state(OrtNodeComputeInfo *info, void *context, void **state)
+{
+    (void)context;
+    networks_close(((const kernel *)info)->list);
+    *state = info;
+    return NULL;
+}
+
+static void release_state(OrtNodeComputeInfo *info, void *state) { (void)info, (void)state; }
+
+void kernel_free(OrtNodeComputeInfo *info)
+{
+    kernel *const k = (kernel *)info;
+    if (!k)
+        return;
+    for (int i = 0; i < VALUES; i++)
+        free(k->values[i].name), free(k->values[i].kept);
+    lnrnn_network_release(k->network);
+    free(k->listed);
+    free(k);
+}
+
+/* Copies a constant of at most 3 axes, of float32 or int32. Returns 0 without memory, or if it cannot be
+ * read. */
+static int keep_constant(const kernel *k, const OrtValueInfo *info, kernel_value *v)
+{
+    const OrtValue *value = NULL;
+    const int64_t *shape = NULL;
+    const void *data = NULL;
+    size_t bytes = sizeof(float);
+    if (runtime_failed(k->ort, k->ort->initializer_value(info, &value)) || !value
+        || runtime_failed(k->ort, k->ort->tensor_shape(value, &v->constant.type, &shape, &v->constant.rank))
+        || v->constant.rank > 3 || runtime_failed(k->ort, k->ort->get_tensor_data(value, &data)))
+        return 0;
+    for (size_t i = 0; i < v->constant.rank; i++)
+        bytes *= (size_t)(v->shape[i] = shape[i]);
+    v->kept = malloc(bytes ? bytes : 1);
+    if (v->kept && bytes)
+        memcpy(v->kept, data, bytes);
+    v->constant.shape = v->shape, v->constant.data = v->kept;
+    return v->kept != NULL;
+}
+
+/* Keeps a constant, or the name of another value, whose place in the fused node the runtime says later. */
+static int keep(const kernel *k, const OrtValueInfo *info, int is_output, kernel_value *v)
+{
+    bool is_constant = false;
+    v->place = -1;
+    if (!info)
+        return 1;
+    if (!is_output && runtime_failed(k->ort, k->ort->is_constant(info, &is_constant)))
+        return 0;
+    if (is_constant)
+        return keep_constant(k, info, v);
+    const char *const name = runtime_name(k->ort, info);
+    v->name = malloc(strlen(name) + 1);
+    if (v->name)
+        strcpy(v->name, name);
+    return v->name != NULL;
+}
+
+kernel *kernel_new(const provider *p, const OrtNode *node, lnrnn_network *network, const run_form *form)
+{
+    const OrtNodeComputeInfo info = {ORT_VERSION, create_state, run_compute, release_state, {NULL}};
+    const char *name = NULL, *operator = NULL;
+    kernel *const k = calloc(1, sizeof *k);
+    if (!k) {
+        lnrnn_network_release(network);
+        return NULL;
+    }
+    *k = (kernel){.info = info,
+                  .ort = p->ort,
+                  .network = network,
+                  .list = p->networks,
+                  .pool = p->pool,
+                  .threads = p->threads,
+                  .form = *form};
+    if (!runtime_failed(k->ort, k->ort->node_name(node, &name)) && name
+        && !runtime_failed(k->ort, k->ort->node_operator(node, &operator)) && operator)
+        snprintf(k->label, sizeof k->label, "node '%.180s' (%.40s)", name, operator);
+    for (int i = 0; i < VALUES; i++)
+        if (!keep(k, form->values[i], i >= RUN_INPUTS, &k->values[i])) {
+            kernel_free(&k->info);
+            return NULL;
+        }
+    return k;
+}
+
 /* --- claims --------------------------------------------------------------------------------------------- */
 
-OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *node, OrtEpGraphSupportInfo *claims)
+OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphSupportInfo *claims)
 {
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     const ort_functions *const ort = p->ort;
@@ -290,7 +223,7 @@ OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *node, OrtEpG
     if (!status && !k->listed)
         provider_leave(p, node, NO_MEMORY);
     else if (!status && !(status = ort->claim(claims, &node, 1, &options))) {
-        kernel_base **last = &p->claims;
+        kernel **last = &p->claims;
         while (*last)
             last = &(*last)->next;
         *last = k;
@@ -301,24 +234,22 @@ OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *node, OrtEpG
 }
 
 /* Sets the places of all inputs (is_output = 0) or outputs (1) in the fused node. */
-static OrtStatus *find_places(kernel_base *k, const OrtNode *fused, int is_output)
+static OrtStatus *find_places(kernel *k, const OrtNode *fused, int is_output)
 {
     const ort_functions *const ort = k->ort;
-    const OrtValueInfo **const values = (const OrtValueInfo **)k->listed;
+    const OrtValueInfo **const listed = k->listed;
     size_t count = 0;
     OrtStatus *status =
         is_output ? ort->node_output_count(fused, &count) : ort->node_input_count(fused, &count);
     if (!status && count <= k->most)
-        status = is_output ? ort->node_outputs(fused, values, count) : ort->node_inputs(fused, values, count);
-    for (const struct named *n = k->names; n && !status; n = n->next) {
-        if (n->is_output != is_output)
-            continue;
-        *n->place = -1;
-        for (size_t i = 0; i < count && count <= k->most && *n->place < 0; i++)
-            if (!strcmp(n->name, runtime_name(ort, values[i])))
-                *n->place = (int)i;
-        if (*n->place < 0 && !is_output) /* nothing may read an output */
-            status = kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", n->name);
+        status = is_output ? ort->node_outputs(fused, listed, count) : ort->node_inputs(fused, listed, count);
+    for (int i = is_output ? RUN_INPUTS : 0; i < (is_output ? VALUES : RUN_INPUTS) && !status; i++) {
+        kernel_value *const v = &k->values[i];
+        for (size_t n = 0; v->name && n < count && count <= k->most && v->place < 0; n++)
+            if (!strcmp(v->name, runtime_name(ort, listed[n])))
+                v->place = (int)n;
+        if (v->name && v->place < 0 && !is_output) /* nothing may read an output */
+            status = kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", v->name);
     }
     return status;
 }
@@ -327,8 +258,8 @@ OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtNode *node, const OrtNo
 {
     size_t id = 0;
     *status = p->ort->node_id(node, &id);
-    for (kernel_base **at = &p->claims; *at && !*status; at = &(*at)->next) {
-        kernel_base *const k = *at;
+    for (kernel **at = &p->claims; *at && !*status; at = &(*at)->next) {
+        kernel *const k = *at;
         if (id != k->id)
             continue;
         *at = k->next;
@@ -342,7 +273,7 @@ OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtNode *node, const OrtNo
 
 void kernel_claims_free(provider *p)
 {
-    for (kernel_base *k = p->claims, *next; k; k = next) {
+    for (kernel *k = p->claims, *next; k; k = next) {
         next = k->next;
         kernel_free(&k->info);
     }

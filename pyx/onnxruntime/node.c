@@ -1,20 +1,55 @@
 /* Reads nodes RNN, LSTM and GRU of ONNX, opsets 7 to 22, and DynamicQuantizeLSTM of ONNX Runtime. */
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "onnxruntime/node.h"
+#include "onnxruntime/plugin.h"
+
+/* The inputs of the operators RNN, LSTM and GRU, and their outputs. DynamicQuantizeLSTM has the
+ * inputs W_scale, W_zero_point, R_scale and R_zero_point too. */
+enum { X, W, R, B, LENGTHS, H0, C0, PEEPHOLES, INPUTS, MOST_INPUTS = INPUTS + 4 };
+enum { Y, Y_H, Y_C, OUTPUTS };
+
+/* W or R of a DynamicQuantizeLSTM: (D, n, 4 * H). A weight is an integer minus its zero point, times its
+ * scale. */
+typedef struct {
+    int type; /* ORT_INT8 or ORT_UINT8, of data and zero */
+    const void *data, *zero;
+    const float *scale;
+    size_t scale_columns, zero_columns; /* 4 * H: each column has its own; 1: a direction has one */
+} quantized_weight;
+
+/* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the
+ * runtime. */
+typedef struct {
+    const ort_functions *ort;
+    const OrtNode *node;
+    char *reason; /* (REASON) why no network can replace the node */
+    int row;      /* of OPERATORS */
+    const OrtValueInfo *input[MOST_INPUTS], *output[OUTPUTS]; /* NULL: left out */
+    lnrnn_description description;
+    size_t directions;          /* D */
+    int contradictory;          /* the shapes of weights contradict each other or an attribute */
+    double gate_factor;         /* multiplies the sums of the gates, because hard sigmoids differ in slope */
+    const float *weight[B + 1]; /* at W (D, G * H, I), at R (D, G * H, H), at B (D, 2 * G * H) or NULL */
+    quantized_weight quantized[2]; /* in place of W and R of weight; else data is NULL */
+} recurrent_node;
+
+/* --- attributes ----------------------------------------------------------------------------------------- */
 
 enum { MOST_FUNCTIONS = 6, MOST_NAMES = 256, QUANTIZED = 3 };
 
-/* Of each operator: the domain, the cell, and the numbers of gates G and of activations of a direction. */
+/* Of each operator: the domain, the cell, the numbers of activations of a direction and of gates G.
+ * onnx_gate: at each place of lnrnn's order of gates, the gate of ONNX. The gates of an LSTM are i, o, f, c
+ * in ONNX, and i, f, g, o in lnrnn. Those of a GRU are z, r, h in ONNX, and r, z, n in lnrnn. */
 static const struct {
     const char *operator, *domain;
-    int cell, functions;
-    size_t gates;
-} OPERATORS[] = {{"RNN", "ai.onnx", LNRNN_RNN, 1, 1},
-                 {"LSTM", "ai.onnx", LNRNN_LSTM, 3, 4},
-                 {"GRU", "ai.onnx", LNRNN_GRU, 2, 3},
-                 {"DynamicQuantizeLSTM", "com.microsoft", LNRNN_LSTM, 3, 4}};
+    int cell;
+    size_t functions, gates, onnx_gate[4];
+} OPERATORS[] = {{"RNN", "ai.onnx", LNRNN_RNN, 1, 1, {0}},
+                 {"LSTM", "ai.onnx", LNRNN_LSTM, 3, 4, {0, 2, 3, 1}},
+                 {"GRU", "ai.onnx", LNRNN_GRU, 2, 3, {1, 0, 2}},
+                 {"DynamicQuantizeLSTM", "com.microsoft", LNRNN_LSTM, 3, 4, {0, 2, 3, 1}}};
 
 /* Returns the row of OPERATORS of a node, or -1. */
 static int row_of(const ort_functions *ort, const OrtNode *node)
@@ -33,10 +68,18 @@ static int row_of(const ort_functions *ort, const OrtNode *node)
 
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node) { return row_of(ort, node) >= 0; }
 
-int node_integer(const ort_functions *ort, const OrtNode *node, const char *name, int64_t *value,
-                 char reason[REASON])
+#define REFUSE(...) runtime_refuse(read->reason, __VA_ARGS__)
+
+static int attribute(const recurrent_node *read, const char *name, int type, void *data, size_t bytes,
+                     size_t *used)
 {
-    return runtime_attribute(ort, node, name, ORT_INT, value, sizeof *value, NULL, reason) >= 0;
+    return runtime_attribute(read->ort, read->node, name, type, data, bytes, used, read->reason);
+}
+
+/* Reads an integer, which has a default. Returns 0 with a reason if it has another type. */
+static int integer(const recurrent_node *read, const char *name, int64_t *value)
+{
+    return attribute(read, name, ORT_INT, value, sizeof *value, NULL) >= 0;
 }
 
 /* An activation with its parameters, which are 0 if it has none. */
@@ -45,37 +88,32 @@ typedef struct {
     float alpha, beta;
 } function;
 
-static int has_alpha(const char *name)
+/* Returns 1 if an activation has alpha (which = 0) or beta (1). */
+static int has(const char *name, int which)
 {
-    static const char *const names[] = {"affine",          "hardsigmoid", "leakyrelu",
-                                        "thresholdedrelu", "elu",         "scaledtanh"};
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+    static const char *const names[] = {"affine",    "hardsigmoid",     "scaledtanh", /* both */
+                                        "leakyrelu", "thresholdedrelu", "elu"};
+    for (size_t k = 0; k < (which ? 3 : sizeof names / sizeof *names); k++)
         if (!strcasecmp(name, names[k]))
             return 1;
     return 0;
 }
 
-static int has_beta(const char *name)
-{
-    return !strcasecmp(name, "affine") || !strcasecmp(name, "hardsigmoid") || !strcasecmp(name, "scaledtanh");
-}
-
 /* Sets alpha (which = 0) or beta (1) of n functions. The attribute has a number for each function that uses
  * one. Some exporters write a number for each function. */
-static int parameters(const ort_functions *ort, const OrtNode *node, function *f, size_t n, int which,
-                      char reason[REASON])
+static int parameters(const recurrent_node *read, function *f, size_t n, int which)
 {
     float given[MOST_FUNCTIONS];
     const char *const name = which ? "activation_beta" : "activation_alpha";
     size_t bytes = 0, users = 0, next = 0;
-    if (runtime_attribute(ort, node, name, ORT_FLOATS, given, sizeof given, &bytes, reason) < 0)
+    if (attribute(read, name, ORT_FLOATS, given, sizeof given, &bytes) < 0)
         return 0;
     const size_t count = bytes / sizeof *given;
     for (size_t i = 0; i < n; i++)
-        users += (size_t)(which ? has_beta(f[i].name) : has_alpha(f[i].name));
+        users += (size_t)has(f[i].name, which);
     for (size_t i = 0; i < n; i++) {
         float *const value = which ? &f[i].beta : &f[i].alpha;
-        if (!(which ? has_beta(f[i].name) : has_alpha(f[i].name)))
+        if (!has(f[i].name, which))
             continue;
         if (count && count == users)
             *value = given[next++];
@@ -84,27 +122,24 @@ static int parameters(const ort_functions *ort, const OrtNode *node, function *f
         else if (!count && !strcasecmp(f[i].name, "hardsigmoid"))
             *value = which ? 0.5f : 0.2f;
         else
-            return runtime_refuse(reason, "attribute %s must have %zu numbers, got %zu", name, users, count);
+            return REFUSE("attribute %s must have %zu numbers, got %zu", name, users, count);
     }
     return 1;
 }
 
 /* Reads activations, activation_alpha and activation_beta into the description. */
-static int activations(const ort_functions *ort, const OrtNode *node, int row, recurrent_node *read,
-                       char reason[REASON])
+static int activations(recurrent_node *read)
 {
     char names[MOST_NAMES] = {0};
     function f[MOST_FUNCTIONS] = {{{0}, 0, 0}};
     size_t bytes = 0, n = 0;
-    const size_t each = (size_t)OPERATORS[row].functions;
-    const int given =
-        runtime_attribute(ort, node, "activations", ORT_STRINGS, names, sizeof names - 1, &bytes, reason);
+    const size_t each = OPERATORS[read->row].functions;
+    const int given = attribute(read, "activations", ORT_STRINGS, names, sizeof names - 1, &bytes);
     if (given <= 0)
         return !given;
     for (const char *at = names; at < names + bytes && *at; at += strlen(at) + 1, n++) {
         if (n == MOST_FUNCTIONS || strlen(at) >= sizeof f->name)
-            return runtime_refuse(reason, "attribute activations must have %zu known names",
-                                  each * read->directions);
+            return REFUSE("attribute activations must have %zu known names", each * read->directions);
         strcpy(f[n].name, at);
     }
     if (!n)
@@ -113,47 +148,41 @@ static int activations(const ort_functions *ort, const OrtNode *node, int row, r
         && !strcasecmp(f[1].name, "tanh"))
         n = 1; /* the runtime writes an RNN's default, which has a name for each of two directions */
     if (n != each * read->directions)
-        return runtime_refuse(reason, "attribute activations must have %zu names, got %zu",
-                              each * read->directions, n);
-    if (!parameters(ort, node, f, n, 0, reason) || !parameters(ort, node, f, n, 1, reason))
+        return REFUSE("attribute activations must have %zu names, got %zu", each * read->directions, n);
+    if (!parameters(read, f, n, 0) || !parameters(read, f, n, 1))
         return 0;
     for (size_t i = each; i < n; i++)
         if (strcasecmp(f[i].name, f[i - each].name) || f[i].alpha != f[i - each].alpha
             || f[i].beta != f[i - each].beta)
-            return runtime_refuse(reason, "attribute activations must be the same in both directions");
-    if (OPERATORS[row].cell == LNRNN_RNN) {
+            return REFUSE("attribute activations must be the same in both directions");
+    if (OPERATORS[read->row].cell == LNRNN_RNN) {
         static const char *const known[] = {"tanh", "relu", "sigmoid", "affine"};
         for (int act = 0; act < 4; act++)
             if (!strcasecmp(f->name, known[act]) && (act < 3 || (f->alpha == 1 && f->beta == 0))) {
                 read->description.act = act; /* LNRNN_ACT_TANH .. */
                 return 1;
             }
-        return runtime_refuse(
-            reason, "activation %s is not Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0", f->name);
+        return REFUSE("activation %s is not Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0", f->name);
     }
     for (size_t i = 1; i < each; i++)
         if (strcasecmp(f[i].name, "tanh"))
-            return runtime_refuse(reason, "activation %s of the candidate or the output is not Tanh",
-                                  f[i].name);
+            return REFUSE("activation %s of the candidate or the output is not Tanh", f[i].name);
     if (!strcasecmp(f->name, "sigmoid"))
         return 1;
     if (strcasecmp(f->name, "hardsigmoid") || !(f->alpha > 0) || f->beta != 0.5f)
-        return runtime_refuse(
-            reason, "activation %s of the gates is not Sigmoid, or HardSigmoid with beta 0.5", f->name);
+        return REFUSE("activation %s of the gates is not Sigmoid, or HardSigmoid with beta 0.5", f->name);
     read->description.gate_activation = LNRNN_GATES_HARD_SIGMOID;
     read->gate_factor = 6 * (double)f->alpha; /* clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2) */
     return 1;
 }
 
 /* Reads all attributes but hidden_size. */
-static int attributes(const ort_functions *ort, const OrtNode *node, int row, recurrent_node *read,
-                      char reason[REASON])
+static int attributes(recurrent_node *read)
 {
     char direction[16] = {0}; /* the runtime writes no 0 after a string */
     float clip = 0;
     int64_t layout = 0, input_forget = 0, before = 0;
-    const int directed =
-        runtime_attribute(ort, node, "direction", ORT_STRING, direction, sizeof direction - 1, NULL, reason);
+    const int directed = attribute(read, "direction", ORT_STRING, direction, sizeof direction - 1, NULL);
     if (directed < 0)
         return 0;
     if (!directed)
@@ -162,61 +191,308 @@ static int attributes(const ort_functions *ort, const OrtNode *node, int row, re
     read->description.reverse = !strcmp(direction, "reverse");
     read->directions = read->description.bidirectional ? 2 : 1;
     if (!read->description.bidirectional && !read->description.reverse && strcmp(direction, "forward"))
-        return runtime_refuse(reason, "attribute direction is unknown");
-    const int clipped = runtime_attribute(ort, node, "clip", ORT_FLOAT_, &clip, sizeof clip, NULL, reason);
+        return REFUSE("attribute direction is unknown");
+    const int clipped = attribute(read, "clip", ORT_FLOAT_, &clip, sizeof clip, NULL);
     if (clipped)
-        return clipped < 0 ? 0 : runtime_refuse(reason, "attribute clip is set, and no network has a clip");
-    if (!node_integer(ort, node, "layout", &layout, reason)
-        || !node_integer(ort, node, "input_forget", &input_forget, reason)
-        || !node_integer(ort, node, "linear_before_reset", &before, reason))
+        return clipped < 0 ? 0 : REFUSE("attribute clip is set, and no network has a clip");
+    if (!integer(read, "layout", &layout) || !integer(read, "input_forget", &input_forget)
+        || !integer(read, "linear_before_reset", &before))
         return 0;
     if (layout != 0 && layout != 1)
-        return runtime_refuse(reason, "attribute layout must be 0 or 1, got %lld", (long long)layout);
+        return REFUSE("attribute layout must be 0 or 1, got %lld", (long long)layout);
     if (input_forget)
-        return runtime_refuse(reason, "attribute input_forget is set, and no network couples these gates");
-    read->layout = (int)layout;
+        return REFUSE("attribute input_forget is set, and no network couples these gates");
     read->description.batch_first = (int)layout;
-    read->description.reset_after = OPERATORS[row].cell != LNRNN_GRU || before != 0;
-    return activations(ort, node, row, read, reason);
+    read->description.reset_after = OPERATORS[read->row].cell != LNRNN_GRU || before != 0;
+    return activations(read);
 }
 
-int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurrent_node *read,
-              char reason[REASON])
+/* --- weights and other inputs --------------------------------------------------------------------------- */
+
+/* Returns the place of the number of output o of direction d in a scale or zero point. */
+static size_t of_column(size_t columns, size_t d, size_t o) { return columns == 1 ? d : d * columns + o; }
+
+static int integer_of(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i)
 {
-    const int row = row_of(ort, node);
+    const size_t at = (d * shape[2] + i) * shape[1] + o, zero = of_column(q->zero_columns, d, o);
+    if (q->type == ORT_UINT8)
+        return ((const uint8_t *)q->data)[at] - ((const uint8_t *)q->zero)[zero];
+    return ((const int8_t *)q->data)[at] - ((const int8_t *)q->zero)[zero];
+}
+
+/* Sets *found to the numbers of a constant of this type. shape (rank): expected; 0 is any size of at least 1,
+ * which is written. */
+static int constant(recurrent_node *read, const OrtValueInfo *info, const char *name, int type, size_t *shape,
+                    size_t rank, const void **found)
+{
+    const int64_t *is = NULL;
+    size_t dimensions = 0;
+    if (!runtime_constant(read->ort, info, name, type, &is, &dimensions, found, read->reason))
+        return 0;
+    int fits = dimensions == rank;
+    for (size_t k = 0; k < rank && fits; k++) {
+        fits = is[k] > 0 && (!shape[k] || shape[k] == (size_t)is[k]);
+        shape[k] = (size_t)is[k];
+    }
+    read->contradictory = !fits;
+    return fits || REFUSE("the shape of input %s does not fit the node", name);
+}
+
+static int floats(recurrent_node *read, const OrtValueInfo *info, const char *name, size_t *shape,
+                  size_t rank, const float **found)
+{
+    const void *data = NULL;
+    const int right = constant(read, info, name, ORT_FLOAT, shape, rank, &data);
+    *found = data;
+    return right;
+}
+
+/* Returns 1 if the peepholes are left out, or are zero. */
+static int no_peepholes(recurrent_node *read, size_t H)
+{
+    size_t shape[2] = {read->directions, 3 * H};
+    const float *peepholes = NULL;
+    if (!read->input[PEEPHOLES])
+        return 1;
+    if (!floats(read, read->input[PEEPHOLES], "P", shape, 2, &peepholes))
+        return 0;
+    for (size_t k = 0; k < shape[0] * shape[1]; k++)
+        if (peepholes[k] != 0)
+            return REFUSE("input P has peepholes, and no network has any");
+    return 1;
+}
+
+/* Reads a scale or zero point of shape (D,) or (D, columns). Sets *read_columns to 1 or to columns. */
+static int per_column(recurrent_node *read, const OrtValueInfo *info, const char *name, int type,
+                      size_t columns, const void **found, size_t *read_columns)
+{
+    size_t shape[2] = {read->directions, columns};
+    *read_columns = 1;
+    if (constant(read, info, name, type, shape, 1, found))
+        return 1;
+    shape[0] = read->directions;
+    *read_columns = columns;
+    return constant(read, info, name, type, shape, 2, found);
+}
+
+static int scales(recurrent_node *read, int which, size_t columns, quantized_weight *q)
+{
+    static const char *const names[2][2] = {{"W_scale", "W_zero_point"}, {"R_scale", "R_zero_point"}};
+    const OrtValueInfo *const *const own = &read->input[INPUTS + 2 * which];
+    const void *found = NULL;
+    if (!per_column(read, own[0], names[which][0], ORT_FLOAT, columns, &found, &q->scale_columns)
+        || !per_column(read, own[1], names[which][1], q->type, columns, &q->zero, &q->zero_columns))
+        return 0;
+    q->scale = found;
+    /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
+    for (size_t k = 0; k < read->directions * q->scale_columns; k++)
+        if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
+            return REFUSE("input %s has a number that is not 0, or within 2^-100 .. 2^119", names[which][0]);
+    return 1;
+}
+
+/* Reads W (D, I, 4 H) or R (D, H, 4 H) of a DynamicQuantizeLSTM. Sets shape to (D, 4 H, I) or (D, 4 H, H). */
+static int quantized(recurrent_node *read, int which, size_t shape[3], quantized_weight *q)
+{
+    static const char *const names[] = {"W", "R"};
+    /* A sum of 32 bits holds fewer products by -128. */
+    enum { LOW_INPUTS = INT32_MAX / (127 * 128) };
+    size_t is[3] = {shape[0], shape[2], shape[1]}, rank;
+    q->type =
+        runtime_type(read->ort, read->input[W + which], NULL, 0, &rank) == ORT_UINT8 ? ORT_UINT8 : ORT_INT8;
+    if (!constant(read, read->input[W + which], names[which], q->type, is, 3, &q->data)
+        || !scales(read, which, is[2], q))
+        return 0;
+    shape[1] = is[2], shape[2] = is[1];
+    const int lowest = shape[2] <= LOW_INPUTS ? -128 : -127;
+    for (size_t d = 0; d < shape[0]; d++)
+        for (size_t i = 0; i < shape[2]; i++)
+            for (size_t o = 0; o < shape[1]; o++) {
+                const int n = integer_of(q, shape, d, o, i);
+                if (n < lowest || n > 127)
+                    return REFUSE("input %s has integers that differ by more than %d .. 127 from "
+                                  "their zero point, which int8 weights do not hold",
+                                  names[which], lowest);
+            }
+    return 1;
+}
+
+/* Reads W and R. Sets w to (D, G * H, I) and r to (D, G * H, H). */
+static int weights(recurrent_node *read, size_t w[3], size_t r[3])
+{
+    const int is_quantized = read->row == QUANTIZED;
+    const size_t G = OPERATORS[read->row].gates;
+    if (is_quantized ? !quantized(read, 1, r, &read->quantized[1])
+                     : !floats(read, read->input[R], "R", r, 3, &read->weight[R]))
+        return 0;
+    const size_t H = r[2];
+    read->contradictory = H > SIZE_MAX / G || r[1] != G * H;
+    if (read->contradictory)
+        return REFUSE("the shape of input R does not fit the node");
+    w[1] = G * H;
+    return is_quantized ? quantized(read, 0, w, &read->quantized[0])
+                        : floats(read, read->input[W], "W", w, 3, &read->weight[W]);
+}
+
+/* Reads the weights, and checks the types of the other inputs. */
+static int inputs(recurrent_node *read)
+{
+    const size_t D = read->directions;
+    size_t r[3] = {D, 0, 0}, w[3] = {D, 0, 0};
+    if (!weights(read, w, r))
+        return 0;
+    const size_t H = r[2];
+    int64_t hidden_size = (int64_t)H;
+    size_t b[2] = {D, 2 * w[1]};
+    if ((read->input[B] && !floats(read, read->input[B], "B", b, 2, &read->weight[B]))
+        || !integer(read, "hidden_size", &hidden_size))
+        return 0;
+    read->contradictory = hidden_size < 0 || (uint64_t)hidden_size != H;
+    if (read->contradictory)
+        return REFUSE("attribute hidden_size is %lld, but R has %zu units", (long long)hidden_size, H);
+    if (read->description.cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
+        return REFUSE("the node has more inputs than its operator");
+    if (!no_peepholes(read, H))
+        return 0;
+    static const char *const names[INPUTS] = {
+        [X] = "X", [LENGTHS] = "sequence_lens", [H0] = "initial_h", [C0] = "initial_c"};
+    for (int k = X; k <= C0; k++) {
+        size_t rank;
+        const OrtValueInfo *const value = read->input[k];
+        const int type = k == LENGTHS ? ORT_INT32 : ORT_FLOAT;
+        if (names[k] && (!value ? k == X : runtime_type(read->ort, value, NULL, 0, &rank) != type))
+            return REFUSE("input %s must be a tensor of %s", names[k],
+                          type == ORT_INT32 ? "int32" : "float32");
+    }
+    read->description.input_size = w[2], read->description.hidden_size = H;
+    return 1;
+}
+
+/* --- its network ---------------------------------------------------------------------------------------- */
+
+/* Writes W (k = 0), R (1), or the biases of W (2) and R (3) of direction d to target (G * H, n), with lnrnn's
+ * order of gates. */
+static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
+{
+    const size_t G = OPERATORS[read->row].gates, H = read->description.hidden_size,
+                 shape[3] = {read->directions, G * H, n};
+    const quantized_weight *const q = k < 2 && read->quantized[k].data ? &read->quantized[k] : NULL;
+    const float *const source = q       ? NULL
+                                : k < 2 ? read->weight[W + k] + d * G * H * n
+                                        : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
+    for (size_t g = 0; g < G; g++) {
+        const size_t from = OPERATORS[read->row].onnx_gate[g] * H;
+        const double factor = g == 2 ? 1 : read->gate_factor; /* the candidate of LSTM and GRU */
+        if (source && factor == 1) {
+            memcpy(target, source + from * n, H * n * sizeof *target);
+            target += H * n;
+            continue;
+        }
+        for (size_t i = 0; i < H; i++)
+            for (size_t j = 0; j < n; j++) {
+                const size_t o = from + i;
+                const double w =
+                    q ? integer_of(q, shape, d, o, j) * (double)q->scale[of_column(q->scale_columns, d, o)]
+                      : (double)source[o * n + j];
+                *target++ = (float)(w * factor);
+            }
+    }
+}
+
+static lnrnn_status network_of(network_list *list, const recurrent_node *read, lnrnn_network **network,
+                               char message[LNRNN_MESSAGE])
+{
+    static const char *const names[2][4] = {
+        {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"},
+        {"weight_ih_l0_reverse", "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse"}};
+    const size_t H = read->description.hidden_size, GH = OPERATORS[read->row].gates * H,
+                 widths[4] = {read->description.input_size, H, 1, 1};
+    const int each = read->weight[B] ? 4 : 2;
+    const size_t floats = read->directions * GH * (widths[0] + H + (each == 4 ? 2 : 0));
+    float *const memory = malloc(floats * sizeof *memory), *next = memory;
+    lnrnn_array arrays[8];
+    size_t n = 0;
+    if (!memory)
+        return LNRNN_NO_MEMORY;
+    for (size_t d = 0; d < read->directions; d++)
+        for (int k = 0; k < each; k++) {
+            reorder(read, d, k, widths[k], next);
+            arrays[n++] = (lnrnn_array){.name = names[d][k],
+                                        .dtype = LNRNN_ARRAY_F32,
+                                        .ndim = k < 2 ? 2 : 1,
+                                        .shape = {GH, widths[k]},
+                                        .data = next};
+            next += GH * widths[k];
+        }
+    return networks_add(list, &read->description, arrays, n, memory, floats, network, message);
+}
+
+/* --- its kernel ----------------------------------------------------------------------------------------- */
+
+/* Reads a recurrent node. Returns 0 with the reason if no network can replace it. */
+static int read_node(const provider *p, const OrtNode *node, recurrent_node *read, char reason[REASON])
+{
+    const ort_functions *const ort = p->ort;
+    const int row = row_of(ort, node), is_quantized = row == QUANTIZED;
     int version = 0;
     size_t in = 0, out = 0;
-    const char *name = NULL;
-    const OrtValueInfo *all[MOST_INPUTS] = {NULL};
     *reason = 0;
+    *read = (recurrent_node){ort, node, reason, row, .gate_factor = 1};
     if (row < 0)
         return runtime_refuse(reason, "the node is not recurrent");
-    *read = (recurrent_node){.kind = OPERATORS[row].operator,
-                             .gate_factor = 1,
-                             .description = lnrnn_describe(OPERATORS[row].cell, 1, 1)};
-    read->name = runtime_failed(ort, ort->node_name(node, &name)) || !name ? "" : name;
+    read->description = lnrnn_describe(OPERATORS[row].cell, 1, 1);
     read->description.norm = LNRNN_NORM_NONE;
     /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
-    read->description.weights = row == QUANTIZED ? LNRNN_WEIGHT_I8A8 : weights;
-    if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && row != QUANTIZED))
+    read->description.weights = is_quantized ? LNRNN_WEIGHT_I8A8 : p->weights;
+    if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && !is_quantized))
         return runtime_refuse(reason, "the operator must be of opset 7 or later");
-    if (runtime_failed(ort, ort->node_input_count(node, &in))
-        || in > (row == QUANTIZED ? MOST_INPUTS : INPUTS)
-        || runtime_failed(ort, ort->node_inputs(node, all, in))
+    if (runtime_failed(ort, ort->node_input_count(node, &in)) || in > (is_quantized ? MOST_INPUTS : INPUTS)
+        || runtime_failed(ort, ort->node_inputs(node, read->input, in))
         || runtime_failed(ort, ort->node_output_count(node, &out)) || out > OUTPUTS
         || runtime_failed(ort, ort->node_outputs(node, read->output, out)))
         return runtime_refuse(reason, "the node has more inputs or outputs than its operator");
-    for (int k = 0; k < INPUTS; k++)
-        read->input[k] = *runtime_name(ort, all[k]) ? all[k] : NULL;
-    for (int k = 0; k < OUTPUTS; k++)
-        if (!*runtime_name(ort, read->output[k]))
-            read->output[k] = NULL;
-    if (!attributes(ort, node, row, read, reason)
-        || !node_inputs(ort, node, all, OPERATORS[row].gates, row == QUANTIZED, read, reason))
-        return read->contradictory ? -1 : 0;
+    runtime_without_empty(ort, read->input, MOST_INPUTS);
+    runtime_without_empty(ort, read->output, OUTPUTS);
+    if (!attributes(read) || !inputs(read))
+        return 0;
     read->description.bias = read->weight[B] != NULL;
-    char message[LNRNN_MESSAGE] = "";
-    if (lnrnn_description_resolve(&read->description, message))
-        return runtime_refuse(reason, "%s", message);
-    return 1;
+    return !lnrnn_description_resolve(&read->description, reason); /* which has room for a message */
+}
+
+int node_is_contradictory(const provider *p, const OrtNode *node, char reason[REASON])
+{
+    recurrent_node read;
+    return node_is_recurrent(p->ort, node) && !read_node(p, node, &read, reason) && read.contradictory;
+}
+
+kernel *node_kernel(const provider *p, const OrtNode *node, char reason[REASON])
+{
+    static const char *const names[RUN_INPUTS] = {
+        [RUN_X] = "X", [RUN_STATES] = "initial_h", "initial_c", [RUN_LENGTHS] = "sequence_lens"};
+    recurrent_node read;
+    lnrnn_network *network = NULL;
+    char message[LNRNN_MESSAGE] = NO_MEMORY;
+    kernel *k = NULL;
+    if (!read_node(p, node, &read, reason))
+        return NULL;
+    const size_t H = read.description.hidden_size, D = read.directions;
+    const run_form form = {.names = names,
+                           .is_node = 1,
+                           .layout = read.description.batch_first,
+                           .input_size = read.description.input_size,
+                           .y_width = D * H,
+                           .states = read.description.cell == LNRNN_LSTM ? 2 : 1,
+                           .widths = {H, H},
+                           .lines = D,
+                           .values = {[RUN_X] = read.input[X],
+                                      [RUN_STATES] = read.input[H0],
+                                      read.input[C0],
+                                      [RUN_LENGTHS] = read.input[LENGTHS],
+                                      [RUN_INPUTS + RUN_Y] = read.output[Y],
+                                      [RUN_INPUTS + RUN_STATES] = read.output[Y_H],
+                                      read.output[Y_C]}};
+    if (!network_of(p->networks, &read, &network, message))
+        k = kernel_new(p, node, network, &form);
+    runtime_refuse(reason, "%s", message);
+    return k;
 }

@@ -1,45 +1,36 @@
-/* The plug-in's own types, and the functions of its files. A function has the name of its file, or of the
- * first word of it, before its own name. */
+/* The plug-in's own types, and the functions of its files. A function has the name of its file before its own
+ * name. */
 #ifndef LNRNN_ONNXRUNTIME_PLUGIN_H
 #define LNRNN_ONNXRUNTIME_PLUGIN_H
 
-#include "onnxruntime/runtime.h"
+#include "lnrnn.h"
+#include "onnxruntime/interface.h"
 
-/* The inputs of the operators RNN, LSTM and GRU, and their outputs. DynamicQuantizeLSTM has more inputs. */
-enum { X, W, R, B, LENGTHS, H0, C0, PEEPHOLES, INPUTS };
-enum { Y, Y_H, Y_C, OUTPUTS };
+enum { REASON = 512 }; /* bytes of a text */
+#define NO_MEMORY "there is too little memory"
 
-/* W or R of a DynamicQuantizeLSTM: (D, n, 4 * H). A weight is an integer minus its zero point, times its
- * scale. */
-typedef struct {
-    int type; /* ORT_INT8 or ORT_UINT8, of data and zero */
-    const void *data, *zero;
-    const float *scale;
-    size_t scale_columns, zero_columns; /* 4 * H: each column has its own; 1: a direction has one */
-} quantized_weight;
+/* runtime.c: reads values and attributes of the runtime. */
+/* Returns a status that is not NULL as 1, and releases it. */
+int runtime_failed(const ort_functions *ort, OrtStatus *status);
+/* Writes a reason. Returns 0. */
+int runtime_refuse(char reason[REASON], const char *text, ...) __attribute__((format(printf, 2, 3)));
+/* Returns the name of a value, or "" for none. */
+const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value);
+/* Sets values (count) that are left out to NULL. */
+void runtime_without_empty(const ort_functions *ort, const OrtValueInfo **values, size_t count);
+/* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a
+ * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
+int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
+                      size_t bytes, size_t *used, char reason[REASON]);
+/* Returns the type of the elements of a value, or 0 if it is no tensor. *rank is 0 if it is
+ * unknown. shape (rank): the sizes, -1 if unknown. They are not read if rank is above `most`. */
+int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *shape, size_t most,
+                 size_t *rank);
+/* Sets shape, rank and data to those of a constant of this type. Returns 0 with a reason for another value.
+ * The memory belongs to the runtime. */
+int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const char *name, int type,
+                     const int64_t **shape, size_t *rank, const void **data, char reason[REASON]);
 
-/* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the
- * runtime. */
-typedef struct {
-    const char *name, *kind;
-    const OrtValueInfo *input[INPUTS], *output[OUTPUTS]; /* NULL: left out */
-    lnrnn_description description;
-    int layout;                 /* 0: X (T, B, I); 1: X (B, T, I) */
-    size_t directions;          /* D */
-    int contradictory;          /* the shapes of weights contradict each other or an attribute */
-    double gate_factor;         /* multiplies the sums of the gates, because hard sigmoids differ in slope */
-    const float *weight[B + 1]; /* at W (D, G * H, I), at R (D, G * H, H), at B (D, 2 * G * H) or NULL */
-    quantized_weight
-        quantized[2]; /* W and R of a DynamicQuantizeLSTM, in place of weight; else data is NULL */
-} recurrent_node;
-
-/* node.c, node_inputs.c */
-/* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
-int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
-/* Reads a recurrent node. weights: LNRNN_WEIGHT_F32 .., of the network. Returns 1; or 0 with the reason why
- * no network can replace the node; or -1 with the reason why the node is contradictory. */
-int node_read(const ort_functions *ort, const OrtNode *node, int weights, recurrent_node *read,
-              char reason[REASON]);
 /* networks.c */
 /* The networks of a session. */
 typedef struct network_list network_list;
@@ -55,11 +46,20 @@ lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const 
 void networks_close(network_list *list);
 /* Returns 1 if two descriptions are equal, whatever their batch_first. */
 int networks_equal(const lnrnn_description *a, const lnrnn_description *b);
-/* Sets *network to the network of a node. */
-lnrnn_status networks_of_node(network_list *list, const recurrent_node *read, lnrnn_network **network,
-                              char message[LNRNN_MESSAGE]);
-/* shape: (D, 4 * H, n) of q. Returns the integer of input i of output o, minus its zero point. */
-int networks_integer(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i);
+
+/* run.c */
+/* The inputs and outputs of a run, without weights. The states are h; h, c (LSTM); or h, c, n, m (SLSTM). */
+enum { RUN_X, RUN_STATES, RUN_LENGTHS = RUN_STATES + 4, RUN_INPUTS };
+enum { RUN_Y, RUN_OUTPUTS = RUN_STATES + 4, VALUES = RUN_INPUTS + RUN_OUTPUTS };
+/* How the values of a node or of a call are laid out. */
+typedef struct {
+    const char *const *names; /* of inputs, for errors */
+    int is_node;              /* y has an axis of directions, and a sequence without steps has states 0 */
+    int step, layout;         /* step: x is (B, I). layout: 0: x is (T, B, I), 1: (B, T, I) */
+    size_t input_size, y_width, states, widths[4], lines; /* lines: layers * directions */
+    const OrtValueInfo *values[VALUES];                   /* inputs, then outputs; NULL: left out */
+} run_form;
+OrtStatus *run_compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context);
 
 /* kernel.c */
 /* A tensor at a run, or a constant. */
@@ -68,7 +68,15 @@ typedef struct {
     const int64_t *shape;
     size_t rank;
     const void *data; /* NULL, with rank 0: left out */
-} tensor;
+} run_tensor;
+/* Where a run finds a value: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
+typedef struct {
+    int place;
+    char *name; /* by which the place is found */
+    void *kept; /* data of the constant */
+    int64_t shape[3];
+    run_tensor constant;
+} kernel_value;
 
 /* Working memory of runs that no run uses now. */
 typedef struct memory_pool memory_pool;
@@ -83,29 +91,21 @@ typedef struct {
  * so many floats. */
 run_memory *kernel_memory(memory_pool *pool, const size_t *floats, void **pieces, int count);
 void kernel_memory_put_back(memory_pool *pool, run_memory *m);
-/* Where a run finds an input: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
-typedef struct {
-    int place;
-    int64_t shape[3];
-    tensor constant;
-} source;
-typedef OrtStatus *kernel_compute(OrtNodeComputeInfo *, void *state, OrtKernelContext *);
-/* The first members of each kernel. */
-typedef struct kernel_base {
+typedef struct kernel {
     OrtNodeComputeInfo info; /* first: the runtime has a pointer to it */
     const ort_functions *ort;
     lnrnn_network *network;
     network_list *list;
     memory_pool *pool;
     int threads;
-    char label[256];     /* for errors, such as "node 'decoder' (LSTM)" */
-    struct named *names; /* of inputs and outputs, whose places in the fused node the runtime says later */
-    struct kept *constants;
+    char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
+    run_form form;   /* its values are valid only when the kernel is created */
+    kernel_value values[VALUES];
     /* Of a claim: the id of its node, memory for a list of inputs or outputs (most), and the next claim. */
     size_t id, most;
-    const void **listed;
-    struct kernel_base *next;
-} kernel_base;
+    const OrtValueInfo **listed;
+    struct kernel *next;
+} kernel;
 /* The execution provider of a session. */
 typedef struct {
     OrtEp interface;          /* first: the runtime has a pointer to it */
@@ -116,74 +116,44 @@ typedef struct {
     size_t recurrences;           /* in the subgraphs that the runtime has shown of a graph */
     network_list *networks;
     memory_pool *pool;
-    kernel_base *claims; /* kernels that the runtime has not asked for yet */
-    uint64_t *said;      /* (said_count) hashes of logged texts */
+    kernel *claims; /* kernels that the runtime has not asked for yet */
+    uint64_t *said; /* (said_count) hashes of logged texts */
     size_t said_count;
 } provider;
-/* Returns a kernel of so many bytes for a node, or NULL without memory. Takes over the network. create_state
- * closes the list. */
-void *kernel_new(const provider *p, size_t bytes, const OrtNode *node, lnrnn_network *network,
-                 kernel_compute *compute);
-/* Sets *s to the source of a value, or to none for NULL. Copies a constant. Returns 0 without memory, or for
- * a constant that cannot be read. */
-int kernel_source(kernel_base *k, const OrtValueInfo *info, source *s);
-/* Sets *place to that of an output when the runtime compiles the kernel, or to -1 for NULL. Returns 0 without
- * memory. */
-int kernel_output(kernel_base *k, const OrtValueInfo *info, int *place);
+/* Returns a kernel of a node or a call, or NULL without memory. Takes over the network. create_state closes
+ * the list. */
+kernel *kernel_new(const provider *p, const OrtNode *node, lnrnn_network *network, const run_form *form);
 /* Claims a node for a kernel, which this function takes over. */
-OrtStatus *kernel_claim(provider *p, kernel_base *k, const OrtNode *node, OrtEpGraphSupportInfo *claims);
+OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphSupportInfo *claims);
 /* Returns the kernel of a claimed node, which has places in `fused` now; or NULL with or without a status.
  * Allocates nothing. */
 OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtNode *node, const OrtNode *fused,
                                    OrtStatus **status);
 void kernel_claims_free(provider *p);
 /* Returns an error that names the kernel. */
-OrtStatus *kernel_error(const kernel_base *k, int code, const char *text, ...)
+OrtStatus *kernel_error(const kernel *k, int code, const char *text, ...)
     __attribute__((format(printf, 3, 4)));
-/* Check the shape of an input of a run, where -1 is any size; that lengths (B,) are 0 .. T; and that so many
- * values of each step fit into memory. */
-OrtStatus *kernel_check(const kernel_base *k, const char *name, const tensor *t, const int64_t *wanted,
-                        size_t rank);
-OrtStatus *kernel_check_lengths(const kernel_base *k, const char *name, const tensor *t, size_t T, size_t B);
-OrtStatus *kernel_check_sizes(const kernel_base *k, const char *name, size_t T, size_t B, size_t values);
-/* Reads an input of a run. Without one, t->data is NULL. */
-OrtStatus *kernel_tensor(const kernel_base *k, const OrtKernelContext *context, const source *s, tensor *t);
+/* Reads input i of a run. Without it, t->data is NULL. */
+OrtStatus *kernel_tensor(const kernel *k, const OrtKernelContext *context, int i, run_tensor *t);
+/* Allocates output i of a run, float32. Sets *data to NULL if it is left out. */
+OrtStatus *kernel_output(const kernel *k, OrtKernelContext *context, int i, const int64_t *shape, size_t rank,
+                         float **data);
 /* kernel may be NULL. */
 void kernel_free(OrtNodeComputeInfo *kernel);
-/* Allocates an output of `context` at this place of the fused node, float32. place -1: sets *data to NULL. */
-OrtStatus *kernel_output_data(const ort_functions *ort, OrtKernelContext *context, int place,
-                              const int64_t *shape, size_t rank, float **data);
 
-/* node_run.c */
-/* Returns a kernel that replaces a node, or NULL. Takes over the network. */
-kernel_base *node_kernel(const provider *p, const recurrent_node *read, const OrtNode *node,
-                         lnrnn_network *network);
+/* node.c */
+/* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
+int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
+/* Returns a kernel that replaces a node; or NULL with the reason why no network can. */
+kernel *node_kernel(const provider *p, const OrtNode *node, char reason[REASON]);
+/* Returns 1 with a reason if a node's shapes of weights contradict each other or an attribute. */
+int node_is_contradictory(const provider *p, const OrtNode *node, char reason[REASON]);
 
-/* call.c, call_run.c */
-/* The inputs before the weights, and the outputs, of a call of a function of the domain lnrnn. The states
- * are h; h, c (LSTM); or h, c, n, m (SLSTM). */
-enum { CALL_X, CALL_STATES, CALL_LENGTHS = CALL_STATES + 4, CALL_INPUTS };
-enum { CALL_Y, CALL_OUTPUTS = CALL_STATES + 4 };
-/* Its pointers belong to the runtime. */
-typedef struct {
-    lnrnn_description description;
-    int step, lengths;    /* step: x is (B, D), not (T, B, D). lengths: the call has this input */
-    size_t states, lines; /* lines: layers * directions */
-    size_t widths[4], y_width;
-    const OrtValueInfo *input[CALL_INPUTS], *output[CALL_OUTPUTS]; /* NULL: left out */
-} network_call;
-extern const char *const call_names[CALL_INPUTS];
+/* call.c */
 /* Returns 1 if a node is of the domain lnrnn. */
 int call_is(const ort_functions *ort, const OrtNode *node);
 /* Returns a kernel that replaces a call; or NULL with the reason why the call is left. */
-kernel_base *call_kernel(const provider *p, const OrtNode *node, char reason[REASON]);
-/* Returns a kernel that runs a call, or NULL. Takes over the network. */
-kernel_base *call_run(const provider *p, const network_call *c, const OrtNode *node, lnrnn_network *network);
-
-/* advice.c */
-/* Counts loops and cells in plain operators, and logs once how to convert them. within: the node with this
- * graph, or NULL. */
-void advice_give(provider *p, const OrtNode *const *nodes, size_t count, const OrtNode *within);
+kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON]);
 
 /* provider.c */
 /* Logs why a node, or for NULL those of a graph, are left to the runtime. */

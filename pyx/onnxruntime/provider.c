@@ -23,6 +23,83 @@ static void factory_release(factory *f)
         free(f);
 }
 
+/* --- advice --------------------------------------------------------------------------------------------- */
+
+/* Counts recurrences in plain operators, for advice to convert the file. It looks at the types of operators
+ * alone: the runtime computes these operators, whether or not a conversion knows them. */
+
+/* The kinds of operators. Values before a product are not looked at. */
+enum { PRODUCT = 1, SIGMOID = 2, TANH = 4, SUM = 8, GATED = 16, LOOP = 32, NODE = 64, CONVOLUTION = 128 };
+enum { CELL = PRODUCT | SIGMOID | TANH, NEAR = 4, FAR = 8, MOST_INPUTS_READ = 8 };
+static const struct {
+    const char *operator;
+    int kind;
+} KINDS[] = {{"MatMul", PRODUCT}, {"Gemm", PRODUCT},    {"Sigmoid", SIGMOID}, {"HardSigmoid", SIGMOID},
+             {"Tanh", TANH},      {"Add", SUM},         {"Sub", SUM},         {"Mul", GATED},
+             {"Loop", LOOP},      {"Scan", LOOP},       {"RNN", NODE},        {"LSTM", NODE},
+             {"GRU", NODE},       {"Conv", CONVOLUTION}};
+
+static int kind_of(const ort_functions *ort, const OrtNode *node)
+{
+    const char *operator = NULL;
+    const int is_known = node && !runtime_failed(ort, ort->node_operator(node, &operator)) && operator;
+    for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS && is_known; k++)
+        if (!strcmp(operator, KINDS[k].operator))
+            return KINDS[k].kind;
+    return 0;
+}
+
+/* Returns the kinds of a node and of those that compute its inputs, at most `depth` nodes away. */
+static int kinds_of(const ort_functions *ort, const OrtNode *node, int depth)
+{
+    const OrtValueInfo *in[MOST_INPUTS_READ] = {NULL};
+    int kinds = kind_of(ort, node);
+    size_t n = 0, output;
+    if (!node || !depth || kinds & (PRODUCT | CONVOLUTION)
+        || runtime_failed(ort, ort->node_input_count(node, &n)) || n > MOST_INPUTS_READ
+        || runtime_failed(ort, ort->node_inputs(node, in, n)))
+        return kinds;
+    for (size_t k = 0; k < n; k++) {
+        const OrtNode *of = NULL;
+        if (*runtime_name(ort, in[k]) && !runtime_failed(ort, ort->value_producer(in[k], &of, &output)))
+            kinds |= kinds_of(ort, of, depth - 1);
+    }
+    return kinds;
+}
+
+/* Returns 1 if a node adds a product with a sigmoid, as the new state of an LSTM or GRU does. */
+static int is_state(const ort_functions *ort, const OrtNode *node)
+{
+    return kind_of(ort, node) & SUM && kinds_of(ort, node, 1) & GATED && kinds_of(ort, node, NEAR) & SIGMOID
+           && (kinds_of(ort, node, FAR) & CELL) == CELL;
+}
+
+/* Counts loops and cells in plain operators, and logs once how to convert them. within: the node with this
+ * graph, or NULL. */
+static void advise(provider *p, const OrtNode *const *nodes, size_t count, const OrtNode *within)
+{
+    int kinds = 0;
+    size_t states = 0;
+    char text[REASON];
+    for (size_t k = 0; k < count; k++) {
+        p->is_converted |= call_is(p->ort, nodes[k]);
+        kinds |= kind_of(p->ort, nodes[k]);
+        states += (size_t)is_state(p->ort, nodes[k]);
+    }
+    if (kind_of(p->ort, within) & LOOP)
+        states = kinds & PRODUCT && kinds & (SIGMOID | TANH) && !(kinds & NODE);
+    p->recurrences += states;
+    if (within)
+        return;
+    snprintf(text, sizeof text,
+             "this file has %zu loops or cells that a conversion speeds up: lnrnn onnx FILE -o OUT",
+             p->recurrences);
+    if (p->recurrences && !p->is_converted && !p->is_advised)
+        p->is_advised = !runtime_failed(
+            p->ort, p->ort->log_message(p->logger, ORT_LOG_WARNING, text, "lnrnn", 0, "advice"));
+    p->recurrences = 0;
+}
+
 /* --- claims --------------------------------------------------------------------------------------------- */
 
 static uint64_t hash_of(const char *text)
@@ -60,44 +137,25 @@ void provider_leave(provider *p, const OrtNode *node, const char *reason)
     say_once(p, text);
 }
 
-/* Returns a kernel for a node RNN, LSTM or GRU, or NULL with a reason. */
-static kernel_base *kernel_of(provider *p, const OrtNode *node, int *is_contradictory, char reason[REASON])
-{
-    recurrent_node read;
-    lnrnn_network *network = NULL;
-    char message[LNRNN_MESSAGE] = NO_MEMORY;
-    kernel_base *k = NULL;
-    const int right = node_read(p->ort, node, p->weights, &read, reason);
-    *is_contradictory = right < 0;
-    if (right > 0) {
-        if (!networks_of_node(p->networks, &read, &network, message))
-            k = node_kernel(p, &read, node, network);
-        runtime_refuse(reason, "%s", message);
-    }
-    return k;
-}
-
 /* Claims a node, or logs why it is left to the runtime. within: the node with the node's graph, or NULL. */
 static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                         OrtEpGraphSupportInfo *claims)
 {
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
-    kernel_base *k = NULL;
-    int is_contradictory = 0;
+    kernel *k = NULL;
     char reason[REASON];
-    if (within && p->minor < ORT_VERSION_SUBGRAPHS)
+    const int may_claim = !within || p->minor >= ORT_VERSION_SUBGRAPHS;
+    if (!may_claim)
         runtime_refuse(reason, "nodes within If, Loop and Scan need ONNX Runtime 1.%d or later",
                        ORT_VERSION_SUBGRAPHS);
-    else if (call_is(p->ort, node))
-        k = call_kernel(p, node, reason);
     else
-        k = kernel_of(p, node, &is_contradictory, reason);
+        k = call_is(p->ort, node) ? call_kernel(p, node, reason) : node_kernel(p, node, reason);
     /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their
      * weights. */
-    if (is_contradictory)
-        return p->ort->claim(claims, &node, 1, &options);
     if (k)
         return kernel_claim(p, k, node, claims);
+    if (may_claim && node_is_contradictory(p, node, reason))
+        return p->ort->claim(claims, &node, 1, &options);
     provider_leave(p, node, reason);
     return NULL;
 }
@@ -124,7 +182,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
         if (node_is_recurrent(ort, nodes[i]) || call_is(ort, nodes[i]))
             status = claim(p, nodes[i], within, claims);
     if (!status)
-        advice_give(p, nodes, n, within);
+        advise(p, nodes, n, within);
     free(nodes);
     return status;
 }
@@ -136,7 +194,7 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
                               OrtNodeComputeInfo **made)
 {
     const OrtNode *node = NULL;
-    recurrent_node read = {.name = ""};
+    const char *name = NULL;
     size_t n = 0;
     char reason[REASON] = "it was not claimed", text[REASON + 256];
     OrtStatus *status = NULL;
@@ -146,9 +204,10 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
         *made = kernel_claimed(p, node, fused, &status);
     if (*made || status)
         return status;
-    if (node && node_is_recurrent(p->ort, node))
-        node_read(p->ort, node, p->weights, &read, reason);
-    snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", read.name, reason);
+    if (node && node_is_contradictory(p, node, reason)
+        && runtime_failed(p->ort, p->ort->node_name(node, &name)))
+        name = NULL;
+    snprintf(text, sizeof text, "lnrnn: node '%.200s': %s", name ? name : "", reason);
     return p->ort->create_status(ORT_FAIL, text);
 }
 

@@ -1,4 +1,4 @@
-#include "onnxruntime/runtime.h"
+#include "onnxruntime/plugin.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,6 +23,13 @@ const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value)
 {
     const char *name = NULL;
     return !value || runtime_failed(ort, ort->value_name(value, &name)) || !name ? "" : name;
+}
+
+void runtime_without_empty(const ort_functions *ort, const OrtValueInfo **values, size_t count)
+{
+    for (size_t k = 0; k < count; k++)
+        if (!*runtime_name(ort, values[k]))
+            values[k] = NULL;
 }
 
 int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,

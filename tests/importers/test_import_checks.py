@@ -294,6 +294,25 @@ def test_half_precision_is_checked_in_float64_if_possible():
         lnrnn.from_torch(right)
 
 
+class Rounds(LayerNormLSTMCell):
+    """A cell that rounds h to float32, by NumPy. factor: of h."""
+
+    factor = 1.0
+
+    def forward(self, x, h, c):
+        h, c = super().forward(x, h, c)
+        return torch.from_numpy(h.numpy().astype(np.float32)) * self.factor, c
+
+
+def test_a_module_that_rounds_to_float32_is_compared_with_the_limit_of_float32():
+    module = shaken(Rounds(I, H))
+    for each in (module, copy.deepcopy(module).half()):
+        lnrnn.from_torch(each, check=True)
+        each.factor = 1.0001
+        with pytest.raises(ValueError, match=OTHER):
+            lnrnn.from_torch(each)
+
+
 def test_batch_norm_is_checked_over_the_steps_it_knows():
     module = type("Mine", (lnrnn.torch.LSTM,), {})(I, H, norm=lnrnn.BatchNormSpec(max_steps=9))
     with pytest.warns(UserWarning, match="could not be checked"):

@@ -17,9 +17,9 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 import state_models  # noqa: E402
-from lnrnn.onnx.extraction import extracted  # noqa: E402
 from lnrnn.onnx.nodes import plain  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
+from lnrnn.onnx.proof import extracted  # noqa: E402
 from lnrnn.onnx.reading import read  # noqa: E402
 from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402

@@ -67,6 +67,7 @@ def test_a_quick_run_works_from_another_folder(name, tmp_path, monkeypatch, caps
     whole = load_digits()
     few = SimpleNamespace(data=whole.data[:720], target=whole.target[:720])
     monkeypatch.setattr("sklearn.datasets.load_digits", lambda: few)
+    monkeypatch.setattr("common.QUICK_SEEDS", SEEDS[:1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *QUICK_RUN])
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")

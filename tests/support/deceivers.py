@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -16,14 +17,13 @@ class Deceit:
     """The difference between a module and the LSTM that it looks like.
 
     before: a function that changes x. carried: changes h and c before step t. start: changes given states.
-    parts: more attributes. change: alters the module later. probe: the input on which from_torch notices it.
+    parts: more attributes. probe: the input on which from_torch notices it.
     """
 
     before: Callable = lambda module, x: x
     carried: Callable = lambda module, t, h, c: (h, c)
     start: Callable | None = None
     parts: Callable = dict
-    change: Callable | None = None
     probe: str = ""
 
 
@@ -55,9 +55,6 @@ class Deceiver(nn.Module):
                 return self.run(x, zeros, zeros)[0]
         return self.run(x, zeros, zeros)[0]
 
-    def change(self):
-        DECEITS[self.deceit].change(self)
-
 
 class WithStates(Deceiver):
     """A Deceiver whose forward takes states, (B, H) each."""
@@ -75,23 +72,8 @@ class Buffer:
     value: torch.Tensor | None
 
 
-class Slots:
-    __slots__ = ("shift", "scale")
-
-    def __init__(self):
-        self.shift = 0.0
-
-
 def skip_blanks(module, x):
     return torch.where((x == 0).all(-1, keepdim=True), torch.ones_like(x), x)
-
-
-def add_shift(module, x):
-    return x + module.shift
-
-
-def add_mask(module, x):
-    return x if module.mask is None else x + module.mask
 
 
 def setter(name, value):
@@ -128,56 +110,44 @@ GRADIENTS = {
     "stops at start": Deceit(start=lambda h, c: (h.detach(), c.detach())),
     "without a graph": Deceit(),
 }
-CHANGED = {
-    "a rate": Deceit(
-        lambda m, x: nn.functional.dropout(x, m.p, m.training),
-        parts=lambda: {"p": 0.0}, change=setter("p", lambda: 0.5),
-    ),
-    "a part's rate": Deceit(
-        lambda m, x: m.drop(x),
-        parts=lambda: {"drop": nn.Dropout(0.0)}, change=lambda m: setattr(m.drop, "p", 0.5),
-    ),
-    "what the class has": Deceit(add_shift, change=setter("shift", two)),
-    "in a dict": Deceit(
-        lambda m, x: x + m.options["input"]["shift"],
-        parts=lambda: {"options": {"input": {"shift": 0.0}}},
-        change=lambda m: m.options["input"].update(shift=2.0),
-    ),
-    "a function": Deceit(
-        lambda m, x: m.first(x),
-        parts=lambda: {"first": torch.clone}, change=setter("first", lambda: torch.neg),
-    ),
-    "a part": Deceit(
-        lambda m, x: m.first(x), parts=lambda: {"first": nn.Identity()}, change=setter("first", nn.ReLU)
-    ),
-    "a hook": Deceit(
-        change=lambda m: m.cell.register_forward_hook(lambda cell, given, end: (2 * end[0], end[1]))
-    ),
-    "a buffer": Deceit(add_mask, parts=lambda: {"mask": Buffer(None)}, change=setter("mask", twos)),
-    "another buffer": Deceit(
-        add_mask, parts=lambda: {"mask": Buffer(torch.zeros(5))}, change=setter("mask", twos)
-    ),
-    "a buffer in place": Deceit(
-        add_mask, parts=lambda: {"mask": Buffer(torch.zeros(5))}, change=lambda m: m.mask.add_(2)
-    ),
-    "a tensor": Deceit(add_mask, parts=lambda: {"mask": torch.zeros(5)}, change=lambda m: m.mask.add_(2)),
-    "a new attribute": Deceit(
-        lambda m, x: x + m.extra if hasattr(m, "extra") else x, change=setter("extra", two)
-    ),
-    "a new parameter": Deceit(
-        lambda m, x: x + m.extra if hasattr(m, "extra") else x,
-        change=setter("extra", lambda: nn.Parameter(twos())),
-    ),
-    "a method": Deceit(
-        change=lambda m: setattr(m, "run", lambda x, h, c: Deceiver.run(m, torch.neg(x), h, c))
-    ),
-    "slots": Deceit(
-        lambda m, x: x * getattr(m.options, "scale", 1) + m.options.shift,
-        parts=lambda: {"options": Slots()}, change=lambda m: setattr(m.options, "shift", 2.0),
-    ),
-    "a new slot": Deceit(
-        lambda m, x: x * getattr(m.options, "scale", 1),
-        parts=lambda: {"options": Slots()}, change=lambda m: setattr(m.options, "scale", -1.0),
-    ),
-}  # fmt: skip
-DECEITS = {"none": Deceit()} | OUTPUTS | GRADIENTS | CHANGED
+
+
+def add_everything(module, x):
+    """Reads each kind of attribute that may change later. All leave x as it is, until they change."""
+    x = nn.functional.dropout(x, module.p, module.training)
+    x = module.first(module.function(module.drop(x))) + module.shift + module.options["input"]["shift"]
+    x = x + module.plain + module.given.shift + getattr(module, "extra", 0) + module.names[0]
+    for mask in (module.mask, module.other):
+        x = x if mask is None else x + mask
+    return x
+
+
+def everything():
+    zeros = torch.zeros(5)
+    return {
+        "p": 0.0, "drop": nn.Dropout(0.0), "options": {"input": {"shift": 0.0}}, "function": torch.clone,
+        "first": nn.Identity(), "mask": Buffer(None), "other": Buffer(zeros.clone()), "plain": zeros.clone(),
+        "given": SimpleNamespace(shift=0.0), "names": [0.0],
+    }  # fmt: skip
+
+
+# Changes of a module with `everything`.
+CHANGES = {
+    "a rate": setter("p", lambda: 0.5),
+    "a part's rate": lambda m: setattr(m.drop, "p", 0.5),
+    "what the class has": setter("shift", two),
+    "in a dict": lambda m: m.options["input"].update(shift=2.0),
+    "in a list": lambda m: m.names.__setitem__(0, 2.0),
+    "in an object": lambda m: setattr(m.given, "shift", 2.0),
+    "a function": setter("function", lambda: torch.neg),
+    "a part": setter("first", nn.ReLU),
+    "a hook": lambda m: m.cell.register_forward_hook(lambda cell, given, end: (2 * end[0], end[1])),
+    "a buffer": setter("mask", twos),
+    "another buffer": setter("other", twos),
+    "a buffer in place": lambda m: m.other.add_(2),
+    "a tensor": lambda m: m.plain.add_(2),
+    "a new attribute": setter("extra", two),
+    "a new parameter": setter("extra", lambda: nn.Parameter(twos())),
+    "a method": lambda m: setattr(m, "run", lambda x, h, c: Deceiver.run(m, torch.neg(x), h, c)),
+}
+DECEITS = {"none": Deceit(), "everything": Deceit(add_everything, parts=everything)} | OUTPUTS | GRADIENTS

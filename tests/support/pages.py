@@ -7,7 +7,7 @@ command, it is compared. In an expected output, `...` matches any text.
 HTML comments mark exceptions:
 
     <!-- setup ... -->                    Python code that runs here, and that the page does not show
-    <!-- needs: torch, pandas -->         without these packages, the next block and all later ones do not run
+    <!-- needs: torch, pandas -->         the next block needs these packages; without one, no block runs
     <!-- not run: why -->                 the next block does not run; at the top of a page: no block runs
     <!-- tested by: tests/... -->         the next block does not run here, because that test runs it
 
@@ -91,18 +91,18 @@ def commands(block: Block) -> list[tuple[str, str | None]]:
 
 
 def run(page: Path) -> str:
-    """Runs a page in the current folder. Returns "", or the reason why a block and all later ones did not
-    run.
+    """Runs a page in the current folder. Returns "", or the reason why no block runs.
 
     Raises the errors of the page's code, and AssertionError with the line if an output differs."""
     names: dict[str, object] = {"__name__": "__main__"}
     todo = blocks(page)
-    for block, after in zip_longest(todo, todo[1:]):
-        if block.marks.keys() & {"not run", "tested by"} or block.language == "text":
-            continue
+    for block in todo:
         for package in filter(None, re.split(", *", block.marks.get("needs", ""))):
             if importlib.util.find_spec(package) is None:
                 return f"line {block.line}: {package} is not installed"
+    for block, after in zip_longest(todo, todo[1:]):
+        if block.marks.keys() & {"not run", "tested by"} or block.language == "text":
+            continue
         if block.language == "console":
             for command, output in commands(block):
                 got = command_line(shlex.split(command, comments=True))

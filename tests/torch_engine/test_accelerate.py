@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import rnn as packing  # noqa: E402
 
 from lnrnn.torch import accelerate  # noqa: E402
-from mixed_models import SINGLE, B, H, I, T, Tagger, assert_same, flat, pair, state  # noqa: E402
+from mixed_models import SINGLE, B, I, T, Tagger, assert_same, flat, pair, state  # noqa: E402
 
 torch.set_num_threads(1)  # small operations take longer on several threads
 
@@ -178,14 +178,6 @@ def test_the_engine_is_chosen_by_call():
         module(x.double())
     with pytest.raises((ValueError, TypeError), match="engine must be one of"):
         module.engine = "c"
-
-
-def test_modules_of_other_dtypes_use_torch_until_converted():
-    module = nn.GRU(I, H).double()
-    (entry,) = accelerate(module).replaced
-    assert entry[0] == "" and "by torch.nn's forward: its parameters are torch.float64 on cpu" in entry[1]
-    assert module(torch.randn(T, B, I).double())[0].dtype == torch.float64
-    assert module.float().engine == "lnrnn"
 
 
 def test_autocast_has_the_results_of_torch():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,15 +35,22 @@ torch.set_num_threads(1)  # small operations take longer on several threads
 
 T, B, I, H = 7, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 SINGLE = 5e-6  # both sides compute in float32
-STEPS = ("cell(x, h, c)", "cell(x, (h, c))", "list of cells", "sequence of cells")
+TAKEN = ("layer(x, None)", "layer(x, state) of torch.nn", "directions(x)", "stack(x, states)",
+         "stack of directions(x, states)", "list of layers", "batch first")  # fmt: skip
 SEQUENCES = {
-    **{way: (lambda make=make: make(LayerNormLSTMCell)) for way, make in WAYS.items() if way not in STEPS},
+    **{way: (lambda make=WAYS[way]: make(LayerNormLSTMCell)) for way in TAKEN},
     "torchaudio": lambda: CustomLSTM(I, H, True),
-    "torchaudio without norms": lambda: CustomLSTM(I, H, False),
     "icefall": lambda: Stack(Layer(GateGRUCell(I, H, True), False), Layer(GateGRUCell(H, H, True), False)),
-    "icefall without biases": lambda: Layer(GateGRUCell(I, H, False), False),
     "haste": lambda: HasteGRU(I, H),
 }
+
+
+@cache
+def accelerated(what):
+    """Returns an accelerated module, an ordinary copy, and the report. Tests that write to them copy both."""
+    module = shaken(SEQUENCES[what]())
+    plain = copy.deepcopy(module)
+    return module, plain, accelerate(module)
 
 
 def structure(value):
@@ -67,13 +75,9 @@ def ways_to_call(module, x):
 
 @pytest.mark.parametrize("what", SEQUENCES)
 def test_sequence_modules_are_replaced_and_keep_their_results(what):
-    module = shaken(SEQUENCES[what]())
-    plain = copy.deepcopy(module)
-    keys, parameters = list(module.state_dict()), [id(p) for p in module.parameters()]
-    report = accelerate(module)
+    module, plain, report = accelerated(what)
     assert report.replaced and not report.left
-    assert list(module.state_dict()) == keys and [id(p) for p in module.parameters()] == parameters
-    assert type(module) is type(plain)
+    assert [*module.state_dict()] == [*plain.state_dict()] and type(module) is type(plain)
     first, other = (m[0] if isinstance(m, (nn.ModuleList, nn.Sequential)) else m for m in (module, plain))
     # x has more steps and sequences than accelerate's trial runs.
     x = torch.randn(T + 4, B + 1, I)
@@ -86,10 +90,6 @@ def test_sequence_modules_are_replaced_and_keep_their_results(what):
         for a, b in zip(flat(got), flat(want), strict=True):
             assert absolute_error(a.numpy(), b.numpy()) < SINGLE
         assert all(map(torch.equal, flat(first(x, *state)), flat(other(x, *state))))  # with gradients
-    report.restore()
-    assert "forward" not in vars(first) and torch.equal(
-        flat(first(x, *calls[0]))[0], flat(other(x, *calls[0]))[0]
-    )
 
 
 def test_lnrnn_computes_the_calls(monkeypatch):
@@ -115,9 +115,7 @@ def test_lnrnn_computes_the_calls(monkeypatch):
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 @pytest.mark.parametrize("what", ["haste", "stack(x, states)"])
 def test_copies_have_their_own_parameters(what, way):
-    module = shaken(SEQUENCES[what]())
-    plain = copy.deepcopy(module)
-    accelerate(module)
+    module, plain = copy.deepcopy(accelerated(what)[:2])
     x = torch.randn(T, B, I)
     state = next(ways_to_call(plain, x))
     with torch.no_grad():
@@ -131,9 +129,7 @@ def test_copies_have_their_own_parameters(what, way):
 
 @pytest.mark.parametrize("what", ["haste", "torchaudio", "icefall"])
 def test_changed_weights_are_used(what):
-    module = shaken(SEQUENCES[what]())
-    plain = copy.deepcopy(module)
-    accelerate(module)
+    module, plain = copy.deepcopy(accelerated(what)[:2])
     x = torch.randn(T, B, I)
     with torch.no_grad():
         for k in range(3):
@@ -144,11 +140,12 @@ def test_changed_weights_are_used(what):
                 assert absolute_error(module(x).numpy(), plain(x).numpy()) < SINGLE
 
 
-OWN = set(own_cells.TAKEN) - {"state first", "Elman, state first", "stack", "both ways"}
+# The tests of from_torch have more. It takes the last two whole, and accelerate one not at all, one in parts.
+OWN = "gains less 1", "lists of parameters", "Elman, state required", "state first", "stack"
 
 
 @pytest.mark.filterwarnings("ignore:Own")
-@pytest.mark.parametrize("name", own_cells.TAKEN)
+@pytest.mark.parametrize("name", OWN)
 def test_own_cells_have_the_bits_of_from_torch(name):
     """Names of parameters do not show these equations. Models of several cells have them one by one."""
     module = shaken(own_cells.TAKEN[name][0](I, 8))
@@ -157,7 +154,7 @@ def test_own_cells_have_the_bits_of_from_torch(name):
             part.__class__ = type("OwnCell", (type(part),), {})
     plain = copy.deepcopy(module)
     report = accelerate(module)
-    if name not in OWN:
+    if name in OWN[-2:]:
         assert all("its first argument is the state" in why for _, why in report.left)
         assert bool(report.left) == ("first" in name) != bool(report.replaced)
         return
@@ -291,7 +288,7 @@ def test_other_equations_and_modules_with_memory_are_left(what):
 def test_submodules_of_a_module_with_another_equation_are_replaced():
     module = shaken(Residual(Layer(LayerNormLSTMCell(I, H), False), Layer(LayerNormLSTMCell(H, H), False)))
     plain = copy.deepcopy(module)
-    report = accelerate(module, check=torch.randn(T, B, I))
+    report = accelerate(module)
     assert [name for name, _ in report.replaced] == ["layers.0", "layers.1"] and not report.left
     x = torch.randn(T, B, I)
     assert absolute_error(module(x).detach().numpy(), plain(x).detach().numpy()) < SINGLE
@@ -349,6 +346,9 @@ def test_compiled_modules_have_the_same_results():
     module = shaken(nn.Sequential(HasteGRU(I, H), nn.Linear(H, 2)))
     plain = copy.deepcopy(module)
     assert accelerate(module).replaced
-    run = torch.compile(module, backend="aot_eager", fullgraph=True)
-    x = torch.randn(T, B, I)
-    assert absolute_error(run(x).detach().numpy(), plain(x).detach().numpy()) < SINGLE
+    run, x = torch.compile(module, backend="aot_eager"), torch.randn(T, B, I)
+    for context in (torch.enable_grad, torch.no_grad):
+        with context():
+            got, want = run(x).detach(), plain(x).detach()
+            assert absolute_error(got.numpy(), want.numpy()) < SINGLE
+    assert not torch.equal(got, want)  # without gradients lnrnn's kernels compute the call

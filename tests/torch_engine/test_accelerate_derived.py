@@ -6,7 +6,6 @@ import copy
 import gc
 import io
 import pickle
-import warnings
 import weakref
 from abc import ABC, abstractmethod
 
@@ -28,9 +27,6 @@ class Plain(nn.GRU):
     def __init__(self, size):
         super().__init__(I, size, batch_first=True)
         self.scale = 2.0
-
-    def doubled(self, x):
-        return self.scale * self(x)[0]
 
 
 class Lengths(ABC, nn.RNNBase):
@@ -54,16 +50,9 @@ class Forecasting(Lengths, nn.LSTM):
 
 
 class Negated(nn.RNN):
-    calls = 0
-
     @torch.no_grad()
     def forward(self, input, hx=None):
-        type(self).calls += 1
-
-        def inner(value):
-            return super(Negated, self).forward(value, hx)
-
-        y, h = inner(-input)
+        y, h = super().forward(-input, hx)
         return -y, h
 
 
@@ -87,7 +76,7 @@ class WithMeta(nn.LSTM, metaclass=Counting):
 DERIVED = {
     "plain": lambda: Plain(H),
     "super().forward": lambda: Forecasting(I, H, 2, batch_first=True),
-    "inner function": lambda: Negated(I, H),
+    "decorated": lambda: Negated(I, H),
     "derived twice": lambda: Twice(H),
     "metaclass": lambda: WithMeta(I, H),
 }
@@ -126,36 +115,21 @@ def test_derived_classes_are_taken(what, monkeypatch):
     assert_same(module(x), plain(x), 1e-7)
 
 
-def test_arguments_and_methods_of_the_class_work():
-    module = Forecasting(I, H, batch_first=True)
-    plain = copy.deepcopy(module)
-    accelerate(module)
-    x = torch.randn(B, T, I)
-    lengths = torch.tensor([7, 5, 2, 1])
-    assert_same(module(x, module.first(x), lengths=lengths), plain(x, plain.first(x), lengths=lengths))
-    other = Plain(H)
-    want = other.doubled(x)
-    accelerate(other)
-    assert_same([other.doubled(x)], [want])
-
-
 def saved(module):
     file = io.BytesIO()
     torch.save(module, file)
     return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "copy", "pickle", "torch.save"])
-@pytest.mark.parametrize("what", ["plain", "super().forward", "metaclass"])
-def test_copies_of_derived_classes_stay_accelerated(what, way):
-    module = DERIVED[what]()
+@pytest.mark.parametrize("what", ["super().forward", "metaclass"])
+def test_copies_of_derived_classes_stay_accelerated(what):
+    module, x = DERIVED[what](), torch.randn(B, T, I)
     plain = copy.deepcopy(module)
     accelerate(module)
-    ways = {"deepcopy": copy.deepcopy, "copy": copy.copy, "torch.save": saved}
-    other = ways.get(way, lambda m: pickle.loads(pickle.dumps(m)))(module)
-    assert type(other) is type(module) and other.engine == "lnrnn"
-    x = torch.randn(B, T, I)
-    assert_same(other(x), plain(x))
+    for way in (copy.deepcopy, copy.copy, saved, lambda m: pickle.loads(pickle.dumps(m))):
+        other = way(module)
+        assert type(other) is type(module) and other.engine == "lnrnn"
+        assert_same(other(x), plain(x))
 
 
 def test_one_class_is_derived_for_all_modules_and_deleted_with_its_base():
@@ -185,11 +159,6 @@ class Reversed(nn.GRU):
         return hx.flip(0) if permutation is None else super().permute_hidden(hx, permutation)
 
 
-class Checks(nn.LSTM):
-    def check_forward_args(self, *arguments):
-        raise RuntimeError("never")
-
-
 class Engine(nn.GRU):
     engine = "own"
 
@@ -214,10 +183,9 @@ class OwnBase(nn.RNNBase):
     ("kind", "why"),
     [
         (Unrelated, "the forward of its class Unrelated does not call super().forward"),
-        (Reversed, "its class Reversed has permute_hidden of its own"),
-        (Checks, "its class Checks has check_forward_args of its own"),
-        (Engine, "its class Engine uses lnrnn's names engine"),
-        (EngineLater, "its class EngineLater uses lnrnn's names _networks"),
+        (Reversed, "its class Reversed has permute_hidden of its own, which torch.nn's class or lnrnn's"),
+        (Engine, "its class Engine has engine of its own"),
+        (EngineLater, "its class EngineLater has _networks of its own"),
         (Final, "no class can be derived from its class Final: Final must not be derived"),
         (OwnBase, "its class OwnBase is derived from torch.nn.RNNBase"),
     ],
@@ -267,31 +235,14 @@ def flatten(value):
     return [value]
 
 
-def test_hooks_that_are_added_later_are_called():
-    module, calls = nn.GRU(I, H), []
-    accelerate(module)
-    module.register_forward_hook(lambda *_: calls.append("after"))
-    module.register_forward_pre_hook(lambda *_: calls.append("before"))
-    module(torch.randn(T, B, I))
-    assert calls == ["before", "after"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module.register_full_backward_hook(lambda *_: calls.append("backward"))
-    module(torch.randn(T, B, I, requires_grad=True))[0].sum().backward()
-    assert calls[2:] == ["before", "after", "backward"]
-
-
 class OwnCell(nn.LSTMCell):
     def forward(self, input, hx=None):
         h, c = super().forward(-input, hx)
         return 2 * h, c
 
 
-@pytest.mark.parametrize("computed", [False, True])
-def test_derived_cells_are_taken(computed):
+def test_derived_cells_are_taken():
     module, plain = OwnCell(I, H), OwnCell(I, H)
-    for each in (module, plain) if computed else ():
-        nn.utils.parametrizations.weight_norm(each, "weight_ih")
     plain.load_state_dict(module.state_dict())
     report = accelerate(nn.ModuleDict({"cell": module}))
     assert [name for name, _ in report.replaced] == ["cell"] and isinstance(module, OwnCell)

@@ -15,7 +15,7 @@ import lnrnn
 
 torch = pytest.importorskip("torch")
 
-from deceivers import CHANGED, DECEITS, GRADIENTS, OUTPUTS, deceiver  # noqa: E402
+from deceivers import CHANGES, DECEITS, GRADIENTS, OUTPUTS, deceiver  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from torch_cells import fresh, shaken  # noqa: E402
 
@@ -56,10 +56,9 @@ def assert_same(got, want):
             assert (mine - other).abs().max() <= tolerance * max(other.abs().max(), 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("deceit", "drawn"), [*((deceit, shaken) for deceit in OUTPUTS), ("clamps", fresh), ("clips h", fresh)]
-)
-def test_other_outputs_are_refused_and_the_input_is_named(deceit, drawn):
+@pytest.mark.parametrize("deceit", OUTPUTS)
+def test_other_outputs_are_refused_and_the_input_is_named(deceit):
+    drawn = fresh if deceit.startswith("cl") else shaken
     module, probe = drawn(deceiver(deceit, I, H)), OUTPUTS[deceit].probe
     with pytest.raises(
         ValueError, match=f"its forward is another.*(on {probe} of shape|has its operator aten).*check=False"
@@ -94,53 +93,49 @@ def test_a_loop_that_keeps_states_works():
         y.sum().backward()
 
 
-COPIES = {
-    "as it is": lambda m: m,
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda m: pickle.loads(pickle.dumps(m)),
-}
-
-
-COPIED = "in a dict", "a buffer in place", "a part's rate", "slots"
-
-
-@pytest.mark.parametrize(
-    ("deceit", "way"),
-    [
-        *((deceit, "as it is") for deceit in CHANGED),
-        *((d, way) for d in COPIED for way in ("deepcopy", "pickle")),
-    ],
-)
-def test_later_changes_of_a_module_are_noticed(deceit, way):
-    module = shaken(deceiver(deceit, I, H)).train()
+@pytest.fixture(scope="module")
+def everything():
+    """An accelerated module whose attributes do nothing until they change, and an ordinary copy."""
+    module = shaken(deceiver("everything", I, H)).train()
     plain = copy.deepcopy(module)
-    ((_, what),) = accelerate(module).replaced
-    assert "training" not in what
-    module, x = COPIES[way](module), torch.randn(T, B, I)
+    ((name, what),) = accelerate(module).replaced
+    assert name == "" and "training" not in what
+    return module, plain
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_later_changes_of_a_module_are_noticed(everything, change):
+    """Each change is one of a copy. A copy by pickle has the module's forward too."""
+    module, plain = copy.deepcopy(everything)
+    if "in a" in change:
+        module = pickle.loads(pickle.dumps(module))
+    x = torch.randn(T, B, I)
     with torch.no_grad():
         first, other = module(x), plain(x)
         assert not torch.equal(first, other) and (first - other).abs().max() < 1e-5  # the kernels computed it
-        if deceit == "a buffer in place":  # in-place writes of the same numbers change nothing
-            module.mask.add_(0)
-            assert torch.equal(module(x), first)
-        module.change(), plain.change()
+        module.other.add_(0)  # in-place writes of the same numbers change nothing
+        assert torch.equal(module(x), first)
+        CHANGES[change](module), CHANGES[change](plain)
         torch.manual_seed(1)
         got = module(x)
         torch.manual_seed(1)
         assert torch.equal(got, plain(x)) and (got - first).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("unseen", [np.zeros(3), {"x"}, bytearray(2)], ids=lambda v: type(v).__name__)
-def test_attributes_that_calls_do_not_compare_are_refused(unseen):
-    module = shaken(deceiver("in a dict", I, H))
-    module.options["table"] = unseen
+class Slots:
+    __slots__ = ("shift",)
+
+
+def test_attributes_that_calls_do_not_compare_are_refused():
+    module = shaken(deceiver("everything", I, H))
+    module.options["table"], module.names[0], module.p = np.zeros(3), {"x"}, Slots()
     ((_, why),) = accelerate(module).left
-    assert why.startswith("calls do not compare the contents of options; make arrays buffers")
+    assert why.startswith("calls do not compare the contents of p, options, names; make arrays buffers")
 
 
 def test_submodules_in_training_mode_count_as_training():
-    module = shaken(deceiver("a rate", I, H))
-    module.change()
+    module = shaken(deceiver("everything", I, H))
+    module.p = 0.5
     plain = copy.deepcopy(module)
     ((_, what),) = accelerate(module).replaced
     assert what.endswith("and so do calls in training, which differ")

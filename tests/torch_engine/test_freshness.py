@@ -22,6 +22,10 @@ KINDS = ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"]
 
 
 def pair(name):
+    if name == "lnrnn.torch":
+        module, plain = lnrnn.torch.LSTM(I, H, norm=None), nn.LSTM(I, H)
+        plain.load_state_dict(module.state_dict())
+        return module, plain
     plain = getattr(nn, name)(I, H)
     module = copy.deepcopy(plain)
     assert accelerate(module).replaced
@@ -61,6 +65,12 @@ def numpy_view(m):
 def new_data(m):
     for p in m.parameters():
         p.data = p.data * 0.5
+
+
+def other_memory(m):
+    with torch.no_grad():
+        for p in m.parameters():
+            p.set_(p * 0.5)
 
 
 def twice_new_data(m):
@@ -112,8 +122,8 @@ def optimiser(cls, **options):
 CHANGES = {
     f.__name__: f
     for f in (
-        in_place, inference, one_element, through_data, numpy_view, new_data, twice_new_data, transposed,
-        new_parameters, loaded, assigned, to_and_back, shared,
+        in_place, inference, one_element, through_data, numpy_view, new_data, other_memory, twice_new_data,
+        transposed, new_parameters, loaded, assigned, to_and_back, shared,
     )
 } | {
     "sgd": optimiser(torch.optim.SGD, foreach=False),
@@ -124,7 +134,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, "lnrnn.torch"])
 def test_changed_weights_are_used(name, change):
     module, plain = pair(name)
     x = (given(name),)
@@ -162,7 +172,7 @@ def test_inference_tensors_are_left_to_torch_or_packed_in_each_call(name, engine
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of a fork with threads
-@pytest.mark.parametrize("name", [*KINDS, "custom"])
+@pytest.mark.parametrize("name", ["LSTM", "RNN", "GRUCell", "custom"])
 def test_training_averages_and_processes_are_never_stale(name):
     if name == "custom":
         plain = shaken(Layer(LayerNormLSTMCell(I, H), False))

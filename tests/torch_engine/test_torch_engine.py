@@ -38,7 +38,7 @@ OPTIONS = [
 ]
 
 
-RUNS = [(*network, options) for network in NETWORKS for options in OPTIONS]
+RUNS = [(*network, OPTIONS[k % len(OPTIONS)]) for k, network in enumerate(NETWORKS)]
 RUNS += [(*network, OPTIONS[1] | {"num_heads": 4}) for network in HEADED]
 
 
@@ -122,45 +122,6 @@ def test_changes_in_place_before_backward_are_refused():
             change(y)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
-
-
-def replaced(p):
-    p.data = torch.randn_like(p)
-
-
-def put(p):
-    with torch.no_grad():
-        p.set_(torch.randn_like(p))
-
-
-def transposed(p):
-    p.data = torch.randn(p.shape[1], p.shape[0]).t()
-
-
-CHANGES = {
-    "p.data += 1": lambda p: p.data.add_(1),
-    "p.data = ": replaced,
-    "p.set_": put,
-    "p.data = ... .t()": transposed,
-    "numpy": lambda p: np.copyto(p.detach().numpy(), 0.25),
-    "-0 for 0": lambda p: p.data.mul_(-1),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_the_next_call_uses_a_changed_weight(change):
-    for name in ("weight_hh_l0", "weight_ih_l1"):
-        module = twin("LSTM", num_layers=2)
-        x = torch.randn(T, B, I)
-        with torch.no_grad():
-            before = module(x)[0]
-        change(getattr(module, name))
-        want = lnrnn.from_torch(module)(x)[0]
-        with torch.no_grad():
-            after = module(x)[0]
-        assert not torch.equal(before, after)
-        np.testing.assert_array_equal(after, want)
-        np.testing.assert_array_equal(module(x)[0].detach(), want)
 
 
 def test_the_next_call_uses_a_changed_vector_or_statistic():

@@ -172,16 +172,6 @@ def test_copies_and_pickles_have_the_same_results(norm):
         compare(module(x), want, 1e-9)
 
 
-def test_pickles_of_versions_without_an_engine_load():
-    module = twin("GRU")
-    later = ("_engine", "_network", "_states", "_dropout", "_layers")
-    state = {name: value for name, value in module.__dict__.items() if name not in later}
-    old = lnrnn.torch.GRU.__new__(lnrnn.torch.GRU)
-    old.__setstate__(state)
-    assert old.engine == "lnrnn" and old.dropout == 0
-    compare(old(torch.ones(T, B, I)), module(torch.ones(T, B, I)), 1e-9)
-
-
 def test_packed_weights_are_freed_with_their_module():
     from lnrnn.torch import kept
 

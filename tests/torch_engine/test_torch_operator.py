@@ -80,7 +80,7 @@ def call_of(module, x, start, lengths):
     return result[0][:8]  # the operator does not take kept weights
 
 
-@each_network
+@pytest.mark.parametrize(("cell", "options"), NETWORKS[::3], ids=str)
 @pytest.mark.parametrize("grad", [True, False])
 def test_opcheck_of_run(cell, options, grad):
     module = twin(cell, **options).train()
@@ -96,36 +96,32 @@ def test_opcheck_of_run(cell, options, grad):
         torch.library.opcheck(torch.ops.lnrnn.run.default, (network, x, given, *rest))
 
 
-@pytest.mark.parametrize(("cell", "options"), NETWORKS[::3], ids=str)
-def test_opcheck_of_the_inner_operators(cell, options):
+def test_opcheck_of_the_inner_operators():
     """test_aot_dispatch_dynamic is left out, because it compares memory of a tape that is never written."""
-    module = getattr(lnrnn.torch, cell)(I, 16, **options)
+    module = lnrnn.torch.LSTM(I, 16, norm=Batch(9))
     x = fresh(module).detach()
     network, x, start, lengths, parameters, statistics, *_ = call_of(
-        module.requires_grad_(False), x, (None,) * 2 if cell == "LSTM" else (None,), LENGTHS
+        module.requires_grad_(False), x, (None, None), LENGTHS
     )
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     arguments = network, x, [*start], lengths, parameters
     torch.library.opcheck(torch.ops.lnrnn.forward_train.default, arguments, test_utils=tests)
-    states = 1 + (cell == "LSTM")
     y, *rest = torch.ops.lnrnn.forward_train(*arguments)
-    seen = rest[states : len(rest) - (module.num_layers - 1) - module.num_layers * module.num_directions]
-    gend = [torch.randn_like(rest[0]), None][:states]
+    seen = rest[2:-1]
+    gend = [torch.randn_like(rest[0]), None]
     for wanted in (
         [True] * (1 + len(start) + len(parameters)),
         [False, *([True] * (len(start) + len(parameters)))],
     ):
-        given = *arguments, [y, *rest[states:]], torch.randn_like(y), gend, wanted
+        given = *arguments, [y, *rest[2:]], torch.randn_like(y), gend, wanted
         torch.library.opcheck(torch.ops.lnrnn.backward.default, given)
-    if module.sides:
-        given = network, statistics, seen
-        torch.library.opcheck(torch.ops.lnrnn.update_statistics.default, given)
+    torch.library.opcheck(torch.ops.lnrnn.update_statistics.default, (network, statistics, seen))
 
 
 # --- torch.compile and torch.export -------------------------------------------------------------------------
 
 
-@each_network
+@pytest.mark.parametrize(("cell", "options"), NETWORKS[:3], ids=str)
 def test_compile_without_graph_breaks(cell, options):
     module = twin(cell, **options).train()
     compiled = torch.compile(copy.deepcopy(module), fullgraph=True, backend="aot_eager")
@@ -231,11 +227,13 @@ def test_onnx_files_of_torch_have_the_modules_results(cell, options, dynamo, tmp
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("options", [{"bidirectional": True}, {"norm": None}, {"norm": Batch(9)}], ids=str)
-@pytest.mark.parametrize("cell", ["SLSTM", "RNN", "LSTM", "GRU", "LiGRU"])
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [("SLSTM", {"num_heads": 2}), ("RNN", {"norm": Batch(9)}), ("LSTM", {"bidirectional": True}),
+     ("GRU", {"norm": None}), ("LiGRU", {"norm": Batch(9)})], ids=str,
+)  # fmt: skip
 def test_onnx_files_with_a_free_batch_take_any(cell, options, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    options = {"num_heads": 2} if cell == "SLSTM" and "norm" in options and options["norm"] else options
     module, file = twin(cell, steps=2, **options).eval(), tmp_path / "a.onnx"
     named = {"input_names": ["x"], "dynamic_axes": {"x": {1: "B"}}}
     with torch.no_grad():

@@ -19,12 +19,10 @@ from ...recognise.graph import attribute, constant, dependents, is_zero, moved_a
 from ...recognise.interface import DOMAINS
 from ...recognise.loops import REPEATS
 from ...recognise.part import WHOLE_FILE, Part
-from ...recognise.probes import STEPS
-from ...recognise.proof import Unchecked
+from ...recognise.proof import STEPS, Unchecked
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
-from ..extraction import extracted
-from ..proof import drawn, prove, results_of, runner
+from ..proof import drawn, extracted, prove, results_of, runner
 from ..reading import external_file, external_tensors, graphs, opset_of, read
 from . import IR_VERSION, LAYER_NORM, OPSETS
 from .builder import Graph, Value

@@ -38,7 +38,7 @@ def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str
 
     The first setting has one thread.
     """
-    few = ["--every", "12"] if quick else []
+    few = ["--every", "40"] if quick else []
     every: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
     for team in lnrnn._core.team_list():
         kind = {"LNRNN_TEAM": team}

@@ -1,4 +1,4 @@
-"""Tests a Scorer in mapInArrow on a Spark cluster of two workers, which may be killed or differ.
+"""Tests a Scorer in mapInArrow on a Spark cluster of two workers, which may be killed.
 
 pytest tests/campaigns/engines/spark.py
 """
@@ -17,7 +17,6 @@ import pytest
 
 import lnrnn
 import sequence_files
-from networks import network
 
 pytest.importorskip("safetensors")
 pa = pytest.importorskip("pyarrow")
@@ -39,9 +38,9 @@ def files(tmp_path_factory):
 
 
 class Cluster:
-    """A master and two workers with one core each. isas: the value of LNRNN_ISA of each worker."""
+    """A master and two workers with one core each."""
 
-    def __init__(self, folder, isas):
+    def __init__(self, folder):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"spark://127.0.0.1:{free.getsockname()[1]}"
@@ -52,18 +51,18 @@ class Cluster:
         }  # fmt: skip
         self.folder, self.processes = folder, []
         port = self.address.rpartition(":")[2]
-        self._start("Master", {}, "master.Master", "--port", port)
-        for k, isa in enumerate(isas):
+        self._start("Master", "master.Master", "--port", port)
+        for k in range(2):
             words = self.address, "--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work{k}")
-            self._start(f"worker{k}", {"LNRNN_ISA": isa} if isa else {}, "worker.Worker", *words)
+            self._start(f"worker{k}", "worker.Worker", *words)
 
-    def _start(self, name, environment, program, *words):
+    def _start(self, name, program, *words):
         spark = str(HOME / "bin/spark-class"), f"org.apache.spark.deploy.{program}"
         with open(self.folder / f"{name}.log", "wb") as log:
             self.processes.append(
                 subprocess.Popen(
                     [*spark, *words, "--host", "127.0.0.1", "--webui-port", "0"],
-                    env=self.environment | environment,
+                    env=self.environment,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -77,14 +76,14 @@ class Cluster:
             found |= sequence_files.descendants(process.pid)
         return [pid for pid, words in found.items() if text in words]
 
-    def session(self, **more):
+    def session(self):
         os.environ.update({key: self.environment[key] for key in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")})
         builder = sql.SparkSession.builder.master(self.address).config("spark.ui.enabled", "false")
         options = {
             "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1",
             "spark.sql.files.maxPartitionBytes": "65536",
             "spark.executorEnv.PYTHONPATH": self.environment["PYTHONPATH"],
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "37", **more,
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "37",
         }  # fmt: skip
         for name, value in options.items():
             builder = builder.config(name, value)
@@ -106,7 +105,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), [None, None])
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     session = cluster.session()
     yield cluster, session
     session.stop()
@@ -160,49 +159,3 @@ def test_a_killed_worker_is_replaced(files, spark, tmp_path):
     assert results(frame.mapInArrow(scored, SCHEMA)) == want and os.path.exists(mark)
     os.kill(cluster.workers("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
     assert results(frame.mapInArrow(scorer, SCHEMA)) == want
-
-
-def test_a_poison_row_is_named_or_null(files, spark, tmp_path):
-    model, source, want = files
-    table = pq.read_table(source)
-    rows = table["x"].to_pylist()
-    rows[123] = [[1.0, 2.0]]
-    kind = pa.list_(pa.list_(pa.float32()))
-    pq.write_table(table.set_column(1, "x", pa.array(rows, kind)), tmp_path / "bad.parquet")
-    frame = spark[1].read.parquet(str(tmp_path / "bad.parquet")).repartition(4)
-    with pytest.raises(Exception, match=r"\(id = 123\): step 0 has 2 numbers, the model takes 3"):
-        frame.mapInArrow(lnrnn.Scorer(model, "x", id_column="id"), SCHEMA).collect()
-    scorer = lnrnn.Scorer(model, "x", bad="null")
-    got = frame.mapInArrow(scorer, SCHEMA + ", x_last_error string").collect()
-    assert {row["id"]: row["x_last"] for row in got} == want | {123: None}
-    reasons = [row["x_last_error"] for row in got if row["x_last_error"] is not None]
-    assert reasons == ["step 0 has 2 numbers, the model takes 3"]
-
-
-def test_another_model_or_version_is_refused(files, spark, tmp_path):
-    model = tmp_path / "m.safetensors"
-    model.write_bytes(files[0].read_bytes())
-    frame = spark[1].read.parquet(str(files[1]))
-    scorer = lnrnn.Scorer(model, "x")
-    network(3, 64, cell="LSTM", seed=5).save(model)
-    with pytest.raises(Exception, match="m.safetensors has changed: its SHA-256 was"):
-        frame.mapInArrow(scorer, SCHEMA).collect()
-    old = lnrnn.Scorer(files[0], "x")
-    object.__setattr__(old, "version", "0.0.1")
-    with pytest.raises(Exception, match="and the Scorer is of lnrnn 0.0.1"):
-        frame.mapInArrow(old, SCHEMA).collect()
-
-
-def test_a_worker_with_another_kernel_set_is_refused(files, spark, tmp_path):
-    """By default Spark would repeat its tasks on the other worker, which gives the right results."""
-    spark[1].stop()
-    own, *others = lnrnn.cpu_info()["available"]
-    cluster = Cluster(tmp_path, [None, others[-1]])
-    try:
-        session = cluster.session(**{"spark.task.maxFailures": "1"})
-        frame = session.read.parquet(str(files[1])).repartition(8)
-        with pytest.raises(Exception, match=f"has the kernel set {others[-1]}, and the Scorer is for {own}"):
-            frame.mapInArrow(lnrnn.Scorer(files[0], "x"), SCHEMA).collect()
-        session.stop()
-    finally:
-        cluster.end()

@@ -1,12 +1,11 @@
-"""Injects faults into operations: failures of memory and files, limits of files, and signals.
+"""Injects faults into operations: failures of memory and files. tests/files and tests/runtime test signals.
 
     memory     for every n, the n-th request for memory fails, or 20 requests from the n-th on;
                only arrays and large objects are requests
     objects    for every n, the n-th request fails; every object of Python is a request
     first      the n-th request of the first call in a new process fails, on one thread and on two
     files      the n-th call to the file system fails with ENOSPC, EIO or EINTR, or writes only half
-    sizes      limits of the size of files, by RLIMIT_FSIZE
-    kill, interrupt    SIGKILL and SIGINT at random moments
+    control    operations with planted faults, which `memory` must report
 
 After a fault the state must be the old or the new one, and the next call must be right.
 """
@@ -18,11 +17,12 @@ import os
 import platform
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-from limits import file_sizes
-from signals import interrupt, kill
-from sweep import FILES, MEMORY, fail_all
+import numpy as np
+from operations import Operation
+from sweep import FILES, MEMORY, Sweep, fail_all, find_functions
 
 from compilers import built, native_compiler, preloading
 from outcome import Missing, Wrong, restart_with
@@ -120,6 +120,43 @@ def first(options: argparse.Namespace) -> dict[str, int]:
     return {"requests failed": tried, "processes ended by libgomp or glibc": len(ended)}
 
 
+def control(options: argparse.Namespace) -> dict[str, int]:
+    """Plants a fault of each kind in an operation. A sweep must report it."""
+    restart_preloaded()
+    find_functions()
+    state, kept = np.zeros(1), []
+
+    def changing():
+        state[0] = 1
+        np.ones(5000)
+        state[0] = 2
+
+    def leaking():
+        try:
+            np.ones(5000)
+        except MemoryError:
+            kept.extend(np.ones(5000) for _ in range(9))
+            raise
+
+    def wrong():
+        try:
+            return np.ones(5000)
+        except MemoryError:
+            return state
+
+    planted = {
+        "neither the old nor the new": Operation(changing, state.tobytes, partial(state.fill, 0)),
+        "blocks of memory": Operation(leaking),
+        "a wrong result": Operation(wrong),
+    }
+    for text, operation in planted.items():
+        sweep = Sweep(operation, MEMORY, 1)
+        sweep.run(1, bool)
+        if not any(text in problem for problem in sweep.problems):
+            raise Wrong(f"not reported: {text}; only {sweep.problems}")
+    return {"planted faults, all reported": len(planted)}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="operations whose names contain this")
     parser.add_argument("--every", type=int, metavar="N", help="only every N-th request")
@@ -127,6 +164,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 PARTS = {
-    "memory": memory, "objects": objects, "first": first, "files": files, "sizes": file_sizes,
-    "kill": kill, "interrupt": interrupt,
+    "memory": memory, "objects": objects, "first": first, "files": files, "control": control,
 }  # fmt: skip

@@ -16,7 +16,6 @@ import numpy as np
 
 import lnrnn
 from fuzz_draw import chance, pick
-from fuzz_files import NUMBERS, bits, cut, some_bytes
 
 try:
     import onnx_ir  # noqa: F401
@@ -35,6 +34,10 @@ except BaseException as error:  # a missing package, or pytest's exception that 
     ModelProto = None
 
 DAMAGES = 10  # of each model
+NUMBERS = (
+    0, 1, -1, 2, 3, 7, 8, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30,
+    1.5,
+)  # fmt: skip
 SECONDS = 10  # of processor time that reading a damaged file may take
 FILE = Path(tempfile.gettempdir()) / f"fuzz-damaged{os.getpid()}.onnx"
 WORDS = ("", "LSTM", "GRU", "RNN", "If", "Loop", "Scan", "Constant", "Concat", "Slice", "Split", "Transpose",
@@ -104,7 +107,7 @@ def damaged(rng, proto) -> bytes:
         return pick(rng, (nested, chained, repeated))(rng, proto).SerializeToString()
     if chance(rng, 0.3):
         raw = proto.SerializeToString()
-        return pick(rng, (bits, bits, some_bytes, cut))(rng, raw, len(raw))
+        return pick(rng, (bits, bits, some_bytes, cut))(rng, raw)
     result = ModelProto()
     result.CopyFrom(proto)
     for _ in range(int(rng.integers(1, 4))):
@@ -113,6 +116,23 @@ def damaged(rng, proto) -> bytes:
         return result.SerializeToString()
     except Exception:  # a string that is no UTF-8
         return b""
+
+
+def bits(rng, raw: bytes) -> bytes:
+    damaged = bytearray(raw)
+    for at in rng.integers(0, len(raw), rng.integers(1, 4)):
+        damaged[at] ^= 1 << rng.integers(8)
+    return bytes(damaged)
+
+
+def some_bytes(rng, raw: bytes) -> bytes:
+    at = int(rng.integers(len(raw)))
+    return raw[:at] + rng.bytes(int(rng.integers(20))) + raw[at + int(rng.integers(20)) :]
+
+
+def cut(rng, raw: bytes) -> bytes:
+    at = int(rng.integers(len(raw)))
+    return raw[:at] if chance(rng, 0.7) else raw + rng.bytes(at % 50) if chance(rng, 0.5) else raw[at:]
 
 
 def nested(rng, proto):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import tempfile
 
 import numpy as np
@@ -51,34 +53,35 @@ def test_a_case_does_not_depend_on_earlier_cases():
 
 # {fault: (body of a case, part of the report)}
 FAULTS = {
-    "wrong": ("judge.true('call', number_of(rng) < 2, 'a wrong result')", "a wrong result"),
-    "crash": ("import ctypes; ctypes.string_at(0)", "status -11"),
-    "exit": ("import os; os._exit(1)", "status 1"),
+    "wrong": ("judge.true('call', number_of(rng) < 2, 'a wrong result')", "AssertionError: a wrong result"),
+    "crash": ("import ctypes; ctypes.string_at(0)", "exit -11"),
     "memory": ("judge.true('call', len(bytearray(4 << 30)) > 0, '')", "MemoryError"),
-    "endless": ("while True: pass", "status -9"),
-    "warning": ("import warnings; warnings.warn('a planted warning')", "a planted warning"),
+    "endless": ("while True: pass", "exit -14"),
+    "warning": ("import warnings; warnings.warn('a planted warning')", "UserWarning: a planted warning"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_reported(tmp_path, monkeypatch, name):
-    """The report has the command that runs the case again. The other cases run too."""
+def test_a_fault_is_reported(tmp_path, name):
+    """The report has the command that repeats the case. The first fault is in one of two workers."""
     code, message = FAULTS[name]
     body = f"    if rng.integers(4) == 3:\n        {code}\n    judge.true('call', True, '')\n"
     text = f"def number_of(rng):\n    return 2\n\n\ndef case(rng, judge):\n{body}"
     (tmp_path / "fuzz_faulty.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    if name == "endless":
-        monkeypatch.setattr(run_fuzz, "HANG", 3)
-    run = run_fuzz.Campaign(3, 1.0, 1, ("faulty",), str(tmp_path))
-    run.run()
-    assert run.failures and message in run.failures[0] and run.counts["call"] > 0
-    kind, seed, number = re.search(r"run.py fuzz --case (\S+)", run.failures[0])[1].split(":")
-    assert (kind, seed) == ("faulty", "3")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+
+    def run(*words):
+        command = [sys.executable, run_fuzz.RUN, "fuzz", "--seed", "3", "--seconds", "1", "--kinds", "faulty"]
+        return subprocess.run(
+            [*command, "--folder", tmp_path, *words], capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+
+    done = run("--workers", "2") if name == "wrong" else run("--workers", "1", "--patience", "2")
+    assert done.returncode == 1 and message in done.stdout + done.stderr
+    case = re.search(r"again: .*run.py fuzz .*--case (faulty:[34]:\d+)", done.stdout)[1]
     if name == "wrong":
-        monkeypatch.syspath_prepend(tmp_path)
-        with pytest.raises(AssertionError, match=message):
-            fuzz_cases.run(kind, int(seed), int(number), Judge())
+        assert message in run("--case", case).stderr
 
 
 def test_the_judge_notices_one_bit():

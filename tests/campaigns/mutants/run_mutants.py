@@ -23,6 +23,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from scipy.stats import binomtest
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "pyx")]
@@ -48,12 +50,11 @@ FIRST = 20  # the tests that run first take this many seconds
 NO_TESTS = 5  # pytest's exit status if no test has the name
 
 
-def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, int]] | None) -> list[Mutant]:
+def draw(found: dict[str, Source], seed: int, count: int) -> list[Mutant]:
     """Draws random lines, an operator for each line, and one of its positions. No two mutants overlap."""
     by_line: dict[tuple[str, int], list[Mutant]] = {}
     for mutant in (mutant for source in found.values() for mutant in source.mutants()):
-        if lines is None or (mutant.file, mutant.line) in lines:
-            by_line.setdefault((mutant.file, mutant.line), []).append(mutant)
+        by_line.setdefault((mutant.file, mutant.line), []).append(mutant)
     chance = random.Random(seed)
     drawn: list[Mutant] = []
     for line in chance.sample(sorted(by_line), len(by_line)):
@@ -63,19 +64,6 @@ def draw(found: dict[str, Source], seed: int, count: int, lines: set[tuple[str, 
         if len(drawn) < count and not overlaps:
             drawn.append(new)
     return drawn
-
-
-def changed_lines(base: str) -> set[tuple[str, int]]:
-    command = ["git", "diff", "-U0", "--no-color", base, "--", "include", "pyx", "lnrnn"]
-    text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    lines, name = set(), ""
-    for line in text.splitlines():
-        if line.startswith("+++ b/"):
-            name = line[6:]
-        elif found := re.match(r"@@ .* \+(\d+)(?:,(\d+))? @@", line):
-            first, count = int(found[1]), int(found[2] or 1)
-            lines |= {(name, number) for number in range(first, first + count)}
-    return lines
 
 
 def built(folder: Path, drawn: list[Mutant]) -> dict[int, Mutant]:
@@ -172,13 +160,6 @@ class Campaign:
             words.append(f"--deselect={failed[0]}")
 
 
-def wilson(part: int, whole: int, z: float = 1.96) -> tuple[float, float]:
-    """Returns Wilson's 95 % confidence interval of the rate part / whole."""
-    share, extra = part / whole, z * z / whole
-    half = z * (share * (1 - share) / whole + extra / (4 * whole)) ** 0.5
-    return (share + extra / 2 - half) / (1 + extra), (share + extra / 2 + half) / (1 + extra)
-
-
 def figures_of(results: dict[str, dict], judged: dict[str, dict]) -> dict[str, object]:
     verdicts = {
         key: judged.get(key, {}).get("verdict", "not judged") for key in results if not results[key]["by"]
@@ -191,7 +172,7 @@ def figures_of(results: dict[str, dict], judged: dict[str, dict]) -> dict[str, o
     figures |= {f"survived: {verdict}": listed.count(verdict) for verdict in sorted(set(listed))}
     whole = len(results) - sum(verdict in CHANGES_NOTHING for verdict in listed)
     if whole:
-        low, high = wilson(noticed, whole)
+        low, high = binomtest(noticed, whole).proportion_ci(method="wilson")
         figures |= {"rate": round(noticed / whole, 3), "95 % interval": f"{low:.3f} to {high:.3f}"}
     return figures
 
@@ -206,8 +187,7 @@ def sample(options) -> dict[str, object]:
     if options.prune:
         JUDGED.write_text(json.dumps({k: v for k, v in judged.items() if k not in stale}, indent=1) + "\n")
         return {"dropped": len(stale)}
-    lines = changed_lines(options.changed) if options.changed else None
-    drawn = draw(found, options.seed, options.count, lines)
+    drawn = draw(found, options.seed, options.count)
     if options.stored:
         patches = stored.of_today(stored.read() or stored.write(drawn, found), found)
         drawn = [mutant for _, mutant in patches if mutant]
@@ -248,9 +228,6 @@ def compared(
 
 def add_options(parser) -> None:
     parser.add_argument("--count", type=int, default=300, help="mutants in the sample")
-    parser.add_argument(
-        "--changed", nargs="?", const="HEAD", metavar="BASE", help="only lines that differ from it"
-    )
     parser.add_argument("--limit", type=float, default=300, help="seconds of tests for one mutant")
     parser.add_argument("--patience", type=float, default=600, help="seconds to measure one file of tests")
     parser.add_argument("--side-by-side", type=int, default=2, help="mutants that run at once")

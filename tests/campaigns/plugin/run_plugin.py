@@ -5,10 +5,6 @@ left to the runtime. A session with the plug-in runs two calls of other sizes, a
 give equal bits. The results must differ by at most 2e-5 of the largest number from those of a session without
 the plug-in. At least half of the graphs must differ in some bit, as a proof that the plug-in computed them.
 --at repeats one graph.
-quantized: draws --graphs models of one DynamicQuantizeLSTM. Steps with inputs that 8 bits represent are
-compared with an LSTM of the same weights in float32. For other inputs, the error may be at most twice that of
-the runtime's own kernel, and 0.012. ONNX Runtime 1.32 is wrong for two directions if only the scales or only
-the zero points have a number for each column.
 hostile: draws --graphs models with sizes, types or external files that contradict each other. A session must
 raise an error that names the node and the input or attribute, or the runtime's error, or have its results.
 control: W and R of each model are 1 % larger in the session with the plug-in. Nine of ten models must be
@@ -34,7 +30,6 @@ except ImportError:
     onnxruntime = None
 
 LIMIT = 2e-5
-ROUNDED = 1e-3  # of y, if 8 bits represent few numbers exactly
 # A contradictory node, whose error cannot name an input.
 NAMED = r"node '.*'.*: (the shape of )?(input|attribute) \w+"
 
@@ -129,38 +124,6 @@ def caught(function: Any) -> Any:
         return error
 
 
-def quantized(options: argparse.Namespace) -> dict[str, float]:
-    checked()
-    from plugin_quantized import drawn
-
-    from plugin_runs import alone, plugged
-
-    count, largest, ratio = 0, 0.0, 0.0
-    for seed in seeds_of(options):
-        proto, floats, calls, exact = drawn(seed)
-        ours, theirs, wanted = (
-            [made.run(None, given) for given in [*calls, calls[0]]]
-            for made in (plugged(proto, threads=1 + seed % 2), alone(proto), alone(floats))
-        )
-        count += 1
-        if any(a.tobytes() != b.tobytes() for a, b in zip(ours[0], ours[-1], strict=True)):
-            refuse(options, proto, f"graph {seed}: two runs differ")
-        if exact:
-            now = max(error(a, b) for a, b in zip(ours, wanted, strict=True))
-            largest = max(now, largest)
-            if not now <= LIMIT:
-                refuse(options, proto, f"graph {seed}: the largest difference is {now:.3g}")
-            continue
-        our, their = (
-            np.sqrt(np.mean([np.square(a - b).mean() for x, y in zip(some, wanted, strict=True)
-                             for a, b in zip(x, y, strict=True)])) for some in (ours, theirs)
-        )  # fmt: skip
-        ratio = max(ratio, float(our / (their + ROUNDED)))
-        if not our <= 2 * (min(their, 5 * ROUNDED) + ROUNDED):
-            refuse(options, proto, f"graph {seed}: the error is {our:.3g}, and the runtime's {their:.3g}")
-    return {"graphs": count, "largest difference of exact steps": largest, "largest ratio of errors": ratio}
-
-
 def hostile(options: argparse.Namespace) -> dict[str, int]:
     checked()
     from plugin_hostile import changed, drawn, one_node, saved
@@ -205,7 +168,7 @@ def hostile(options: argparse.Namespace) -> dict[str, int]:
             if "layout_ == 0" in str(theirs) or what.startswith("shape"):
                 continue  # the runtime lacks layout 1, and broadcasts fewer shapes of states
             refuse(options, proto, f"graph {seed}, {what}: only the runtime alone has an error: {theirs}")
-        if "Quantize" not in proto.graph.node[0].op_type and not error(result, theirs) <= LIMIT:
+        if not error(result, theirs) <= LIMIT:
             refuse(options, proto, f"graph {seed}, {what}: other results than those of the runtime")
     return counts
 
@@ -228,4 +191,4 @@ def control(options: argparse.Namespace) -> dict[str, str]:
     return {"changed models that are reported": f"{found} of {count}"}
 
 
-PARTS = {"graphs": graphs, "quantized": quantized, "hostile": hostile, "control": control}
+PARTS = {"graphs": graphs, "hostile": hostile, "control": control}

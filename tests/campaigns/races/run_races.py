@@ -1,18 +1,15 @@
-"""Searches for races: threads that use one network, forks, and the end of the interpreter.
+"""Searches for races: threads that use one network, and forks. tests/runtime has the end of the interpreter.
 
 readers: one thread sets a part of a network to two values in turn, and others read the network in every way.
 A reader must get the bits of one value or the other. fork: while threads compute, a forked child and its
-child must compute the same bits. pools: multiprocessing by fork, forkserver and spawn.
-exit: the interpreter ends while daemon threads compute, train and set, and atexit makes a call. The exit code
-must be 0, without a message. These threads do not save, because of github.com/PyO3/pyo3/issues/6084.
+child must compute the same bits.
+control: parameters are set one after the other, which readers must notice.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
 import copy
-import multiprocessing
 import os
 import pickle
 import signal
@@ -29,8 +26,8 @@ import numpy as np
 
 import lnrnn
 from helpers import at_once
-from networks import VARIANTS, drawn_state, network, normal, run_python
-from outcome import until
+from networks import VARIANTS, drawn_state, network, normal
+from outcome import Wrong, until
 
 CAN_HANG = True
 T, B, D, H = 6, 4, 5, 9
@@ -157,6 +154,19 @@ def read_and_set(options: argparse.Namespace) -> Counter[str]:
     return seen
 
 
+def control(options: argparse.Namespace) -> str:
+    """Sets the parameters of a network one after the other. Readers must notice."""
+    sys.setswitchinterval(1e-5)
+    rnn, other = network(D, H, seed=0), network(D, H, seed=1)
+    states, x = [rnn.state_dict(), other.state_dict()], normal(np.random.default_rng(options.seed), T, B, D)
+    wanted = {call(rnn, x), call(other, x)}
+    try:
+        race(lambda k: [setattr(rnn, *item) for item in states[k].items()], lambda: call(rnn, x), wanted, 1.0)
+    except Mixed:
+        return "noticed"
+    raise Wrong("readers did not notice a setter that works in two steps")
+
+
 # --- processes ----------------------------------------------------------------------------------------------
 
 
@@ -254,60 +264,4 @@ def fork(options: argparse.Namespace) -> Counter[str]:
     return seen
 
 
-def in_a_pool(seed: int) -> bytes:
-    x = normal(np.random.default_rng(seed), 30, 40, 12)
-    return network(12, 70, cell="GRU", num_layers=2)(x)[0].tobytes()
-
-
-def pools(options: argparse.Namespace) -> Counter[str]:
-    seen = Counter()
-    warnings.simplefilter("ignore", DeprecationWarning)
-    lnrnn.set_num_threads(2)
-    want = [in_a_pool(k) for k in range(6)]
-    for _ in until(options.seconds):
-        for method in ("fork", "forkserver", "spawn"):
-            with Load(options.seed, options.folder), multiprocessing.get_context(method).Pool(2) as pool:
-                assert pool.map_async(in_a_pool, range(6), 1).get(PATIENCE * 3) == want, method
-                rnn = network(12, 70, cell="LSTM")  # an argument that is pickled
-                got = pool.map_async(rnn, [np.ones((3, 12), np.float32)] * 2).get(PATIENCE)
-                assert np.array_equal(got[0][0], rnn(np.ones((3, 12)))[0])
-            seen[f"pools by {method}"] += 1
-    return seen
-
-
-def end_of_the_interpreter(seed: int, wait: float, how: str) -> None:
-    """Runs in a new process, and ends the interpreter while threads work."""
-    load = Load(seed, None)
-    at_the_end = load.result
-
-    def last() -> None:
-        assert at_the_end() == load.want
-        print("computed at exit", flush=True)
-
-    atexit.register(last)
-    load.__enter__()
-    time.sleep(wait)
-    if how == "exit":
-        sys.exit(0)
-    if how == "error":
-        raise SystemExit(0)
-    if how == "interrupt":
-        signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
-        os.kill(os.getpid(), signal.SIGINT)
-        load.result()
-
-
-def ends(options: argparse.Namespace) -> Counter[str]:
-    rng, seen = np.random.default_rng(options.seed), Counter()
-    for _ in until(options.seconds):
-        how, wait = str(rng.choice(["end", "exit", "error", "interrupt"])), rng.uniform(0, 0.05)
-        call = f"end_of_the_interpreter({rng.integers(1000)}, {wait}, {how!r})"
-        code = f"import sys; sys.path[:0] = {sys.path!r}; import run_races; run_races.{call}"
-        done = run_python(code, timeout=PATIENCE * 2, LNRNN_NUM_THREADS=str(rng.integers(1, 4)))
-        right = done.returncode == 0 and done.stdout.startswith("computed at exit\n") and not done.stderr
-        assert right, f"{call}: exit {done.returncode}, {done.stdout}{done.stderr[-1500:]}"
-        seen[f"ends by {how}"] += 1
-    return seen
-
-
-PARTS = {"readers": read_and_set, "fork": fork, "pools": pools, "exit": ends}
+PARTS = {"control": control, "readers": read_and_set, "fork": fork}

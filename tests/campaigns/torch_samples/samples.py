@@ -3,8 +3,7 @@ listed.
 
     pytest tests/campaigns/torch_samples/samples.py
 
-The inputs are OpInfo's samples and errors of norms, and ModuleInfo's samples of norms, RNN, LSTM, GRU and
-cells.
+The inputs are OpInfo's samples and errors of norms, and ModuleInfo's samples of RNN, LSTM, GRU and cells.
 """
 
 from __future__ import annotations
@@ -27,12 +26,7 @@ REFUSED = {
         momentum=0.5
     ),  # the samples have -1 and -1.2, with which running statistics would be no means
 }
-# Samples that lnrnn always refuses, with a part of the error.
-UNSUPPORTED = {
-    "a 1-d x without channels": "x must be",  # torch accepts x of shape (0,) and does nothing
-    "an empty batch in training": "more than 1 value",  # torch leaves the statistics as they are
-    "BatchNorm without a bias": "argument 'bias'",  # the class has no such argument; the function has
-}
+EMPTY = "x must be"  # of the error for x of shape (0,), which torch accepts, and then does nothing
 # native_batch_norm, _native_batch_norm_legit, _batch_norm_with_update and the variant "without_cudnn" do not
 # run, because they have the samples of nn.functional.batch_norm.
 
@@ -129,7 +123,7 @@ def norms(counts, operations):
                 reason = next((r for r in REFUSED if str(error).startswith(r)), None)
                 counts[f"{name}: {error}"[:60]] += 1
                 if not reason:
-                    assert str(error).startswith(UNSUPPORTED["a 1-d x without channels"]), error
+                    assert str(error).startswith(EMPTY), error
                     assert sample.input.ndim == 1
                     continue
                 key, value = next(iter(REFUSED[reason].items()))
@@ -183,55 +177,12 @@ def modules(counts, table):
                 counts[name] += 1
 
 
-def norm_modules(counts, table):
-    import torch
-
-    ours = {
-        "nn.LayerNorm": lnrnn.LayerNorm,
-        "nn.BatchNorm1d": lnrnn.BatchNorm,
-        "nn.BatchNorm2d": lnrnn.BatchNorm,
-        "nn.BatchNorm3d": lnrnn.BatchNorm,
-    }
-    for name, kind in ours.items():
-        for training in (False, True):
-            for sample in table[name].module_inputs_func(table[name], "cpu", torch.float32, False, training):
-                built, (x, *_) = sample.constructor_input, sample.forward_input.args
-                module = table[name].module_cls(*built.args, **built.kwargs).train(training)
-                arguments = [tuple(a) if isinstance(a, list) else a for a in built.args]
-                if kind is lnrnn.BatchNorm and "bias" in built.kwargs:
-                    with pytest.raises(TypeError, match=UNSUPPORTED["BatchNorm without a bias"]):
-                        kind(*arguments, **built.kwargs)
-                    counts[f"{name}: no bias"] += 1
-                    continue
-                norm = kind(*arguments, **built.kwargs)
-                norm.load_state_dict(module.state_dict())
-                if hasattr(norm, "train"):
-                    norm.train(training)
-                if kind is lnrnn.BatchNorm and training and not x.numel():
-                    with pytest.raises(ValueError, match=UNSUPPORTED["an empty batch in training"]):
-                        norm(x)
-                    counts[f"{name}: empty in training"] += 1
-                    continue
-                with torch.no_grad():
-                    close(norm(x), module(x), "float32")
-                counts[name] += 1
-    for sample in table["nn.RMSNorm"].module_inputs_func(
-        table["nn.RMSNorm"], "cpu", torch.float32, False, False
-    ):
-        built, (x, *_) = sample.constructor_input, sample.forward_input.args
-        module = table["nn.RMSNorm"].module_cls(*built.args, **built.kwargs)
-        with torch.no_grad():  # lnrnn has RMS norm as a function only
-            close(lnrnn.rms_norm(x, module.normalized_shape, module.weight, module.eps), module(x), "float32")
-        counts["nn.RMSNorm"] += 1
-
-
 def run_all():
     """Runs all samples on the current instruction set, and prints how many ran."""
     operations, table = tables()
     counts = Counter()
     norms(counts, operations)
     modules(counts, table)
-    norm_modules(counts, table)
     for kind, count in sorted(counts.items()):
         print(kind, count)
     assert all(counts[name] for name in ("nn.LSTM", "nn.functional.batch_norm, gradients"))

@@ -9,6 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from compilers import objects, units
 from outcome import Wrong, done
@@ -58,7 +60,7 @@ def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
     free = environment(
         sources,
         CC=zig(target.zig),
-        LDSHARED=f"{zig(target.zig)} -shared -s",  # Python's default may contain folders of this machine
+        LDSHARED=f"{zig(target.zig)} -shared",  # Python's default may contain folders of this machine
         LNRNN_OPENMP="0",
         _PYTHON_HOST_PLATFORM=target.platform,
         SETUPTOOLS_EXT_SUFFIX=f".{module}.so",
@@ -89,4 +91,27 @@ def repaired(raw: Path, target: Target, into: Path) -> Path:
     if not re.search(target.tag, tagged.name):
         raise Wrong(f"auditwheel's tag is {tagged.name}, which does not match {target.tag}")
     into.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copy2(tagged, into / tagged.name))
+    return recompressed(tagged, into / tagged.name)
+
+
+class Zopfli:
+    """A compressor of zipfile, whose streams are 4 % shorter than those of zlib."""
+
+    data = b""
+
+    def compress(self, data: bytes) -> bytes:
+        self.data += data
+        return b""
+
+    def flush(self) -> bytes:
+        from zopfli.zlib import compress  # after run.py has found the packages of the extra
+
+        return bytes(compress(self.data)[2:-4])  # without the header and the checksum of zlib
+
+
+def recompressed(wheel: Path, into: Path) -> Path:
+    zopfli = mock.patch("zipfile._get_compressor", lambda kind, _: Zopfli() if kind else None)
+    with zopfli, ZipFile(wheel) as source, ZipFile(into, "w", ZIP_DEFLATED) as target:
+        for info in source.infolist():
+            target.writestr(info, source.read(info))
+    return into
