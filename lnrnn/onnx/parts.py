@@ -13,7 +13,7 @@ import numpy as np
 
 from ..importers.weights import Converted
 from ..packages import require
-from ..recognise.constants import constant, is_zero
+from ..recognise.constants import constant, is_zero, same_bits
 from ..recognise.finding import changes_states, find_cells
 from ..recognise.graph import loop_around, parent
 from ..recognise.part import Difference, OneStep, Part
@@ -60,14 +60,13 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
 
     with naming(model.meta.get(PATH, "")), np.errstate(all="ignore"):  # the numbers of a file may be anything
         steps = partial(node_steps, opset=opset_of(model), reset_after=reset_after)
-        every = [
-            *(plain_parts(model, reset_after) if nodes else ()),
-            *find_cells(checked_graphs(model), steps),
-        ]
-        every = _outermost(every)
         own = read_back(model, parts_of)
-        if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
-            every = [own]
+        every = [own] if own is not None else []
+        if nodes or own is None:
+            plain = plain_parts(model, reset_after) if nodes else ()
+            found = _outermost([*plain, *find_cells(checked_graphs(model), steps)])
+            if own is None or (len(found) == 1 and _has_layers(found[0], own)):
+                every = found
         _rename(every)
         for part in every:
             _complete(part)
@@ -163,25 +162,28 @@ def _rename(every: list[Part]) -> None:
 def _joined(every: list[Part]) -> list[Part]:
     """Returns one part for those with equal weights, and makes their networks."""
     result: list[Part] = []
-    first: dict[Any, Part] = {}
-    shapes = Counter(_outline(part.converted) for part in every if part.converted is not None)
+    alike: dict[Any, list[Part]] = {}
     for part in every:
         if part.converted is None:
             result.append(part)
             continue
-        key = _outline(part.converted)
-        if shapes[key] > 1:
-            key += (part.converted.digest(),)
-        same = first.setdefault(key, part)
+        given = part.converted
+        firsts = alike.setdefault((_outline(given), *(a[:1].tobytes() for a in given.state.values())), [])
+        same = next((each for each in firsts if _are_equal(each.converted, given)), part)
         if same is not part:
             part.network = same.network
             same.paths += part.paths
             same.same.append(part)
             continue
         if part.network is None:
-            part.network = part.converted.model()
+            part.network = given.model()
+        firsts.append(part)
         result.append(part)
     return result
+
+
+def _are_equal(a: Converted | None, b: Converted) -> bool:
+    return a is not None and all(same_bits(array, b.state[name]) for name, array in a.state.items())
 
 
 def _outline(converted: Converted) -> tuple[Any, ...]:

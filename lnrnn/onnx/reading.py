@@ -50,8 +50,7 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
     if isinstance(path_or_model, onnx_ir.Model):
         model, size, folder = path_or_model, 2**40, None
     else:
-        proto, folder = _proto(path_or_model)
-        size = proto.ByteSize()
+        proto, size, folder = _proto(path_or_model)
         _check_names(proto.graph)
         model = _converted(proto)
     versions = {version for domain, version in model.opset_imports.items() if domain in DOMAINS}
@@ -76,10 +75,10 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
     return model
 
 
-def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
-    """Returns the ModelProto of read's argument, and the folder of external data."""
+def _proto(source: Any) -> tuple[onnx.ModelProto, int, str | None]:
+    """Returns the ModelProto of read's argument, its bytes, and the folder of external data."""
     if isinstance(source, onnx.ModelProto):
-        return source, None
+        return source, source.ByteSize(), None
     folder = None
     if isinstance(source, (str, os.PathLike)):
         folder = os.path.dirname(os.path.abspath(source))
@@ -101,7 +100,7 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
         raise OnnxFileError(f"the file must be an ONNX model, got other or damaged bytes: {error}") from None
     if not proto.HasField("graph"):
         raise OnnxFileError("the file must be an ONNX model, got bytes without a graph")
-    return proto, folder
+    return proto, len(data), folder
 
 
 def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:

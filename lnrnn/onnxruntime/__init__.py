@@ -15,6 +15,7 @@ import importlib.util
 import os
 import threading
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,11 @@ def _converted(file: str | bytes) -> str | bytes:
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnx_ir")):
         _say_what_is_missing()
         return file
+    try:
+        if not _may_have_cells(file if isinstance(file, bytes) else Path(file).read_bytes()):
+            return file
+    except Exception:  # the runtime names the fault
+        return file
     from ..onnx.errors import OnnxFileError
     from ..onnx.writing.converter import in_memory
 
@@ -166,6 +172,25 @@ def _converted(file: str | bytes) -> str | bytes:
         return in_memory(file, quick=True)[0] or file
     except (OnnxFileError, OSError):  # the runtime may read it, or says why not
         return file
+
+
+def _may_have_cells(data: bytes) -> bool:
+    """Returns whether a file may have a cell in operators, by their types. If not, no search is imported.
+
+    A cell has two products, or one of a Concat, and an activation. A Loop or Scan may have nodes.
+    """
+    import onnx
+
+    model = onnx.ModelProto.FromString(data)
+    count: Counter[str] = Counter()
+    bodies = [model.graph, *(f for f in model.functions if f.domain != "lnrnn")]  # those are converted
+    while bodies:
+        for node in bodies.pop().node:
+            count[node.op_type] += 1
+            bodies += [graph for each in node.attribute for graph in (each.g, *each.graphs)]
+    products = count["MatMul"] + count["Gemm"] + (count["Concat"] > 0)
+    activations = any(count[name] for name in ("Tanh", "Sigmoid", "Relu", "HardSigmoid"))
+    return bool(count["Loop"] or count["Scan"] or (products > 1 and activations))
 
 
 @functools.cache  # so that it is said once

@@ -132,6 +132,7 @@ def test_a_cell_in_operators(case, convert):
     if len(stays) == len(reasons):
         assert new == old
         return
+    assert lnrnn.onnxruntime._may_have_cells(old.SerializeToString())  # so a session converts the file too
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
     runs_as(old, new, rng)
     assert checked(new) or not checked(old)
@@ -407,6 +408,15 @@ def test_a_session_says_that_the_runtime_refuses_a_conversion(layer, monkeypatch
     with pytest.warns(UserWarning, match="refuses the converted file, so the file runs as it is") as caught:
         assert lnrnn.onnxruntime.session(layer).get_outputs()
     assert caught[0].filename == __file__
+
+
+def test_a_session_searches_no_file_that_has_nothing_to_convert(tmp_path, layer, monkeypatch):
+    pytest.importorskip("onnxruntime", minversion="1.25")
+    lnrnn.to_onnx(lnrnn.GRU(3, 4, norm=None), tmp_path / "plain.onnx")
+    lnrnn.onnx.convert(layer, tmp_path / "converted.onnx")
+    monkeypatch.setattr("lnrnn.onnx.writing.converter.in_memory", None)
+    for name in ("plain", "converted"):
+        assert lnrnn.onnxruntime.session(tmp_path / f"{name}.onnx").get_outputs()
 
 
 def test_a_session_leaves_it_to_the_runtime_to_refuse_a_file(tmp_path):
