@@ -163,7 +163,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
     These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
     An input of a sub-graph may have no default either, since a value around the sub-graph replaces it.
     """
-    outermost = graph
+    outermost, sparse = graph, set[str]()
     stack = [graph]
     while stack:
         graph = stack.pop()
@@ -183,7 +183,12 @@ def _check_names(graph: onnx.GraphProto) -> None:
             raise OnnxFileError(
                 f"inputs of sub-graph {graph.name!r} must be no initializers, got {min(both)!r}"
             )
+        sparse |= {tensor.values.name for tensor in graph.sparse_initializer}
         for node in graph.node:
+            if not sparse.isdisjoint(node.input):
+                raise OnnxFileError(
+                    f"initializers must not be sparse, got one at {node.name or node.op_type!r}"
+                )
             _check_texts(node.name, node.op_type, node.domain, *node.input, *node.output)
             for attribute in node.attribute:
                 if not (attribute.type or attribute.ref_attr_name):

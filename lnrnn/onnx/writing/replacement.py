@@ -6,6 +6,7 @@ The nodes of a network come from networks.py. Nodes around them give values the 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,7 @@ from .builder import Graph, Value
 from .functions import DOMAIN, INLINED, VERSION, Function, function
 from .networks import Form, is_plain
 
-FILES = "lnrnn.files"  # the paths of a model's external data
+FILES = "lnrnn.files"  # {path: state} of the files with a model's external data, and of its own
 MASKED = "if_mask_has_lengths"  # the name of an If
 NEAR = 1e-4  # of outputs; larger differences need a proof that rounding explains them
 SMALL = 1024  # bytes of an array that is compared by its numbers
@@ -47,8 +48,11 @@ def changed(
     that are no nodes of ONNX are replaced too. quick: whether parts that compute nearly the same as the
     kernels need no proof, and nodes of ONNX are no parts.
     """
+    own = {os.fspath(source)} if isinstance(source, (str, os.PathLike)) else set()
+    before = {path: state_of(path) for path in own}
     model = read(source, keep=DOMAIN)
-    model.meta[FILES] = {external_file(tensor) for tensor in external_tensors(model)}
+    external = {external_file(tensor) for tensor in external_tensors(model)}
+    model.meta[FILES] = before | {path: state_of(path) for path in external}
     reasons, calls = dict[str, str](), list[Call]()
     for part in (each for first in parts_of(model, nodes=not quick) for each in (first, *first.same)):
         reason = reasons[part.path] = _refusal(part, model, functions, quick)
@@ -60,6 +64,12 @@ def changed(
             replacement.add(call)
         replacement.finish()
     return model, reasons
+
+
+def state_of(path: str) -> tuple[int, ...]:
+    """Returns numbers that differ after a file has been written."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -141,6 +151,8 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
         return "past the end of a sequence, its y is not 0"
     if not functions and not is_plain(call.network, call.form):
         return "ONNX has no node for it, and functions=False"
+    if not functions and call.form.lengths:
+        return "OpenVINO ignores the lengths of nodes, and functions=False"
     least = OPSETS[0] if made.norm is None else LAYER_NORM
     if not least <= opset <= OPSETS[1]:
         return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
