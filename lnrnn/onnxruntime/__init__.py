@@ -15,7 +15,6 @@ import importlib.util
 import os
 import threading
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,11 @@ _SESSION_ARGUMENTS = (
     "sess_options", "providers", "provider_options", "enable_fallback", "disabled_optimizers",
     "read_config_from_model",
 )  # fmt: skip
+_FUNCTIONS = frozenset(("HardSigmoid", "Relu", "Sigmoid", "Tanh"))
+_ENDS = _FUNCTIONS | {  # operators between which no cell adds
+    "BatchNormalization", "Conv", "ConvTranspose", "Erf", "Exp", "GRU", "If", "LSTM", "MaxPool", "PRelu",
+    "RNN", "Shape", "Softmax",
+}  # fmt: skip
 _registering = threading.Lock()
 
 
@@ -175,22 +179,34 @@ def _converted(file: str | bytes) -> str | bytes:
 
 
 def _may_have_cells(data: bytes) -> bool:
-    """Returns whether a file may have a cell in operators, by their types. If not, no search is imported.
+    """Returns whether a file may have a cell in operators. If not, no search is imported.
 
-    A cell has two products, or one of a Concat, and an activation. A Loop or Scan may have nodes.
+    A cell has a function of a sum of two products, of x and h, or of one product of both, joined. A Loop or
+    Scan may have a node.
     """
     import onnx
 
     model = onnx.ModelProto.FromString(data)
-    count: Counter[str] = Counter()
-    bodies = [model.graph, *(f for f in model.functions if f.domain != "lnrnn")]  # those are converted
+    own = [function for function in model.functions if function.domain != "lnrnn"]  # those are converted
+    bodies, calls = [model.graph, *own], {function.name for function in own}
+    joined, products, sums = set[str](), set[str](), set[str]()
     while bodies:
         for node in bodies.pop().node:
-            count[node.op_type] += 1
+            op = node.op_type
+            if op in ("Loop", "Scan") or (op in _FUNCTIONS and node.input[0] in sums):
+                return True
+            passes, of_products = op not in _ENDS, len(products.intersection(node.input))
+            is_product, adds = op in ("Gemm", "MatMul"), op in ("Add", "Sum") and of_products > 1
+            if is_product:  # with x and h joined, or with another product in place of a bias
+                adds, passes = node.input[0] in joined or (op == "Gemm" and node.input[-1] in products), False
+            if op in calls or adds or (passes and not sums.isdisjoint(node.input)):
+                sums.update(node.output)
+            if op in calls or is_product or (passes and of_products):
+                products.update(node.output)
+            if op == "Concat":
+                joined.update(node.output)
             bodies += [graph for each in node.attribute for graph in (each.g, *each.graphs)]
-    products = count["MatMul"] + count["Gemm"] + (count["Concat"] > 0)
-    activations = any(count[name] for name in ("Tanh", "Sigmoid", "Relu", "HardSigmoid"))
-    return bool(count["Loop"] or count["Scan"] or (products > 1 and activations))
+    return False
 
 
 @functools.cache  # so that it is said once

@@ -48,9 +48,9 @@ INTEGERS = {
 
 @pytest.fixture
 def convert(tmp_path):
-    """Returns a function that converts a model twice. It returns the new model and the reasons."""
+    """Returns a function that converts a model, twice if asked. It returns the new model and the reasons."""
 
-    def run(model, **options):
+    def run(model, twice=True, **options):
         old, new, again = (tmp_path / f"{name}.onnx" for name in ("old", "new", "again"))
         if isinstance(model, onnx.ModelProto):
             old.write_bytes(model.SerializeToString())
@@ -58,8 +58,9 @@ def convert(tmp_path):
             lnrnn.to_onnx(model, old, **options)
             options = {}
         reasons = lnrnn.onnx.convert(old, new, **options)
-        assert all(lnrnn.onnx.convert(new, again, **options).values())
-        assert again.read_bytes() == new.read_bytes()
+        if twice and new.read_bytes() != old.read_bytes():
+            assert all(lnrnn.onnx.convert(new, again, **options).values())
+            assert again.read_bytes() == new.read_bytes()
         return onnx.load(new), reasons
 
     return run
@@ -127,7 +128,7 @@ def test_a_cell_in_operators(case, convert):
         session(old.SerializeToString())
     except Exception:
         return  # ONNX Runtime refuses the file
-    new, reasons = convert(old)
+    new, reasons = convert(old, twice=":" not in case.name)  # not for each change of a file
     stays = [reason for reason in reasons.values() if reason]
     assert all(any(text in reason for text in MAY_STAY) for reason in stays)
     if len(stays) == len(reasons):
@@ -167,8 +168,8 @@ CELLS = {
     "LiGRU without norm": (lnrnn.LiGRU, {"norm": None, "bidirectional": True}),
     "SLSTM": (lnrnn.SLSTM, {"num_heads": 2, "exp_forget": True, "state_dtype": "bfloat16"}),
 }  # fmt: skip
-FORMS = [{}, {"states": False}, {"lengths": True}, {"step": True}]
-OPTIONS = [(cell, form) for cell in CELLS for form in FORMS
+FORMS = [{"states": False}, {"lengths": True}, {"step": True}]
+OPTIONS = [(cell, form) for k, cell in enumerate(CELLS) for form in ({}, FORMS[(k + 1) % 3])
            if not (form.get("step") and {*CELLS[cell][1]} & {"bidirectional", "reverse"})]  # fmt: skip
 
 
