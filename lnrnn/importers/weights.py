@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import bad_type, message, real
-from ..rnn.architecture import suffixes, vectors
+from ..rnn.architecture import Architecture, suffixes, vectors
 from ..rnn.cells import CELLS
 from ..rnn.models import CLASSES, Model
 from ..rnn.quantized import dequantized
+from ..rnn.settings import made_of
+from ..rnn.snapshot import Snapshot
 from ..rnn.specs import LayerNormSpec, norm_spec
+from ..rnn.statistics import StepStatistics
 
 Array = np.ndarray
 
@@ -109,7 +112,12 @@ class Converted:
     last_states: bool = True
 
     def model(self) -> Model:
-        model = CLASSES[self.cell](**self.arguments)
+        made = Architecture.checked(CELLS[self.cell], **self.arguments)
+        zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in made.shapes.items()}
+        statistics = {end: StepStatistics.empty(made.sides, 0) for end in made.suffixes if made.sides}
+        overrun = made.batch_norm.overrun if made.batch_norm else None
+        # The constructor would draw random parameters, which takes longer than all else here.
+        model = made_of(CLASSES[self.cell], Snapshot(made, zeros, statistics, overrun, "float32"))
         model.load_state_dict(self.state)
         model.zoneout = self.zoneout
         return model

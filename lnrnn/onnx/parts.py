@@ -13,7 +13,7 @@ import numpy as np
 from ..importers.weights import Converted
 from ..packages import require
 from ..recognise.finding import find_cells
-from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around
+from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around, same_bits
 from ..recognise.interface import PARENT
 from ..recognise.part import Difference, OneStep, Part
 from .errors import naming
@@ -58,13 +58,14 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
 
     with naming(model.meta.get(SOURCE, "")), np.errstate(all="ignore"):  # a file may have any numbers
         own = read_back(model, parts_of)
-        graphs, of_functions = checked_graphs(model)
-        layers = Layers(model, reset_after)
-        every = layers.parts([*graphs, *of_functions]) if nodes else []
-        every += find_cells(graphs, layers.steps)
-        every = _outermost(every)
-        if own is not None and not (len(every) == 1 and _has_layers(every[0], own)):
-            every = [own]
+        every = [] if own is None else [own]
+        if nodes or own is None:
+            graphs, of_functions = checked_graphs(model)
+            layers = Layers(model, reset_after)
+            found = layers.parts([*graphs, *of_functions]) if nodes else []
+            found = _outermost([*found, *find_cells(graphs, layers.steps)])
+            if own is None or (len(found) == 1 and _has_layers(found[0], own)):
+                every = found
         _rename(every)
         for part in every:
             _complete(part)
@@ -161,25 +162,28 @@ def _rename(every: list[Part]) -> None:
 def _joined(every: list[Part]) -> list[Part]:
     """Returns one part for those with equal weights, and makes their networks."""
     result: list[Part] = []
-    first: dict[Any, Part] = {}
-    shapes = Counter(_outline(part.converted) for part in every if part.converted is not None)
+    alike: dict[Any, list[Part]] = {}
     for part in every:
         if part.converted is None:
             result.append(part)
             continue
-        key = _outline(part.converted)
-        if shapes[key] > 1:
-            key += (part.converted.digest(),)
-        same = first.setdefault(key, part)
+        given = part.converted
+        firsts = alike.setdefault((_outline(given), *(a[:1].tobytes() for a in given.state.values())), [])
+        same = next((each for each in firsts if _are_equal(each.converted, given)), part)
         if same is not part:
             part.network = same.network
             same.paths += part.paths
             same.same.append(part)
             continue
         if part.network is None:
-            part.network = part.converted.model()
+            part.network = given.model()
+        firsts.append(part)
         result.append(part)
     return result
+
+
+def _are_equal(a: Converted | None, b: Converted) -> bool:
+    return a is not None and all(same_bits(array, b.state[name]) for name, array in a.state.items())
 
 
 def _outline(converted: Converted) -> tuple[Any, ...]:

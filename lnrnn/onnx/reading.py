@@ -50,8 +50,7 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
     if isinstance(path_or_model, onnx_ir.Model):
         model, size, folder = path_or_model, 2**40, None
     else:
-        proto, folder = _proto(path_or_model)
-        size = proto.ByteSize()
+        proto, size, folder = _proto(path_or_model)
         _check_names(proto.graph)
         model = _converted(proto)
     versions = {version for domain, version in model.opset_imports.items() if domain in DOMAINS}
@@ -78,10 +77,10 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
     return model
 
 
-def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
-    """Returns the ModelProto of read's argument, and the folder of external data."""
+def _proto(source: Any) -> tuple[onnx.ModelProto, int, str | None]:
+    """Returns the ModelProto of read's argument, its bytes, and the folder of external data."""
     if isinstance(source, onnx.ModelProto):
-        return source, None
+        return source, source.ByteSize(), None
     folder = None
     if isinstance(source, (str, os.PathLike)):
         folder = os.path.dirname(os.path.abspath(source))
@@ -103,7 +102,7 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, str | None]:
         raise OnnxFileError(f"the file must be an ONNX model, got other or damaged bytes: {error}") from None
     if not proto.HasField("graph"):
         raise OnnxFileError("the file must be an ONNX model, got bytes without a graph")
-    return proto, folder
+    return proto, len(data), folder
 
 
 def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
@@ -166,7 +165,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
     These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
     An input of a sub-graph may have no default either, since a value around the sub-graph replaces it.
     """
-    outermost = graph
+    outermost, sparse = graph, set[str]()
     stack = [graph]
     while stack:
         graph = stack.pop()
@@ -186,7 +185,12 @@ def _check_names(graph: onnx.GraphProto) -> None:
             raise OnnxFileError(
                 f"inputs of sub-graph {graph.name!r} must be no initializers, got {min(both)!r}"
             )
+        sparse |= {tensor.values.name for tensor in graph.sparse_initializer}
         for node in graph.node:
+            if not sparse.isdisjoint(node.input):
+                raise OnnxFileError(
+                    f"initializers must not be sparse, got one at {node.name or node.op_type!r}"
+                )
             _check_texts(node.name, node.op_type, node.domain, *node.input, *node.output)
             for attribute in node.attribute:
                 if not (attribute.type or attribute.ref_attr_name):

@@ -33,6 +33,11 @@ _SESSION_ARGUMENTS = (
     "sess_options", "providers", "provider_options", "enable_fallback", "disabled_optimizers",
     "read_config_from_model",
 )  # fmt: skip
+_FUNCTIONS = frozenset(("HardSigmoid", "Relu", "Sigmoid", "Tanh"))
+_ENDS = _FUNCTIONS | {  # operators between which no cell adds
+    "BatchNormalization", "Conv", "ConvTranspose", "Erf", "Exp", "GRU", "If", "LSTM", "MaxPool", "PRelu",
+    "RNN", "Shape", "Softmax",
+}  # fmt: skip
 _registering = threading.Lock()
 
 
@@ -159,6 +164,11 @@ def _converted(file: str | bytes) -> str | bytes:
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnx_ir")):
         _say_what_is_missing()
         return file
+    try:
+        if not _may_have_cells(file if isinstance(file, bytes) else Path(file).read_bytes()):
+            return file
+    except Exception:  # the runtime names the fault
+        return file
     from ..onnx.errors import OnnxFileError
     from ..onnx.writing.converter import in_memory
 
@@ -166,6 +176,37 @@ def _converted(file: str | bytes) -> str | bytes:
         return in_memory(file, quick=True)[0] or file
     except (OnnxFileError, OSError):  # the runtime may read it, or says why not
         return file
+
+
+def _may_have_cells(data: bytes) -> bool:
+    """Returns whether a file may have a cell in operators. If not, no search is imported.
+
+    A cell has a function of a sum of two products, of x and h, or of one product of both, joined. A Loop or
+    Scan may have a node.
+    """
+    import onnx
+
+    model = onnx.ModelProto.FromString(data)
+    own = [function for function in model.functions if function.domain != "lnrnn"]  # those are converted
+    bodies, calls = [model.graph, *own], {function.name for function in own}
+    joined, products, sums = set[str](), set[str](), set[str]()
+    while bodies:
+        for node in bodies.pop().node:
+            op = node.op_type
+            if op in ("Loop", "Scan") or (op in _FUNCTIONS and node.input[0] in sums):
+                return True
+            passes, of_products = op not in _ENDS, len(products.intersection(node.input))
+            is_product, adds = op in ("Gemm", "MatMul"), op in ("Add", "Sum") and of_products > 1
+            if is_product:  # with x and h joined, or with another product in place of a bias
+                adds, passes = node.input[0] in joined or (op == "Gemm" and node.input[-1] in products), False
+            if op in calls or adds or (passes and not sums.isdisjoint(node.input)):
+                sums.update(node.output)
+            if op in calls or is_product or (passes and of_products):
+                products.update(node.output)
+            if op == "Concat":
+                joined.update(node.output)
+            bodies += [graph for each in node.attribute for graph in (each.g, *each.graphs)]
+    return False
 
 
 @functools.cache  # so that it is said once

@@ -158,6 +158,15 @@ def is_zero(value: Value | None) -> bool:
     return True
 
 
+def same_bits(a: Array, b: Array) -> bool:
+    """Returns whether arrays of numbers have the same dtype, shape and bits."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    places = [(each.__array_interface__["data"], each.strides) for each in (a, b)]
+    bits = f"u{a.itemsize}"
+    return places[0] == places[1] or np.array_equal(a.view(bits), b.view(bits))
+
+
 def _computed(node: Node, key: str) -> list[Array | None]:
     """Returns the outputs of a node whose inputs are constants. key: of their arrays in `meta`."""
     front = front_of(node.graph)

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -87,14 +87,14 @@ class Sum:
 
     terms: Mapping[tuple[Atom, ...], Array]
 
-    @property
+    @cached_property
     def width(self) -> int | None:
         sizes = [atom.width for product in self.terms for atom in product]
         sizes += [c.shape[-1] for c in self.terms.values() if c.ndim and c.shape[-1] > 1]
         known = [n for n in sizes if n is not None]
         return None if None in sizes and not known else max(known, default=1)
 
-    @property
+    @cached_property
     def key(self) -> Any:
         return frozenset((product, c.shape, c.tobytes()) for product, c in self.terms.items())
 
@@ -216,6 +216,7 @@ class Terms:
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
         self._arrays: dict[int, str] = {}
+        self._cuts: dict[tuple[int, range], tuple[Sum, Sum]] = {}  # sums and their parts
         self._arguments: dict[int, bool] = {}
         self._of_part: dict[int, Value] = {}  # the value that is a part of another one, by atom
         self._scaled: dict[Any, Value] = {}  # values that functions read times a number, by their sums
@@ -284,11 +285,15 @@ class Terms:
         """Returns the elements `part` of the last axis. Raises Opaque."""
         if a.width is not None and part == range(a.width):
             return a
+        if not depth and (id(a), part) in self._cuts:
+            return self._cuts[id(a), part][1]
         result = Sum({})
         for product, c in a.terms.items():
             factors = [self._cut_atom(atom, part, depth + 1) for atom in product]
             constant = Sum({(): c[..., _slice(part)] if c.ndim and c.shape[-1] > 1 else c})
             result = plus(result, reduce(times, factors, constant))
+        if not depth:
+            self._cuts[id(a), part] = a, result
         return result
 
     def _cut_atom(self, atom: Atom, part: range, depth: int) -> Sum:

@@ -132,9 +132,13 @@ class Graph:
     def where(self, condition: Value, yes: Value, no: Value) -> Value:
         return self.node("Where", condition, yes, no)
 
-    def proto(self) -> onnx.GraphProto:
+    def proto(self, arrays: bool = True) -> onnx.GraphProto:
+        """Returns the graph. arrays: whether it has its arrays, or more inputs in their place."""
         for node in self.nodes:
             for names in (node.input, node.output):
                 names[:] = [self.renamed.get(name, name) for name in names]
+        if not arrays:
+            more = [helper.make_empty_tensor_value_info(name) for name in self.arrays]
+            return helper.make_graph(self.nodes, self.name, self.inputs + more, self.outputs)
         stored = [] if self.outer else [numpy_helper.from_array(a, n) for n, a in self.arrays.items()]
         return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, stored)

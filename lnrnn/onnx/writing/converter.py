@@ -33,8 +33,8 @@ def convert(
         The new file, which is written whole or not at all. If `path` has external data, or if the file would
         be too large, it gets external data in the file `out` + ".data".
     functions : bool
-        Whether to write functions. Without them, parts that ONNX has no node for stay as they are, and
-        OpenVINO can run the file too.
+        Whether to write functions. Without them, OpenVINO can run the file too. Parts that ONNX has no node
+        for stay as they are then, and those with lengths, which OpenVINO ignores at nodes.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def convert(
     ------
     ValueError, TypeError
         For a wrong argument. `out` must not be `path`. OnnxFileError, a ValueError, for a file that is
-        damaged or breaks a rule of ONNX.
+        damaged, breaks a rule of ONNX or changes during the conversion.
     OSError
         If a file cannot be read or written. An old file is then unchanged.
     ImportError
@@ -58,7 +58,8 @@ def convert(
     file in which nothing is replaced is copied, so converting twice gives the same bytes.
 
     ONNX Runtime's nodes refuse lengths beyond T, and states without a row for each sequence. Without a step
-    or a sequence, they can end the process.
+    or a sequence, they can end the process. The new file has no training information of the old one, and no
+    sparse initializers, which nodes must not read.
 
     Examples
     --------
@@ -75,15 +76,26 @@ def convert(
     check_replaceable(out)
     model, reasons = changed(path, parts_of, functions)
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    if model.meta[FILES] or size > MOST_BYTES:
+    if len(model.meta[FILES]) > 1 or size > MOST_BYTES:
         for each in (out, f"{os.fspath(out)}.data"):
-            check_apart(each, path, *model.meta[FILES])
+            check_apart(each, *model.meta[FILES])
         _write_external(model, Path(out))
     else:
-        replaced = not all(reasons.values())
+        data = Path(path).read_bytes() if all(reasons.values()) else _data(model)
+        _check_unchanged(model)
         with replacing(out) as write:
-            write(_data(model) if replaced else Path(path).read_bytes())
+            write(data)
     return reasons
+
+
+def _check_unchanged(model: Any) -> None:
+    """Refuses a model whose files have been written since they were read."""
+    from ..errors import OnnxFileError
+    from .replacement import FILES, state_of
+
+    for path, state in model.meta[FILES].items():
+        if state_of(path) != state:
+            raise OnnxFileError(f"files must not change during the conversion, got another {path!r}")
 
 
 def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str, str]]:
@@ -133,5 +145,6 @@ def _write_external(model: Any, out: Path) -> None:
     _load(model)
     with tempfile.TemporaryDirectory(prefix=".lnrnn-", dir=out.parent) as folder:
         onnx_ir.save(model, Path(folder, out.name), external_data=data)
+        _check_unchanged(model)
         os.replace(Path(folder, data), out.parent / data)
         os.replace(Path(folder, out.name), out)

@@ -41,7 +41,7 @@ def function(snapshot: Snapshot, form: Form, opset: int) -> Function:
     """Returns the function of a network: of domain INLINED for a network of nodes RNN, LSTM and GRU."""
     made, plain = snapshot.architecture, is_plain(snapshot, form)
     graph = network_graph(snapshot, form)
-    body, arrays = graph.proto(), graph.arrays
+    body, arrays, given = graph.proto(arrays=False), graph.arrays, [v.name for v in graph.inputs]
     if plain:
         inputs = {name: a for name, a in arrays.items() if name[:2] in ("W_", "R_", "B_")}
         first, names = Graph("", graph), [*inputs]
@@ -56,7 +56,7 @@ def function(snapshot: Snapshot, form: Form, opset: int) -> Function:
     ]
     attributes = {} if plain else _attributes(snapshot, form)
     proto = helper.make_function(
-        INLINED if plain else DOMAIN, "", [v.name for v in body.input] + names,
+        INLINED if plain else DOMAIN, "", given + names,
         [v.name for v in body.output], [*constants, *first.nodes, *body.node],
         [helper.make_opsetid("", opset)], list(attributes),
     )  # fmt: skip

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir
+from onnx_ir.serde import serialize_node, serialize_value
 
 from ...importers.weights import Converted
-from ...recognise.graph import constant
+from ...recognise.graph import constant, same_bits
 from ...recognise.part import WHOLE_FILE, Part
 from ...rnn.architecture import Architecture
 from ...rnn.file_format import architecture_of
@@ -80,21 +81,35 @@ def _writes(
     from ..reading import read
     from .replacement import changed
 
-    def data(graph: onnx_ir.Graph) -> bytes:
-        written: bytes = onnx_ir.to_proto(graph).SerializeToString(deterministic=True)
-        return written
+    theirs = model.graph
+
+    def are_theirs(graph: onnx_ir.Graph, inputs: Sequence[onnx_ir.Value], arrays: Mapping[str, Any]) -> bool:
+        """Returns whether a graph with these inputs and initializers is that of the model."""
+        stored = theirs.initializers
+        same = {*arrays} == {*stored} and _nodes(graph, inputs) == _nodes(theirs, theirs.inputs)
+        own = {name: constant(stored[name]) for name in arrays} if same else {}
+        return same and all(a is not None and same_bits(a, arrays[name]) for name, a in own.items())
 
     with quiet(), np.errstate(all="ignore"):
-        proto = onnx_ir.to_proto(model)
-        del proto.functions[:]
-        proto.graph.CopyFrom(network_graph(snapshot, form).proto())
-        ours, theirs = onnx_ir.from_proto(proto), data(model.graph)
-        if data(ours.graph) == theirs:
+        ours = network_graph(snapshot, form)
+        written: Any = onnx_ir.from_proto(ours.proto(arrays=False))
+        if are_theirs(written, written.inputs[: len(ours.inputs)], ours.arrays):
             return True
         called = re.compile(rf"{snapshot.architecture.cell.name}_[0-9a-f]{{12}}/")  # nodes of a function
-        if not any(called.match(node.name or "") for node in model.graph):
+        if not any(called.match(node.name or "") for node in theirs):
             return False
-        return data(read(onnx_ir.to_proto(changed(ours, parts_of)[0])).graph) == theirs
+        proto = onnx_ir.to_proto(model)
+        del proto.functions[:]
+        proto.graph.CopyFrom(ours.proto())
+        whole = read(onnx_ir.to_proto(changed(onnx_ir.from_proto(proto), parts_of)[0])).graph
+        return are_theirs(whole, whole.inputs, {n: constant(v) for n, v in whole.initializers.items()})
+
+
+def _nodes(graph: onnx_ir.Graph, inputs: Sequence[onnx_ir.Value]) -> list[bytes]:
+    """Returns all of a graph but its initializers. inputs: of the graph."""
+    written: list[Any] = [serialize_value(v) for v in (*inputs, *graph.outputs)]
+    written += [serialize_node(node) for node in graph]
+    return [each.SerializeToString(deterministic=True) for each in written]
 
 
 def _arrays(model: onnx_ir.Model) -> dict[str, Array]:

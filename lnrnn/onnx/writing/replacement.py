@@ -5,8 +5,8 @@ The nodes of a network come from networks.py. Nodes around them give values the 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,12 +26,13 @@ from ..proof import drawn, extracted, prove, results_of, runner
 from ..reading import external_file, external_tensors, graphs, opset_of, read
 from . import IR_VERSION, LAYER_NORM, OPSETS
 from .builder import Graph, Value
-from .functions import DOMAIN, INLINED, VERSION, function
+from .functions import DOMAIN, INLINED, VERSION, Function, function
 from .networks import Form, is_plain
 
-FILES = "lnrnn.files"  # the paths of a model's external data
+FILES = "lnrnn.files"  # {path: state} of the files with a model's external data, and of its own
 MASKED = "if_mask_has_lengths"  # the name of an If
 NEAR = 1e-4  # of outputs; larger differences need a proof that rounding explains them
+SMALL = 1024  # bytes of an array that is compared by its numbers
 FARTHEST = -(2**31)  # the end of a Slice backwards
 
 
@@ -44,8 +45,11 @@ def changed(
     that are no nodes of ONNX are replaced too. quick: whether parts that compute nearly the same as the
     kernels need no proof, and nodes of ONNX are no parts.
     """
+    own = {os.fspath(source)} if isinstance(source, (str, os.PathLike)) else set()
+    before = {path: state_of(path) for path in own}
     model = read(source, keep=DOMAIN)
-    model.meta[FILES] = {external_file(tensor) for tensor in external_tensors(model)}
+    external = {external_file(tensor) for tensor in external_tensors(model)}
+    model.meta[FILES] = before | {path: state_of(path) for path in external}
     reasons, calls = dict[str, str](), list[Call]()
     for part in (each for first in parts_of(model, nodes=not quick) for each in (first, *first.same)):
         reason = reasons[part.path] = _refusal(part, model, functions, quick)
@@ -57,6 +61,12 @@ def changed(
             replacement.add(call)
         replacement.finish()
     return model, reasons
+
+
+def state_of(path: str) -> tuple[int, ...]:
+    """Returns numbers that differ after a file has been written."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,8 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
         return "past the end of a sequence, its y is not 0"
     if not functions and not is_plain(call.network, call.form):
         return "ONNX has no node for it, and functions=False"
+    if not functions and call.form.lengths:
+        return "OpenVINO ignores the lengths of nodes, and functions=False"
     least = OPSETS[0] if made.norm is None else LAYER_NORM
     if not least <= opset <= OPSETS[1]:
         return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
@@ -189,12 +201,14 @@ class _Replacement:
     """Changes a model in place.
 
     now: the values in place of those that are replaced, by id. arrays: the initializers that were added, by
-    their numbers. names: of all values of the model, and of its nodes behind "node ".
+    their numbers. functions: those of networks, by their id and form. names: of all values of the model, and
+    of its nodes behind "node ".
     """
 
     model: onnx_ir.Model
     now: dict[int, onnx_ir.Value] = field(default_factory=dict)
     arrays: dict[Any, onnx_ir.Value] = field(default_factory=dict)
+    functions: dict[Any, Function] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -223,7 +237,9 @@ class _Replacement:
         lengths = [] if count is None else [value(count)]
         if lengths and count.dtype != onnx_ir.DataType.INT32:
             lengths = [g.cast(lengths[0], "int32")]
-        own = function(call.network, call.form, opset)
+        key = id(call.part.network), call.form
+        own = self.functions.get(key) or function(call.network, call.form, opset)
+        self.functions[key] = own
         body: Any = onnx_ir.from_proto(own.proto)
         self.model.functions[body.identifier()] = body
         arrays = [g.array(name, array) for name, array in own.inputs.items()]
@@ -280,11 +296,10 @@ class _Replacement:
 
     def _moved(self, g: Graph, graph: onnx_ir.Graph, given: list[onnx_ir.Value]) -> list[onnx_ir.Value]:
         """Moves the nodes of g to a graph, where they read given values. Returns their outputs."""
-        new: Any = onnx_ir.from_proto(g.proto())
-        for inner, outer in zip(new.inputs, given, strict=True):
+        stored = [self._initializer(name, array) for name, array in g.arrays.items()]
+        new: Any = onnx_ir.from_proto(g.proto(arrays=False))
+        for inner, outer in zip(new.inputs, [*given, *stored], strict=True):
             inner.replace_all_uses_with(outer)
-        for name, inner in new.initializers.items():
-            inner.replace_all_uses_with(self._initializer(name, inner.const_value.numpy()))
         outputs, nodes = [*new.outputs], [*new]
         new.outputs.clear()
         new.remove(nodes)
@@ -297,12 +312,14 @@ class _Replacement:
 
     def _initializer(self, name: str, array: np.ndarray) -> onnx_ir.Value:
         """Returns an initializer of the main graph."""
-        key, known = (name, hashlib.sha256(array.tobytes()).digest()), self.model.graph.initializers.get(name)
+        known = self.model.graph.initializers.get(name)
         old = None if known is None else constant(known)
+        # equal parameters of several calls are those of one network
+        key = name, array.shape, array.tobytes() if array.nbytes <= SMALL else id(array)
         if known is not None and old is not None and old.dtype == array.dtype and np.array_equal(old, array):
             return known
         if key not in self.arrays:
-            tensor = onnx_ir.tensor(array, name=self._fresh(name))
+            tensor = onnx_ir.Tensor(array, name=self._fresh(name))
             value = onnx_ir.Value(
                 name=tensor.name, type=onnx_ir.TensorType(tensor.dtype),
                 shape=onnx_ir.Shape(array.shape), const_value=tensor,
