@@ -130,8 +130,8 @@ def test_columns_of_x_and_h_are_told_apart_if_there_are_as_many():
 REASONS = {
     "clip": r"has its operator aten\.clamp\.default\.",
     "noisy": r"aten\.dropout\.default, which draws random",
-    "peephole": r"RMS norm: no cell has node 'add in return .*' \(Add\) in this place\.",
-    "std": r"RMS norm: no cell has node 'mean in centred = x - x\.mean\(.*\)' \(ReduceMean\)\.",
+    "peephole": r"std \+ eps: no cell has node 'add in return .*' \(Add\) in this place\.",
+    "std": r"std \+ eps: no cell has node 'mean in centred = x - x\.mean\(.*\)' \(ReduceMean\)\.",
 }
 
 

@@ -11,12 +11,14 @@ from own_cells import Own, drawn, linear, lstm, ones, zeros
 
 
 def elman(D, H):
-    """An RNN with one norm, torch's default eps, and biases inside of the norm."""
+    """An RNN with one norm, torch's default eps, and biases inside of the norm. Batch first."""
 
     def step(m, x, h):
         return (torch.tanh(m.norm(m.ih(x) + m.hh(h))),)
 
-    return Own("cell(x, h)", step, H, 1, ih=nn.Linear(D, H), hh=linear(H, H), norm=RMSNorm(H))
+    return Own(
+        "layer(x, state), batch first", step, H, 1, ih=nn.Linear(D, H), hh=linear(H, H), norm=RMSNorm(H)
+    )
 
 
 def split(D, H):

@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
 import own_cells  # noqa: E402
 from lnrnn.torch import accelerate  # noqa: E402
 from mixed_models import flat  # noqa: E402
+from rms_cells import RMS  # noqa: E402
 from torch_cells import (  # noqa: E402
     WAYS,
     CustomLSTM,
@@ -141,14 +142,14 @@ def test_changed_weights_are_used(what):
 
 
 # The tests of from_torch have more. It takes the last two whole, and accelerate one not at all, one in parts.
-OWN = "gains less 1", "lists of parameters", "Elman, state required", "state first", "stack"
+OWN = *RMS, "gains less 1", "lists of parameters", "Elman, state required", "state first", "stack"
 
 
 @pytest.mark.filterwarnings("ignore:Own")
 @pytest.mark.parametrize("name", OWN)
 def test_own_cells_have_the_bits_of_from_torch(name):
     """Names of parameters do not show these equations. Models of several cells have them one by one."""
-    module = shaken(own_cells.TAKEN[name][0](I, 8))
+    module = shaken((own_cells.TAKEN | RMS)[name][0](I, 8))
     for part in module.modules():
         if isinstance(part, (own_cells.Own, own_cells.ElmanStateFirst, own_cells.ParameterLists)):
             part.__class__ = type("OwnCell", (type(part),), {})
