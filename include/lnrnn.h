@@ -171,8 +171,8 @@ enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PL
 /* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over
  * all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
-/* Layer or RMS norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step gets
- * LN(c). */
+/* Layer or RMS norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step
+ * gets LN(c). */
 enum { LNRNN_CELL_NONE, LNRNN_CELL_OUT, LNRNN_CELL_CARRY };
 /* Batch norm at a step without statistics. RAISE: an error. LAST: the statistics of the last known step.
  * MEAN: the mean over time. BATCH: the statistics of the batch itself. */
