@@ -30,7 +30,7 @@ enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version, declarations are only added. */
 #define LNRNN_API_MAJOR 4
-#define LNRNN_API_MINOR 1
+#define LNRNN_API_MINOR 2
 #define LNRNN_VERSION "0.2.0"
 
 #ifdef __cplusplus
@@ -109,10 +109,14 @@ enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
                       const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
 /* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), ggain, gbias (n). gx may be gy or x. work has
- * lnrnn_layer_norm_work(rows, n) doubles. centred = 0: RMS norm. */
+ * lnrnn_layer_norm_work(rows, n) doubles. */
 void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
                                const void *gain, double eps, void *gx, double *ggain, double *gbias,
-                               double *work, int centred, int threads);
+                               double *work, int threads);
+/* The same of RMS norm. gbias gets the sums of gy. */
+void lnrnn_rms_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
+                             const void *gain, double eps, void *gx, double *ggain, double *gbias,
+                             double *work, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
 /* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1;

@@ -99,7 +99,8 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_network_state_size)  \
     X(lnrnn_workspace_create)    \
     X(lnrnn_workspace_free)      \
-    X(lnrnn_network_run_in)
+    X(lnrnn_network_run_in)      \
+    X(lnrnn_rms_norm_backward)
 
 /* In C++, ::name is the function even inside a struct with a member of this name. */
 #ifdef __cplusplus
@@ -204,6 +205,7 @@ static inline int lnrnn_import(void)
 #define lnrnn_workspace_create (lnrnn_api_table->lnrnn_workspace_create)
 #define lnrnn_workspace_free (lnrnn_api_table->lnrnn_workspace_free)
 #define lnrnn_network_run_in (lnrnn_api_table->lnrnn_network_run_in)
+#define lnrnn_rms_norm_backward (lnrnn_api_table->lnrnn_rms_norm_backward)
 
 #endif
 

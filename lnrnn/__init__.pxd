@@ -164,7 +164,10 @@ cdef extern from "lnrnn_api.h" nogil:
                           const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads)
     void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const
                                    void *gain, double eps, void *gx, double *ggain, double *gbias, double
-                                   *work, int centred, int threads)
+                                   *work, int threads)
+    void lnrnn_rms_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const void
+                                 *gain, double eps, void *gx, double *ggain, double *gbias, double *work, int
+                                 threads)
     size_t lnrnn_layer_norm_work(size_t rows, size_t n)
     size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
     void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)

@@ -81,6 +81,7 @@ def quick_step(forward, tuple arguments):
     return kept.run(own["_network"], [owner[0].get(owner[1]) for owner in owners], arguments[0], state, ways)
 
 
+@cython.binding(True)  # torch.compile warns of other compiled functions in code that it reads
 def same_objects(list contents, list tensors, list constants):
     """Returns whether all values in lists of lnrnn.torch's Settings are the same objects, and tensors have
     the same versions.

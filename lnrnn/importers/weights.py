@@ -112,12 +112,16 @@ class Converted:
     last_states: bool = True
 
     def model(self) -> Model:
-        made = Architecture.checked(CELLS[self.cell], **self.arguments)
+        arguments = dict(self.arguments)
+        rate = arguments.pop("dropout", 0.0)
+        made = Architecture.checked(CELLS[self.cell], **arguments)
         zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in made.shapes.items()}
         statistics = {end: StepStatistics.empty(made.sides, 0) for end in made.suffixes if made.sides}
         overrun = made.batch_norm.overrun if made.batch_norm else None
         # The constructor would draw random parameters, which takes longer than all else here.
-        model = made_of(CLASSES[self.cell], Snapshot(made, zeros, statistics, overrun, "float32"))
+        model = made_of(
+            CLASSES[self.cell], Snapshot(made, zeros, statistics, overrun, "float32", dropout=rate)
+        )
         model.load_state_dict(self.state)
         model.zoneout = self.zoneout
         return model

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..arguments import TAKES, THREADS, Choice, Instance, Optional, check
 from ..errors import bad_type, bad_value, message
+from ..recognise.patterns import OPERATORS
 
 __all__ = ["ep_name", "library_path", "register", "session"]
 
@@ -33,7 +34,7 @@ _SESSION_ARGUMENTS = (
     "sess_options", "providers", "provider_options", "enable_fallback", "disabled_optimizers",
     "read_config_from_model",
 )  # fmt: skip
-_FUNCTIONS = frozenset(("HardSigmoid", "Relu", "Sigmoid", "Tanh"))
+_FUNCTIONS = frozenset(OPERATORS.values())
 _ENDS = _FUNCTIONS | {  # operators between which no cell adds
     "BatchNormalization", "Conv", "ConvTranspose", "Erf", "Exp", "GRU", "If", "LSTM", "MaxPool", "PRelu",
     "RNN", "Shape", "Softmax",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
@@ -55,7 +56,7 @@ def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 def _inverse(terms: Terms, value: Value, depth: int) -> Sum:
     """Returns 1 / value, for the sqrt(var + eps) of a norm. 1 / (1 + exp(-a)) is sigmoid(a)."""
     if producer(value, "Sqrt") is not None:
-        of, eps, is_centred = deviation(value)
+        of, eps, is_centred = deviation(value, lambda a: terms.sum(outside_of_loops(a), depth).width)
         whole = terms.sum(outside_of_loops(of), depth)
         return single(terms.scale(of, whole, eps, is_centred)) if whole.terms else whole
     argument = argument_of(terms.operand(value, depth), 1, "exp", 1)
@@ -180,7 +181,11 @@ def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 def _mean(value: Value | None) -> Value | None:
     """Returns the argument of a mean over the last axis that keeps the axis."""
-    node = producer(value, "ReduceMean")
+    return _over_last_axis(producer(value, "ReduceMean"))
+
+
+def _over_last_axis(node: Node | None) -> Value | None:
+    """Returns the argument of a sum or mean over the last axis that keeps the axis."""
     if node is None or node.inputs[0] is None or not attribute(node, "keepdims", 1):
         return None
     given = constant_input(node, 1)
@@ -195,9 +200,9 @@ def centred(value: Value | None) -> Value | None:
     return node.inputs[0] if node and node.inputs[0] is _mean(node.inputs[1]) else None
 
 
-def deviation(value: Value) -> tuple[Value, float, bool]:
+def deviation(value: Value, width: Callable[[Value], int | None]) -> tuple[Value, float, bool]:
     """Returns a, eps and True if the value is sqrt(var + eps), where var is the variance of a. Returns False
-    for the mean of a^2 in place of var. Raises Opaque for other values."""
+    for the mean of a^2 in place of var. Raises Opaque for other values. width: of the last axis."""
     root = producer(value, "Sqrt")
     if root is None:
         raise Opaque
@@ -206,7 +211,10 @@ def deviation(value: Value) -> tuple[Value, float, bool]:
         (total.inputs[at], constant_input(total, 1 - at)) for at in (0, 1)]  # fmt: skip
     for variance, eps in given:
         both = producer(variance, "Sub")  # the mean of a a, minus the mean of a squared
-        root = _squared(_mean(both.inputs[0] if both else variance))
+        root, divided = _squared(_mean(both.inputs[0] if both else variance)), producer(variance, "Div")
+        if divided and (size := constant_input(divided, 1)) is not None:  # a sum of a^2, divided by its size
+            root = _squared(_over_last_axis(producer(divided.inputs[0], "ReduceSum")))
+            root = root if root is not None and size.size == 1 and size.item() == width(root) else None
         of = root if both else centred(root)
         same = both is None or _mean(_squared(both.inputs[1])) is of
         if eps is not None and eps.size == 1 and root is not None and same:

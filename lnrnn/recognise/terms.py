@@ -421,7 +421,9 @@ def is_argument(value: Value, depth: int = 0) -> bool:
         if user.op_type in ACTIVATIONS or user.op_type in ("Exp", *NORMS, "ReduceMean"):
             return True
         squares = user.op_type == "Pow" or (user.op_type == "Mul" and user.inputs[1] is value)
-        averaged = squares and any(each.op_type == "ReduceMean" for each in user.outputs[0].consumers())
+        averaged = squares and any(
+            each.op_type in ("ReduceMean", "ReduceSum") for each in user.outputs[0].consumers()
+        )
         if averaged and producer(value, "Sub") is None:  # RMS norm, no layer norm
             return True
         if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:

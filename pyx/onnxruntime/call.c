@@ -99,6 +99,8 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
     if (!attributes(ort, node, c, reason))
         return 0;
     const lnrnn_description given = *d;
+    if (d->norm == LNRNN_NORM_BATCH)
+        return runtime_refuse(reason, "attribute norm is %d, batch norm", d->norm);
     if (lnrnn_description_resolve(d, message))
         return runtime_refuse(reason, "%s", message);
     if (!networks_equal(&given, d))

@@ -278,7 +278,7 @@ def lstm_with(change):
 MISSES = {
     "norm of the batch": lambda: normed(lambda m, a: F.layer_norm(a.T, (len(a),)).T),
     "norm of half": lambda: normed(lambda m, a: F.layer_norm(a.view(-1, 2, H // 2), (H // 2,)).flatten(1)),
-    "no mean": lambda: normed(lambda m, a: a * torch.rsqrt(a.square().mean(-1, True) + EPS)),
+    "mean of absolutes": lambda: normed(lambda m, a: a * torch.rsqrt(a.abs().mean(-1, True) + EPS)),
     "std and eps": lambda: normed(lambda m, a: centred(a) / (a.std(-1, unbiased=False, keepdim=True) + EPS)),
     "unbiased": lambda: normed(lambda m, a: centred(a) / (a.var(-1, keepdim=True) + EPS).sqrt()),
     "another mean": lambda: normed(lambda m, a: (a - a.abs().mean(-1, True)) / a.std(-1, False, True)),

@@ -28,8 +28,8 @@ def spec(placement, cell="out", **options):
     return lnrnn.LayerNormSpec(placement, cell, **options)
 
 
-def rms(placement, cell="out", **options):
-    return lnrnn.RMSNormSpec(placement, cell, **options)
+def rms(placement, cell="out", eps=1e-5, **options):
+    return lnrnn.RMSNormSpec(placement, cell, eps, **options)
 
 
 # A batch that starts from h = 0 gives W_hh h the variance 0 at step 0. With the default eps, batch norm would
@@ -76,7 +76,7 @@ VARIANTS = {
     "LSTM none projected": dict(cell="LSTM", norm=None, projected=True),
     "LSTM split projected": dict(cell="LSTM", norm=spec("split"), projected=True),
     "LSTM batch projected": dict(cell="LSTM", norm=MILD, projected=True),
-    "RNN rms joint": dict(cell="RNN", norm=rms("joint")),
+    "RNN rms joint": dict(cell="RNN", norm=rms("joint", eps=None)),
     "LSTM rms split out": dict(cell="LSTM", norm=rms("split", bias=True)),
     "LSTM rms gate carry": dict(cell="LSTM", norm=rms("gate", "carry")),
     "GRU rms split": dict(cell="GRU", norm=rms("split")),
