@@ -211,14 +211,15 @@ def deviation(value: Value, width: Callable[[Value], int | None]) -> tuple[Value
         (total.inputs[at], constant_input(total, 1 - at)) for at in (0, 1)]  # fmt: skip
     for variance, eps in given:
         both = producer(variance, "Sub")  # the mean of a a, minus the mean of a squared
-        root, divided = _squared(_mean(both.inputs[0] if both else variance)), producer(variance, "Div")
+        square, divided = _squared(_mean(both.inputs[0] if both else variance)), producer(variance, "Div")
         if divided and (size := constant_input(divided, 1)) is not None:  # a sum of a^2, divided by its size
-            root = _squared(_over_last_axis(producer(divided.inputs[0], "ReduceSum")))
-            root = root if root is not None and size.size == 1 and size.item() == width(root) else None
-        of = root if both else centred(root)
+            square = _squared(_over_last_axis(producer(divided.inputs[0], "ReduceSum")))
+            is_mean = square is not None and size.size == 1 and size.item() == width(square)
+            square = square if is_mean else None
+        of = square if both else centred(square)
         same = both is None or _mean(_squared(both.inputs[1])) is of
-        if eps is not None and eps.size == 1 and root is not None and same:
-            return (root, float(eps.reshape(())), False) if of is None else (of, float(eps.reshape(())), True)
+        if eps is not None and eps.size == 1 and square is not None and same:
+            return square if of is None else of, float(eps.reshape(())), of is not None
     raise Opaque
 
 

@@ -129,8 +129,8 @@ def argument(node: Node, at: int) -> Value:
 
 def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
     for scale in product:
-        if scale.pair is not None and scale.pair[0] in product:
-            centred, norm = scale.pair
+        centred, norm = scale.pair or (None, None)
+        if centred in product and centred is not None and norm is not None:
             left = list(product)
             left.remove(scale)
             left.remove(centred)

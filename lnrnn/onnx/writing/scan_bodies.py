@@ -66,14 +66,15 @@ class Step:
             )
             return a * scale + shift
         gain, bias = (self.array(names.get(use, ""), gates) for use in ("gain", "bias"))
-        assert isinstance(self.made.norm, LayerNormSpec)
+        assert isinstance(self.made.norm, LayerNormSpec) and gain is not None
+        eps: float = self.made.norm.eps
         if isinstance(self.made.norm, RMSNormSpec):
             letters = gates or ("c" if side == "c" else EQUATIONS[self.made.cell.name].gates)
             units = self.graph.number(len(letters) * self.made.hidden_size)
             square = self.graph.node("ReduceSum", a * a, self.graph.integers(-1)) / units
-            a = a / self.graph.node("Sqrt", self.made.norm.eps + square)
+            a = a / self.graph.node("Sqrt", eps + square)
             return a * gain + bias if bias else a * gain
-        return self.graph.node("LayerNormalization", a, gain, bias, axis=-1, epsilon=self.made.norm.eps)
+        return self.graph.node("LayerNormalization", a, gain, bias, axis=-1, epsilon=eps)
 
     def gates(self, side: str, a: Value, groups: Sequence[str]) -> list[Value]:
         """Returns the gates of norm(a). groups: the gates that layer norm normalises together."""
