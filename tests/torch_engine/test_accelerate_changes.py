@@ -206,7 +206,7 @@ def test_computed_weights_are_left_to_torch(how):
     module, plain = two("LSTM")
     before, x = compute(copy.deepcopy(module)).eval(), torch.randn(T, B, I)
     ((_, why),) = accelerate(before).left
-    assert why.startswith("its weight_hh_l0 are no parameters, as with weight_norm, pruning or parametr")
+    assert why.startswith("its weight_hh_l0 are no parameters, as with weight_norm, pruning or parametri")
     report = accelerate(module)
     with torch.no_grad():
         module(x), module(x)
