@@ -137,7 +137,8 @@ class RMSNormSpec(LayerNormSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.eps is None:
-            object.__setattr__(self, "eps", float(np.finfo(np.float32).eps))
+            # 1.1920929e-07 has the same bits in float32 as the number with 16 digits.
+            object.__setattr__(self, "eps", float(str(np.finfo(np.float32).eps)))
 
 
 @frozen_by_name
