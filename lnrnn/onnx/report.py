@@ -45,7 +45,10 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "states": [],
         "unclear": "",
     }
-    converted, reasons = in_memory(path)
+    try:
+        converted, reasons = in_memory(path)
+    except OnnxFileError as error:
+        converted, reasons = None, {name: str(error) for part in parts for name in part.paths}
     for part, described in zip(parts, result["parts"], strict=True):
         described["stays"] = {name: reasons.get(name, "") for name in part.paths}
     try:

@@ -24,6 +24,7 @@ import lnrnn.onnxruntime  # noqa: E402
 from graph_cases import FOLDER, read  # noqa: E402
 from lnrnn import cli  # noqa: E402
 from lnrnn.onnx.errors import OnnxFileError  # noqa: E402
+from lnrnn.onnx.report import describe  # noqa: E402
 from lnrnn.onnx.writing import replacement  # noqa: E402
 from lnrnn.onnx.writing.converter import in_memory  # noqa: E402
 from lnrnn.rnn.settings import snapshot  # noqa: E402
@@ -471,3 +472,20 @@ def test_a_session_leaves_it_to_the_runtime_to_refuse_a_file(tmp_path):
         lnrnn.onnxruntime.session(b"no file")
     with pytest.raises(Exception, match="(?i)doesn't exist"):
         lnrnn.onnxruntime.session(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("place", ["metadata", "comment"])
+def test_a_text_that_onnx_ir_cannot_write_is_refused(tmp_path, place):
+    path = tmp_path / "m.onnx"
+    lnrnn.to_onnx(lnrnn.LSTM(3, 4, seed=0), path)
+    proto = onnx.load(path)
+    if place == "metadata":
+        proto.metadata_props.add(key="key", value="text")
+    else:
+        proto.graph.doc_string = "text"
+    path.write_bytes(proto.SerializeToString().replace(b"text", b"t\xeext"))
+    with pytest.raises(ValueError, match="onnx_ir cannot write the model"):
+        lnrnn.onnx.convert(path, tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+    (part,) = describe(path)["parts"]
+    assert ["onnx_ir cannot write the model" in why for why in part["stays"].values()] == [True]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +132,24 @@ def _load(model: Any) -> None:
                     node.attributes[name] = onnx_ir.AttrTensor(name, onnx_ir.tensor(each.value.numpy()))
 
 
+@contextmanager
+def _writing() -> Iterator[None]:
+    """A context that refuses a model with a text that is no UTF-8, which onnx_ir reads but cannot write."""
+    from ..errors import OnnxFileError, text_of
+
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # of many types
+        raise OnnxFileError(f"onnx_ir cannot write the model: {text_of(error.__cause__ or error)}") from None
+
+
 def _data(model: Any) -> bytes:
     import onnx_ir
 
-    data: bytes = onnx_ir.to_proto(model).SerializeToString(deterministic=True)
+    with _writing():
+        data: bytes = onnx_ir.to_proto(model).SerializeToString(deterministic=True)
     return data
 
 
@@ -144,7 +160,8 @@ def _write_external(model: Any, out: Path) -> None:
     data = f"{out.name}.data"
     _load(model)
     with tempfile.TemporaryDirectory(prefix=".lnrnn-", dir=out.parent) as folder:
-        onnx_ir.save(model, Path(folder, out.name), external_data=data)
+        with _writing():
+            onnx_ir.save(model, Path(folder, out.name), external_data=data)
         _check_unchanged(model)
         os.replace(Path(folder, data), out.parent / data)
         os.replace(Path(folder, out.name), out)

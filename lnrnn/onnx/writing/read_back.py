@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir
-from onnx_ir.serde import serialize_node, serialize_value
+from onnx_ir.serde import SerdeError, serialize_node, serialize_value
 
 from ...importers.weights import Converted
 from ...recognise.graph import constant, same_bits
@@ -31,7 +31,7 @@ from .scan_bodies import EQUATIONS
 Array = np.ndarray
 KEY = "lnrnn.network"  # of the metadata
 MOST_TEXT = 10_000  # characters of the metadata
-DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError)
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError, SerdeError)
 
 
 def claim(snapshot: Snapshot, form: Form) -> str:
