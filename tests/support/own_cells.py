@@ -289,7 +289,7 @@ def norm_per_gate_and_cell(D, H, biases=(True, True), cell=True):
 # --- GRUs and RNNs ------------------------------------------------------------------------------------------
 
 
-def sheeprl(D, H):
+def sheeprl(D, H, norm=LayerNorm):
     """A GRU with one matrix of [h, x], and one norm over 3H with eps 1e-3. The update gate has an offset."""
 
     def step(m, x, h):
@@ -297,7 +297,7 @@ def sheeprl(D, H):
         update = torch.sigmoid(update - 1)
         return (update * torch.tanh(torch.sigmoid(reset) * cand) + (1 - update) * h,)
 
-    return Own("cell(x, h)", step, H, 1, linear=linear(D + H, 3 * H), layer_norm=LayerNorm(3 * H, eps=1e-3))
+    return Own("cell(x, h)", step, H, 1, linear=linear(D + H, 3 * H), layer_norm=norm(3 * H, eps=1e-3))
 
 
 def swapped_gru(D, H):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn import RMSNorm
 
-from own_cells import Own, drawn, linear, lstm, ones, zeros
+from own_cells import Own, drawn, linear, lstm, ones, sheeprl, zeros
 
 
 def elman(D, H):
@@ -47,17 +49,6 @@ def per_gate(D, H):
                gains=nn.ParameterList(ones(H) for _ in range(4)))  # fmt: skip
 
 
-def dreamer(D, H):
-    """A GRU with one matrix of [h, x], and one norm over 3H. The update gate has an offset."""
-
-    def step(m, x, h):
-        reset, cand, update = m.norm(m.linear(torch.cat((h, x), -1))).chunk(3, -1)
-        update = torch.sigmoid(update - 1)
-        return (update * torch.tanh(torch.sigmoid(reset) * cand) + (1 - update) * h,)
-
-    return Own("cell(x, h)", step, H, 1, linear=linear(D + H, 3 * H), norm=RMSNorm(3 * H, eps=1e-3))
-
-
 def by_hand(D, H):
     """A GRU with norms of W x and W h as in Ba et al., with a norm that is written by hand."""
 
@@ -79,6 +70,6 @@ RMS = {
     "RMS, Elman": (elman, "RNN"),
     "RMS, split": (split, "LSTM"),
     "RMS, per gate": (per_gate, "LSTM"),
-    "RMS, Dreamer": (dreamer, "GRU"),
+    "RMS, Dreamer": (partial(sheeprl, norm=RMSNorm), "GRU"),
     "RMS, by hand": (by_hand, "GRU"),
 }
