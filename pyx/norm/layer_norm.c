@@ -100,6 +100,7 @@ static void backward_task(void *ctx, size_t index, int worker)
     j->kernels->layer_norm_backward(&rows);
 }
 
+/* The arguments of lnrnn_layer_norm_backward, and centred; 0: RMS norm. */
 static void norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const void *gain,
                           double eps, void *gx, double *ggain, double *gbias, double *work, int centred,
                           int threads)
