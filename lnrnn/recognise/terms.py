@@ -215,6 +215,7 @@ class Terms:
         self.operators, self.joined, self.states = operators, joined, states
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
+        self._widths: dict[int, int] = {}  # of copies
         self._arrays: dict[int, str] = {}
         self._cuts: dict[tuple[int, range], tuple[Sum, Sum]] = {}  # sums and their parts
         self._arguments: dict[int, bool] = {}
@@ -343,6 +344,11 @@ class Terms:
             return single(self.value(value))
         return self.sum(value, depth)
 
+    def is_whole(self, value: Value) -> bool:
+        """Returns whether `operand` writes a value as itself."""
+        atom = self.operand(value).atom
+        return atom is not None and atom.kind == "value" and atom.value is value
+
     def input(self, node: Node, at: int, depth: int) -> Sum:
         return self.operand(argument(node, at), depth)
 
@@ -384,10 +390,19 @@ class Terms:
         self._sums[id(value)] = result
         return result
 
+    def copy_width(self, value: Value, copy: Value) -> None:
+        """Gives a value that has no sum yet the width of another one."""
+        width = self.width(value)
+        if width is not None:
+            self._widths[id(copy)] = width
+            self._alive.append(copy)
+
     def width(self, value: Value, depth: int = 0) -> int | None:
         """Returns the size of the last axis, or None."""
         if depth > MOST_DEPTH:
             return None
+        if id(value) in self._widths:
+            return self._widths[id(value)]
         if value.shape is not None and len(value.shape):
             last = value.shape[-1]
             return last if isinstance(last, int) else None
