@@ -418,7 +418,7 @@ class Matcher:
         if value is None or (known is not None and known is not value):
             return
         others = [bound.get(other) for other in ("x", "h0", "c0") if other != name]
-        if any(value is other for other in others) and constant(value) is None:
+        if any(value is other for other in others) and constant(value, any_batch=True) is None:
             return
         if name != "x" and atom.width not in (None, self.state_size if name == "h0" else self.units):
             return
