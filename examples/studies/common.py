@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,6 @@ import numpy as np
 
 import lnrnn
 from lnrnn import cli, speakers
-from lnrnn.demo import save_figure
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.studies import FLAGS
@@ -214,6 +214,21 @@ def refusal(call: Callable[[], object]) -> str:
     except ValueError as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Any], object]) -> None:
+    """Writes a figure of ``size`` inches, drawn by ``draw``, to a PNG file, whole or not at all."""
+    # pyplot is not used, because it changes global state and may need a window system.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    with replacing(path) as write:
+        write(buffer.getvalue())
 
 
 # --- a study ------------------------------------------------------------------------------------------------

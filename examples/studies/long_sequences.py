@@ -17,6 +17,7 @@ from itertools import product
 
 import numpy as np
 from common import Check, Clause, Study, best, by_seed, percent, points, show, table
+from plots import draw_cliff
 from recurrent import answers_by_step
 from study_data import join_utterances
 
@@ -40,8 +41,7 @@ WHOLE = "whole utterances"
 
 
 def draw(results, figure):
-    by_step = {method: right / results["sequences"] for method, right in results["right_by_step"].items()}
-    demo.draw_cliff(by_step, results["known"], figure)
+    draw_cliff(results["right_by_step"], results["sequences"], results["known"], figure)
 
 
 show("long_sequences", draw)

@@ -11,6 +11,7 @@ import common
 import numpy as np
 import pytest
 from common import Check, Clause, Study, interval
+from plots import label_places
 
 import lnrnn
 from lnrnn.files import replacing
@@ -268,3 +269,9 @@ def test_results_are_in_order_and_the_first_of_equal_settings_is_best():
     # Over both seeds 5 is best, though 9 is best for seed 1.
     score = lambda part, setting, seed: {5: 0.6, 9: 0.7 if seed == 1 else 0.2}.get(setting, part == "b")  # noqa: E731
     assert common.tuned({"a": [5, 9], "b": [5, 1, 9]}, score, [0, 1]) == {"a": 5, "b": 1}
+
+
+def test_labels_of_lines_do_not_overlap():
+    assert label_places([80, 79, 12, 80], 6) == pytest.approx([79 + 2 / 3, 73 + 2 / 3, 12, 85 + 2 / 3])
+    assert label_places([20, 10], 6) == [20, 10]
+    assert label_places([80, 79], np.array([4, 8])) == pytest.approx([82.5, 76.5])
