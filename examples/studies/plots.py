@@ -39,6 +39,14 @@ def headline(figure: Any, title: str) -> None:
     figure.suptitle(title, x=0.01, ha="left", **HEADING)
 
 
+def marked(axes: Any, where: np.ndarray, colour: str, other: str) -> None:
+    """Draws a matrix from the top down, with ``colour`` where ``where`` is True, and ``other`` elsewhere."""
+    from matplotlib.colors import ListedColormap  # here, because a run without a figure needs no matplotlib
+
+    axes.pcolormesh(where, cmap=ListedColormap([other, colour]), edgecolors="white", lw=2, vmin=0, vmax=1)
+    axes.invert_yaxis()
+
+
 def band(axes: Any, x: Sequence[float] | np.ndarray, values: np.ndarray, colour: str, **style: Any) -> None:
     """Draws the mean over seeds of values (S, X), and its 95 % interval as a band."""
     axes.plot(x, values.mean(axis=0), color=colour, **{"lw": 2, "ms": 4, **style})

@@ -164,33 +164,6 @@ def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys
     assert counted.run("--quick", "--tune") == 0  # --tune needs no kept settings
 
 
-def test_a_continued_run_measures_only_missing_results(counted, capsys):
-    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
-    assert [found[3] for found in counted.measured] == ["rnn", "gru"]
-    os.unlink("out/made_up.json")
-    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
-    assert [found[3] for found in counted.measured] == ["rnn", "gru", "rnn"]
-    assert "Nothing was measured." in capsys.readouterr().out
-    count = len(counted.measured)
-    changed = kept("out/made_up_gru.json")
-    for words, change in (
-        ("--seeds 5", {}), ("--seeds 4 --quick", {}), ("--seeds 4 --tune", {"tuned": False}),
-        ("--seeds 4", {"lnrnn": "0.0.1"}), ("--seeds 4", {"isa": "another"}), ("--seeds 4", {"results": {}}),
-        ("--seeds 4", None),
-    ):  # fmt: skip
-        with open("out/made_up_gru.json", "w") as file:
-            file.write("{" if change is None else json.dumps({**changed, **change}))
-        assert counted.run("--resume", "--cell", "gru", *words.split(), "--output-dir", "out") == 0
-        count += 1
-        assert len(counted.measured) == count, (words, change)
-    # Kept settings that have changed since the first run make --resume measure all seeds again.
-    os.makedirs("studies/results")
-    with open("studies/results/made_up_gru.json", "w") as file:
-        json.dump({**kept("out/made_up_gru.json"), "settings": {"rate": 7}}, file)
-    assert counted.run("--resume", "--cell", "gru", "--seeds", "4", "--output-dir", "out") == 0
-    assert counted.measured[-1][1] == {"rate": 7}
-
-
 def test_without_matplotlib_the_results_are_kept_and_printed(counted, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert counted.run("--figure") == 2
