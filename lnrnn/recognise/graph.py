@@ -15,9 +15,10 @@ from .patterns import OPERATORS
 VALUE, ROW, RANK = "lnrnn.constant", "lnrnn.row", "lnrnn.rank"
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
 ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
-ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", "Clip", "Max", "Min",
+               *ACTIVATIONS)  # fmt: skip
 PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
-CHANGES = {*ELEMENTWISE, "Clip", "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
+CHANGES = {*ELEMENTWISE, "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
 GRAPH, GRAPHS = 5, 10  # types of attributes
 
 
@@ -226,19 +227,41 @@ def from_constants(value: Value) -> bool:
 
 
 def outside_of_loops(value: Value) -> Value:
-    """Returns the value behind Identity nodes, and behind inputs of a Loop's body that never change."""
+    """Returns the value behind nodes that pass it on, and behind a Loop's inputs that never change."""
     while True:
-        value = _before_identity(value)
+        value = _passed_on(value)
         found = first_and_next(value)
-        if found is None or _before_identity(found[1]) is not value:
+        if found is None or _passed_on(found[1]) is not value:
             return value
         value = found[0]
 
 
-def _before_identity(value: Value) -> Value:
-    while (node := producer(value, "Identity")) is not None and node.inputs[0] is not None:
-        value = node.inputs[0]
+def _passed_on(value: Value) -> Value:
+    while (node := producer(value, "Identity", "Mul")) is not None:
+        before = passes_on(node)
+        if before is None:
+            break
+        value = before
     return value
+
+
+def passes_on(node: Node) -> Value | None:
+    """Returns the input of an Identity, or of a product with ones of its shape, else None."""
+    if node.op_type == "Identity":
+        return node.inputs[0]
+    for at in (0, 1) if node.op_type == "Mul" and node.domain in DOMAINS else ():
+        value, ones = node.inputs[at], node.inputs[1 - at]
+        array = constant(ones, any_batch=True)
+        if value is None or array is None or array.dtype.kind != "f" or not (array == 1).all():
+            continue
+        filled = producer(ones, "Expand", "ConstantOfShape") if constant(ones) is None else None
+        shape = None if filled is None else filled.inputs[-1]
+        while (cast := producer(shape, "Cast", "Identity")) is not None:
+            shape = cast.inputs[0]
+        of = producer(shape, "Shape")
+        if array.size == 1 >= array.ndim if filled is None else of and of.inputs[0] is value:
+            return value
+    return None
 
 
 def first_and_next(value: Value) -> tuple[Value, Value] | None:

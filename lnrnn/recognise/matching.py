@@ -22,12 +22,14 @@ from .copies import nodes as copied
 from .graph import constant, constant_input, in_order, outside_of_loops, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
-from .terms import Atom, Opaque, Sum, Terms, single
+from .terms import Atom, Opaque, Sum, Terms, is_one, single
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
 # Operators that compute a new h.
-ROOTS = ("Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", *(OPERATORS[name] for name in FUNCTIONS["f"]))
+ROOTS = (
+    "Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", "Clip", "Max", *(OPERATORS[name] for name in FUNCTIONS["f"])
+)  # fmt: skip
 MOST_NODES = 400  # of one step
 MOST_MISSES = 64  # nodes in a row that are compared with a step and are no copy of it
 
@@ -362,7 +364,7 @@ class Matcher:
         factor = term.sign * factor.reshape(-1)
         if term.vector:
             bound = {**bound, (term.vector, gate): factor}
-        elif not any(f.kind == "product" for f in term.factors) and not (factor == 1).all():
+        elif not any(f.kind == "product" for f in term.factors) and not is_one(factor):
             return
         for order in permutations(product):
             yield from self._in_turn(term.factors, order, factor, gate, bound)
@@ -403,7 +405,7 @@ class Matcher:
         if len(whole.terms) != 1:
             return
         ((operands, one),) = whole.terms.items()
-        if len(operands) == len(factor.factors) and one.size == 1 and one.item() == 1:
+        if len(operands) == len(factor.factors) and one.size == 1 and is_one(one):
             bound = {**bound, (factor.name, gate): (atom.matrix, scale)}
             if factor.name == "weight_hh":
                 bound["operand", gate] = atom.value

@@ -27,6 +27,7 @@ from .graph import (
     is_last_axis,
     moved_axes,
     outside_of_loops,
+    passes_on,
     producer,
     rank,
 )
@@ -117,6 +118,11 @@ def single(atom: Atom) -> Sum:
 
 class Opaque(Exception):
     """Raised for a value that becomes no sum: it would be too large, or its operator does something else."""
+
+
+def is_one(factor: Array) -> bool:
+    """Returns whether a factor is 1, as 6 times the float32 next to 1/6 is."""
+    return bool((abs(factor - 1) < 1e-7).all())
 
 
 def argument(node: Node, at: int) -> Value:
@@ -428,7 +434,7 @@ def is_argument(value: Value, depth: int = 0) -> bool:
     for user in value.consumers():
         scaled = user.op_type == "Mul" and any(
             (c := constant_input(user, at)) is not None and not c.ndim for at in (0, 1))  # fmt: skip
-        passes = (scaled or user.op_type in ("Identity", "Neg")) and depth < MOST_DEPTH
+        passes = (scaled or user.op_type == "Neg" or passes_on(user) is value) and depth < MOST_DEPTH
         if passes and is_argument(user.outputs[0], depth + 1):
             return True
         if user.inputs[0] is not value or user.domain not in DOMAINS:
