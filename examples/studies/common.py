@@ -318,7 +318,7 @@ class Study:
             source = FOLDER / "results" / self.file(option)
             found = self.kept(option) or arrays_of(None, self.file(option))
             if found["lnrnn"] != lnrnn.__version__:
-                print(f"Measured by lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
+                print(f"Stored results, measured with lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
         elif words.resume:
             if words.tune:
                 wanted["tuned"] = True

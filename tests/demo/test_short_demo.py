@@ -190,4 +190,3 @@ def test_wrong_arguments_are_refused_before_the_training(monkeypatch, tmp_path, 
 def test_labels_of_lines_do_not_overlap():
     assert demo.label_places([80, 79, 12, 80], 6) == pytest.approx([79 + 2 / 3, 73 + 2 / 3, 12, 85 + 2 / 3])
     assert demo.label_places([20, 10], 6) == [20, 10]
-    assert demo.label_places([80, 79], np.array([4, 8])) == pytest.approx([82.5, 76.5])

@@ -131,10 +131,10 @@ def test_benchmark_records_are_shown_and_complete(monkeypatch):
 
     record = result_tables.record
 
-    pages = {page.name: page.read_text() for page in (ROOT / "docs").rglob("*.md")}
-    stale = [name for name, text in pages.items() if result_tables.updated(text) != text]
+    texts = {page: page.read_text() for page in pages.PAGES}
+    stale = [page for page, text in texts.items() if result_tables.updated(text) != text]
     assert not stale, "run docs/result_tables.py"
-    shown = {found[1] for text in pages.values() for found in result_tables.TABLE.finditer(text)}
+    shown = {found[1] for text in texts.values() for found in result_tables.TABLE.finditer(text)}
     assert shown - {"campaigns"} == {path.stem for path in record.RESULTS.glob("*.json")}
     for name in shown - {"campaigns"}:
         one = record.load(name)

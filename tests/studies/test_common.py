@@ -140,7 +140,7 @@ def test_kept_results_equal_the_measured_ones(counted, tmp_path, monkeypatch, ca
     capsys.readouterr()
     monkeypatch.setitem(sys.modules, "tqdm", None)  # printing needs no package of a run
     assert counted.run("--cell", "gru", "--kept") == 0
-    assert f"Measured by lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
+    assert f"measured with lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
 
 
 def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys):
