@@ -105,7 +105,7 @@ def ligru(
 def ligru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return gx, gh0 and the gradients of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Examples
     --------
