@@ -35,12 +35,20 @@ if hasattr(os, "register_at_fork"):
     )  # fmt: skip
 
 
+# Methods of torch.nn.Module that a network does not need -> the hint.
+_MODES = "a call infers, and forward_train trains"
+_OF_TORCH = {"eval": _MODES, "train": _MODES, "to": "it runs on the CPU, and to_dtype rounds weights"}
+
+
 def no_attribute(
     owner: Any, name: str, known: Iterable[str], error: type[AttributeError] = AttributeError
 ) -> AttributeError:
     """Returns the error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
-    near = nearest(name, tuple(sorted(set(known))))
+    known = set(known)
+    near = nearest(name, tuple(sorted(known)))
     hint = f"; did you mean {near[0]!r}?" if near else ""
+    if "forward_train" in known and name in _OF_TORCH:
+        hint = f"; {_OF_TORCH[name]}"
     # The argument obj is omitted, so that Python does not add a second hint.
     return error(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name)
 
