@@ -3,7 +3,7 @@
 # make build        compile changed C and Cython (make test does it too)
 # make lib          build liblnrnn for C programs, and the plug-in for ONNX Runtime, in build/lib
 # make install      install these libraries, the header and lnrnn.pc into PREFIX (/usr/local)
-# make bench        compare lnrnn's speed with installed libraries; K=pattern selects benchmarks
+# make bench        compare lnrnn with installed libraries, K=pattern; two commits: tests/benchmarks/README.md
 # make lint         check types, style, spelling, sentences and the numbers of lines
 # make docs         build the documentation, build/docs/index.html
 # make studies      run the studies of examples/studies, an hour on two cores; TUNE=1 chooses the settings first

@@ -77,7 +77,7 @@ int lnrnn_team_use(const char *name);
 /* Returns the number of cores that this process may use, at least 1: the smaller of its affinity mask and its
  * control group's quota. With OMP_PROC_BIND, OpenMP's places replace the mask. */
 int lnrnn_cores(void);
-/* Returns the largest number of threads of a call that sets none itself. The default is OMP_NUM_THREADS, else
+/* Returns the limit of threads for calls that pass no limit. The default is OMP_NUM_THREADS, else
  * lnrnn_cores() at the first call. omp_set_num_threads in the calling thread, and threadpoolctl, can lower
  * this number. No other thread may change the environment meanwhile. */
 int lnrnn_get_num_threads(void);

@@ -23,7 +23,7 @@ cdef inline bint is_double(object array) noexcept:
 
 
 cdef inline int computed_type(cnp.ndarray x) noexcept:
-    """Returns NumPy's number of the type of the arithmetic for x. Gains and biases have this type too."""
+    """Returns the NumPy typenum in which x is computed. Gains and biases have this type too."""
     return cnp.NPY_FLOAT64 if is_double(x) else cnp.NPY_FLOAT32
 
 

@@ -150,8 +150,8 @@ cdef class Lanes:
         return out
 
     def put(self, rows, list states, steps):
-        """Sets lanes `rows`, (R,) int64. states: arrays (layers, R, *) float32, or None for zeros; an empty
-        list leaves the states. steps: (R,) int64; None leaves the steps. After an error no lane has changed.
+        """Sets states and steps of lanes `rows`, (R,) int64. states: (layers, R, *) float32, None for zeros;
+        [] leaves the states. steps: (R,) int64; None leaves the steps. After an error no lane has changed.
         No signal is handled meanwhile."""
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]

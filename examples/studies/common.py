@@ -331,7 +331,7 @@ class Study:
         if words.kept:
             found = self.needed(option)
             if found["lnrnn"] != lnrnn.__version__:
-                print(f"Measured by lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
+                print(f"Stored results, measured with lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
         else:
             seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + (words.seeds or len(SEEDS)))
             found = self.measured(seeds, words.quick, words.tune, option)

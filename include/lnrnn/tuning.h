@@ -147,7 +147,7 @@ enum { LNRNN_TALLEST_TILE = 8 };
 
 /* The ns that a thread needs between two chunks, to publish its progress and to choose its next chunk. */
 enum { LNRNN_HAND_OVER = 800 };
-/* Layers run at the same time if that takes less than this factor times the time of one layer after the
+/* Layers run at the same time if the predicted time is less than this factor times the time of one after the
  * other. The factor is above 1, because threads of different layers wait for each other less often. So a
  * thread that loses its core delays fewer threads. */
 #define LNRNN_SIDE_BY_SIDE_BELOW 1.05

@@ -92,8 +92,8 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     difference = proof.compare(outputs, proof.Reference(converted), eps, True)
     if difference:
         raise ValueError(
-            f"part {part.path!r} must compute the same as its network, but on random input their outputs "
-            f"differ by up to {difference[0]:.3g}, where rounding explains {difference[1]:.1g}"
+            f"the converted network does not reproduce part {part.path!r}: on random input outputs differ by "
+            f"{difference[0]:.3g}, rounding explains {difference[1]:.1g}; report it, or pass check=False"
         )
 
 

@@ -75,7 +75,7 @@ def loop_around(graph: Graph | None, within_if: bool = False) -> Node | None:
 
 
 def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Returns nodes of one graph in its order, without those of other graphs."""
+    """Returns the nodes of one graph, in its order."""
     every = list(nodes)
     return tuple(sorted((n for n in every if n.graph is every[0].graph), key=lambda node: node.meta[PLACE]))
 

@@ -453,7 +453,7 @@ def is_argument(value: Value, depth: int = 0) -> bool:
 
 
 def keeps_last_axis(node: Node) -> bool:
-    """Returns whether the last axis of a Gather's, Squeeze's or Unsqueeze's result is that of its input."""
+    """Returns whether a Gather, Squeeze or Unsqueeze keeps the last axis of its input."""
     data = node.inputs[0]
     axes = [attribute(node, "axis", 0)] if node.op_type == "Gather" else moved_axes(node)
     r = None if data is None else rank(data)

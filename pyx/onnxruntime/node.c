@@ -249,7 +249,7 @@ static int no_peepholes(recurrent_node *read, size_t H)
         return 0;
     for (size_t k = 0; k < shape[0] * shape[1]; k++)
         if (peepholes[k] != 0)
-            return REFUSE("input P has peepholes, and no network has any");
+            return REFUSE("peepholes (input P) are not supported");
     return 1;
 }
 

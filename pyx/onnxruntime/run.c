@@ -11,7 +11,7 @@ typedef struct {
     int swap_y, swap_states, has_parts;
 } sizes;
 
-/* Pieces of working memory. Of states: h, c, and the last h and c. */
+/* Indices of the scratch buffers of a run: lengths, y, then h, c, and the last h and c. */
 enum { OWN_LENGTHS, OWN_Y, OWN_STATES, PIECES = OWN_STATES + 4, PARTS = 3 };
 
 /* Writes a shape such as "(3, any)" to `text`. Returns `text`. */

@@ -71,7 +71,7 @@ typedef struct {
     size_t states; /* the number of states in h0, c0, hn, cn */
     const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
-    int training;         /* `training` of each line is set; 0: inference */
+    int training;         /* nonzero: fill `training` of every line; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
     int threads;
     double part; /* part and resumed as in lnrnn_rnn_call */

@@ -141,7 +141,7 @@ def test_kept_results_equal_the_measured_ones(counted, tmp_path, monkeypatch, ca
     capsys.readouterr()
     monkeypatch.setitem(sys.modules, "tqdm", None)  # printing needs no package of a run
     assert counted.run("--cell", "gru", "--kept") == 0
-    assert f"Measured by lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
+    assert f"measured with lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
 
 
 def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys):
@@ -247,4 +247,3 @@ def test_results_are_in_order_and_the_first_of_equal_settings_is_best():
 def test_labels_of_lines_do_not_overlap():
     assert label_places([80, 79, 12, 80], 6) == pytest.approx([79 + 2 / 3, 73 + 2 / 3, 12, 85 + 2 / 3])
     assert label_places([20, 10], 6) == [20, 10]
-    assert label_places([80, 79], np.array([4, 8])) == pytest.approx([82.5, 76.5])

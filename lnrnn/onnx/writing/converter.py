@@ -56,7 +56,7 @@ def convert(
     Notes
     -----
     Each part is replaced only after it and its network have been run on the same random inputs, as
-    `from_onnx` does. The outputs of the new file differ from those of the old one by rounding alone. A
+    `from_onnx` does. Outputs of the new file and the old one differ by rounding alone. A
     file in which nothing is replaced is copied, so converting twice gives the same bytes.
 
     ONNX Runtime's nodes refuse lengths beyond T, and states without a row for each sequence. Without a step
