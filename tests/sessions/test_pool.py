@@ -232,7 +232,7 @@ def test_values_of_the_store(rng):
     assert len(store) == 6 and all(key.startswith("lnrnn:") for key in store)
     state = lnrnn.StreamState.from_bytes(store["lnrnn:i:1"])
     same(state.state[0][0, 0], y[1])
-    assert state.step.tolist() == [1]
+    assert state.steps_done.tolist() == [1]
     network(D, H, cell="LSTM").stream().set_state(None, state)
     for wrong in (2.5, None, (1,)):
         with pytest.raises(TypeError, match="^id must be a str, int or bytes"):
