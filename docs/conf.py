@@ -54,7 +54,7 @@ copybutton_selector = (
 
 # --- Markdown -----------------------------------------------------------------------------------------------
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
 # --- studies ------------------------------------------------------------------------------------------------
@@ -233,13 +233,6 @@ class Help(Directive):
 # --- optional pages -----------------------------------------------------------------------------------------
 
 
-def leave_out(app: Any, page: str, source: list[str]) -> None:
-    if page == "index":
-        for name in ("c_api", "wheels"):
-            if not (Path(app.srcdir) / f"{name}.md").exists():
-                source[0] = source[0].replace(f"\n{name}\n", "\n")
-
-
 def link_pages(app: Any, page: str, source: list[str]) -> None:
     """Changes links to the files of studies into links to their pages."""
     if page == "studies/index":
@@ -271,7 +264,6 @@ def fold_method(app: Any, doctree: Any, page: str) -> None:
 def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", mend)
-    app.connect("source-read", leave_out)
     app.connect("source-read", link_pages)
     app.connect("source-read", list_cells)
     app.connect("doctree-resolved", fold_method)

@@ -1,11 +1,12 @@
-"""Writes the results of benchmarks and campaigns into the pages, and draws README's picture of the speed.
+"""Writes the results of benchmarks, campaigns and a study into the pages, and draws README's two pictures.
 
-The results are in tests/benchmarks/results and tests/campaigns/results. Comments of a page mark their places:
+The results are in tests/benchmarks, tests/campaigns and examples/studies. Comments mark their places:
 
     <!-- table recurrent_zen5 -->            all tables of a record, with machine and date below, up to
     <!-- end -->
     <!-- table campaigns -->                 the results of all campaigns, up to the same mark
     1.26<!-- heldout_zen4 LSTM of limit -->  a number of a record's `figures`, or of its geometric means
+    14 %<!-- long_sequences last -->         the last value of a curve in the picture of that study
 
 `python docs/result_tables.py` does so. tests/package/test_docs.py fails for a page that is not up to date.
 """
@@ -20,13 +21,17 @@ from pathlib import Path
 # The folder comes last: in front, it would hide modules of the same names that studies import.
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "benchmarks"))
 
+import numpy as np  # noqa: E402
+
 import record  # noqa: E402
+from lnrnn import demo  # noqa: E402
 
 NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
-COLOURS = ("#8fb3d9", "#5c8fc2", "#f0b57a", "#b9b9b9", "#c9a0d0")
+COLOURS = ("#2f6fae", "#7fb77e", "#f0b57a", "#b9b9b9", "#c9a0d0")
 DOCS = Path(__file__).parent
 CAMPAIGNS = DOCS.parent / "tests/campaigns"
 README, PICTURE = "recurrent_zen5", DOCS / "speed_ratio.png"
+STUDY, CLIFF = "long_sequences", DOCS / "cliff.png"
 TABLE = re.compile(r"<!-- table (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 NUMBER = re.compile(r"[-\d][^\s<]*(?: [^\s\d<]+)?<!-- (\w+) ([^>]+?) -->")  # 1.26x, 96 % or 217 GFLOP/s
 NUMERIC = re.compile(r"[-+±\d.,]+ ?(?:x|%|[kMG]B|[mu]s)?(?: ±\d+%)?|-|")
@@ -59,16 +64,32 @@ def draw(name: str, target: Path) -> None:
     axes.text(0.5, 1.04, "lnrnn", color="#b03030", ha="center", va="bottom", fontsize=11)
     axes.set_ylim(0, 1.25 * max(max(group.values()) for group in bars.values()))
     axes.set_xticks(range(len(bars)), [group.split(",")[0] for group in bars], fontsize=11)
-    axes.set_ylabel("time, lnrnn's = 1")
-    axes.set_title(f"{found['title']}: {found['machine']}, {found['date']}", fontsize=10)
+    axes.set_ylabel("time over lnrnn's time (taller is slower)")
+    axes.set_title(f"{found['title']}, float32: {_sizes(found)}\n{found['machine']}", fontsize=10)
     axes.legend(ncols=len(series), loc="upper right", frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(target, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 
+def _sizes(found: dict) -> str:
+    """Returns the smallest and the largest number of sequences and hidden units of a record's races."""
+    sizes = [dict(part.split("=") for part in race["size"].split()) for race in found["races"]]
+    (few, many), (small, large) = ((min(n), max(n)) for n in ([int(s[key]) for s in sizes] for key in "BH"))
+    return f"{few} to {many} sequences, {small} to {large} units"
+
+
+def curves() -> tuple[dict[str, np.ndarray], int]:
+    """Returns the shares of right answers of the study, (seeds, steps), and the steps of its training."""
+    results = json.loads((DOCS.parent / f"examples/studies/results/{STUDY}.json").read_text())["results"]
+    shares = {name: np.array(n) / results["sequences"] for name, n in results["right_by_step"].items()}
+    return shares, results["known"]
+
+
 def figures(name: str) -> dict[str, str]:
     """Returns a record's numbers by name: its `figures`, and the geometric means of its tables by heading."""
+    if name == STUDY:
+        return {method: f"{100 * share[:, -1].mean():.0f} %" for method, share in curves()[0].items()}
     found = record.load(name)
     numbers = {key: str(value) for key, value in found.get("figures", {}).items()}
     for table in record.tables(found.get("races", [])):
@@ -130,5 +151,7 @@ def updated(page: str) -> str:
 
 if __name__ == "__main__":
     draw(README, PICTURE)
-    for path in sorted(DOCS.rglob("*.md")):
+    shares, known = curves()
+    demo.save_figure(CLIFF, (9.0, 4.2), lambda figure: demo.draw_cliff(shares, known, figure))
+    for path in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,6 +1,6 @@
 """lnrnn: layer norm, batch norm, and recurrent networks with one of these inside the cell, fast on a CPU.
 
-The public names are those of `__all__` here and in lnrnn.torch, lnrnn.reference and lnrnn.data, and all names
+The public names are in `__all__` here and in lnrnn.torch, lnrnn.reference and lnrnn.data, and all names
 in docs/api/. Other modules may change with any version, although their names have no underscore.
 """
 
@@ -91,7 +91,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "onnx", "onnxruntime", "torch", *dunders})
 
 
-# Modules that are imported at first use, because their import takes as long as that of all others.
+# Modules that are imported at first use, because importing one takes as long as importing all others.
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "SessionPool": "lnrnn.sessions.pool",

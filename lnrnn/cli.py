@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command. Returns 0; 1 if `lnrnn score` left out files; 2 for bad usage or input; 130 if
     interrupted; 141 if nobody reads stdout.
 
-    argv: the arguments after the program's name, by default those of the process. An error is printed as one
+    argv: the arguments after the program's name, by default the process's. An error is printed as one
     line on stderr.
     """
     parser = build_parser()

@@ -22,7 +22,7 @@ def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
     The data are written to a new file in the same directory. When the body has ended without an exception and
     all data are on the disk, the new file is renamed to path. After an error, the old file is unchanged and
     the new one is removed. (A killed process leaves the new file, which has a random name.) If path is a
-    symbolic link, its target is replaced. Permissions are those of the old file, or given by umask.
+    symbolic link, its target is replaced. Permissions come from the old file, or from umask.
 
     write: takes any contiguous bytes-like object, such as an array. Raises OSError, with errno and path, if
     open(path, "wb"), writing or replacing fails, or if path is not a regular file.

@@ -30,9 +30,17 @@ if hasattr(os, "register_at_fork"):
     )  # fmt: skip
 
 
+# Methods of torch.nn.Module that a network does not need -> the hint.
+_MODES = "a call infers, and forward_train trains"
+_OF_TORCH = {"eval": _MODES, "train": _MODES, "to": "it runs on the CPU, and to_dtype rounds weights"}
+
+
 def no_attribute(owner: Any, name: str) -> AttributeError:
     """Returns the error for an unknown attribute of `owner`. Its traceback suggests the nearest name."""
-    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}", name=name, obj=owner)
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if hasattr(type(owner), "forward_train") and name in _OF_TORCH:
+        return AttributeError(f"{text}; {_OF_TORCH[name]}", name=name)  # without obj, Python adds no name
+    return AttributeError(text, name=name, obj=owner)
 
 
 class Closed:

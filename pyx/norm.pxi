@@ -23,7 +23,7 @@ cdef inline bint is_double(object array) noexcept:
 
 
 cdef inline int computed_type(cnp.ndarray x) noexcept:
-    """Returns NumPy's number of the type of the arithmetic for x. Gains and biases have this type too."""
+    """Returns the NumPy typenum in which x is computed. Gains and biases have this type too."""
     return cnp.NPY_FLOAT64 if is_double(x) else cnp.NPY_FLOAT32
 
 
@@ -205,12 +205,9 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
     if r != NULL and not train:
         lnrnn_read_running(b, r)
     cdef PyThreadState *gil = release_gil(b.threads)
-    if r == NULL and train:
+    if r == NULL:
         lnrnn_layer_norm_backward(
-            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
-    elif r == NULL:
-        lnrnn_rms_norm_backward(
-            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
+            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, train, b.threads)
     else:
         lnrnn_batch_norm_backward(b, pgy, pgx, sums, sums + b.C, train)
     acquire_gil(gil)

@@ -94,9 +94,8 @@ static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
 }
 
 /* Returns 1 if W_hh h of one row also computes W_ih x of later steps, so that multiply-adds fill the time in
- * which weights arrive.
- * bytes: the weights of both that one thread reads. Every eight steps read W_ih, which takes too long beyond
- * L3. Weights in L1 arrive at once. (Benchmarks rnn, gru and lstm, B1, on a Zen 4.) */
+ * which weights arrive. bytes: the weights of both that one thread reads. Every eight steps read W_ih, which
+ * takes too long beyond L3. Weights in L1 arrive at once. (Benchmarks rnn, gru and lstm, B1, on a Zen 4.) */
 static inline int lnrnn_computes_ahead(lnrnn_caches c, size_t bytes)
 {
     return c.reads_ahead && bytes > 2 * c.l1 && bytes <= c.l3 / 8 * 3;
@@ -148,7 +147,7 @@ enum { LNRNN_TALLEST_TILE = 8 };
 
 /* The ns that a thread needs between two chunks, to publish its progress and to choose its next chunk. */
 enum { LNRNN_HAND_OVER = 800 };
-/* Layers run at the same time if that takes less than this factor times the time of one layer after the
+/* Layers run at the same time if the predicted time is less than this factor times the time of one after the
  * other. The factor is above 1, because threads of different layers wait for each other less often. So a
  * thread that loses its core delays fewer threads. */
 #define LNRNN_SIDE_BY_SIDE_BELOW 1.05

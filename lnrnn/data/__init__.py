@@ -99,7 +99,7 @@ def japanese_vowels() -> JapaneseVowels:
     FileNotFoundError
         If the file is missing from the installation.
     ValueError
-        If the file has other contents than those of the release.
+        If the file has other contents than the release.
 
     Notes
     -----

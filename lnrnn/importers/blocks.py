@@ -20,7 +20,7 @@ import numpy as np
 from ..recognise.interface import FRONT, Front, prepare
 
 Array = np.ndarray
-ROWS, COLUMNS = "rows", "columns"  # the factors of axes that are those of values
+ROWS, COLUMNS = "rows", "columns"  # the factors of axes that values have
 Axis = tuple[Any, ...]  # the factors of an axis: numbers of values, ROWS, COLUMNS; () if its size is 1
 MOST_NODES = 20_000
 
@@ -270,7 +270,7 @@ class Blocks:
         return np.stack([np.asarray(cut(values, *each), object) for each in bounds], at)
 
     def flat(self, block: Block, axis: int = -1) -> Block:
-        """Returns a Block with an axis of features that is that of its values."""
+        """Returns a Block whose axis of features is its values' axis."""
         own = block.axes[axis]
         if own == (COLUMNS,) or (own == () and block.width == 1):
             return block
@@ -430,7 +430,7 @@ class Blocks:
         return filled(shape, lambda at: self.graph.constant(rows[at][0] if scalar else rows[at]))
 
     def product(self, a: Any, b: Any, bias: Any = None, transposed: bool = False) -> Block:
-        """Returns a @ b + bias. transposed: whether the rows of b are those of the result."""
+        """Returns a @ b + bias. transposed: whether rows of b are rows of the result."""
         if not isinstance(a, Block):
             if not isinstance(b, Block) or a.dim() != 2 or len(b.axes) < 2 or transposed:
                 raise Unsuitable("it has a product of other axes than a layer's")

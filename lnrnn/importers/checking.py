@@ -246,7 +246,7 @@ def from_graph(
 
 
 def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinearity: str | None) -> None:
-    """Raises Unsuitable unless the network is that of from_torch's arguments."""
+    """Raises Unsuitable unless the network agrees with from_torch's arguments."""
     own = converted.arguments["norm"]
     if isinstance(norm, LayerNormSpec) and own is not None:
         norm = replace(norm.resolved(CELLS[converted.cell]), inner_bias=own.inner_bias)

@@ -177,7 +177,7 @@ def from_keras(
         "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell". It is needed if arrays
         fit two of them: a SimpleRNN with a bias, and a LayerNormSimpleRNNCell without one.
     bidirectional : bool
-        Whether the arrays or names are those of two directions, forward first. A layer does not need it.
+        Whether the arrays or names are for two directions, forward first. A layer does not need it.
     reset_after : bool, optional
         As in Keras; needed for the arrays of a GRU without bias, which do not show it.
     nonlinearity : str, optional
@@ -188,7 +188,7 @@ def from_keras(
     batch_first : bool, optional
         Whether the model takes x as (B, T, I). Default: True, but False for a layer with time_major.
     recurrent_activation : {"sigmoid", "hard_sigmoid", "keras2_hard_sigmoid"}, optional
-        The function of the gates of an LSTM or GRU. Default: that of the layer; with arrays
+        The gate activation of an LSTM or GRU. Default: the layer's; with arrays
         "sigmoid". "hard_sigmoid" is Keras 3's,
         min(max(a / 6 + 1/2, 0), 1), and the third Keras 2's, min(max(a / 5 + 1/2, 0), 1): the weights of its
         gates are multiplied by 1.2. Both become gate_activation="hard_sigmoid".

@@ -110,7 +110,7 @@ def _name(target: Any) -> str:
 class Reader(Blocks):
     """Writes an exported program into a graph.
 
-    opaque: whether all constants with an axis of sequences are values, or those of zeros alone. eps: that of
+    opaque: whether all constants with an axis of sequences are values, or only zeros. eps: of
     all norms, or None for their own.
     """
 

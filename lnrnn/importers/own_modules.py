@@ -48,7 +48,7 @@ WAYS = (
 
 
 class Sizes(NamedTuple):
-    """D: inputs. widths: those of the states, (places, B, width) each. wide: that of y, None if unknown."""
+    """D: inputs. widths: of the states, (places, B, width) each. wide: width of y, None if unknown."""
 
     D: int
     widths: tuple[int, ...]
@@ -146,7 +146,7 @@ class Call:
         return cls(way, sizes, tuple(programs))
 
     def converted(self, module: Any, **options: Any) -> Converted:
-        """Returns the network with the parameters of a module like that of the programs."""
+        """Returns the network with the parameters of a module like the exported one."""
         if options:
             raise ValueError("norm must be None, because the module's graph has decided it")
         return self.read(module, 0)
@@ -197,7 +197,7 @@ def _layers(
 ) -> tuple[list[list[Weights]], bool]:
     """Returns the weights of the layers and directions of a graph, and whether one direction is reversed.
 
-    states: those of each layer and direction. Raises Unsuitable unless the layers are the whole module: its x
+    states: of each layer and direction. Raises Unsuitable unless the layers are the whole module: its x
     and its states are theirs, and its outputs are values of theirs.
     """
     terms = new_terms(states=True)

@@ -68,7 +68,7 @@ def _side(path: str, end: str, tensors: Any) -> dict[str, Any]:
 
 
 def _bidirectional(numbered: Mapping[int, Mapping[str, Any]], path: str) -> bool:
-    """Returns whether the second of several packed weights is that of the first layer's other direction."""
+    """Returns whether the second of several packed weights is the first layer's reverse direction."""
     if 1 not in numbered or 0 not in numbered:
         return False
     inputs, hidden = numbered[0]["weight_ih"].shape[1], numbered[0]["weight_hh"].shape[1]

@@ -27,7 +27,7 @@ class UnknownCell(ValueError):
 class System:
     """An implementation of a cell.
 
-    name: the argument `kind` of from_torch, then the cell if the kind has several. shapes: those of all
+    name: the argument `kind` of from_torch, then the cell if the kind has several. shapes: of all
     parameters of a cell, for check_shapes. optional: parameters that are all present or all absent. options:
     the arguments of from_torch that apply. batch_first: the order of the axes of x. buffers: the entries of a
     state dict that have no effect at inference. settings: returns the options that only a module shows; its
@@ -286,7 +286,7 @@ def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
     heads, ours = _xlstm(p["slstm_cell._recurrent_kernel_"], p["slstm_cell._bias_"])
-    # xlstm's fgate computes the argument of gate i, and its igate that of f, so f is first.
+    # xlstm's fgate computes the argument of gate i, and its igate the argument of f: f is first.
     sides = [p[f"{gate}gate.weight"] for gate in "fizo"]
     ours["weight_ih"] = np.concatenate([block_diagonal(w.reshape(-1, w.shape[2]), heads) for w in sides])
     hidden = len(ours["weight_ih"]) // 4

@@ -27,8 +27,8 @@ class Weights:
     """The parameters and options of one layer in one direction.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: that of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: that of a
-    GRU. num_heads: of a block-diagonal weight_hh. gate_activation: that of an LSTM or GRU.
+    nonlinearity: of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: of a
+    GRU. num_heads: of a block-diagonal weight_hh. gate_activation: of an LSTM or GRU.
     """
 
     cell: str

@@ -341,7 +341,7 @@ def batch_norm(
         y = (x - mean) / sqrt(var + eps) * weight + bias
         running = (1 - momentum) * running + momentum * batch        in training
 
-    In training mean and var are those of the batch; var is biased for y, and unbiased for running_var.
+    In training mean and var are the batch's; var is biased for y, and unbiased for running_var.
 
     Examples
     --------

@@ -116,6 +116,7 @@ class _RowNorm(_Norm):
     __slots__ = ("normalized_shape", "elementwise_affine")
     _fixed = __slots__
     normalized_shape: tuple[int, ...]
+    elementwise_affine: bool
     weight = _tensor("weight")
 
     def _shape(self) -> tuple[int, ...]:

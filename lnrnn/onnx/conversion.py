@@ -38,7 +38,7 @@ def from_onnx(
         Loop or Scan that changes its states between steps has a network only with `name`.
     check : bool
         Whether to run each part of the file and its network on random inputs. ONNX Runtime runs the part, or
-        onnx.reference if ONNX Runtime is missing. The permitted difference is that of `from_torch`. A
+        onnx.reference if ONNX Runtime is missing. It permits the difference that `from_torch` permits. A
         UserWarning names a part that neither can run.
     reset_after : bool, optional
         Replaces linear_before_reset of all GRU nodes. True repairs files that torch's exporter wrote with
@@ -57,7 +57,7 @@ def from_onnx(
     ------
     ValueError
         For a file without a part that a network can replace, and for a part `name` that has no network; the
-        message names the node and the attribute. For a network whose outputs differ from those of its part.
+        message names the node and the attribute. For a network whose outputs differ from its part's.
         OnnxFileError, a ValueError, for a file that is damaged or breaks a rule of ONNX.
     TypeError
         For arguments of other types.
@@ -68,7 +68,7 @@ def from_onnx(
     -----
     A node HardSigmoid becomes gate_activation="hard_sigmoid" with other weights for its gates. All weights
     become float32, and to_dtype("int8") keeps the values of 8-bit weights. A network has no initial states;
-    pass those of the file to its calls. `initial_states` of a Part has those that are constants.
+    pass those of the file to its calls. `initial_states` of a Part has the constant ones.
 
     Examples
     --------

@@ -58,7 +58,7 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
         raise OnnxFileError(f"ONNX's operators must have one version, got {sorted(versions)}")
     for domain, name, _ in model.functions:
         if domain in DOMAINS or (domain, name) == ("com.microsoft", "DynamicQuantizeLSTM"):
-            raise OnnxFileError(f"functions must have names of their own, got {name!r}, an operator's")
+            raise OnnxFileError(f"function {name!r} has the name of a standard operator")
     if any(domain != keep for domain, *_ in model.functions):
         model = _inlined(model, keep)
     if folder is not None:
@@ -134,7 +134,7 @@ def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
 
 
 def _size(nodes: Any, bodies: dict[Any, Any], sizes: dict[Any, float]) -> float:
-    """Returns the bytes of nodes and of the functions that they call. sizes: those of functions, by name."""
+    """Returns the bytes of nodes and of the functions that they call. sizes: of functions, by name."""
     total = 0.0
     for node in nodes:
         key = node.domain, node.op_type, node.overload
@@ -399,7 +399,7 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
 
 
 def _wrong_values(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
-    """Returns axes or directions that a node cannot have, or "". attributes: those of the operator."""
+    """Returns axes or directions that a node cannot have, or "". attributes: of the operator."""
     order = attributes.get("perm")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"

@@ -2,7 +2,7 @@
 
 `find_cells` of finding.py is called for a whole model, and calls the others:
 
-    interface            what a front's graphs have, those of ONNX files (lnrnn.onnx) for example
+    interface            what a front's graphs have, such as ONNX files (lnrnn.onnx)
     graph, folding       facts about nodes and values, and the arrays of constants
     sizes                sizes of axes, numbers of shapes, slices and elements of values
     terms, operators     write each value as a sum of products

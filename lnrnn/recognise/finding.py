@@ -20,7 +20,7 @@ def find_cells(graphs: Iterable[Graph], more: Steps) -> list[Part]:
     """Returns the parts of a model whose nodes compute one or more steps of a cell.
 
     The parts are single steps, steps that follow each other, and nodes Loop and Scan whose body is a step.
-    graphs: those of the model, and the bodies after the graphs around them. more: yields further steps that a
+    graphs: the model's, with bodies after the graphs around them. more: yields further steps that a
     body has, as `steps` of matching.py does.
     """
     found: list[Recurrence | Part] = []

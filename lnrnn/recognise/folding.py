@@ -117,7 +117,7 @@ def _reshape(given: Given, inputs: Inputs) -> list[Array]:
 def _flatten(given: Given, inputs: Inputs) -> list[Array]:
     data, axis = _array(inputs, 0), int(given.get("axis", 1))
     if not -data.ndim <= axis <= data.ndim:
-        raise ValueError(f"axis {axis} must be one of shape {data.shape}")
+        raise ValueError(f"axis {axis} is out of range for shape {data.shape}")
     return [data.reshape(_count(data.shape[:axis]), -1)]
 
 

@@ -1,4 +1,4 @@
-"""The interface between the recogniser and a graph: onnx_ir's objects, or those of another front.
+"""The interface between the recogniser and a graph: onnx_ir's objects, or another front's.
 
 Operators, their attributes and the numbers of dtypes are ONNX's. A recogniser asks:
 
@@ -117,7 +117,7 @@ def node_path(graph: str, node: Node) -> str:
 def prepare(graph: Graph, front: Front, around: Node | None = None, path: str = "") -> None:
     """Sets the `meta` of a graph and of its nodes. Each front does so for the graphs of a model.
 
-    around: the node with the graph as an attribute. path: that of the graph.
+    around: the node with the graph as an attribute. path: of the graph.
     """
     graph.meta[FRONT], graph.meta[PARENT] = front, around
     for place, node in enumerate(graph):

@@ -37,7 +37,7 @@ class CarriedStep:
 class Sequences:
     """The sequences around a body. backwards: whether the first step reads the last element of x.
 
-    y_axes: those of y. flipped: whether y has the steps in the reverse order of x. after: the nodes behind
+    y_axes: of y. flipped: whether y has the steps in the reverse order of x. after: the nodes behind
     the body that are a part of it. before: the same before it.
     """
 
@@ -276,7 +276,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Joined:
-    """A value of all steps: inner is that of one step. backwards: in the reverse order of the steps."""
+    """A value of all steps; inner: the value of one step. backwards: in the reverse order of the steps."""
 
     inner: Value
     value: Value

@@ -22,7 +22,7 @@ MOST_MATRICES = 16  # that are compared in one graph
 
 
 def unknown(graphs: Iterable[Graph], parts: Sequence[Part], states: Pairs = ()) -> list[str]:
-    """Returns a text for each recurrence that is no part, and has none inside. states: those of the model."""
+    """Returns a text for each recurrence that is no part, and has none inside. states: of the model."""
     every = [each for part in parts for each in (part, *part.same)]
     taken = {id(node) for part in every for node in part.nodes}
     paths = [path for part in parts for path in part.paths]
@@ -62,7 +62,7 @@ def repeated(graph: Graph, taken: set[int]) -> Pairs:
 def misfit(pairs: Pairs, is_step: bool = False) -> str:
     """Returns a text with the first operator between old and new states that no cell has, or "".
 
-    is_step: whether the states are known to be those of a step. Otherwise a matrix must multiply an old one.
+    is_step: whether the states are known to be a step's states. Otherwise a matrix must multiply an old one.
     """
     terms, inside = new_terms(joined=True), dependents(old for old, _ in pairs)
     others, outer = list[Node](), list[Node]()  # outer: products that are summands of states

@@ -34,7 +34,7 @@ class Part:
         The names of the node (the first of a stack) and of the nodes around it, joined by "/".
     kind : str
         The operator, such as "LSTM", or other nodes that compute it: "LSTM step", "Loop of LSTM". A "file of
-        to_onnx" is a whole file. Its inputs and outputs are those of the graph, and x, h0, y and h are empty.
+        to_onnx" is a whole file. Its inputs and outputs are the graph's, and x, h0, y and h are empty.
     nodes : tuple of onnx_ir.Node
         All nodes of the file that the network replaces, in the file's order.
     network : Network or None
@@ -68,7 +68,7 @@ class Part:
         The last states, one for each layer. None if the file does not use them.
     axes : dict of str to str
         The axes of the values: {"x": "TBI", "y": "TDBH", "h": "DBH"}. T are steps, D directions, B sequences,
-        I inputs. H are units, or those of all directions if there is no D. h stands for h0, c0, h and c.
+        I inputs. H are units, of all directions if there is no D. h stands for h0, c0, h and c.
     baked : dict of str to int
         Sizes that nodes of the part set to a number: {"T": 10}.
     layers : tuple of onnx_ir.Node

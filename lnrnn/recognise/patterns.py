@@ -14,7 +14,7 @@ equation of its own name, or else of the name "gate". Other names at the left of
     norm(a)              the same over one gate
     gain, bias, ...      constant vectors, the part of gate k. A bias may be left out
 
-Names of constants are those of lnrnn's parameters.
+Constants have the names of lnrnn's parameters.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class Reference:
 def compare(
     outputs: Outputs, network: Reference, eps: float, first: bool = False
 ) -> tuple[float, float] | None:
-    """Returns None if the outputs are those of the network, else the difference as from `disagreement`."""
+    """Returns None if the network gives these outputs, else the difference as from `disagreement`."""
     rng = np.random.default_rng(1)
 
     def parts(of: Reference) -> list[Array]:

@@ -34,7 +34,7 @@ from .terms import Terms
 
 Nodes = Sequence[Node]
 Item = TypeVar("Item")
-ORDERS = ("TB{}", "BT{}", "B{}T")  # of axes, by that of the steps
+ORDERS = ("TB{}", "BT{}", "B{}T")  # of axes; T is the axis of steps
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Recurrence:
     reverse: bool = False
 
     def converted(self, batch_first: bool = False) -> Converted:
-        """Raises ValueError if the layers are not those of one network."""
+        """Raises ValueError if the layers are not one network."""
         return network(self.weights, batch_first, "ONNX", self.reverse)
 
     def finished(self) -> Part:
@@ -162,7 +162,7 @@ def if_used(value: Value, inside: Collection[int] = ()) -> Value | None:
 
 
 def with_unused(nodes: Iterable[Node], more: Iterable[Node]) -> tuple[Node, ...]:
-    """Returns nodes, and those of `more` that are needed by these alone, in the order of the graph."""
+    """Returns nodes, and the nodes of `more` that only these need, in the order of the graph."""
     kept = {id(node): node for node in nodes}
     left = list({id(node): node for node in more}.values())
     changed = True

@@ -212,7 +212,7 @@ def last_size(value: Value) -> int | None:
 
 
 def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Linear | None:
-    """Returns the result of an operator. rounds: whether a quotient is rounded to 0, as that of integers."""
+    """Returns the result of an operator. rounds: whether a quotient is rounded to 0, as for integers."""
     if a is None or b is None:
         return None
     if any(abs(n) > LARGEST for v in (a, b) for n in (v.constant, *v.factors.values())):
@@ -280,7 +280,7 @@ class Element:
 
 
 def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = None) -> Element | None:
-    """Returns the value that this value is one element of, such as x[:, t] of x. None for other values."""
+    """Returns the array, axis and index if this value is one element, such as x[:, t]. Else None."""
     node = inner = producer(outside_of_loops(value), "Gather", "SequenceAt", "Squeeze")
     if node is not None and node.op_type == "Squeeze":
         inner = producer(node.inputs[0], "Gather", "Slice", "Split")

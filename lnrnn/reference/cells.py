@@ -223,7 +223,7 @@ def rnn(
 def rnn_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Return gx, gh0 and the gradients of the given parameters, from gy (T, B, H) and gh (B, H).
 
     Values of gy past a length have no effect, for y is constant there.
 

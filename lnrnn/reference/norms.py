@@ -133,7 +133,7 @@ def rms_norm(
 ) -> Array:
     """Return weight x / sqrt(mean(x^2) + eps); the mean is over the last axes, of shape normalized_shape.
 
-    If eps is None, it is the machine epsilon of float64 for x of float64, else that of float32.
+    If eps is None, it is the machine epsilon of float64 for x of float64, else of float32.
 
     Notes
     -----

@@ -174,7 +174,7 @@ def slstm_backward(
     gn: ArrayLike | None = None,
     gm: ArrayLike | None = None,
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Return the gradients gx, (gh0, gc0, gn0, gm0) and those of the given parameters.
+    """Return gx, (gh0, gc0, gn0, gm0) and the gradients of the given parameters.
 
     gy is (T, B, H), the gradients of the state are (B, H); None is zero.
     """

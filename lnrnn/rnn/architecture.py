@@ -43,7 +43,7 @@ class Architecture:
 
     The other fields are computed from these. arguments: the constructor's arguments by name, in its order,
     without dropout, seed and rng. suffixes: the endings of names for each layer and direction (_l0_reverse),
-    in the order of the state's first axis. shapes: those of all parameters by name, layer after layer.
+    in the order of the state's first axis. shapes: of all parameters by name, layer after layer.
 
     A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum.
     "c" is a cell state, "y" an SLSTM's h on its way to y. sites: maps a side to the names, without suffix, of
@@ -180,7 +180,7 @@ class Architecture:
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": self.norm_kind, **vars(self.norm)}
-            norm.pop("bias", None)  # that of the network
+            norm.pop("bias", None)  # the network has one
             norm |= {"overrun": overrun} if self.batch_norm else {}
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 

@@ -117,12 +117,9 @@ def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads
         lengths = integers("lengths", lengths)
     made = snapshot.architecture
     if resets is None and (made.cell.parts == 1 or h0 is None):
-        found = snapshot.compiled().call(x, h0, lengths, threads)
+        found: Any = snapshot.compiled().call(x, h0, lengths, threads)
         if found is not None:
-            if made.cell.parts == 1:
-                return found
-            y, end = found
-            return y, as_state(end, made.cell)
+            return found if made.cell.parts == 1 else (found[0], as_state(found[1], made.cell))
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
     start = state_arrays(made, "h0", h0, x.shape[1], unbatched)

@@ -49,7 +49,7 @@ class Network(Settings, Generic[State]):
     Notes
     -----
     To read or set an unknown attribute raises AttributeError. A subclass may have more attributes. If the
-    name of one ends like that of a parameter (_l0, _l1_reverse), the class has to define it.
+    name of one ends like a parameter's (_l0, _l1_reverse), the class has to define it.
 
     Threads: a call uses the parameters and statistics that the network has when the call begins. Other
     threads may assign parameters, or call `load_state_dict` and `calibrate`, during the call. To replace
@@ -90,7 +90,7 @@ class Network(Settings, Generic[State]):
             True where the state is set to 0 before a step, as if a new sequence began there. Batch norm also
             counts steps from 0 again. The shape is (B, T) with batch_first, or (T,) if x is (T, D).
         threads : int, optional
-            Maximum number of threads in this call, 1 to 1024; by default that of `set_num_threads`.
+            Maximum number of threads in this call, 1 to 1024; by default `get_num_threads()`.
 
         Returns
         -------

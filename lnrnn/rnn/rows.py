@@ -83,7 +83,7 @@ class Rows:
         return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
 
     def after(self, steps: Array) -> Rows:
-        """Returns the rows of sequences that have had `steps` (B,) int64 steps since their last reset.
+        """Returns these rows for sequences that go on: sequence b has run steps[b] (B,) int64 steps before.
 
         Rows with equal lengths and equal steps are adjacent.
         """

@@ -216,7 +216,7 @@ class Settings(Closed):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics (BatchNormSpec), None without batch norm. It may be set."""
+        """The policy for steps without statistics (BatchNormSpec), None without batch norm. Assign it."""
         return self._snapshot.overrun
 
     @overrun.setter
@@ -230,7 +230,7 @@ class Settings(Closed):
     def zoneout(self) -> Any:
         """The probability in [0, 1) that a unit keeps its old state; for an LSTM a pair, for h and c.
 
-        It may be set; for an LSTM, one number is for both h and c. `save` writes it to the file.
+        Assign it; for an LSTM, one number is for both h and c. `save` writes it to the file.
 
         Notes
         -----
@@ -280,7 +280,7 @@ class Settings(Closed):
         dtype : {"float32", "bfloat16", "int8"}
             bfloat16 rounds weights to nearest even, and halves their memory. int8 rounds the weights w of an
             output to multiples of max abs(w) / 127, and takes a quarter of the memory. Weights that are
-            integers from -128 to 127 times a scale, such as those of a quantised model, keep their values:
+            integers from -128 to 127 times a scale, as in a quantised model, keep their values:
             `load_state_dict` takes them as (q, scale, zero_point).
         activation_bits : {14, 8}, optional
             For int8: inputs and states are rounded too. Those of one step, a, become multiples of

@@ -128,7 +128,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     resets : array_like of bool of shape (R,), optional
         True where a lane's state and step number are set to 0 before the step. For a chunk (T, R).
     threads : int, optional
-        Maximum number of threads in this call, 1 to 1024; by default that of `set_num_threads`.
+        Maximum number of threads in this call, 1 to 1024; by default `get_num_threads()`.
 
     Returns
     -------
@@ -304,7 +304,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
 
     @property
     def state(self) -> State:
-        """A copy of h, (num_layers, batch_size, P) float32, of (h, c), or of (h, c, n, m). It may be set."""
+        """A copy of h, (num_layers, batch_size, P) float32, of (h, c), or (h, c, n, m). Assign to set it."""
         return self._as_state([s.copy() for s in self._lanes.states])
 
     @state.setter
@@ -412,7 +412,7 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
     steps : iterable of (Stream, array_like)
         The streams, each once, and the inputs of all lanes of each: (R, D), or (D,) for one lane.
     threads : int, optional
-        Limit on the threads of each step, 1 to 1024; by default that of `set_num_threads`. The streams are
+        Limit on the threads of each step, 1 to 1024; by default `get_num_threads()`. The streams are
         computed one after the other, so one may not depend on the result of another.
 
     Returns

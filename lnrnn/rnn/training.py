@@ -180,7 +180,7 @@ def _ended(tape: Tape, end: Sequence[Array]) -> Tape:
 
 
 def _move_m(cells: Array, gradients: Array, sign: int) -> None:
-    """Changes an SLSTM's gradients of c, n and m to those of the compiled module, or back.
+    """Converts an SLSTM's gradients of c, n and m for the compiled module, or back.
 
     The module varies m at constant c exp(m) and n exp(m). Its gradient of m is 0 unless a loss depends on the
     last c, n or m. The usual gradient of m is larger by gc c + gn n. sign: -1, or 1 for the way back.
@@ -345,7 +345,7 @@ def _apart(array: Array, out: dict[str, Array]) -> Array:
 def refuse_gradients(out: Any, made: Architecture) -> None:
     """Raises ValueError or TypeError unless gradients can be added to the arrays of `out`.
 
-    Names and shapes must be those of the parameters. Arrays must be float32, C-contiguous and writeable, and
+    Names and shapes must agree with the parameters. Arrays must be float32, C-contiguous and writeable, and
     share no memory.
     """
     if not isinstance(out, dict):

@@ -34,7 +34,7 @@ KEY = "lnrnn"  # of the facts in an output's metadata
 class _Target:
     """An input and its output.
 
-    state: source.state() when `facts` were read. facts: those of the output's metadata. rows, bad_rows: how
+    state: source.state() when `facts` were read. facts: of the output's metadata. rows, bad_rows: how
     many are written.
     """
 

@@ -104,7 +104,7 @@ class Values:
     def take(self, id: Hashable) -> tuple[list[Array], int, str] | None:
         """Returns states (layers, 1, *), step, and "parked" or "living", or None without a value.
 
-        The value stays in the store, as that of a living session.
+        The value stays in the store, as for a living session.
         """
         key = self.key(id)
         data = self._asked(id, "read", lambda: self._store.get(key))

@@ -34,7 +34,7 @@ TAKES["torch.accelerate"] = {"dtype": Optional(Choice(DTYPES)), "frozen": Flag()
 
 @dataclass(repr=False)
 class Report:
-    """The result of `accelerate`. Names are those of named_modules(); that of the whole model is "".
+    """The result of `accelerate`. Names are as in named_modules(), for the whole model "".
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Report:
         The argument of `accelerate`.
     rounding : tuple of three floats (largest, rms, size), or None
         With dtype and check: the largest difference of the model's outputs from those with float32 weights,
-        the root mean square of the differences, and that of the outputs.
+        the root mean squares of the differences and of the outputs.
 
     Examples
     --------

@@ -48,7 +48,7 @@ def _rows(x: PackedSequence) -> Any:
 def contradicts_itself(x: PackedSequence) -> str | None:
     """Returns a text if x contradicts itself, else None. pad_packed_sequence would write to other memory.
 
-    Sizes without memory, as those of torch.compile, are not read.
+    Sizes without memory, as in torch.compile, are not read.
     """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or _rows(x) is not None:
         return None

@@ -1,4 +1,4 @@
-"""The forward that replaces that of a custom recurrent module, and computes calls with lnrnn's kernels."""
+"""Replaces the forward of a custom recurrent module, and computes calls with lnrnn's kernels."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Forward:
         return (*arguments, *(named[name] for name in names))
 
     def _form(self, arguments: tuple[Any, ...]) -> Form | None:
-        """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
+        """Returns which inputs and outputs a call has, if lnrnn computes it. None: the own forward does."""
         form = self._form_of(arguments)
         if form is None or other_system() or not self._settings.hold(self.trains):
             return None

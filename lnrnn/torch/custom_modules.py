@@ -65,7 +65,7 @@ def shown(module: torch.nn.Module) -> str:
 
 
 def _matrices(module: torch.nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the names and shapes of the module's matrices, and of those of its Linears."""
+    """Yields the names and shapes of the module's matrices, and of its Linears' matrices."""
     linear = [(f"{name}.", m) for name, m in module.named_children() if isinstance(m, torch.nn.Linear)]
     for before, part in (("", module), *linear):
         for name, p in part.named_parameters(recurse=False):
@@ -78,7 +78,7 @@ class Refused(Exception):
 
 
 class Differs(Exception):
-    """A module's results are not those of a network. at_first: they differ on ordinary input already."""
+    """A module's results differ from the network's. at_first: they differ on ordinary input already."""
 
     def __init__(self, text: str, at_first: bool = True) -> None:
         super().__init__(text)

@@ -17,7 +17,7 @@ from .._core import same_objects
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
-# Attributes that are not compared: those of every module, such as its submodules, and replaced forwards.
+# Attributes that are not compared: every module has them, such as its submodules; and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__", "_compiled_call_impl"}
 _NONE: frozenset[str] = frozenset()
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -83,7 +83,7 @@ class Settings:
         return [*own.values()]
 
     def hold(self, training: bool) -> bool:
-        """Returns whether nothing has changed. training: whether modules may be in training mode."""
+        """Returns whether no attribute changed since the probes, and no module trains unless `training`."""
         if not same_objects(*self.compared) and next(self.changed(), None) is not None:
             return False
         return training or not any(part.training for part in self._parts)

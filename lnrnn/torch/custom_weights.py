@@ -1,4 +1,4 @@
-"""How the parameters of a custom module become those of lnrnn's network."""
+"""Converts the parameters of a custom module to parameters of lnrnn's network."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def replaced(cls: Any) -> Any:
 
 
 def derived(cls: Any, own: Any) -> Any:
-    """Returns a class derived from `cls`, whose super().forward is that of `own`.
+    """Returns a class derived from `cls`, whose super().forward is own.forward.
 
     own: the class with lnrnn's forward, which is derived from the same class of torch.nn as `cls`. Raises
     TypeError if Python cannot derive the class.

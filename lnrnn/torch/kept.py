@@ -176,7 +176,7 @@ class Keeping(torch.nn.Module):
 
         They do if they are packed already, or if the call has few steps. Then more calls probably follow
         before the weights change, as from a decoder's loop. Otherwise the weights are packed without a copy.
-        Shorter weights serve calls without gradients only, and so do those of a frozen module.
+        Shorter weights, and weights of a frozen module, serve calls without gradients only.
         """
         kept = self._kept
         if self._frozen or dtype_of(network) != "float32":

@@ -24,7 +24,7 @@ class RNN(Twin):
     norm, reverse
         As in lnrnn.RNN.
     seed : int, optional
-        Seed of the initial parameters, which are then those of lnrnn.RNN. Default: torch's generator.
+        Seed of the initial parameters, then as in lnrnn.RNN. Default: torch's generator.
     rng : optional
         A numpy.random.Generator for the initial parameters, instead of seed.
     device, dtype

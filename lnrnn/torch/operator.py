@@ -271,7 +271,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 class _Run(torch.autograd.Function):
     """The operator run with gradients. Inputs: network, module, number of states, lengths, x, states,
-    parameters. Outputs: those of forward_train."""
+    parameters. Outputs: as of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:

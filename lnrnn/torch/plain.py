@@ -31,7 +31,7 @@ def run(
     """Runs x (T, B, D), or (B, T, D) with batch_first. Returns y with the same axes, last states, statistics.
 
     start: h0, or h0 and c0, each (layers * directions, B, *); lengths: see rnn/functional.py; parameters and
-    statistics by name. The returned statistics are those of the batch, for operator.update_statistics; they
+    statistics by name. The returned statistics are the batch's, for operator.update_statistics; they
     are empty without batch norm and in evaluation.
     """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths

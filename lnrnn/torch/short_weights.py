@@ -62,7 +62,7 @@ def _changed(value: Any, dtype: Dtype) -> Any:
 
 
 def rounding(exact: Sequence[Array], short: Sequence[Array], dtype: Dtype) -> Rounding:
-    """Compares a model's outputs with float32 weights, and with those of a dtype.
+    """Compares a model's outputs with float32 weights and with weights of a dtype.
 
     Raises ValueError if these have other shapes, or if numbers are no longer finite.
     """

@@ -1,5 +1,5 @@
-/* The products of the instruction set avx512amx, compiled with -mavx512{f,bw,dq,vl}. Its other kernels are
- * those of avx512. */
+/* The products of the instruction set avx512amx, compiled with -mavx512{f,bw,dq,vl}. The other kernels
+ * come from avx512. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512AMX
 #ifndef LNRNN_ISA_SUFFIX

@@ -1,5 +1,5 @@
-/* The bfloat16 product of the instruction set avx512bf16, compiled with -mavx512{f,bw,dq,vl,bf16}. Its other
- * kernels are those of avx512vnni. */
+/* The bfloat16 product of the instruction set avx512bf16, compiled with -mavx512{f,bw,dq,vl,bf16}. The other
+ * kernels come from avx512vnni. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512BF16
 #ifndef LNRNN_ISA_SUFFIX

@@ -1,5 +1,5 @@
-/* The int8 product of the instruction set avx512vnni, compiled with -mavx512{f,bw,dq,vl,vnni}. Its other
- * kernels are those of avx512. */
+/* The int8 product of the instruction set avx512vnni, compiled with -mavx512{f,bw,dq,vl,vnni}. The other
+ * kernels come from avx512. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVX512VNNI
 #define LNRNN_ISA_SUFFIX avx512vnni

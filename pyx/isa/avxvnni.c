@@ -1,5 +1,5 @@
-/* The int8 product of the instruction set avxvnni, compiled with -mavx2 -mfma -mavxvnni. Its other kernels
- * are those of avx2. */
+/* The int8 product of the instruction set avxvnni, compiled with -mavx2 -mfma -mavxvnni. The other kernels
+ * come from avx2. */
 #if defined(__x86_64__)
 #define LNRNN_ISA_AVXVNNI
 #define LNRNN_ISA_SUFFIX avxvnni

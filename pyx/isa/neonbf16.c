@@ -1,5 +1,5 @@
 /* The bfloat16 product of the instruction set neonbf16, compiled with -march=armv8.2-a+bf16. Its int8 product
- * is that of neondot; its other kernels are those of neon. */
+ * comes from neondot, the other kernels from neon. */
 #if defined(__aarch64__)
 #define LNRNN_ISA_NEONBF16
 #ifndef LNRNN_ISA_SUFFIX

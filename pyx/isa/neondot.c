@@ -1,5 +1,5 @@
-/* The int8 product of the instruction set neondot, compiled with -march=armv8.2-a+dotprod. Its other kernels
- * are those of neon. */
+/* The int8 product of the instruction set neondot, compiled with -march=armv8.2-a+dotprod. The other kernels
+ * come from neon. */
 #if defined(__aarch64__)
 #define LNRNN_ISA_NEONDOT
 #define LNRNN_ISA_SUFFIX neondot

@@ -1,5 +1,5 @@
 /* The int8 product of the instruction set neoni8mm, compiled with -march=armv8.2-a+dotprod+i8mm. Its bfloat16
- * product is that of neonbf16; its other kernels are those of neon. */
+ * product comes from neonbf16, the other kernels from neon. */
 #if defined(__aarch64__)
 #define LNRNN_ISA_NEONI8MM
 #define LNRNN_ISA_SUFFIX neoni8mm

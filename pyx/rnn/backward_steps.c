@@ -318,7 +318,7 @@ static void back_product(const backward_step *s, float *to)
 
 static void hidden_product(backward_step *s) { back_product(s, s->gh); }
 
-/* The cell has written its own gradient of h_prev to gh. Adds that of the product, which is summed by itself:
+/* gh has the cell's direct gradient of h_prev. Adds the gradient through W_hh, which is summed separately:
  * sums that start from gh, which is larger, would be rounded more. */
 static void direct_product(backward_step *s)
 {

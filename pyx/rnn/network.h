@@ -71,7 +71,7 @@ typedef struct {
     size_t states; /* the number of states in h0, c0, hn, cn */
     const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
-    int training;         /* `training` of each line is set; 0: inference */
+    int training;         /* nonzero: fill `training` of every line; 0: inference */
     size_t line_arrays;   /* set by lnrnn_training_begin */
     int threads;
     double part; /* part and resumed as in lnrnn_rnn_call */
@@ -88,9 +88,12 @@ typedef struct {
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, zero states, sorted rows */
 } lnrnn_network_call;
 
-/* lengths (B), or NULL: all lengths are `steps`. Writes rows (B), longest first, by a sort for few sequences.
- * Returns 0 if a length is not within 0 .. steps. */
+/* lengths (B), or NULL: all lengths are `steps`. Writes rows (B), longest first. Returns 0 if a length is not
+ * within 0 .. steps. */
 int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t *lengths);
+/* Sorts rows (n): longest first, rows of one length by `start`, and rows of one start by `state`. It is
+ * Shell's sort, because qsort may allocate. */
+void lnrnn_sort_rows(lnrnn_row *rows, size_t n);
 /* Sets the strides of contiguous x and y: (steps, sequences, *), or with batch_first (sequences, steps,
  * *). */
 void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first);

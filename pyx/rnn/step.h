@@ -36,8 +36,8 @@ struct lnrnn_step {
     float **y;
     ptrdiff_t next_y;
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. a, row stride cell.as: W_hh h, or W_ih x +
-     * W_hh h. hidden, row stride cell.as: W_hh h of separate products. all_c (active, C) and all_h (active,
-     * P), row stride cell.as: c and h of all rows. */
+     * W_hh h. hidden, row stride cell.as: W_hh h, if it has a norm of its own. all_c (active, C) and all_h
+     * (active, P), row stride cell.as: c and h of all rows. */
     float *wx, *a, *hidden, *all_c, *all_h;
     size_t recorded, live; /* tape: the numbers of active rows of the call before step t; at step t - 1 */
     /* The cell's kernel and its arguments. cell: the rows whose states this thread computes, from row `row`
@@ -57,7 +57,7 @@ struct lnrnn_step {
     size_t ahead_end;
     lnrnn_barrier *barrier;
     /* Memory of the group, row stride plan->wide. chunk (plan->chunk, group, G*H): W_ih x. products (group,
-     * G*H), or with divide_units (2, group, G*H): W_hh h of separate products, if there is no tape. */
+     * G*H), or with divide_units (2, group, G*H): W_hh h, if it has a norm of its own, without a tape. */
     float *chunk, *products;
     /* Memory of the thread, (group, P or C), row stride plan->h_stride or c_stride. own_h, own_c: the states
      * in threads other than 0, with divide_units but not divide_rows. old_h, old_c: the states before the

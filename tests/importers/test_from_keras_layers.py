@@ -129,4 +129,4 @@ def test_a_layer_that_is_not_built_is_refused():
 
 
 def test_the_program_of_the_page_runs():
-    pages.run_block("train_there_serve_here.md", "import keras")
+    pages.run_block("keras.md", "import keras")

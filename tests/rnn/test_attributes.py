@@ -27,6 +27,15 @@ MISSPELT = [
 ]
 
 
+@pytest.mark.parametrize("name, hint", [("eval", "forward_train"), ("train", "a call infers"), ("to", "CPU")])
+def test_methods_of_torch_have_a_hint(name, hint):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; .*{hint}"):
+        getattr(lnrnn.GRU(3, 4), name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(lnrnn.GRU(3, 4).stream(), name)
+    assert hint not in str(caught.value)
+
+
 @pytest.mark.parametrize("make, name, near", MISSPELT, ids=lambda v: v if isinstance(v, str) else "")
 def test_an_unknown_attribute_is_refused(make, name, near):
     """Python adds the nearest name of dir(owner) to the traceback."""

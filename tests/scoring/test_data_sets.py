@@ -176,8 +176,8 @@ def test_an_address_of_a_file_that_changes_is_noticed(folder, capsys, monkeypatc
 
 
 def test_a_job_of_two_indices_gives_the_files_of_one_command(folder):
-    """The page scaling.md has the command: a task computes the files whose numbers end with its index."""
-    page = (sequence_files.ROOT / "docs" / "scaling.md").read_text()
+    """The page scoring.md has the command: a task computes the files whose numbers end with its index."""
+    page = (sequence_files.ROOT / "docs" / "scoring.md").read_text()
     line = re.search(r"^\$ lnrnn (score .*\$SLURM_ARRAY_TASK_ID.*)$", page, re.M)[1]
     for k, name in ((0, "c"), (1, "day=1/a"), (10, "day=1/b")):
         (folder / "in" / f"{name}.parquet").rename(folder / "in" / f"part-{k:03}.parquet")

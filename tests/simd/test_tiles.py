@@ -16,7 +16,7 @@ ARM = ("neon", "neondot", "neonbf16", "neoni8mm")
 
 
 def products() -> list[tuple[str, str, str]]:
-    """Returns (machine, instruction set, part) for this machine and for an emulated one."""
+    """Returns a (machine, instruction set, part) for each set of this machine and of an emulated one."""
     here = [(platform.machine(), isa) for isa in available_isas() if isa not in AMX]
     emulated = [("emulated", isa) for isa in ARM]
     return [

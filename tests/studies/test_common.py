@@ -141,7 +141,7 @@ def test_kept_results_equal_the_measured_ones(counted, tmp_path, monkeypatch, ca
     capsys.readouterr()
     monkeypatch.setitem(sys.modules, "tqdm", None)  # printing needs no package of a run
     assert counted.run("--cell", "gru", "--kept") == 0
-    assert f"Measured by lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
+    assert f"measured with lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
 
 
 def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys):
@@ -162,33 +162,6 @@ def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys
     assert not counted.measured
     (tmp_path / "studies/results/made_up.json").write_text("{")
     assert counted.run("--quick", "--tune") == 0  # --tune needs no kept settings
-
-
-def test_a_continued_run_measures_only_missing_results(counted, capsys):
-    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
-    assert [found[3] for found in counted.measured] == ["rnn", "gru"]
-    os.unlink("out/made_up.json")
-    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
-    assert [found[3] for found in counted.measured] == ["rnn", "gru", "rnn"]
-    assert "Nothing was measured." in capsys.readouterr().out
-    count = len(counted.measured)
-    changed = kept("out/made_up_gru.json")
-    for words, change in (
-        ("--seeds 5", {}), ("--seeds 4 --quick", {}), ("--seeds 4 --tune", {"tuned": False}),
-        ("--seeds 4", {"lnrnn": "0.0.1"}), ("--seeds 4", {"isa": "another"}), ("--seeds 4", {"results": {}}),
-        ("--seeds 4", None),
-    ):  # fmt: skip
-        with open("out/made_up_gru.json", "w") as file:
-            file.write("{" if change is None else json.dumps({**changed, **change}))
-        assert counted.run("--resume", "--cell", "gru", *words.split(), "--output-dir", "out") == 0
-        count += 1
-        assert len(counted.measured) == count, (words, change)
-    # Kept settings that have changed since the first run make --resume measure all seeds again.
-    os.makedirs("studies/results")
-    with open("studies/results/made_up_gru.json", "w") as file:
-        json.dump({**kept("out/made_up_gru.json"), "settings": {"rate": 7}}, file)
-    assert counted.run("--resume", "--cell", "gru", "--seeds", "4", "--output-dir", "out") == 0
-    assert counted.measured[-1][1] == {"rate": 7}
 
 
 def test_without_matplotlib_the_results_are_kept_and_printed(counted, monkeypatch, capsys):
@@ -274,4 +247,3 @@ def test_results_are_in_order_and_the_first_of_equal_settings_is_best():
 def test_labels_of_lines_do_not_overlap():
     assert label_places([80, 79, 12, 80], 6) == pytest.approx([79 + 2 / 3, 73 + 2 / 3, 12, 85 + 2 / 3])
     assert label_places([20, 10], 6) == [20, 10]
-    assert label_places([80, 79], np.array([4, 8])) == pytest.approx([82.5, 76.5])

@@ -19,7 +19,7 @@ each_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
 NODES = ("RNN", "LSTM", "GRU")
 
 # One step of D + H = 13 products and some 10 operations rounds 23 times, by 2**-24 of the largest number. The
-# networks reduce an error by 0.6 at each step, and have two layers: 2 * 23 * 2**-24 / (1 - 0.6) = 7e-6.
+# two layers reduce an error to 0.6 of its size at each step: 2 * 23 * 2**-24 / (1 - 0.6) = 7e-6.
 NEAR = 1e-5
 SIZES = (7, 3), (4, 5), (1, 2)  # T and B of the calls of one file
 

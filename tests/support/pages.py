@@ -6,7 +6,7 @@ command, it is compared. In an expected output, `...` matches any text.
 
 HTML comments mark exceptions:
 
-    <!-- setup ... -->                    Python code that runs here, and that the page does not show
+    <!-- after: train.md -->              at the top of a page: that page runs first, in the same folder
     <!-- needs: torch, pandas -->         the next block needs these packages; without one, no block runs
     <!-- not run: why -->                 the next block does not run; at the top of a page: no block runs
     <!-- tested by: tests/... -->         the next block does not run here, because that test runs it
@@ -31,13 +31,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(```+|:::+)(.*)$")
-MARK = re.compile(r"<!-- (not run|tested by|needs): (.+) -->")
+MARK = re.compile(r"<!-- (not run|tested by|needs|after): (.+) -->")
 
 
 @dataclass
 class Block:
-    """A block of code. line: the number of its first line. language: "python", "console", "setup", or another
-    word after the fence. marks: from the HTML comments above it."""
+    """A block of code. line: the number of its first line. language: "python", "console", or another word
+    after the fence. marks: from the HTML comments above it."""
 
     language: str
     line: int
@@ -46,7 +46,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Returns all fenced blocks and hidden setups of a page in order, without directives of Sphinx."""
+    """Returns all fenced blocks of a page in order, without directives of Sphinx."""
     result: list[Block] = []
     lines = page.read_text().splitlines()
     whole: dict[str, str] = {}  # marks at the top of the page, which apply to all blocks
@@ -59,10 +59,6 @@ def blocks(page: Path) -> list[Block]:
             (marks if result or any(lines[i].startswith("#") for i in range(at)) else whole)[mark[1]] = mark[
                 2
             ]
-        elif line.strip() == "<!-- setup":
-            end = lines.index("-->", at)
-            result.append(Block("setup", at + 1, "\n".join(lines[at + 1 : end]), whole | marks))
-            at = end
         elif fence:
             end = next((i for i in range(at + 1, len(lines)) if lines[i].strip() == fence[1]), None)
             assert end is not None, f"{page}:{at + 1}: a block that does not end"
@@ -96,6 +92,9 @@ def run(page: Path) -> str:
     Raises the errors of the page's code, and AssertionError with the line if an output differs."""
     names: dict[str, object] = {"__name__": "__main__"}
     todo = blocks(page)
+    for earlier in {block.marks["after"] for block in todo if "after" in block.marks}:
+        if reason := run(page.parent / earlier):
+            return reason
     for block in todo:
         for package in filter(None, re.split(", *", block.marks.get("needs", ""))):
             if importlib.util.find_spec(package) is None:
@@ -108,7 +107,7 @@ def run(page: Path) -> str:
                 got = command_line(shlex.split(command, comments=True))
                 assert output is None or fits(got, output), f"{page}:{block.line}: {command}\n{got}"
         else:
-            shown = after is not None and after.language == "text" and not after.marks
+            shown = after is not None and after.language == "text" and not after.marks.keys() - {"after"}
             _run_python(page, block, names, after.text if shown else "")
     return ""
 

@@ -188,8 +188,8 @@ LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, 
     }
 }
 
-/* Does the work of gru_reset_gates, or if `states` of gru_reset_step, for at most LNRNN_ROWS_TOGETHER
- * rows. */
+/* At most LNRNN_ROWS_TOGETHER rows. states = 0: the gates, as gru_reset_gates; 1: the new state, as
+ * gru_reset_step. */
 LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_step_config *step,
                                  const lnrnn_step_rows *rows)
 {

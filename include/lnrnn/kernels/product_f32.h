@@ -110,8 +110,8 @@ static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
     return 0;
 }
 
-/* a (k, rows), row stride as. Computes the product of matmul_f32 with float32 weights, but the rows of a are
- * transposed. Only this product permits LNRNN_ADD_AFTER. */
+/* a (k, rows), row stride `as`: a is transposed. Else as matmul_f32, with float32 weights. Only this product
+ * permits LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs)
 {

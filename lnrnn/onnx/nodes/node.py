@@ -1,6 +1,6 @@
 """Reads one node RNN, LSTM or GRU of ONNX, or DynamicQuantizeLSTM of ONNX Runtime, as a layer of lnrnn.
 
-The operators are those of opsets 7 to 22. For a node that no network of lnrnn can replace, a ValueError names
+The operators have the opsets 7 to 22. For a node that no network of lnrnn can replace, a ValueError names
 the attribute or the input.
 
 A DynamicQuantizeLSTM has W (D, I, 4H) and R (D, H, 4H), of int8 or uint8: w = (q - zero point) * scale. The

@@ -277,7 +277,7 @@ def _next(
 ) -> tuple[Walk, NodeLayer | None]:
     """Follows the outputs of a layer. Returns the walk and the layer above, or None.
 
-    Without a layer above, the walk ends at the last value whose axes are those of a network's outputs.
+    Without a layer above, the walk ends at the last value with the axes of a network's outputs.
     """
     T, B = ("B", "T") if layer.batch_first else ("T", "B")
     axes: Axes = (T, B, "D", "H") if layer.batch_first else (T, "D", B, "H")

@@ -69,7 +69,7 @@ class State:
 
 
 def tensor(value: Any, shapes: Shapes | None = None) -> Tensor:
-    """Returns an onnx_ir Value as a Tensor. shapes: replace those of the file."""
+    """Returns an onnx_ir Value as a Tensor. shapes: replace the file's shapes."""
     if not isinstance(value.name, str):  # protobuf returns bytes that are not UTF-8 as they are
         raise OnnxFileError(f"names must be text in UTF-8, got {value.name!r}")
     dtype = None
@@ -121,7 +121,7 @@ def find_states(
     """Returns the states of a model that `read` has returned.
 
     pairs: of inputs and outputs. By default their names have the same stem with one of WORDS, and their
-    shapes and dtypes agree. shapes: replace those of the file. Raises ValueError for wrong arguments, and if
+    shapes and dtypes agree. shapes: replace the file's shapes. Raises ValueError for wrong arguments, and if
     the names do not tell. The message has the pairs to give.
     """
     given, returned = inputs(model.graph, shapes), outputs(model.graph)

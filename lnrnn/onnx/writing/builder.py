@@ -46,7 +46,7 @@ class Value:
 class Graph:
     """A graph under construction, or the body of a Scan in it.
 
-    All arrays are initializers of the outermost graph, also those of a body. Names are unique in the whole
+    All arrays, also of a body, are initializers of the outermost graph. Names are unique in the whole
     file.
     """
 

@@ -30,7 +30,7 @@ _CELL_NORMS = None, "out", "carry"
 
 @dataclass(frozen=True)
 class Function:
-    """inputs: the arrays that follow x, the states and the lengths. attributes: those of a call."""
+    """inputs: the arrays that follow x, the states and the lengths. attributes: of a call."""
 
     proto: onnx.FunctionProto
     inputs: dict[str, np.ndarray]

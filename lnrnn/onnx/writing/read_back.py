@@ -84,7 +84,7 @@ def _writes(
     theirs = model.graph
 
     def are_theirs(graph: onnx_ir.Graph, inputs: Sequence[onnx_ir.Value], arrays: Mapping[str, Any]) -> bool:
-        """Returns whether a graph with these inputs and initializers is that of the model."""
+        """Returns whether the model's graph has these inputs and initializers."""
         stored = theirs.initializers
         same = {*arrays} == {*stored} and _nodes(graph, inputs) == _nodes(theirs, theirs.inputs)
         own = {name: constant(stored[name]) for name in arrays} if same else {}

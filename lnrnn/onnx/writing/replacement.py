@@ -201,7 +201,7 @@ class _Replacement:
     """Changes a model in place.
 
     now: the values in place of those that are replaced, by id. arrays: the initializers that were added, by
-    their numbers. functions: those of networks, by their id and form. names: of all values of the model, and
+    their numbers. functions: of networks, by their id and form. names: of all values of the model, and
     of its nodes behind "node ".
     """
 
@@ -314,7 +314,7 @@ class _Replacement:
         """Returns an initializer of the main graph."""
         known = self.model.graph.initializers.get(name)
         old = None if known is None else constant(known)
-        # equal parameters of several calls are those of one network
+        # equal parameters of several calls mean one network
         key = name, array.shape, array.tobytes() if array.nbytes <= SMALL else id(array)
         if known is not None and old is not None and old.dtype == array.dtype and np.array_equal(old, array):
             return known

@@ -34,7 +34,7 @@ def to_onnx(
 ) -> None:
     """Write a network to an ONNX file, which ONNX Runtime and OpenVINO run.
 
-    The numbers of steps T and of sequences B stay free. Names of inputs and outputs are those of a call. The
+    The numbers of steps T and of sequences B stay free. Inputs and outputs have the names of a call. The
     input x and the output y have the axes of a call, (T, B, *) or with batch_first (B, T, *).
 
     Parameters
