@@ -189,8 +189,8 @@ def test_a_full_disk_loses_nothing_that_was_measured(counted, monkeypatch, capsy
     told, error = capsys.readouterr()
     assert "the shares are" in told and "confirmed" in told
     assert error.count("\n") == 1 and "no space left on device" in error and "made_up.json" in error
-    monkeypatch.setattr(common, "replacing", replacing)
-    monkeypatch.setattr(lnrnn.demo, "replacing", full)  # no space left for the figure
+    calls = iter([replacing, full])  # no space left for the figure
+    monkeypatch.setattr(common, "replacing", lambda path: next(calls)(path))
     assert counted.run("--figure") == 2
     assert kept()["seeds"][0] == 5 and "made_up.png" in capsys.readouterr().err
 
