@@ -109,15 +109,20 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
     x = check("Network.ragged", {"values": values}, {"D": input_size})[0][...]
     # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
     x = np.require(x, FLOAT32, ["C", "A"]).reshape(-1).reshape(len(x), 1, input_size)
-    found: Array = check("Network.ragged", {"offsets": offsets}, {"N": len(x)})[0]
+    return x, checked_offsets("offsets", offsets, TAKES["Network.ragged"]["offsets"], len(x))
+
+
+def checked_offsets(name: str, value: Any, takes: Takes, steps: int) -> Array:
+    """Returns a copy of offsets into `steps`, (B + 1,) int64. takes: their constraint, with the axis B+1."""
+    found = takes.check(name, value, {"N": steps})
     if not found.size:
-        raise bad_value("offsets", "of shape (B+1,)", found)
+        raise bad_value(name, "of shape (B+1,)", found)
     falls = np.flatnonzero(np.diff(found) < 0)
     if len(falls):
         k = int(falls[0])
         got = f"{found[k]} and then {found[k + 1]}, of sequence {k}"
-        raise ValueError(message("offsets", "in ascending order", got))
-    return x, found
+        raise ValueError(message(name, "in ascending order", got))
+    return found
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
