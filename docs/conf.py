@@ -230,14 +230,7 @@ class Help(Directive):
         return [nodes.literal_block(text, text, language="text")]
 
 
-# --- optional pages -----------------------------------------------------------------------------------------
-
-
-def leave_out(app: Any, page: str, source: list[str]) -> None:
-    if page == "index":
-        for name in ("c_api", "wheels"):
-            if not (Path(app.srcdir) / f"{name}.md").exists():
-                source[0] = source[0].replace(f"\n{name}\n", "\n")
+# --- pages --------------------------------------------------------------------------------------------------
 
 
 def link_pages(app: Any, page: str, source: list[str]) -> None:
@@ -271,7 +264,6 @@ def fold_method(app: Any, doctree: Any, page: str) -> None:
 def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", mend)
-    app.connect("source-read", leave_out)
     app.connect("source-read", link_pages)
     app.connect("source-read", list_cells)
     app.connect("doctree-resolved", fold_method)
