@@ -230,7 +230,7 @@ class Help(Directive):
         return [nodes.literal_block(text, text, language="text")]
 
 
-# --- optional pages -----------------------------------------------------------------------------------------
+# --- pages --------------------------------------------------------------------------------------------------
 
 
 def link_pages(app: Any, page: str, source: list[str]) -> None:
