@@ -157,15 +157,17 @@ class _Network:
 
     def _activations(self) -> dict[str, list[Any]]:
         """The attributes of a node for functions other than the default ones."""
-        made = self.made
-        found: dict[str, list[Any]] = {}
-        if made.gate_activation == "hard_sigmoid":
-            found["activations"] = ["HardSigmoid", "Tanh", "Tanh"][: 1 + made.cell.states]
-            found |= dict(activation_alpha=[1 / 6], activation_beta=[0.5])
-        elif made.nonlinearity != "tanh":
-            found["activations"] = [OPERATORS.get(made.nonlinearity, "Affine")]
-            if made.nonlinearity == "identity":
-                found |= dict(activation_alpha=[1.0], activation_beta=[0.0])
+        made, hard = self.made, self.made.gate_activation == "hard_sigmoid"
+        candidate = OPERATORS.get(made.nonlinearity, "Affine")
+        if not hard and candidate == "Tanh":
+            return {}
+        gates = ["HardSigmoid" if hard else "Sigmoid"] * (made.cell.gates > 1)
+        found: dict[str, list[Any]] = {
+            "activations": [*gates, candidate, "Tanh"][: len(gates) + made.cell.states]
+        }
+        more = [(1 / 6, 0.5)] * hard + [(1.0, 0.0)] * (candidate == "Affine")
+        if more:
+            found["activation_alpha"], found["activation_beta"] = map(list, zip(*more, strict=True))
         return {name: values * made.directions for name, values in found.items()}
 
     # --- one step, alone or in a Scan ---------------------------------------------------------------------

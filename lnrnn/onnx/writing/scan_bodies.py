@@ -145,19 +145,19 @@ def _split(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Val
     xr, xz, xn = s.gates("ih", s.product("ih", x), groups)
     hr, hz, hn = s.gates("hh", s.product("hh", h), groups)
     r, z = s.sig(xr + hr), s.sig(xz + hz)
-    return s.tanh(xn + r * hn), z
+    return s.f(xn + r * hn), z
 
 
 def _before(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Value]:
     xr, xz, xn = s.gates("ih", s.product("ih", x), ["rz", "n"])
     hr, hz = s.graph.split(s.norm("hh", s.product("hh", h, "rz"), "rz"), [s.made.hidden_size] * 2)
     r, z = s.sig(xr + hr), s.sig(xz + hz)
-    return s.tanh(xn + s.norm("hh", s.product("hh", r * h, "n"), "n")), z
+    return s.f(xn + s.norm("hh", s.product("hh", r * h, "n"), "n")), z
 
 
 def _joint(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Value]:
     r, z, n = s.sum_of_sides(x, h)
-    return s.tanh(s.sig(r) * n), s.sig(z)
+    return s.f(s.sig(r) * n), s.sig(z)
 
 
 def _gate(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Value]:
@@ -165,7 +165,7 @@ def _gate(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Valu
     xr, xz, xn = s.graph.split(s.product("ih", x), sizes)
     hr, hz, hn = s.graph.split(s.product("hh", h), sizes)
     r, z = s.sig(s.norm("", xr + hr, "r")), s.sig(s.norm("", xz + hz, "z"))
-    return s.tanh(s.norm("", xn + r * hn, "n")), z
+    return s.f(s.norm("", xn + r * hn, "n")), z
 
 
 _GRU = {"split": _split, "before": _before, "joint": _joint, "gate": _gate}
