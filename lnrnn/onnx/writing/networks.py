@@ -9,7 +9,7 @@ import numpy as np
 
 from ...recognise.patterns import OPERATORS
 from ...rnn.snapshot import Snapshot
-from . import scan_bodies
+from . import OPSETS, scan_bodies
 from .builder import Graph, Shape, Value
 from .stored_arrays import layer_arrays, node_arrays
 
@@ -31,17 +31,17 @@ def is_plain(snapshot: Snapshot, form: Form) -> bool:
     return bool(scan_bodies.EQUATIONS[made.cell.name].node) and not special
 
 
-def network_graph(snapshot: Snapshot, form: Form) -> Graph:
-    """Returns the graph of a network."""
-    return _Network(snapshot, form).graph
+def network_graph(snapshot: Snapshot, form: Form, opset: int = OPSETS[0]) -> Graph:
+    """Returns the graph of a network. opset: of the file."""
+    return _Network(snapshot, form, opset).graph
 
 
 class _Network:
     """Shapes: x (T, B, *), or (B, *) for one step; a state of all layers (layers * directions, B, *)."""
 
-    def __init__(self, snapshot: Snapshot, form: Form) -> None:
+    def __init__(self, snapshot: Snapshot, form: Form, opset: int) -> None:
         self.snapshot, self.made, self.form = snapshot, snapshot.architecture, form
-        self.graph = g = Graph(self.made.cell.name)
+        self.graph = g = Graph(self.made.cell.name, opset=opset)
         plain, made = is_plain(snapshot, form), self.made
         self.lines = made.num_layers * made.directions
         given = self._sequences("x", "float", made.input_size)

@@ -13,6 +13,7 @@ import numpy as np
 from ...recognise.patterns import OPERATORS
 from ...rnn.architecture import Architecture
 from ...rnn.specs import LayerNormSpec, RMSNormSpec
+from . import RMS_NORM
 from .builder import Graph, Value
 
 Array = np.ndarray
@@ -68,6 +69,9 @@ class Step:
         gain, bias = (self.array(names.get(use, ""), gates) for use in ("gain", "bias"))
         assert isinstance(self.made.norm, LayerNormSpec) and gain is not None
         eps: float = self.made.norm.eps
+        if isinstance(self.made.norm, RMSNormSpec) and self.graph.opset >= RMS_NORM:
+            a = self.graph.node("RMSNormalization", a, gain, axis=-1, epsilon=eps)
+            return a + bias if bias else a
         if isinstance(self.made.norm, RMSNormSpec):
             letters = gates or ("c" if side == "c" else EQUATIONS[self.made.cell.name].gates)
             units = self.graph.number(len(letters) * self.made.hidden_size)
