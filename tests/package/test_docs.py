@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
+import operator
 import os
 import re
 import shlex
@@ -160,11 +162,17 @@ def test_every_environment_variable_is_documented():
     assert {name for name in read if f"`{name}`" not in page} == set()
 
 
-def test_every_public_name_has_an_entry_in_the_api_pages():
-    entries = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
-    for name in lnrnn.__all__:
-        entry = "CELL" if name in CELLS else name  # docs/conf.py lists the cells
-        assert re.search(rf"^\.\. auto\w+:: lnrnn\.{entry}$", entries, re.M), name
+def test_every_public_name_and_member_has_an_entry_in_the_api_pages():
+    text = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    entries = dict(re.findall(r"^\.\. auto\w+:: (\S+)\n(?:   :members:(.*)\n)?", text, re.M))
+    for module in ("", ".torch", ".data", ".onnx", ".onnxruntime", ".sessions"):
+        for name in importlib.import_module(f"lnrnn{module}").__all__:
+            entry = "CELL" if name in CELLS else name  # docs/conf.py lists the cells
+            known = f"lnrnn{module}.{entry}" in entries or f"lnrnn.{entry}" in entries
+            assert known or name in entries[f"lnrnn{module}"], name
+    for owner in ("Network", "Stream", "StreamState", "SessionPool", "onnx.Model", "onnx.ModelStream"):
+        members = {name for name in dir(operator.attrgetter(owner)(lnrnn)) if name[0] != "_"}
+        assert members <= {*re.findall(r"\w+", entries[f"lnrnn.{owner}"])}, owner
 
 
 def test_the_citation_has_this_version():
