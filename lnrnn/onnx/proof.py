@@ -140,7 +140,7 @@ def _inside(T: int, lengths: Array | None) -> Array:
 
 
 def _directions(part: Part) -> int:
-    """Returns the number of directions of each value of a state."""
+    """Returns how many directions each state has."""
     assert part.network is not None
     return part.network.num_directions if "D" in part.axes["h"] else 1
 

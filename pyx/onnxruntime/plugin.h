@@ -26,7 +26,7 @@ int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char 
  * unknown. shape (rank): the sizes, -1 if unknown. They are not read if rank is above `most`. */
 int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *shape, size_t most,
                  size_t *rank);
-/* Sets shape, rank and data to those of a constant of this type. Returns 0 with a reason for another value.
+/* Sets shape, rank and data from a constant of this type. Returns 0 with a reason for another value.
  * The memory belongs to the runtime. */
 int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const char *name, int type,
                      const int64_t **shape, size_t *rank, const void **data, char reason[REASON]);
@@ -156,7 +156,7 @@ int call_is(const ort_functions *ort, const OrtNode *node);
 kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON]);
 
 /* provider.c */
-/* Logs why a node, or for NULL those of a graph, are left to the runtime. */
+/* Logs why a node is left to the runtime. node NULL: why all nodes of a graph are. */
 void provider_leave(provider *p, const OrtNode *node, const char *reason);
 
 #endif
