@@ -6,7 +6,7 @@
 # make bench        compare lnrnn with installed libraries, K=pattern; two commits: tests/benchmarks/README.md
 # make lint         check types, style, spelling, sentences and the numbers of lines
 # make docs         build the documentation, build/docs/index.html
-# make studies      run the studies of examples/studies: an hour on two cores
+# make studies      run the studies of examples/studies, an hour on two cores; TUNE=1 chooses the settings first
 # make wheels       build wheels for this and other machines, in dist/
 # make campaign     run a long search for faults, NAME=fuzz; tests/campaigns/README.md lists the names
 # make clean        remove all files that these targets create
@@ -35,7 +35,6 @@ help:
 	@echo "For all targets, ARGS= has more arguments for the program, and VENV= names another folder than .venv."
 	@echo "make types, style, spelling, sentences, sizes   run a part of lint; make format formats all sources"
 	@echo "make warnings                 compile every C file with warnings, with all installed compilers"
-	@echo "make studies TUNE=1           choose the settings of the studies first"
 	@echo "make peers                    install the libraries with which benchmarks compare lnrnn"
 	@echo "make .venv/.whole             install packages without which some tests are skipped"
 

@@ -30,7 +30,7 @@ enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version, declarations are only added. */
 #define LNRNN_API_MAJOR 4
-#define LNRNN_API_MINOR 2
+#define LNRNN_API_MINOR 0
 #define LNRNN_VERSION "0.2.0"
 
 #ifdef __cplusplus
@@ -68,7 +68,6 @@ const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
-int lnrnn_has_openmp(void);
 /* Writes the thread pools of this build ("openmp", "pthread"), the default first. Returns their number. */
 size_t lnrnn_team_list(const char *names[2]);
 /* Returns the name of the pool in use, or "none" in a build without threads. */
@@ -82,14 +81,13 @@ int lnrnn_cores(void);
  * lnrnn_cores() at the first call. omp_set_num_threads in the calling thread, and threadpoolctl, can lower
  * this number. No other thread may change the environment meanwhile. */
 int lnrnn_get_num_threads(void);
-/* Sets the largest number of threads for the whole process, n >= 1, and calls lnrnn_try_threads_again. */
+/* Sets the largest number of threads for the whole process, n >= 1. */
 void lnrnn_set_num_threads(int n);
 /* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of
- * the same thread use fewer too, until lnrnn_try_threads_again. `report`, if not NULL, is called in the
+ * the same thread use fewer too, until lnrnn_set_num_threads. `report`, if not NULL, is called in the
  * calling thread at the end of each call with too few threads. If another process takes the last threads
  * while a call starts its own, OpenMP ends this process. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
-void lnrnn_try_threads_again(void);
 
 /* --- vmath.h: elementwise functions, x (n) -> y (n); y may be x ---------------------------------------- */
 
@@ -109,14 +107,10 @@ enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
                       const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
 /* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), ggain, gbias (n). gx may be gy or x. work has
- * lnrnn_layer_norm_work(rows, n) doubles. */
+ * lnrnn_layer_norm_work(rows, n) doubles. centred = 0: RMS norm, where gbias gets the sums of gy. */
 void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
                                const void *gain, double eps, void *gx, double *ggain, double *gbias,
-                               double *work, int threads);
-/* The same of RMS norm. gbias gets the sums of gy. */
-void lnrnn_rms_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
-                             const void *gain, double eps, void *gx, double *ggain, double *gbias,
-                             double *work, int threads);
+                               double *work, int centred, int threads);
 size_t lnrnn_layer_norm_work(size_t rows, size_t n);
 
 /* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1;
@@ -247,15 +241,13 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
  * of its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
-/* Return D; H; the number of layers; 1 or 2 directions; the number of states: 1 (h) or 2 (h and c).
- * A row of an SLSTM's c has 3 H values: c, n and m. */
+/* Return D; H; the number of layers; 1 or 2 directions. */
 size_t lnrnn_network_inputs(const lnrnn_network *n);
 size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
-size_t lnrnn_network_states(const lnrnn_network *n);
 /* Returns the number of values of h for one sequence: P with proj_size, else H. With cell = 1 returns the
- * number of values of c, or 0 without c. */
+ * number of values of c, or 0 without c. An SLSTM's has 3 H values: c, n and m. */
 size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
 /* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
@@ -273,19 +265,17 @@ typedef struct {
     float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
 } lnrnn_sequences;
 
-/* Runs all layers and directions. The results equal the results of a stream, bit for bit. */
-lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE]);
-
-/* Working memory of such calls. It grows in calls that need more. On one thread, a call that needs no more
- * than earlier calls does not allocate. One call at a time may use it, of any network. */
+/* Working memory of calls on sequences. It grows in calls that need more. On one thread, a call that needs no
+ * more than earlier calls does not allocate. One call at a time may use it, of any network. */
 typedef struct lnrnn_workspace lnrnn_workspace;
 /* Returns an empty workspace, or NULL without memory. */
 lnrnn_workspace *lnrnn_workspace_create(void);
 /* w may be NULL. */
 void lnrnn_workspace_free(lnrnn_workspace *w);
-/* Does the same as lnrnn_network_run, in working memory of the caller. */
-lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w,
-                                  char message[LNRNN_MESSAGE]);
+/* Runs all layers and directions. The results equal the results of a stream, bit for bit. w may be NULL: then
+ * the call allocates and frees its working memory. */
+lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w,
+                               char message[LNRNN_MESSAGE]);
 
 /* --- streams ---
  *
@@ -325,12 +315,6 @@ size_t lnrnn_handle_rows(const lnrnn_handle *h);
  * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there
  * is no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
-/* handles (n), of different streams. x, y: n pointers, to (rows, D) and (rows, P) of each handle. Computes
- * one step of lanes 0 .. rows - 1 of every handle. All of x is read before any y is written. After an error
- * no lane has changed. Then *refused, unless `refused` is NULL, is the number of the handle that caused the
- * error. */
-lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
-                            size_t *refused);
 /* lanes (n): the numbers of the lanes that get zero states and step 0, none twice; NULL: lanes 0 .. n - 1.
  * With overrun "batch", n must be the number of lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);

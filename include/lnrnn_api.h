@@ -53,7 +53,6 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_isa_use)             \
     X(lnrnn_isa_unit)            \
     X(lnrnn_isa_amx)             \
-    X(lnrnn_has_openmp)          \
     X(lnrnn_team_list)           \
     X(lnrnn_team_name)           \
     X(lnrnn_team_use)            \
@@ -61,7 +60,6 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_get_num_threads)     \
     X(lnrnn_set_num_threads)     \
     X(lnrnn_on_shortage)         \
-    X(lnrnn_try_threads_again)   \
     X(lnrnn_map)                 \
     X(lnrnn_layer_norm)          \
     X(lnrnn_layer_norm_backward) \
@@ -81,7 +79,6 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_network_units)       \
     X(lnrnn_network_layers)      \
     X(lnrnn_network_directions)  \
-    X(lnrnn_network_states)      \
     X(lnrnn_network_run)         \
     X(lnrnn_stream_create)       \
     X(lnrnn_stream_release)      \
@@ -95,12 +92,9 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_handle_rows)         \
     X(lnrnn_handle_step)         \
     X(lnrnn_handle_reset)        \
-    X(lnrnn_step_all)            \
     X(lnrnn_network_state_size)  \
     X(lnrnn_workspace_create)    \
-    X(lnrnn_workspace_free)      \
-    X(lnrnn_network_run_in)      \
-    X(lnrnn_rms_norm_backward)
+    X(lnrnn_workspace_free)
 
 /* In C++, ::name is the function even inside a struct with a member of this name. */
 #ifdef __cplusplus
@@ -158,7 +152,6 @@ static inline int lnrnn_import(void)
 #define lnrnn_isa_use (lnrnn_api_table->lnrnn_isa_use)
 #define lnrnn_isa_unit (lnrnn_api_table->lnrnn_isa_unit)
 #define lnrnn_isa_amx (lnrnn_api_table->lnrnn_isa_amx)
-#define lnrnn_has_openmp (lnrnn_api_table->lnrnn_has_openmp)
 #define lnrnn_team_list (lnrnn_api_table->lnrnn_team_list)
 #define lnrnn_team_name (lnrnn_api_table->lnrnn_team_name)
 #define lnrnn_team_use (lnrnn_api_table->lnrnn_team_use)
@@ -166,7 +159,6 @@ static inline int lnrnn_import(void)
 #define lnrnn_get_num_threads (lnrnn_api_table->lnrnn_get_num_threads)
 #define lnrnn_set_num_threads (lnrnn_api_table->lnrnn_set_num_threads)
 #define lnrnn_on_shortage (lnrnn_api_table->lnrnn_on_shortage)
-#define lnrnn_try_threads_again (lnrnn_api_table->lnrnn_try_threads_again)
 #define lnrnn_map (lnrnn_api_table->lnrnn_map)
 #define lnrnn_layer_norm (lnrnn_api_table->lnrnn_layer_norm)
 #define lnrnn_layer_norm_backward (lnrnn_api_table->lnrnn_layer_norm_backward)
@@ -186,7 +178,6 @@ static inline int lnrnn_import(void)
 #define lnrnn_network_units (lnrnn_api_table->lnrnn_network_units)
 #define lnrnn_network_layers (lnrnn_api_table->lnrnn_network_layers)
 #define lnrnn_network_directions (lnrnn_api_table->lnrnn_network_directions)
-#define lnrnn_network_states (lnrnn_api_table->lnrnn_network_states)
 #define lnrnn_network_run (lnrnn_api_table->lnrnn_network_run)
 #define lnrnn_stream_create (lnrnn_api_table->lnrnn_stream_create)
 #define lnrnn_stream_release (lnrnn_api_table->lnrnn_stream_release)
@@ -200,12 +191,9 @@ static inline int lnrnn_import(void)
 #define lnrnn_handle_rows (lnrnn_api_table->lnrnn_handle_rows)
 #define lnrnn_handle_step (lnrnn_api_table->lnrnn_handle_step)
 #define lnrnn_handle_reset (lnrnn_api_table->lnrnn_handle_reset)
-#define lnrnn_step_all (lnrnn_api_table->lnrnn_step_all)
 #define lnrnn_network_state_size (lnrnn_api_table->lnrnn_network_state_size)
 #define lnrnn_workspace_create (lnrnn_api_table->lnrnn_workspace_create)
 #define lnrnn_workspace_free (lnrnn_api_table->lnrnn_workspace_free)
-#define lnrnn_network_run_in (lnrnn_api_table->lnrnn_network_run_in)
-#define lnrnn_rms_norm_backward (lnrnn_api_table->lnrnn_rms_norm_backward)
 
 #endif
 

@@ -150,7 +150,6 @@ cdef extern from "lnrnn_api.h" nogil:
     int lnrnn_isa_use(const char *name)
     const char *lnrnn_isa_unit(int weights)
     const char *lnrnn_isa_amx()
-    int lnrnn_has_openmp()
     size_t lnrnn_team_list(const char **names)
     const char *lnrnn_team_name()
     int lnrnn_team_use(const char *name)
@@ -158,16 +157,12 @@ cdef extern from "lnrnn_api.h" nogil:
     int lnrnn_get_num_threads()
     void lnrnn_set_num_threads(int n)
     void lnrnn_on_shortage(void (*report)(int wanted, int given) noexcept)
-    void lnrnn_try_threads_again()
     void lnrnn_map(int function, size_t n, const float *x, float *y, int threads)
     void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
                           const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads)
     void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const
                                    void *gain, double eps, void *gx, double *ggain, double *gbias, double
-                                   *work, int threads)
-    void lnrnn_rms_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const void
-                                 *gain, double eps, void *gx, double *ggain, double *gbias, double *work, int
-                                 threads)
+                                   *work, int centred, int threads)
     size_t lnrnn_layer_norm_work(size_t rows, size_t n)
     size_t lnrnn_batch_work(const lnrnn_batch *b, int sums)
     void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
@@ -186,13 +181,11 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_network_units(const lnrnn_network *n)
     size_t lnrnn_network_layers(const lnrnn_network *n)
     size_t lnrnn_network_directions(const lnrnn_network *n)
-    size_t lnrnn_network_states(const lnrnn_network *n)
     size_t lnrnn_network_state_size(const lnrnn_network *n, int cell)
-    lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char *message)
     lnrnn_workspace *lnrnn_workspace_create()
     void lnrnn_workspace_free(lnrnn_workspace *w)
-    lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s,
-                                      lnrnn_workspace *w, char *message)
+    lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w,
+                                   char *message)
     lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream, char
                                      *message)
     void lnrnn_stream_release(lnrnn_stream *s)
@@ -207,5 +200,3 @@ cdef extern from "lnrnn_api.h" nogil:
     size_t lnrnn_handle_rows(const lnrnn_handle *h)
     lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y)
     lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
-    lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x,
-                                float *const *y, size_t *refused)

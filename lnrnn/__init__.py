@@ -10,8 +10,6 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import startup  # noqa: F401  # before NumPy is imported
-
 if importlib.util.find_spec("lnrnn._core") is None:
     raise ImportError(
         f"lnrnn in {__path__[0]} is source code without its compiled module _core. "

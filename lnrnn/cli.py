@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import lnrnn
-from lnrnn import demo, startup, studies
-from lnrnn.errors import bad_value, message, reason
+from lnrnn import demo, studies
+from lnrnn.errors import message, reason
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.settings import architecture
@@ -35,9 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     interrupted; 141 if nobody reads stdout.
 
     argv: the arguments after the program's name, by default the process's. An error is printed as one
-    line on stderr. For a bad environment variable, lnrnn/runtime.py prints that line while lnrnn is imported.
+    line on stderr.
     """
-    startup.handle_interrupts()
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.name is None:
@@ -103,9 +102,6 @@ def build_parser() -> argparse.ArgumentParser:
     demo_parser.add_argument(
         "--cell", choices=CELLS, help=f"cell for the demo or {studies.FIRST} (default: {CELLS[0]})"
     )
-    demo_parser.add_argument(
-        "--figure", type=Path, metavar="PNG", help="draw the demo's results at each step, with matplotlib"
-    )
     of_studies = demo_parser.add_argument_group("options of studies")
     of_studies.add_argument(
         "--seeds", type=int, metavar="N", help="number of seeds: 5, 6, 7 and so on (default: 20)"
@@ -141,8 +137,8 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--lengths",
         type=Path,
-        metavar="FILE",
-        help="steps of each sequence: B integers, as .npy, or as text with one on each line (default: T)",
+        metavar="LENGTHS.npy",
+        help="steps of each sequence: B integers, as .npy (default: T)",
     )
     run.set_defaults(command=run_model)
 
@@ -238,11 +234,8 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
     words += [] if arguments.seeds is None else [f"--seeds={arguments.seeds}"]
     words += [] if arguments.output_dir is None else [f"--output-dir={arguments.output_dir}"]
     if not (arguments.demo or arguments.full or words):
-        demo.run(arguments.cell or CELLS[0], arguments.figure)
+        demo.run(arguments.cell or CELLS[0])
         return 0
-    if arguments.figure is not None:
-        do = "use --output-dir"
-        raise ValueError(message("--figure", "left out for a study", str(arguments.figure), do))
     words += [] if arguments.cell is None else [f"--cell={arguments.cell}"]
     if arguments.demo == studies.ALL:
         return studies.run_all(arguments.output_dir or Path("."), words)
@@ -290,11 +283,11 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
 
 
 def run_model(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn run MODEL IN OUT [--lengths FILE]``."""
+    """Implements ``lnrnn run MODEL IN OUT [--lengths LENGTHS.npy]``."""
     check_replaceable(arguments.output)
     model = lnrnn.load(arguments.model)
     x = read_array(arguments.input)
-    lengths = None if arguments.lengths is None else read_lengths(arguments.lengths)
+    lengths = None if arguments.lengths is None else read_array(arguments.lengths)
     check_apart(arguments.output, *filter(None, (arguments.model, arguments.lengths)))
     y, _ = model(x, lengths=lengths)
     write_array(arguments.output, y)
@@ -358,29 +351,6 @@ def read_array(path: Path) -> np.ndarray:
         # Cut the message, because it may quote a long header.
         got = f"one that NumPy cannot read ({str(error)[:400]})"
         raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
-
-
-def read_lengths(path: Path) -> np.ndarray:
-    """Returns integers (B,) from a .npy file, or from a text file with one integer on each non-empty line."""
-    if path.suffix == ".npy":
-        return read_array(path)
-    try:
-        lines = path.read_text().splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(message(str(path), "a .npy or text file", f"another one ({error})")) from error
-    lengths = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            lengths.append(int(line))
-        except ValueError:
-            got = repr(line.strip()[:40])
-            raise ValueError(message(f"line {number} of {path}", "one integer", got)) from None
-    try:
-        return np.array(lengths, dtype=np.int64)
-    except OverflowError:
-        raise bad_value(f"each line of {path}", "an integer of 64 bits", max(lengths, key=abs)) from None
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

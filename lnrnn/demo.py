@@ -6,28 +6,23 @@ joined test utterances of one speaker, longer than any training sequence. The de
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import lnrnn
 from lnrnn.arguments import Choice
 from lnrnn.data import JapaneseVowels, Utterances, japanese_vowels
-from lnrnn.files import check_replaceable, replacing
 from lnrnn.rnn.specs import Overrun
 from lnrnn.speakers import (
     CELLS,
     NORMS,
-    SPEAKERS,
     NormName,
     SpeakerNetwork,
     SpeakerSettings,
@@ -35,9 +30,6 @@ from lnrnn.speakers import (
     one_thread,
     side_by_side,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STEPS = 120  # the number of steps of a joined sequence, about five times the longest training utterance
 EPOCHS = 200
@@ -119,17 +111,9 @@ def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
 # --- output -------------------------------------------------------------------------------------------------
 
 
-def run(cell: str = "rnn", figure: Path | None = None) -> None:
-    """Runs the demo, in about ten seconds. cell: "rnn", "lstm" or "gru". figure: a PNG file to draw, or None.
-
-    Before the training, it raises ValueError for an unknown cell, ImportError without matplotlib, and OSError
-    if the figure cannot be written.
-    """
+def run(cell: str = "rnn") -> None:
+    """Runs the demo, in about ten seconds. cell: "rnn", "lstm" or "gru"."""
     Choice(CELLS).check("cell", cell)
-    if figure is not None:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise ImportError("--figure needs matplotlib: pip install matplotlib")
-        check_replaceable(figure)
     data = japanese_vowels()
     say(
         f"Nine people say one vowel: who speaks? Three {cell.upper()}s learn it from {len(data.train)} "
@@ -148,10 +132,6 @@ def run(cell: str = "rnn", figure: Path | None = None) -> None:
         "\nThis is one seed. In a clone of lnrnn's repository, lnrnn demo --full runs twenty; "
         "lnrnn demo --list names all studies."
     )
-    if figure is not None:
-        by_step = {method: found.mean(axis=1) for method, found in right.items()}
-        save_figure(figure, (9.0, 4.2), lambda drawing: draw_cliff(by_step, known, drawing))
-        print(f"Figure: {figure.resolve()}")
 
 
 def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> None:
@@ -246,73 +226,3 @@ def say(text: str, indent: str = "") -> None:
     columns = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     blank = "\n" * text.startswith("\n")
     print(blank + textwrap.fill(text.removeprefix("\n"), columns, subsequent_indent=indent), flush=True)
-
-
-# --- the figure ---------------------------------------------------------------------------------------------
-
-# Colours of Okabe and Ito, which differ for all kinds of colour vision. Without statistics for a step, batch
-# norm repeats the last ones. `report` also has their mean, and the error.
-STYLES = {
-    "no norm": ("no norm", "#777777", 1.6),
-    "last": ("batch norm", "#D55E00", 2.4),
-    "layer norm": ("layer norm", "#0072B2", 3.0),
-}
-
-
-def draw_cliff(by_step: dict[str, np.ndarray], known: int, figure: Figure) -> None:
-    """Draws the share of right answers at each step, as a curve for each of STYLES, with its last value.
-
-    by_step: (STEPS,), or (S, STEPS) for S seeds. For several seeds the curve is the mean, and a band shows
-    twice its standard error.
-    """
-    axes = figure.subplots()
-    t = np.arange(1, STEPS + 1)
-    axes.axvspan(known + 0.5, STEPS, color="#f1efe9", linewidth=0)
-    axes.axvline(known + 0.5, color="#555555", linewidth=1, linestyle=":")
-    axes.text(known + 2, 99, "longer than any training utterance", va="top", color="#555555", fontsize=11)
-    shares = {method: 100 * np.atleast_2d(by_step[method]) for method in STYLES}
-    ends = label_places([share[:, -1].mean() for share in shares.values()], 5.5)
-    for (method, (label, colour, width)), y in zip(STYLES.items(), ends, strict=True):
-        mean = shares[method].mean(axis=0)
-        axes.plot(t, mean, color=colour, linewidth=width)
-        axes.text(STEPS + 1.5, y, f"{label}, {mean[-1]:.0f} %", color=colour, va="center", fontsize=12)
-        if len(shares[method]) > 1:
-            half = 2 * shares[method].std(axis=0, ddof=1) / len(shares[method]) ** 0.5
-            axes.fill_between(t, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
-    axes.axhline(100 / SPEAKERS, color="#999999", linewidth=1, linestyle="--")
-    axes.text(2, 100 / SPEAKERS - 1.5, "chance", va="top", color="#666666")
-    axes.set(xlim=(1, STEPS), ylim=(0, 100), ylabel="speaker named right, %")
-    axes.set_xlabel("step in the joined utterances of one speaker (a step is 6.4 ms)")
-    title = "Past its training length batch norm has no statistics; layer norm needs none"
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def label_places(wanted: Sequence[float], height: float) -> list[float]:
-    """Returns the positions of labels that are nearest to the wanted positions and do not overlap."""
-    order = np.argsort(wanted, kind="stable")
-    above = height * (np.arange(len(wanted)) + 0.5)  # positions if all labels touch and begin at 0
-    groups: list[list[float]] = []  # labels that touch move together, to the mean of their wanted positions
-    for wish in np.array(wanted)[order] - above:
-        groups.append([wish])
-        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
-            last = groups.pop()
-            groups[-1] += last
-    placed = np.empty(len(wanted))
-    placed[order] = np.repeat([np.mean(group) for group in groups], [len(group) for group in groups]) + above
-    return [float(y) for y in placed]
-
-
-def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], object]) -> None:
-    """Writes a figure of ``size`` inches, drawn by ``draw``, to a PNG file, whole or not at all."""
-    # pyplot is not used, because it changes global state and may need a window system.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    draw(figure)
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png")
-    with replacing(path) as write:
-        write(buffer.getvalue())

@@ -16,7 +16,7 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @contextmanager
-def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[Any], object]]:
+def replacing(path: Path) -> Iterator[Callable[[Any], object]]:
     """``with replacing(path) as write: write(data)`` writes a file whole or not at all.
 
     The data are written to a new file in the same directory. When the body has ended without an exception and
@@ -24,14 +24,13 @@ def replacing(path: Path, directory: str | None = None) -> Iterator[Callable[[An
     the new one is removed. (A killed process leaves the new file, which has a random name.) If path is a
     symbolic link, its target is replaced. Permissions come from the old file, or from umask.
 
-    directory: the directory of the new file, on the same file system; by default the directory of path.
     write: takes any contiguous bytes-like object, such as an array. Raises OSError, with errno and path, if
     open(path, "wb"), writing or replacing fails, or if path is not a regular file.
     """
     made: list[str] = []
     try:
         with _said_of(path):
-            target, part, descriptor = _create(path, made, directory)
+            target, part, descriptor = _create(path, made)
         with _said_of(path, part):
             with open(descriptor, "wb") as file:
                 yield file.write
@@ -71,8 +70,9 @@ def _remove(made: list[str]) -> None:
             os.unlink(part)
 
 
-def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[str, str, int]:
-    """Creates a new file in directory. Returns the name to replace, the new file's name and its descriptor.
+def _create(path: Path, made: list[str]) -> tuple[str, str, int]:
+    """Creates a new file in path's directory. Returns the name to replace, and the new file's name and
+    descriptor.
 
     The new name is put into the list `made` before the file exists, so that it is removed after an interrupt.
     """
@@ -85,7 +85,7 @@ def _create(path: Path, made: list[str], directory: str | None = None) -> tuple[
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
         # Use a random name, because path's name with an addition could be too long.
-        part = os.path.join(directory or os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
+        part = os.path.join(os.path.dirname(target), f".lnrnn-{secrets.token_hex(8)}.part")
         made[:] = [part]
         try:
             descriptor = os.open(part, flags, mode)

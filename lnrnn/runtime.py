@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from . import _core
 from .arguments import TAKES, THREADS, check
 from .errors import message
-from .startup import is_command
 
 TAKES["set_num_threads"] = TAKES["num_threads"] = {"n": THREADS.of}
 
@@ -196,11 +194,4 @@ def get_library() -> str:
     return str(next(Path(__file__).parent.glob("liblnrnn.*")))
 
 
-try:
-    _from_environment()
-except ImportError as error:
-    # lnrnn.cli cannot print the message, because lnrnn is imported before it.
-    if not is_command():
-        raise
-    print(f"lnrnn: error: {error}", file=sys.stderr)
-    raise SystemExit(2) from None
+_from_environment()

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import copyreg
-import difflib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import FrozenInstanceError, fields
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ._core import copied
 from .arguments import Array as Takes
 from .errors import bad_type, bad_value, message
-
-Made = TypeVar("Made")
 
 # The largest count of sequences or batches, at which training stops counting. Counts up to it are exact in
 # float64, in which statistics are pooled.
@@ -40,39 +35,15 @@ _MODES = "a call infers, and forward_train trains"
 _OF_TORCH = {"eval": _MODES, "train": _MODES, "to": "it runs on the CPU, and to_dtype rounds weights"}
 
 
-def no_attribute(
-    owner: Any, name: str, known: Iterable[str], error: type[AttributeError] = AttributeError
-) -> AttributeError:
-    """Returns the error for an unknown attribute of `owner`, with the nearest name of `known` as a hint."""
-    known = set(known)
-    near = nearest(name, tuple(sorted(known)))
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    if "forward_train" in known and name in _OF_TORCH:
-        hint = f"; {_OF_TORCH[name]}"
-    # The argument obj is omitted, so that Python does not add a second hint.
-    return error(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name)
+def no_attribute(owner: Any, name: str) -> AttributeError:
+    """Returns the error for an unknown attribute of `owner`. Its traceback suggests the nearest name."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if hasattr(type(owner), "forward_train") and name in _OF_TORCH:
+        return AttributeError(f"{text}; {_OF_TORCH[name]}", name=name)  # without obj, Python adds no name
+    return AttributeError(text, name=name, obj=owner)
 
 
-# `hasattr` and `getattr` with a default ask for the same missing names again.
-@lru_cache(256)
-def nearest(name: str, known: tuple[str, ...]) -> list[str]:
-    return difflib.get_close_matches(name, known, 1)
-
-
-class Named:
-    """Base of classes whose error for an unknown attribute suggests the nearest name."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        # Names with an underscore get no hint: copy and pickle ask for them before attributes exist.
-        raise no_attribute(self, name, () if name.startswith("_") else self._public())
-
-    def _public(self) -> list[str]:
-        return [name for name in dir(self) if not name.startswith("_")]
-
-
-class Closed(Named):
+class Closed:
     """Base of classes without unknown attributes: to set a misspelt name raises AttributeError.
 
     Each of these classes has __slots__. As usual in Python, instances of a subclass without __slots__ accept
@@ -95,7 +66,7 @@ class Closed(Named):
         except AttributeError:
             if hasattr(type(self), name):  # a method, or a property without a setter
                 raise
-            raise no_attribute(self, name, self._public()) from None
+            raise no_attribute(self, name) from None
 
     def __delattr__(self, name: str) -> None:
         if name not in getattr(self, "__dict__", ()):
@@ -116,20 +87,6 @@ class Closed(Named):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
-
-
-def frozen_by_name(made: type[Made]) -> type[Made]:
-    """Decorates a frozen dataclass: the error for an unknown field suggests the nearest name."""
-    refuse: Callable[[Any, str, Any], None] = made.__setattr__
-    names = tuple(field.name for field in fields(made))  # type: ignore[arg-type]  # made is a dataclass
-
-    def __setattr__(self: Any, name: str, value: Any) -> None:
-        if name not in names:
-            raise no_attribute(self, name, names, FrozenInstanceError)
-        refuse(self, name, value)
-
-    made.__setattr__ = __setattr__  # type: ignore[method-assign]
-    return made
 
 
 def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

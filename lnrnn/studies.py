@@ -91,13 +91,14 @@ def run(name: str, words: list[str]) -> int:
 def run_all(output_dir: Path, words: list[str]) -> int:
     """Runs every study, and prints all results. Returns 0, or the exit code of the last study that failed.
 
-    words: the arguments for each study, with output_dir unless that is the current folder. Results of an
-    earlier run in output_dir are not measured again, so that an interrupted run can continue.
+    words: the arguments for each study, with output_dir unless that is the current folder.
     """
     worst, found = 0, studies()
     for place, name in enumerate(found, 1):
         print(f"--- {place} of {len(found)}: {name} ".ljust(60, "-"), flush=True)
-        worst = run(name, [*words, "--resume"]) or worst
+        cells = CELLS if name == FIRST and not any(word.startswith("--cell=") for word in words) else ()
+        for more in [[f"--cell={cell}"] for cell in cells] or [[]]:
+            worst = run(name, [*words, *more]) or worst
     stems = [path.stem + cell for path in found.values() for cell in ("", *(f"_{cell}" for cell in CELLS))]
     for kept in (output_dir / f"{stem}.json" for stem in stems):
         try:

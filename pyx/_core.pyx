@@ -91,7 +91,7 @@ def cpu_info():
     return {
         "isa": isa(), "available": isa_list(), "emulated": isa_emulated(),
         "units": {"bfloat16": bf16.decode() if bf16 else None, "int8": int8.decode() if int8 else None},
-        "amx": lnrnn_isa_amx().decode(), "openmp": bool(lnrnn_has_openmp()), "team": team(),
+        "amx": lnrnn_isa_amx().decode(), "openmp": "openmp" in team_list(), "team": team(),
         "num_threads": get_num_threads(), "cores": lnrnn_cores(),
         "caches": {"l1": caches.l1, "l2": caches.l2, "l3": caches.l3},
     }

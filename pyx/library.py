@@ -69,20 +69,16 @@ def rpath(system: str) -> list[str]:
     return ["-Wl,-rpath,@loader_path"] if system == "darwin" else ["-Wl,-rpath,$ORIGIN"]
 
 
-def link(command: list[str], objects: list[str], target: Path, system: str, threads: list[str]) -> None:
-    """Links the shared library. command: the linker with the flags for a shared object. threads: the flags
-    for OpenMP or POSIX threads."""
-    _link(command, objects, target, system, threads)
-
-
 def link_plugin(command: list[str], objects: list[str], target: Path, system: str, library: Path) -> None:
     """Links the plug-in for ONNX Runtime. It loads liblnrnn from its own folder. The runtime may unload it
     while sessions need it: on Linux it stays in memory."""
     stays = [] if system == "darwin" else ["-Wl,-z,nodelete"]
-    _link(command, objects, target, system, [str(library), *rpath(system), *stays])
+    link(command, objects, target, system, [str(library), *rpath(system), *stays])
 
 
-def _link(command: list[str], objects: list[str], target: Path, system: str, libraries: list[str]) -> None:
+def link(command: list[str], objects: list[str], target: Path, system: str, libraries: list[str]) -> None:
+    """Links a shared library. command: the linker with the flags for a shared object. libraries: the flags
+    for OpenMP or POSIX threads, or for other libraries."""
     name = target.name
     if system == "darwin":
         command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]

@@ -205,12 +205,9 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
     if r != NULL and not train:
         lnrnn_read_running(b, r)
     cdef PyThreadState *gil = release_gil(b.threads)
-    if r == NULL and train:
+    if r == NULL:
         lnrnn_layer_norm_backward(
-            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
-    elif r == NULL:
-        lnrnn_rms_norm_backward(
-            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, b.threads)
+            b.dtype, b.N, b.C, pgy, b.x, b.gain, b.eps, pgx, sums, sums + b.C, b.work, train, b.threads)
     else:
         lnrnn_batch_norm_backward(b, pgy, pgx, sums, sums + b.C, train)
     acquire_gil(gil)

@@ -93,28 +93,20 @@ cdef class Lanes:
             h.next, self.idle = self.idle, h
         return 0
 
-    cpdef object step(self, x, rows, out, resets, int threads):
-        """Computes one step. x (R, D), or (D,) for one lane. rows (R,) int64: the lanes, or None for all;
-        resets (R,) or None. Returns y (R, P), or (P,): out, which may be x, or a new array. threads 0: the
-        number set for all calls.
-
-        Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a
-        step without statistics. The caller then raises the error. No lane has changed then, nor after a
-        MemoryError. No signal is handled during the step."""
+    cdef object begin(self, x, rows, out, resets, int threads, lnrnn_handle_fields **handle, double *work):
+        """Checks the arguments of a step, and adds its multiply-adds to *work. Returns y: `out`, if that is
+        an ordinary array, or a new array. *handle has the inputs; it is NULL for a step of no lane. Returns
+        None for arguments for which `step` returns None. Then *handle is NULL too."""
         cdef Py_ssize_t R = self.stream.lanes, D = self.stream.inputs, P = self.stream.h_width
-        cdef double multiply_adds
-        cdef PyThreadState *state
         cdef lnrnn_handle_fields *h
         cdef cnp.npy_intp dims[2]
-        cdef int ndim
+        cdef int ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
+        handle[0] = NULL
         if rows is not None:
             if not fits(rows, cnp.NPY_INT64, 1, -1, -1, -1):
                 return None
             R = cnp.PyArray_SIZE(<cnp.ndarray>rows)
-            if R > <Py_ssize_t>self.stream.lanes:
-                return None
-        ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
-        if ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
+        if R > <Py_ssize_t>self.stream.lanes or ndim < 1 or ndim > 2 or not native_floats(x, ndim, R, D):
             return None
         if resets is not None and not fits(resets, cnp.NPY_BOOL, 1, R, -1, -1):
             return None
@@ -125,18 +117,34 @@ cdef class Lanes:
         dims[0], dims[ndim - 1] = R, P
         y = out if ordinary(out) else empty_of(ndim, dims, cnp.NPY_FLOAT32, R * P * sizeof(float))
         if R == 0:
-            return y if out is None else out
-        multiply_adds = self.stream.step_work * R
-        h = self.take(R, threads_for(multiply_adds, threads))
+            return y
+        work[0] += self.stream.step_work * R
+        h = self.take(R, threads_for(self.stream.step_work * R, threads))
         memcpy(h.x, data(x), R * D * sizeof(float))
         if lnrnn_handle_choose(h, <const int64_t *>data(rows), <const unsigned char *>data(resets)):
             self.give(h)
             return None
-        state = release_gil(multiply_adds >= LNRNN_RELEASE_LOCK_WORK)
-        lnrnn_handle_run(h, <float *>data(y))
-        acquire_gil(state)
-        self.give(h)
-        if out is None or y is out:
+        handle[0] = h
+        return y
+
+    cpdef object step(self, x, rows, out, resets, int threads):
+        """Computes one step. x (R, D), or (D,) for one lane. rows (R,) int64: the lanes, or None for all;
+        resets (R,) or None. Returns y (R, P), or (P,): out, which may be x, or a new array. threads 0: the
+        number set for all calls.
+
+        Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a
+        step without statistics. The caller then raises the error. No lane has changed then, nor after a
+        MemoryError. No signal is handled during the step."""
+        cdef double work = 0
+        cdef PyThreadState *state
+        cdef lnrnn_handle_fields *h
+        y = self.begin(x, rows, out, resets, threads, &h, &work)
+        if h != NULL:
+            state = release_gil(work >= LNRNN_RELEASE_LOCK_WORK)
+            lnrnn_handle_run(h, <float *>data(y))
+            acquire_gil(state)
+            self.give(h)
+        if y is None or out is None or y is out:
             return y
         cnp.PyArray_CopyInto(<cnp.ndarray>out, <cnp.ndarray>y)
         return out
@@ -180,14 +188,10 @@ def step_all(list steps, int threads):
     Returns None if Lanes.step would return None for an element, and if a stream is in two. No lane has
     changed then, nor after a MemoryError. No signal is handled meanwhile.
     """
-    cdef Py_ssize_t n = len(steps), k, R, D, H
-    cdef double multiply_adds = 0
+    cdef Py_ssize_t n = len(steps), k
+    cdef double work = 0
     cdef PyThreadState *state
-    cdef cnp.npy_intp dims[2]
-    cdef int ndim
-    cdef Lanes each
     cdef tuple pair
-    cdef lnrnn_handle_fields *h
     cdef list lanes = [], results = []
     cdef lnrnn_handle_fields **handles = <lnrnn_handle_fields **>calloc(n + 1, sizeof(lnrnn_handle_fields *))
     if handles == NULL:
@@ -197,39 +201,27 @@ def step_all(list steps, int threads):
             if type(steps[k]) is not tuple or not 2 <= len(<tuple>steps[k]) <= 3:
                 return None
             pair = steps[k]
-            rows = pair[2] if len(pair) == 3 else None
-            found, x = pair[0], pair[1]
+            found = pair[0]
             if len(pair) == 2:
                 found = (<StreamBase>found)._lanes if isinstance(found, StreamBase) else None
-            if type(found) is not Lanes or not (rows is None or fits(rows, cnp.NPY_INT64, 1, -1, -1, -1)):
+            if type(found) is not Lanes:
                 return None
-            each = found
-            R = each.stream.lanes if rows is None else cnp.PyArray_SIZE(<cnp.ndarray>rows)
-            D, H = each.stream.inputs, each.stream.h_width
-            ndim = cnp.PyArray_NDIM(<cnp.ndarray>x) if cnp.PyArray_CheckExact(x) else 0
-            if (not 1 <= R <= <Py_ssize_t>each.stream.lanes or ndim < 1 or ndim > 2
-                    or not native_floats(x, ndim, R, D)):
-                return None
-            x = x if ordinary(x) else copied(x)
-            dims[0], dims[ndim - 1] = R, H
-            results.append(empty_of(ndim, dims, cnp.NPY_FLOAT32, R * H * sizeof(float)))
-            multiply_adds += each.stream.step_work * R
-            h = each.take(R, threads_for(each.stream.step_work * R, threads))
-            handles[len(lanes)] = h
-            lanes.append(each)
-            memcpy(h.x, data(x), R * D * sizeof(float))
-            if lnrnn_handle_choose(h, <const int64_t *>data(rows), NULL):
+            lanes.append(found)
+            results.append((<Lanes>found).begin(
+                pair[1], pair[2] if len(pair) == 3 else None, None, None, threads, &handles[k], &work))
+            if handles[k] == NULL:
                 return None
         if len(set(lanes)) != n:
             return None
-        state = release_gil(multiply_adds >= LNRNN_RELEASE_LOCK_WORK)
+        state = release_gil(work >= LNRNN_RELEASE_LOCK_WORK)
         for k in range(n):
             lnrnn_handle_run(handles[k], <float *>cnp.PyArray_DATA(<cnp.ndarray>results[k]))
         acquire_gil(state)
         return results
     finally:
         for k in range(len(lanes)):
-            (<Lanes>lanes[k]).give(handles[k])
+            if handles[k] != NULL:
+                (<Lanes>lanes[k]).give(handles[k])
         free(handles)
 
 

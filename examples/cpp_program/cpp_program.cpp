@@ -54,7 +54,7 @@ int main()
     std::vector<float> y(3 * 2 * 2);
     lnrnn_sequences call = {};
     call.steps = 3, call.sequences = 2, call.x = x.data(), call.lengths = lengths.data(), call.y = y.data();
-    check(lnrnn_network_run(network.get(), &call, message), message);
+    check(lnrnn_network_run(network.get(), &call, nullptr, message), message);
     for (size_t t = 0; t < 3; t++)
         std::printf("%.6f %.6f | %.6f %.6f\n", y[4 * t], y[4 * t + 1], y[4 * t + 2], y[4 * t + 3]);
 }

@@ -20,7 +20,7 @@ same place of all images in a batch).
 import numpy as np
 from common import Study, checks, show, table
 from measures import SHAPES, probe_case
-from plots import STYLES
+from plots import STYLES, headline, marked
 
 # Constants to change.
 # {norm and layout: the axes over which the norm averages, according to the papers}.
@@ -28,65 +28,22 @@ CLAIMED = {
     "BN, NC": "N", "BN, NCL": "NL", "BN, NCHW": "NHW", "BN per step, TBH": "B",
     "BN over all steps, TBH": "TB", "LN, NC": "C", "LN, NCL": "CL", "LN, NCHW": "CHW", "LN, TBH": "H",
 }  # fmt: skip
-SIZE = (10.0, 6.4)
-KINDS = {"NC": "samples", "NCL": "sequences", "NCHW": "images", "TBH": "recurrent"}
-# {layout: the axes that the figure draws to the right, upwards and into the depth}.
-PLACES = {"NC": ("N", "C", ""), "NCL": ("N", "C", "L"), "NCHW": ("N", "C", "HW"), "TBH": ("B", "H", "T")}
+SIZE = (10.0, 5.0)
 
 
 def draw(results, figure):
-    """Draws a block of values for each case, and colours the values that share a mean."""
-    panels = figure.subplots(2, 5)
-    rows = [[case for case in CLAIMED if case[:2] == norm] for norm in ("BN", "LN")]
-    for row, cases in zip(panels, rows, strict=True):
-        for axes, case in zip(row, cases, strict=False):
-            draw_block(axes, case, results[case])
-    key = "dot: the value changed\ncolour: the outputs\nthat change with it\nand share its mean"
-    last = panels[1, 4]
-    last.set_axis_off()
-    last.text(0, 0.5, key, transform=last.transAxes, va="center", fontsize=9.5)
-    title = "BN averages a channel over the batch, LN a sample over its units"
-    figure.suptitle(title, fontsize=12, fontweight="bold")
-
-
-def draw_block(axes, case, found):
-    norm, layout = case.split(", ")
-    groups = np.transpose(found["groups"], [layout.index(letter) for letter in "".join(PLACES[layout])])
-    groups = groups.reshape(*groups.shape[:2], -1)
-    width, height, depth = groups.shape
-
-    def cell(number, *corners):
-        alike = number == groups[-1, -1, 0]
-        colour = STYLES[norm[:2]][0] if alike else ("#e9edf0", "#cdd5db")[number % 2]
-        x, y = np.transpose([(right + 0.5 * back, up + 0.38 * back) for right, up, back in corners])
-        axes.fill(x, y, facecolor=colour, edgecolor="white", lw=1)
-
-    for i, j in np.ndindex(width, height):
-        cell(groups[i, j, 0], (i, j, 0), (i + 1, j, 0), (i + 1, j + 1, 0), (i, j + 1, 0))
-    for k in range(depth if depth > 1 else 0):
-        for j in range(height):
-            cell(
-                groups[-1, j, k],
-                *((width, j + up, k + back) for up, back in ((0, 0), (0, 1), (1, 1), (1, 0))),
-            )
-        for i in range(width):
-            cell(
-                groups[i, -1, k],
-                *((i + to, height, k + back) for to, back in ((0, 0), (1, 0), (1, 1), (0, 1))),
-            )
-    axes.plot(width - 0.5, height - 0.5, "o", color="black", ms=5)
-    small = {"fontsize": 9, "color": "#555555"}
-    axes.text(width / 2, -0.15, PLACES[layout][0], ha="center", va="top", **small)
-    axes.text(-0.2, height / 2, PLACES[layout][1], ha="right", va="center", **small)
-    if depth > 1:
-        axes.text(width + 0.3 * depth, 0.15 * depth, PLACES[layout][2], ha="left", va="top", **small)
-    over = ", ".join(CLAIMED[case])
-    axes.set_title(f"{norm}\nmean over {over}\n{KINDS[layout]} ({', '.join(layout)})", fontsize=9.5)
-    counts = f"{found['means']} means\n{found['gains']} gains\n{found['stored']} stored"
-    axes.text(0.5, -0.06, counts, transform=axes.transAxes, ha="center", va="top", fontsize=9)
-    axes.set_aspect("equal", anchor="S")
-    axes.margins(0.08)
-    axes.set_axis_off()
+    """Draws the values of each case as a matrix, and colours those that share a mean with the first value."""
+    for norm, row in zip(("BN", "LN"), figure.subplots(2, 5), strict=True):
+        for axes in row:
+            axes.set_axis_off()
+        for axes, case in zip(row, (case for case in CLAIMED if case[:2] == norm), strict=False):
+            name, layout = case.split(", ")
+            groups = results[case]["groups"].reshape(SHAPES[layout][0], -1)
+            marked(axes, groups == groups[0, 0], STYLES[norm][0], "#e9edf0")
+            below = f"rows {layout[0]}, columns {' x '.join(layout[1:])}"
+            axes.text(0.5, -0.05, below, transform=axes.transAxes, ha="center", va="top", fontsize=9)
+            axes.set_title(f"{name}\nmean over {', '.join(CLAIMED[case])}", fontsize=9.5)
+    headline(figure, "BN averages a channel over the batch, LN a sample over its units")
 
 
 show("axes", draw, SIZE)
@@ -94,17 +51,14 @@ show("axes", draw, SIZE)
 # %%
 # Result
 # ------
-# - All nine cases average over the axes that the papers name.
-# - In images, BN averages over height and width too, so three channels have 3 means. "The pixels at the same
-#   place" would need 12 means, so the post is wrong. LN averages over all channels and pixels of one image,
-#   so 2 images have 2 means.
-# - Posts say that BN and LN have equally many gains and biases. This holds for (N, C), with 3 gains each, and
-#   in recurrent networks, with 5 each. In images it is wrong: BN has a gain for each channel (3), LN for each
-#   channel and pixel (12).
-# - For inference BN stores a mean and a variance for each group, and a count. BN per step stores 44 numbers
-#   for 4 steps of 5 units. LN stores nothing, and computes the same in inference and training.
-# - With sigma as gain and mu as bias, BN gives its input back in (N, C), (N, C, L) and (N, C, H, W). LN gives
-#   back one sample only, because its gains belong to units and its means to samples.
+# All nine cases average over the axes that the papers name. In images BN averages over height and width too,
+# so three channels have 3 means, not 12. LN averages over one image, so 2 images have 2 means.
+#
+# - BN stores a mean and a variance for each group, and a count: with 4 steps of 5 units, 44 numbers. LN
+#   stores nothing.
+# - In images BN has a gain for each channel, and LN for each channel and pixel.
+# - With sigma as gain and mu as bias LN gives back one sample only, because its gains belong to units and its
+#   means to samples.
 #
 # The last case, (T, B, H), also describes the tokens of a Transformer, (batch, tokens, features).
 #

@@ -55,17 +55,13 @@ show("batch_size", draw, SIZE)
 # %%
 # Result
 # ------
-# - **LN keeps its accuracy with small batches: confirmed.** It is 0.7 points more accurate with 4 or 2 images
-#   per batch than with 128. Small batches mean more updates: no norm gains 1.3 points at 4, 0.8 at 2.
-# - **BN loses accuracy with small batches: confirmed at 2 images.** It loses 24 points there, and raises an
-#   error for one image. (With two, every output is +1 or -1.) At 4 it loses 1.5 points [0.97, 1.94]:
-#   confirmed at margin 0, unclear at our margin of one point. BN is then 1.5 points less accurate than no
-#   norm, and LN is as accurate.
-# - **BN beats LN with large batches, and LN beats BN with small ones: confirmed.** BN is 0.6 points better at
-#   128 images, LN is 1.5 points better at 4. At 8 and 32 the difference is unclear.
-# - **"The noise of batch statistics regularises": unclear.** Without noise, with statistics of all 800
-#   training images, BN is as accurate on test images, +0.0 points [-0.2, +0.3]. LN and BN do not generalise
-#   clearly better than no norm. All fit the training images perfectly, and reach 96 % in the test.
+# - **LN keeps its accuracy with small batches, BN does not.** With 2 images BN's outputs are all +1 or -1,
+#   and it loses 24 points. One image is an error. At 4 images LN is as accurate as no norm, and BN is 1.5
+#   points below.
+# - Small batches mean more updates, so LN and no norm gain accuracy. BN is 0.6 points better than LN at 128
+#   images.
+# - **"The noise of batch statistics regularises": unclear.** With statistics of all 800 training images BN is
+#   as accurate. All networks fit the training images perfectly.
 #
 # Advice
 # ------

@@ -18,8 +18,9 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,6 @@ import numpy as np
 
 import lnrnn
 from lnrnn import cli, speakers
-from lnrnn.demo import save_figure
 from lnrnn.files import check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.studies import FLAGS
@@ -216,6 +216,21 @@ def refusal(call: Callable[[], object]) -> str:
     return ""
 
 
+def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Any], object]) -> None:
+    """Writes a figure of ``size`` inches, drawn by ``draw``, to a PNG file, whole or not at all."""
+    # pyplot is not used, because it changes global state and may need a window system.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    with replacing(path) as write:
+        write(buffer.getvalue())
+
+
 # --- a study ------------------------------------------------------------------------------------------------
 
 Results = dict[str, Any]
@@ -246,16 +261,20 @@ class Study:
 
     def kept(self, option: str | None = None) -> dict[str, Any] | None:
         """Returns the stored run: version, isa, seeds, settings, results, clauses. None without a file."""
-        return read(FOLDER / "results" / self.file(option), self.tune is not None)
+        return read(self.file(option), self.tune is not None)
 
     def results(self, option: str | None = None) -> Results:
-        """Returns the stored results, with arrays instead of lists."""
-        return arrays_of(self.kept(option), self.file(option))
+        """Returns the stored results."""
+        return dict(self.needed(option)["results"])
+
+    def needed(self, option: str | None = None) -> dict[str, Any]:
+        """Returns the stored run. Without its file it raises FileNotFoundError."""
+        return needed(self.file(option), self.tune is not None)
 
     def measured(
         self, seeds: Sequence[int], quick: bool = False, tune: bool = False, option: str | None = None
     ) -> dict[str, Any]:
-        """Measures, and returns a dict like that of `kept`, with arrays instead of lists."""
+        """Measures, and returns a dict like that of `kept`."""
         global _jobs
         words = {"option": option or self.options[0]} if self.options else {}
         kept, settings = None if tune else self.kept(option), None
@@ -266,7 +285,9 @@ class Study:
                 print("Choosing the settings.", flush=True)
                 settings = self.tune(QUICK_SEEDS if quick else TUNING_SEEDS, quick, **words)
             results = self.measure(list(seeds), settings, quick, **words)
-        found = {**conditions(seeds, quick), "tuned": tune, "settings": settings, "results": results}
+        isa = lnrnn.cpu_info()["isa"]
+        found = {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": seeds, "settings": settings}
+        found["results"] = results
         # Round as the stored file does, so that a page shows the same digits.
         loaded = json.loads(json.dumps(as_lists(found)))
         loaded["results"] = as_arrays(loaded["results"])
@@ -287,7 +308,7 @@ class Study:
         """Runs the script, or prints the stored results in a page or a notebook. Bad input exits with code 2
         after one line on stderr, Ctrl-C with code 130."""
         if in_page():
-            print(self.text({**(self.kept() or {}), "results": self.results()}))
+            print(self.text(self.needed()))
             return
         words = self._parser().parse_args(argv)
         code = cli.guarded(f"{self.name}.py", lambda: self._run(words), at_once=True)
@@ -298,48 +319,31 @@ class Study:
         require("scipy.stats", "this study", "demo")
         if not words.kept:
             require("tqdm", "this study", "demo")
-        wanted = getattr(words, "option", None)
         if words.kept and (words.quick or words.tune or words.seeds):
             raise ValueError("--kept measures nothing: leave out --quick, --tune and --seeds")
         if words.output_dir.is_file():
             raise NotADirectoryError(f"--output-dir must be a folder: {words.output_dir} is a file")
         words.output_dir.mkdir(parents=True, exist_ok=True)
-        for option in self.options if words.resume and self.options and wanted is None else [wanted]:
-            self._run_one(words, option, words.output_dir)
-
-    def _run_one(self, words: argparse.Namespace, option: str | None, folder: Path) -> None:
-        kept_at, figure_at = (folder / self.file(option, suffix) for suffix in (".json", ".png"))
+        option, began = getattr(words, "option", None), time.perf_counter()
+        kept_at, figure_at = (words.output_dir / self.file(option, suffix) for suffix in (".json", ".png"))
         for path in (kept_at, figure_at):
             check_replaceable(path)
-        began = time.perf_counter()
-        seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + (words.seeds or len(SEEDS)))
-        found, source, wanted = None, kept_at, conditions(seeds, words.quick)
         if words.kept:
-            source = FOLDER / "results" / self.file(option)
-            found = self.kept(option) or arrays_of(None, self.file(option))
+            found = self.needed(option)
             if found["lnrnn"] != lnrnn.__version__:
                 print(f"Stored results, measured with lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
-        elif words.resume:
-            if words.tune:
-                wanted["tuned"] = True
-            elif kept := self.kept(option):
-                wanted["settings"] = kept["settings"]
-            with suppress(ValueError):  # a damaged file is measured again
-                found = read(kept_at)
-            if found and {name: found.get(name) for name in wanted} != wanted:
-                found = None
-        measured = not found
-        found = found or self.measured(seeds, words.quick, words.tune, option)
-        with nullcontext() if measured else blaming(source):
-            found["results"] = as_arrays(found["results"])
+        else:
+            seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + (words.seeds or len(SEEDS)))
+            found = self.measured(seeds, words.quick, words.tune, option)
+        with blaming(FOLDER / "results" / self.file(option)) if words.kept else nullcontext():
             try:
-                if measured:
+                if not words.kept:
                     write(kept_at, found)
             finally:  # If the disk is full, the terminal still shows the results.
                 print(f"\n{self.text(found)}\n", flush=True)
             if words.quick:
                 print("A quick run: too small to decide anything.")
-            print(f"Results: {kept_at.resolve()}" if measured else "Nothing was measured.")
+            print("Nothing was measured." if words.kept else f"Results: {kept_at.resolve()}")
             if not words.no_figure:
                 require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
                 save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
@@ -355,16 +359,8 @@ class Study:
         add("--seeds", type=positive, metavar="N", help=seeds)
         for flag, words in FLAGS.items():
             add(f"--{flag}", action="store_true", help=words)
-        resume = "measure only what the output folder does not have yet; every cell, unless --cell"
-        add("--resume", action="store_true", help=resume)
         add("--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure")
         return parser
-
-
-def conditions(seeds: Sequence[int], quick: bool = False) -> dict[str, Any]:
-    """Returns everything that results depend on, except the settings."""
-    isa = lnrnn.cpu_info()["isa"]
-    return {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": list(seeds)}
 
 
 def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
@@ -373,8 +369,7 @@ def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, f
     if in_page() and draw.__module__ == "__main__":
         from matplotlib import pyplot
 
-        kept = read(FOLDER / "results" / f"{name}.json")
-        draw(arrays_of(kept, f"{name}.json"), pyplot.figure(figsize=size, layout="constrained"))
+        draw(needed(f"{name}.json")["results"], pyplot.figure(figsize=size, layout="constrained"))
 
 
 def positive(text: str) -> int:
@@ -389,9 +384,10 @@ def in_page() -> bool:
     return "sphinx_gallery" in sys.modules or "ipykernel" in sys.modules
 
 
-def read(path: Path, settings: bool = False) -> dict[str, Any] | None:
-    """Returns the content of a stored file, or None without a file. Raises ValueError if it is damaged, or
-    without settings if ``settings`` is True."""
+def read(name: str, settings: bool = False) -> dict[str, Any] | None:
+    """Returns a file of results/, with arrays for lists of numbers in its results. None without the file.
+    Raises ValueError if it is damaged, or without settings if ``settings`` is True."""
+    path = FOLDER / "results" / name
     if not path.exists():
         return None
     with blaming(path):
@@ -399,6 +395,13 @@ def read(path: Path, settings: bool = False) -> dict[str, Any] | None:
         filled = ["results", *["settings"] * settings]
         if missing := [n for n in (*KEYS, *filled) if n not in found or (n in filled and not found[n])]:
             raise LookupError(f"it has no {missing[0]}")
+        return found | {"results": as_arrays(found["results"])}
+
+
+def needed(name: str, settings: bool = False) -> dict[str, Any]:
+    """Reads a file of results/ as `read` does. Without the file it raises FileNotFoundError."""
+    if (found := read(name, settings)) is None:
+        raise FileNotFoundError(f"results/{name} is missing: run {name.partition('.')[0]}.py")
     return found
 
 
@@ -412,13 +415,6 @@ def blaming(path: Path) -> Iterator[None]:
         raise ValueError(
             f"{path} is damaged, or from another version of the study; delete it to measure again ({reason})"
         ) from error
-
-
-def arrays_of(kept: dict[str, Any] | None, name: str) -> Results:
-    """Returns the results of a stored file, with arrays for lists. None raises FileNotFoundError."""
-    if kept is None:
-        raise FileNotFoundError(f"results/{name} is missing: run {name.partition('.')[0]}.py")
-    return dict(as_arrays(kept["results"]))
 
 
 def write(path: Path, found: dict[str, Any]) -> None:

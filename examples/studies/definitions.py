@@ -79,19 +79,13 @@ show("definitions", draw, SIZE)
 # %%
 # Result
 # ------
-# - "momentum=0 last batch, momentum=1 all batches" is wrong in both definitions. In torch's, 0 keeps the
-#   initial value and 1 the last batch. In the other, 0 keeps the last batch, 1 the initial value. The mean of
-#   all is torch's ``momentum=None``.
-# - Normalised values are not Gaussian. BN's output has mean 0 and variance 1 (except for eps), but the
-#   skewness and kurtosis of its input. A test at the 1 % level rejects normality for 82 % of units.
-# - A gain of :math:`\sqrt{\mathrm{Var} + \epsilon}` and a bias of E give x back, to 1e-15. The mean becomes
-#   beta, the standard deviation gamma. The LN paper's supplement swaps the initial values: with gain 0 no
-#   gradient passes.
-# - A batch's mean has an error of 1.00 deviations over the root of its size, its variance falls as size to
-#   the power -0.484.
-# - Statistics of all 800 images increase the multiply-adds of an update on 32 images 8.5 times.
-# - Without gain and bias, networks with 32 units lose no test accuracy (less than 1 point, LN and BN). BN
-#   with 4 units loses 4.7 points [2.3, 7.1] and fits the training images worse. The other cases are unclear.
+# - In torch's definition momentum 0 keeps the initial value and 1 the last batch. In the other, 0 keeps the
+#   last batch, 1 the initial value. The mean of all is torch's ``momentum=None``.
+# - Normalised values have mean 0 and variance 1, but the skewness and kurtosis of their input. The mean
+#   becomes beta, the standard deviation gamma.
+# - The LN paper's supplement swaps the initial values: with gain 0 no gradient passes.
+# - Without gain and bias, networks with 32 units lose no test accuracy. BN with 4 units loses 4.7 points, and
+#   fits the training images worse. The other cases are unclear.
 #
 # Advice
 # ------

@@ -59,18 +59,13 @@ show("initialisation", draw, SIZE)
 # %%
 # Result
 # ------
-# - **Normalised networks train from more scales and rates: confirmed.** Without a norm 9 % of the grid
-#   trains, with LN 36 points more [34, 38] (44 %), with BN 45 points more [43, 47] (54 %).
-# - **"BN is sensitive to the initial parameters": refuted.** BN trains from 9 points more of the grid than LN
-#   does.
-# - **LN converges faster even with plain SGD: refuted at our margin of 1.25 times, unclear at margin 0.** LN
-#   reaches 90 % with 1.08 times fewer updates [0.98, 1.19]. BN needs 20 updates, LN 53, no norm 57.
-# - **With Adam LN is faster, by 1.32 times [1.16, 1.50].** Whether that exceeds 1.25 is unclear.
-#
-# Without a norm, networks train almost only from He's scale or a third of it. There they are as good as
-# normalised ones. Normalised networks do not train from large scales at low rates: the output does not depend
-# on the scale of W, but the gradient does. From 100 times He's scale no network trains, because the last
-# layer has no norm.
+# - **Normalised networks train from more scales and rates, BN from most.** Without a norm, networks train
+#   almost only from He's scale or a third of it. There they are as good as normalised ones.
+# - Normalised networks do not train from large scales at low rates: the output does not depend on the scale
+#   of W, but the gradient does. From 100 times He's scale no network trains, because the last layer has no
+#   norm.
+# - **With SGD LN is not clearly faster than no norm, with Adam it is.** With SGD BN needs 20 updates, LN 53,
+#   no norm 57.
 #
 # Advice
 # ------

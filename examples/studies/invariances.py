@@ -19,7 +19,7 @@ W.
 import numpy as np
 from common import Study, by_seed, checks, show, table
 from measures import BEFORE, CHANGES, SAME, STORED, TABLE, bend, crossing, make_layer, measure_layer, scale_at
-from plots import OTHER, STYLES, tidy
+from plots import OTHER, STYLES, marked, tidy
 
 from lnrnn.data import japanese_vowels
 
@@ -35,27 +35,17 @@ NORMS = ("BN", "weight norm", "LN")
 
 def draw(results, figure):
     """Draws the table, and how eps changes the output for small summed inputs."""
-    axes, right = figure.subplots(1, 2, width_ratios=[1.75, 1])
-    centred = {"ha": "center", "va": "center"}
-    symbols = "all\nweights", "one unit's\nweights", "all\ndata", "one\nsample"
-    for row, norm in enumerate(TABLE):
-        top = row + 0.3 * (row > 2)
-        for column, change in enumerate(CHANGES):
-            values = results["entries"][f"{norm}, {change}"]
-            stays = values.max() <= SAME
-            x, y = column + np.array([0, 1, 1, 0]), top + np.array([0, 0, 1, 1])
-            axes.fill(x, y, facecolor="#cfe0f5" if stays else "#f3ede2", edgecolor="white", lw=3)
-            number = f"{values.max():.0e}" if stays else f"{values.min():.2f}"
-            axes.text(column + 0.5, top + 0.36, "same" if stays else "moves", weight="bold", **centred)
-            axes.text(column + 0.5, top + 0.7, number, fontsize=9, color="#333333", **centred)
-        axes.text(-0.1, top + 0.5, norm.replace(", ", ",\n"), ha="right", va="center", fontsize=9.5)
-    for column, change in enumerate(CHANGES):
-        text = dict(zip("WwDx", symbols, strict=True))[change[0]] + "\n" + change.split()[1]
-        axes.text(column + 0.5, -0.08, text, ha="center", va="bottom", fontsize=9)
-    tidy(
-        axes, "LN is invariant to a shift of the weights, not of the data", xlim=(-1.55, 6), ylim=(5.4, -0.95)
-    )
-    axes.set_axis_off()
+    matrix, right = figure.subplots(1, 2, width_ratios=[1.5, 1])
+    values = [[results["entries"][f"{norm}, {change}"] for change in CHANGES] for norm in TABLE]
+    same = np.array([[own.max() <= SAME for own in row] for row in values])
+    marked(matrix, same, "#cfe0f5", "#f3ede2")
+    for (row, column), stays in np.ndenumerate(same):
+        own = values[row][column]
+        text = f"same\n{own.max():.0e}" if stays else f"moves\n{own.min():.2f}"
+        matrix.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=9.5)
+    matrix.set_xticks(np.arange(len(CHANGES)) + 0.5, CHANGES)
+    matrix.set_yticks(np.arange(len(TABLE)) + 0.5, [norm.replace(", ", ",\n") for norm in TABLE])
+    tidy(matrix, "LN is invariant to a shift of the weights W, not of the data D")
 
     line = np.logspace(-5, 1, 100)
     right.plot(line, 100 * bend(line, EPS), lw=1.2, color="#333333", label="1 - s / sqrt(s² + 1e-5)")
@@ -77,20 +67,16 @@ show("invariances", draw, SIZE)
 # %%
 # Result
 # ------
-# Blue marks an output that stays the same, except for rounding. Numbers are deviations relative to the size
-# of the output: the largest over 20 seeds where it stays the same, the smallest where it moves. The first
-# three rows are Table 1.
+# W are all weights, w those of one unit, D all data, x one sample. Blue marks an output that stays the same,
+# except for rounding. Numbers are deviations relative to the size of the output: the largest over 20 seeds
+# where it stays the same, the smallest where it moves. The first three rows are Table 1.
 #
-# - All 18 entries of Table 1 agree with the paper.
-# - If one vector is added to the weights of every unit, LN's output stays. If one vector is added to every
-#   sample, the output moves by 0.84 of its size or more. So the post is right about weights and wrong about
-#   inputs.
-# - If one number is added to all summed inputs of a sample, LN's output stays. The post may mean this.
-# - LN before W, as in :math:`W\,\mathrm{LN}(x)`, loses both invariances to W. W times 100 moves the output by
-#   99 times its size. With LN after W it moves by 6e-16. The paper is right.
+# - All 18 entries of Table 1 agree with the paper. Its text contradicts one: "all the normalization methods
+#   are invariant to re-scaling the dataset". Weight norm multiplies its output by the factor.
+# - The post is right about weights and wrong about inputs. If one number is added to all summed inputs of a
+#   sample, LN's output stays. The post may mean this.
+# - LN before W, as in :math:`W\,\mathrm{LN}(x)`, loses both invariances to W.
 # - With stored statistics, as in inference, BN is invariant to none of the six changes.
-# - The paper's text contradicts its table: "all the normalization methods are invariant to re-scaling the
-#   dataset". The table is right, because weight norm multiplies its output by the factor.
 #
 # Advice
 # ------

@@ -21,6 +21,7 @@ import lnrnn
 from lnrnn.speakers import Adam, NormName, cross_entropy
 
 Nonlinearity = Literal["relu", "sigmoid"]
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 SIZES = (PIXELS, 32, 32, CLASSES)
 EPS = 1e-5
 SIDE = 8  # pixels of a digit
@@ -107,10 +108,8 @@ class FeedForward:
 
         training: batch norm uses the statistics of this batch, and does not update its running statistics. It
         then raises ValueError if B is 1, because one value has no variance."""
-        h = _for_all(x, self.count)
-        *hidden, last = self.layers(self.values)
-        for index, layer in enumerate(hidden):
-            h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, training, 0.0)
+        _, h = self._passed(x, training, 0.0)
+        last = self.layers(self.values)[-1]
         return np.asarray(np.einsum("bmi,moi->bmo", h, last.weight) + last.bias)
 
     def part(self, chosen: Sequence[int] | np.ndarray) -> FeedForward:
@@ -126,25 +125,23 @@ class FeedForward:
 
     def calibrate(self, x: np.ndarray) -> None:
         """Sets batch norm's running statistics to the statistics of one batch x (B, M, in)."""
-        h = _for_all(x, self.count)
-        for index, layer in enumerate(self.layers(self.values)[:-1]):
-            h = self._activated(layer, np.einsum("bmi,moi->bmo", h, layer.weight), index, True, 1.0)
+        self._passed(x, True, 1.0)
 
     def summed_inputs(self, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """x (B, M, in), or (B, in) for all networks. Returns W h of each hidden layer, and gain * norm(W h) +
         bias, the argument of f: (B, M, units). Batch norm uses the statistics of this batch, and does not
         update the running ones."""
+        return [(z, normalised) for _, z, normalised in self._passed(x, True, 0.0)[0]]
+
+    def _passed(self, x: np.ndarray, training: bool, momentum: float) -> tuple[list[Arrays], np.ndarray]:
+        """Returns for each hidden layer its input h, z = W h and gain * norm(z) + bias, and the last layer's
+        output. momentum: of the running statistics."""
         h, found = _for_all(x, self.count), []
         for index, layer in enumerate(self.layers(self.values)[:-1]):
             z = np.einsum("bmi,moi->bmo", h, layer.weight)
-            normalised = self._normalised(layer, z, index, True, 0.0)
-            found.append((z, normalised))
-            h = activated(self.nonlinearity, normalised)
-        return found
-
-    def _activated(self, layer: Layer, z: np.ndarray, *how: Any) -> np.ndarray:
-        """Returns the output of the hidden layer, from z = W x (B, M, units). how: as for `_normalised`."""
-        return activated(self.nonlinearity, self._normalised(layer, z, *how))
+            found.append((h, z, self._normalised(layer, z, index, training, momentum)))
+            h = activated(self.nonlinearity, found[-1][2])
+        return found, h
 
     def _normalised(
         self, layer: Layer, z: np.ndarray, index: int, training: bool, momentum: float
@@ -172,13 +169,9 @@ class FeedForward:
         the statistics of batch norm. Batch norm updates its running statistics, and raises ValueError if B is
         1.
         """
+        passed, h = self._passed(x, True, self.momentum)
         *hidden, last = self.layers(self.values)
-        inputs, products = [x], []
-        for index, layer in enumerate(hidden):
-            z = np.einsum("bmi,moi->bmo", inputs[-1], layer.weight)
-            products.append(z)
-            inputs.append(self._activated(layer, z, index, True, self.momentum))
-        logits = np.einsum("bmi,moi->bmo", inputs[-1], last.weight) + last.bias
+        logits = np.einsum("bmi,moi->bmo", h, last.weight) + last.bias
 
         losses, g = cross_entropy(logits, labels)
         if weights is None:
@@ -188,16 +181,14 @@ class FeedForward:
 
         gradients = np.empty_like(self.values)
         *ghidden, glast = self.layers(gradients)
-        np.einsum("bmo,bmi->moi", g, inputs[-1], out=glast.weight)
+        np.einsum("bmo,bmi->moi", g, h, out=glast.weight)
         np.sum(g, axis=0, out=glast.bias)
         weight = last.weight
-        for layer, glayer, x_in, z, h in zip(
-            hidden[::-1], ghidden[::-1], inputs[-2::-1], products[::-1], inputs[:0:-1], strict=True
-        ):
+        for layer, glayer, (x_in, z, _) in zip(hidden[::-1], ghidden[::-1], passed[::-1], strict=True):
             g = np.einsum("bmo,moi->bmi", g, weight) * _slope(self.nonlinearity, h)
             g = self._through_norm(layer, glayer, z, g)
             np.einsum("bmo,bmi->moi", g, x_in, out=glayer.weight)
-            weight = layer.weight
+            weight, h = layer.weight, x_in
         mean = losses.mean(axis=0) if weights is None else (losses * weights).sum(axis=0)
         return mean, gradients, logits
 
@@ -342,12 +333,9 @@ def key(part: Any) -> str:
 def patches(x, stride):
     """Returns the inputs of each output of a 3 x 3 convolution of x (B, side, side, inputs). They are zero
     beyond the edges, and have the shape (B, side / stride, side / stride, 3, 3, inputs)."""
-    count, side, _, inputs = x.shape
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    found = np.empty((count, side // stride, side // stride, 3, 3, inputs), x.dtype)
-    for row, column in np.ndindex(3, 3):
-        found[:, :, :, row, column] = padded[:, row : row + side : stride, column : column + side : stride]
-    return found
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::stride, ::stride]
+    return np.ascontiguousarray(np.moveaxis(windows, 3, -1))
 
 
 def add_patches(gradient, stride):

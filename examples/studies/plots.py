@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from common import interval
 
-from lnrnn.demo import label_places
+from lnrnn import demo, speakers
 
 # {name: (colour, marker, width of the curve)}.
 STYLES: dict[str, tuple[str, str, float]] = {
@@ -37,6 +37,14 @@ def tidy(axes: Any, title: str = "", **labels: Any) -> None:
 def headline(figure: Any, title: str) -> None:
     """Sets a title of the whole figure on the left."""
     figure.suptitle(title, x=0.01, ha="left", **HEADING)
+
+
+def marked(axes: Any, where: np.ndarray, colour: str, other: str) -> None:
+    """Draws a matrix from the top down, with ``colour`` where ``where`` is True, and ``other`` elsewhere."""
+    from matplotlib.colors import ListedColormap  # here, because a run without a figure needs no matplotlib
+
+    axes.pcolormesh(where, cmap=ListedColormap([other, colour]), edgecolors="white", lw=2, vmin=0, vmax=1)
+    axes.invert_yaxis()
 
 
 def band(axes: Any, x: Sequence[float] | np.ndarray, values: np.ndarray, colour: str, **style: Any) -> None:
@@ -97,3 +105,58 @@ def interrupted(axes: Any, x: np.ndarray, by_method: Mapping[str, np.ndarray], a
         axes.plot(np.insert(x, gap, at), y, **style)
         ends[method] = y[-1], colour
     name_ends(axes, end, ends, 0.075)
+
+
+def label_places(wanted: Sequence[float], height: float) -> list[float]:
+    """Returns the positions of labels that are nearest to the wanted positions and do not overlap."""
+    order = np.argsort(wanted, kind="stable")
+    above = height * (np.arange(len(wanted)) + 0.5)  # positions if all labels touch and begin at 0
+    groups: list[list[float]] = []  # labels that touch move together, to the mean of their wanted positions
+    for wish in np.array(wanted)[order] - above:
+        groups.append([wish])
+        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
+            last = groups.pop()
+            groups[-1] += last
+    placed = np.empty(len(wanted))
+    placed[order] = np.repeat([np.mean(group) for group in groups], [len(group) for group in groups]) + above
+    return [float(y) for y in placed]
+
+
+# --- the figure of the demo's subject -----------------------------------------------------------------------
+
+# {method of lnrnn.demo: (label, colour, width of the curve)}. Without statistics for a step, batch norm
+# repeats the last ones. The study's text also has their mean, and the error.
+CLIFF = {
+    "no norm": ("no norm", "#777777", 1.6),
+    "last": ("batch norm", "#D55E00", 2.4),
+    "layer norm": ("layer norm", "#0072B2", 3.0),
+}
+
+
+def draw_cliff(right: Mapping[str, np.ndarray], sequences: int, known: int, figure: Any) -> None:
+    """Draws the share of right answers at each step, as a curve for each method of CLIFF with its last value.
+
+    right: how many answers of the sequences are right, (S, STEPS) for S seeds. The curve is the mean over
+    seeds, and a band shows twice its standard error.
+    """
+    axes = figure.subplots()
+    t = np.arange(1, demo.STEPS + 1)
+    axes.axvspan(known + 0.5, demo.STEPS, color=SHADE, linewidth=0)
+    axes.axvline(known + 0.5, color="#555555", linewidth=1, linestyle=":")
+    axes.text(known + 2, 99, "longer than any training utterance", va="top", color="#555555", fontsize=11)
+    shares = {method: 100 * right[method] / sequences for method in CLIFF}
+    ends = label_places([share[:, -1].mean() for share in shares.values()], 5.5)
+    for (method, (label, colour, width)), y in zip(CLIFF.items(), ends, strict=True):
+        mean = shares[method].mean(axis=0)
+        axes.plot(t, mean, color=colour, linewidth=width)
+        axes.text(demo.STEPS + 1.5, y, f"{label}, {mean[-1]:.0f} %", color=colour, va="center", fontsize=12)
+        if len(shares[method]) > 1:
+            half = 2 * shares[method].std(axis=0, ddof=1) / len(shares[method]) ** 0.5
+            axes.fill_between(t, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+    axes.axhline(100 / speakers.SPEAKERS, color="#999999", linewidth=1, linestyle="--")
+    axes.text(2, 100 / speakers.SPEAKERS - 1.5, "chance", va="top", color="#666666")
+    axes.set(xlim=(1, demo.STEPS), ylim=(0, 100), ylabel="speaker named right, %")
+    axes.set_xlabel("step in the joined utterances of one speaker (a step is 6.4 ms)")
+    title = "Past its training length batch norm has no statistics; layer norm needs none"
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)

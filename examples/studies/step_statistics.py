@@ -74,19 +74,14 @@ show("step_statistics", draw, SIZE)
 # %%
 # Result
 # ------
-# - **The statistics change little from step 3 on: confirmed up to step 22.** From step 1 to 2 they change by
-#   0.44 of a standard deviation, from 2 to 3 by 0.11. But they do not settle: the change falls to 0.02 at
-#   step 14 and rises to 0.11 at step 22. Too few utterances reach steps 23 to 26.
-# - **The last known step can be repeated: refuted.** One training utterance reaches step 26. Repeating this
-#   step costs 84 points of accuracy after 123 steps, and as many after 2,610.
+# - **The statistics change little from step 3 to step 22, but do not settle.** The change falls to 0.02 of a
+#   deviation at step 14, and rises to 0.11 at step 22. Too few utterances reach steps 23 to 26.
+# - **The last step cannot be repeated.** One training utterance reaches step 26.
 # - **A middle step can be repeated: unclear, but it does cost accuracy.** Repeating step 10 or 13 costs 1.7
-#   to 2.0 points at both lengths. The intervals exclude 0, and reach beyond our margin of 3 points. Layer
-#   norm (LN) loses 0.1 points [-0.4, +0.7]. After 2,610 steps LN is 1.7 points better than BN that repeats
-#   step 13 [0.5, 2.9].
+#   to 2.0 points, LN loses 0.1.
 # - **The number of utterances is not the cause.** 78 utterances reach step 18, so its statistics have an
-#   error of only 0.06, but repeating it costs 11 points. Repeating step 12 costs 3.0 points with the
-#   statistics of these 78 utterances, and 2.9 with those of 78 random ones. The cause is that late steps are
-#   near the end of an utterance.
+#   error of only 0.06, but repeating it costs 11 points. Step 12 costs as much with the statistics of these
+#   78 as with those of 78 random ones. The cause is that late steps are near the end of an utterance.
 #
 # Advice
 # ------

@@ -75,19 +75,14 @@ show("weight_growth", draw, SIZE)
 # %%
 # Result
 # ------
-# - **Longer weights have less curvature: this follows from the formula, and holds.** If W is multiplied by
-#   0.1 to 10, the outputs do not change, and F for W is proportional to 1 / \|W\|² (LN, BN and weight norm,
-#   WN). F in the direction of W itself is 0, and F for a gain does not change.
+# - **Longer weights have less curvature: this follows from the formula.** If W is multiplied by 0.1 to 10,
+#   the outputs do not change, and F for W is proportional to 1 / \|W\|² (LN, BN and weight norm, WN). F in
+#   the direction of W itself is 0, and F for a gain does not change.
 # - **The factor 1/2 belongs to another block.** If one row of W doubles (BN, WN), its own block of F becomes
 #   1/4, and its block with another row becomes 1/2.
-# - **Weights grow in training: confirmed.** They grow with SGD (LN 14 times, BN 1.2 times) and with Adam (LN
-#   2.1 times, BN 3.1 times).
-# - **As weights grow, an update turns them less: confirmed.** The angle of an update is proportional to 1 /
-#   \|W\|² with SGD, and to 1 / \|W\| with Adam. So growth alone makes this angle smaller: 183 times (LN with
-#   SGD), 2.1 times (LN with Adam), 1.4 times (BN with SGD) and 3.1 times (BN with Adam).
-# - If we keep \|W\| constant in training, the angles are 918 and 3.4 times larger (LN with SGD, Adam), and
-#   1.5 and 3.8 times larger (BN). LN with SGD and constant \|W\| does not learn, so growth is not the only
-#   cause in this case.
+# - **Weights grow in training, so an update turns them less.** Its angle is proportional to 1 / \|W\|² with
+#   SGD, and to 1 / \|W\| with Adam. Growth alone makes it up to 183 times smaller (LN with SGD).
+# - If we keep \|W\| constant, LN with SGD does not learn, so growth is not the only cause in this case.
 #
 # Advice
 # ------

@@ -94,9 +94,8 @@ static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
 }
 
 /* Returns 1 if W_hh h of one row also computes W_ih x of later steps, so that multiply-adds fill the time in
- * which weights arrive.
- * bytes: the weights of both that one thread reads. Every eight steps read W_ih, which takes too long beyond
- * L3. Weights in L1 arrive at once. (Benchmarks rnn, gru and lstm, B1, on a Zen 4.) */
+ * which weights arrive. bytes: the weights of both that one thread reads. Every eight steps read W_ih, which
+ * takes too long beyond L3. Weights in L1 arrive at once. (Benchmarks rnn, gru and lstm, B1, on a Zen 4.) */
 static inline int lnrnn_computes_ahead(lnrnn_caches c, size_t bytes)
 {
     return c.reads_ahead && bytes > 2 * c.l1 && bytes <= c.l3 / 8 * 3;

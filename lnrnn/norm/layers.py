@@ -110,7 +110,24 @@ class _Norm(Closed):
         self._replace(new)
 
 
-class LayerNorm(_Norm):
+class _RowNorm(_Norm):
+    """The base class of LayerNorm and RMSNorm, which normalise the last axes."""
+
+    __slots__ = ("normalized_shape", "elementwise_affine")
+    _fixed = __slots__
+    normalized_shape: tuple[int, ...]
+    elementwise_affine: bool
+    weight = _tensor("weight")
+
+    def _shape(self) -> tuple[int, ...]:
+        return self.normalized_shape
+
+    def __repr__(self) -> str:
+        affine = self.elementwise_affine
+        return f"{self._kind}({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
+
+
+class LayerNorm(_RowNorm):
     """`lnrnn.layer_norm` with parameters, as torch.nn.LayerNorm.
 
     Parameters
@@ -137,11 +154,8 @@ class LayerNorm(_Norm):
     (1, 3)
     """
 
-    __slots__ = ("normalized_shape", "elementwise_affine")
-    _fixed = __slots__
+    __slots__ = ()
     _kind = "LayerNorm"
-    normalized_shape: tuple[int, ...]
-    weight = _tensor("weight")
     bias = _tensor("bias")
 
     def __init__(
@@ -159,20 +173,13 @@ class LayerNorm(_Norm):
             "bias": np.zeros(self.normalized_shape, np.float32) if with_bias else None,
         }
 
-    def _shape(self) -> tuple[int, ...]:
-        return self.normalized_shape
-
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
         tensors, shape, eps = self._tensors, self.normalized_shape, self.eps
         y = _core.layer_norm(x, shape, tensors["weight"], tensors["bias"], eps, out)
         return F.layer_norm(x, shape, tensors["weight"], tensors["bias"], eps, out=out) if y is None else y
 
-    def __repr__(self) -> str:
-        affine = self.elementwise_affine
-        return f"LayerNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
 
-
-class RMSNorm(_Norm):
+class RMSNorm(_RowNorm):
     """`lnrnn.rms_norm` with a parameter, as torch.nn.RMSNorm.
 
     Parameters
@@ -195,11 +202,8 @@ class RMSNorm(_Norm):
     array([[0.849, 1.131]])
     """
 
-    __slots__ = ("normalized_shape", "elementwise_affine")
-    _fixed = __slots__
+    __slots__ = ()
     _kind = "RMSNorm"
-    normalized_shape: tuple[int, ...]
-    weight = _tensor("weight")
 
     def __init__(
         self,
@@ -212,17 +216,10 @@ class RMSNorm(_Norm):
         ones = np.ones(self.normalized_shape, np.float32) if self.elementwise_affine else None
         self._tensors = {"weight": ones}
 
-    def _shape(self) -> tuple[int, ...]:
-        return self.normalized_shape
-
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
         weight, shape, eps = self._tensors["weight"], self.normalized_shape, self.eps
         y = _core.layer_norm(x, shape, weight, None, eps, out, False)
         return F.rms_norm(x, shape, weight, eps, out=out) if y is None else y
-
-    def __repr__(self) -> str:
-        affine = self.elementwise_affine
-        return f"RMSNorm({self.normalized_shape}, eps={self.eps}, elementwise_affine={affine})"
 
 
 class BatchNorm(_Norm):

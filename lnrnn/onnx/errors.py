@@ -11,6 +11,10 @@ class OnnxFileError(ValueError):
     """Raised for an ONNX file that is damaged or breaks a rule of the format."""
 
 
+class TooLargeError(OnnxFileError):
+    """Raised for a model that cannot be converted in memory, because a protobuf has less than 2 GiB."""
+
+
 @contextmanager
 def naming(path: str) -> Iterator[None]:
     """A context whose errors of class OnnxFileError begin with the path of the file, unless it is ""."""

@@ -235,7 +235,7 @@ def _read(node: onnx_ir.Node) -> list[onnx_ir.Value]:
 def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
     try:
         with quiet():
-            return onnx_ir.to_proto(node)
+            return onnx_ir.serde.serialize_node(node)  # to_proto takes five times as long
     except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
         raise Unchecked(f"onnx_ir cannot write node {named(node)}") from None
 

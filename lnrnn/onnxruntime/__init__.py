@@ -91,7 +91,8 @@ def register() -> None:
 def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_arguments: Any) -> Any:
     """Open an ONNX file in ONNX Runtime, with the recurrent nodes computed by lnrnn.
 
-    With the packages onnx and onnx_ir, the file is converted first, as by `lnrnn.onnx.convert`.
+    With the packages onnx and onnx_ir, the file is converted first, as by `lnrnn.onnx.convert`. A file of
+    more than 2 GiB is not: a UserWarning says so.
 
     Parameters
     ----------
@@ -170,11 +171,14 @@ def _converted(file: str | bytes) -> str | bytes:
             return file
     except Exception:  # the runtime names the fault
         return file
-    from ..onnx.errors import OnnxFileError
+    from ..onnx.errors import OnnxFileError, TooLargeError
     from ..onnx.writing.converter import in_memory
 
     try:
         return in_memory(file, quick=True)[0] or file
+    except TooLargeError as error:
+        warnings.warn(f"the file runs as it is: {error}", stacklevel=3)
+        return file
     except (OnnxFileError, OSError):  # the runtime may read it, or says why not
         return file
 

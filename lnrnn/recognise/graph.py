@@ -11,12 +11,14 @@ from .folding import FOLDED, MOVES, REPEATS, Unfolded, size_of
 from .interface import DOMAINS, FRONT, PARENT, PLACE, Array, Front, Graph, Node, Value, named
 from .patterns import OPERATORS
 
-VALUE, ROW = "lnrnn.constant", "lnrnn.row"  # results of `constant`; ROW: with any_batch
+# the results of `constant`, also with any_batch, and of `rank`
+VALUE, ROW, RANK = "lnrnn.constant", "lnrnn.row", "lnrnn.rank"
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
 ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
-ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", *ACTIVATIONS)
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", "Clip", "Max", "Min",
+               *ACTIVATIONS)  # fmt: skip
 PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
-CHANGES = {*ELEMENTWISE, "Clip", "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
+CHANGES = {*ELEMENTWISE, "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
 GRAPH, GRAPHS = 5, 10  # types of attributes
 
 
@@ -82,12 +84,12 @@ def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def forget(graphs: Iterable[Graph]) -> None:
-    """Removes the results of `constant`."""
+    """Removes the results of `constant` and `rank`."""
     for graph in graphs:
         of_nodes = (value for node in graph for value in (*node.inputs, *node.outputs) if value is not None)
         for value in (*graph.inputs, *graph.outputs, *of_nodes):
-            value.meta.pop(VALUE, None)
-            value.meta.pop(ROW, None)
+            for key in (VALUE, ROW, RANK):
+                value.meta.pop(key, None)
 
 
 def constant(value: Value | None, any_batch: bool = False) -> Array | None:
@@ -225,19 +227,41 @@ def from_constants(value: Value) -> bool:
 
 
 def outside_of_loops(value: Value) -> Value:
-    """Returns the value behind Identity nodes, and behind inputs of a Loop's body that never change."""
+    """Returns the value behind nodes that pass it on, and behind a Loop's inputs that never change."""
     while True:
-        value = _before_identity(value)
+        value = _passed_on(value)
         found = first_and_next(value)
-        if found is None or _before_identity(found[1]) is not value:
+        if found is None or _passed_on(found[1]) is not value:
             return value
         value = found[0]
 
 
-def _before_identity(value: Value) -> Value:
-    while (node := producer(value, "Identity")) is not None and node.inputs[0] is not None:
-        value = node.inputs[0]
+def _passed_on(value: Value) -> Value:
+    while (node := producer(value, "Identity", "Mul")) is not None:
+        before = passes_on(node)
+        if before is None:
+            break
+        value = before
     return value
+
+
+def passes_on(node: Node) -> Value | None:
+    """Returns the input of an Identity, or of a product with ones of its shape, else None."""
+    if node.op_type == "Identity":
+        return node.inputs[0]
+    for at in (0, 1) if node.op_type == "Mul" and node.domain in DOMAINS else ():
+        value, ones = node.inputs[at], node.inputs[1 - at]
+        array = constant(ones, any_batch=True)
+        if value is None or array is None or array.dtype.kind != "f" or not (array == 1).all():
+            continue
+        filled = producer(ones, "Expand", "ConstantOfShape") if constant(ones) is None else None
+        shape = None if filled is None else filled.inputs[-1]
+        while (cast := producer(shape, "Cast", "Identity")) is not None:
+            shape = cast.inputs[0]
+        of = producer(shape, "Shape")
+        if array.size == 1 >= array.ndim if filled is None else of and of.inputs[0] is value:
+            return value
+    return None
 
 
 def first_and_next(value: Value) -> tuple[Value, Value] | None:
@@ -260,31 +284,47 @@ def first_and_next(value: Value) -> tuple[Value, Value] | None:
 
 def rank(value: Value) -> int | None:
     """Returns the number of axes of a value, or None."""
-    return _rank(value, {}, 0)
+    stack = [value]
+    while stack:  # a loop, since chains of nodes may be longer than Python's stack
+        top = stack[-1]
+        missing = [v for v in _ranked_by(top) if v.shape is None and RANK not in v.meta]
+        if top.shape is None and RANK not in top.meta and missing:
+            stack += missing
+            continue
+        if top.shape is None and RANK not in top.meta:
+            top.meta[RANK] = _rank_of_result(top)
+        stack.pop()
+    return _known_rank(value)
 
 
-def _rank(value: Value, known: dict[int, int | None], depth: int) -> int | None:
-    """As rank. known: receives the results by id, since a node may read a value twice."""
-    if value.shape is not None:
-        return len(value.shape)
-    if depth > MOST_DEPTH:
-        return None
-    if id(value) not in known:
-        known[id(value)] = _rank_of_result(value, known, depth)
-    return known[id(value)]
+def _known_rank(value: Value | None) -> int | None:
+    if value is None or value.shape is not None:
+        return None if value is None else len(value.shape)
+    result: int | None = value.meta[RANK]
+    return result
 
 
-def _rank_of_result(value: Value, known: dict[int, int | None], depth: int) -> int | None:
+def _ranked_by(value: Value) -> list[Value]:
+    """Returns the values whose ranks say that of a value without a shape."""
     node = value.producer()
     if node is None:
         found = first_and_next(value)
-        return None if found is None else _rank(found[0], known, depth + 1)
+        return [] if found is None else [found[0]]
+    count = {"Gemm": 0, "Gather": 2}.get(node.op_type, 99 if node.op_type in ELEMENTWISE else 1)
+    return [v for v in node.inputs[:count] if v is not None]
+
+
+def _rank_of_result(value: Value) -> int | None:
+    node = value.producer()
+    if node is None:
+        found = first_and_next(value)
+        return None if found is None else _known_rank(found[0])
     if node.op_type == "Gemm":
         return 2
     if node.op_type in ELEMENTWISE:
-        ranks = [_rank(v, known, depth + 1) for v in node.inputs if v is not None]
+        ranks = [_known_rank(v) for v in node.inputs if v is not None]
         return None if None in ranks else max(r for r in ranks if r is not None)
-    first = _rank(node.inputs[0], known, depth + 1) if node.inputs and node.inputs[0] is not None else None
+    first = _known_rank(node.inputs[0]) if node.inputs else None
     if node.op_type in ("MatMul", "LayerNormalization", "Split", "Slice", "ReverseSequence", "Not"):
         return first
     if node.op_type == "Transpose":
@@ -293,7 +333,7 @@ def _rank_of_result(value: Value, known: dict[int, int | None], depth: int) -> i
     if first is None:
         return None
     if node.op_type == "Gather":
-        indices = None if node.inputs[1] is None else _rank(node.inputs[1], known, depth + 1)
+        indices = _known_rank(node.inputs[1])
         return None if indices is None else first + indices - 1
     if node.op_type in ("Squeeze", "Unsqueeze"):
         axes = moved_axes(node)

@@ -7,7 +7,7 @@ of the step other than x and the states.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
 
@@ -17,16 +17,21 @@ from ..importers.weights import Weights
 from ..rnn.architecture import vectors
 from ..rnn.cells import CELLS
 from ..rnn.specs import LayerNormSpec, RMSNormSpec
+from .copies import Pairs, pairs
+from .copies import nodes as copied
 from .graph import constant, constant_input, in_order, outside_of_loops, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
-from .terms import Atom, Opaque, Sum, Terms, single
+from .terms import Atom, Opaque, Sum, Terms, is_one, single
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
 # Operators that compute a new h.
-ROOTS = ("Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", *(OPERATORS[name] for name in FUNCTIONS["f"]))
+ROOTS = (
+    "Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", "Clip", "Max", *(OPERATORS[name] for name in FUNCTIONS["f"])
+)  # fmt: skip
 MOST_NODES = 400  # of one step
+MOST_MISSES = 64  # nodes in a row that are compared with a step and are no copy of it
 
 
 _LETTERS = {"value": "v", "product": "p", "norm": "n", "one": "1", "function": "f"}
@@ -125,14 +130,55 @@ def steps(graph: Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
     joined: terms for cells with one matrix for x and h.
     """
     has_joined = any(_multiplies_concat(node) for node in graph)
-    for node in graph:
-        if node.op_type not in ROOTS or node.domain not in DOMAINS or len(node.outputs) != 1:
+    roots = [n for n in graph if n.op_type in ROOTS and n.domain in DOMAINS and len(n.outputs) == 1]
+    found: dict[int, list[Step]] = {}
+    for at, node in enumerate(roots):
+        if id(node) not in found:
+            own, alternatives = terms, match(node.outputs[0], terms)
+            if has_joined and not alternatives:
+                own, alternatives = joined, match(node.outputs[0], joined)
+            found[id(node)] = alternatives
+            if alternatives:
+                _find_copies(alternatives[0], roots[at:], found, own, (terms, joined))
+        if found[id(node)]:
+            yield found[id(node)]
+
+
+def _find_copies(
+    step: Step, roots: Sequence[Node], found: dict[int, list[Step]], own: Terms, every: Sequence[Terms]
+) -> None:
+    """Adds the alternatives of all nodes in copies of a step.
+
+    roots: the step's own, and the next ones. own: the terms of the step.
+    """
+    misses = 0
+    for root in roots[1:]:
+        if root.op_type != roots[0].op_type or id(root) in found:
             continue
-        alternatives = match(node.outputs[0], terms)
-        if has_joined and not alternatives:
-            alternatives = match(node.outputs[0], joined)
-        if alternatives:
-            yield alternatives
+        of = pairs(step.new, (step.x, *step.old), root.outputs[0], own.is_whole)
+        misses = 0 if of is not None else misses + 1
+        if misses > MOST_MISSES:
+            return
+        if of is None:
+            continue
+        for value in (step.x, *step.old, *(v for node in step.nodes for v in node.outputs)):
+            for terms in every if id(value) in of else ():
+                terms.copy_width(value, of[id(value)])
+        for node in step.nodes:
+            copy = of[id(node.outputs[0])].producer() if id(node.outputs[0]) in of else None
+            if copy is not None and id(node) in found:
+                moved = [_moved(each, of) for each in found[id(node)]]
+                if None not in moved:
+                    found[id(copy)] = [each for each in moved if each is not None]
+
+
+def _moved(step: Step, of: Pairs) -> Step | None:
+    """Returns the copy of a step, or None if a value of it is not in the copy."""
+    given, nodes = (step.x, *step.old, *step.new), copied(of, step.nodes)
+    if nodes is None or any(id(v) not in of for v in given):
+        return None
+    x, old, new = of[id(step.x)], *(tuple(of[id(v)] for v in each) for each in (step.old, step.new))
+    return replace(step, x=x, old=old, new=new, nodes=in_order(nodes), outside=outside(nodes, new))
 
 
 def _multiplies_concat(node: Node) -> bool:
@@ -318,7 +364,7 @@ class Matcher:
         factor = term.sign * factor.reshape(-1)
         if term.vector:
             bound = {**bound, (term.vector, gate): factor}
-        elif not any(f.kind == "product" for f in term.factors) and not (factor == 1).all():
+        elif not any(f.kind == "product" for f in term.factors) and not is_one(factor):
             return
         for order in permutations(product):
             yield from self._in_turn(term.factors, order, factor, gate, bound)
@@ -359,7 +405,7 @@ class Matcher:
         if len(whole.terms) != 1:
             return
         ((operands, one),) = whole.terms.items()
-        if len(operands) == len(factor.factors) and one.size == 1 and one.item() == 1:
+        if len(operands) == len(factor.factors) and one.size == 1 and is_one(one):
             bound = {**bound, (factor.name, gate): (atom.matrix, scale)}
             if factor.name == "weight_hh":
                 bound["operand", gate] = atom.value
@@ -374,7 +420,7 @@ class Matcher:
         if value is None or (known is not None and known is not value):
             return
         others = [bound.get(other) for other in ("x", "h0", "c0") if other != name]
-        if any(value is other for other in others) and constant(value) is None:
+        if any(value is other for other in others) and constant(value, any_batch=True) is None:
             return
         if name != "x" and atom.width not in (None, self.state_size if name == "h0" else self.units):
             return

@@ -53,6 +53,46 @@ def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     return single(terms.function(name, argument(node, 0), of))
 
 
+def _clip(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    """min(max(a, 0), n) as n hard_sigmoid(6 a / n - 3), with its bounds in any nodes and order; max(a, 0)."""
+    of, low, high = value, -np.inf, np.inf
+    while (found := _bounded(of)) is not None:
+        of, low, high = found[0], max(low, found[1]), min(high, found[2])
+    if low != 0 or not high > 0:
+        raise Opaque
+    whole = terms.argument(of, depth)
+    if high == np.inf:
+        return single(terms.function("relu", of, whole))
+    whole = times(plus(whole, constant_sum(np.array(high / 2)), -1), constant_sum(np.array(6 / high)))
+    return times(single(terms.function("hard_sigmoid", None, whole)), constant_sum(np.array(high)))
+
+
+def _bounded(value: Value) -> tuple[Value, float, float] | None:
+    """Returns a and two numbers if a node computes min(max(a, the first), the second)."""
+    node = producer(outside_of_loops(value), "Clip", "Max", "Min", "Relu")
+    if node is None or (node.op_type in ("Max", "Min") and len(node.inputs) != 2):
+        return None
+    if node.op_type == "Relu":
+        return argument(node, 0), 0.0, np.inf
+    if node.op_type != "Clip":
+        at = int(constant_input(node, 1) is not None)
+        low, high = (_number(node, at), np.inf) if node.op_type == "Max" else (-np.inf, _number(node, at))
+        return argument(node, 1 - at), low, high
+    low, high = (
+        _number(node, at) if len(node.inputs) > at and node.inputs[at] else attribute(node, name, default)
+        for at, name, default in ((1, "min", -np.inf), (2, "max", np.inf))
+    )
+    return argument(node, 0), low, high
+
+
+def _number(node: Node, at: int) -> float:
+    """Returns the number that all elements of a constant input are. Raises Opaque."""
+    array = constant_input(node, at)
+    if array is None or not array.size or not (array == array.flat[0]).all():
+        raise Opaque
+    return float(array.flat[0])
+
+
 def _inverse(terms: Terms, value: Value, depth: int) -> Sum:
     """Returns 1 / value, for the sqrt(var + eps) of a norm. 1 / (1 + exp(-a)) is sigmoid(a)."""
     if producer(value, "Sqrt") is not None:
@@ -234,7 +274,7 @@ def _squared(value: Value | None) -> Value | None:
 OPERATORS: dict[str, Operator] = {
     "Add": _add, "Sum": _add, "Sub": _sub, "Div": _div, "Gemm": _gemm,
     "Split": _split, "Slice": _slice, **dict.fromkeys(NORMS, _layer_norm),
-    **dict.fromkeys(ACTIVATIONS, _activation),
+    **dict.fromkeys(ACTIVATIONS, _activation), **dict.fromkeys(("Clip", "Max", "Min", "Relu"), _clip),
     "Identity": lambda terms, node, value, depth: terms.input(node, 0, depth),
     "Reciprocal": lambda terms, node, value, depth: _inverse(terms, argument(node, 0), depth),
     "Neg": lambda terms, node, value, depth: plus(Sum({}), terms.input(node, 0, depth), -1.0),

@@ -27,6 +27,7 @@ from .graph import (
     is_last_axis,
     moved_axes,
     outside_of_loops,
+    passes_on,
     producer,
     rank,
 )
@@ -117,6 +118,11 @@ def single(atom: Atom) -> Sum:
 
 class Opaque(Exception):
     """Raised for a value that becomes no sum: it would be too large, or its operator does something else."""
+
+
+def is_one(factor: Array) -> bool:
+    """Returns whether a factor is 1, as 6 times the float32 next to 1/6 is."""
+    return bool((abs(factor - 1) < 1e-7).all())
 
 
 def argument(node: Node, at: int) -> Value:
@@ -215,6 +221,7 @@ class Terms:
         self.operators, self.joined, self.states = operators, joined, states
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
+        self._widths: dict[int, int] = {}  # of copies
         self._arrays: dict[int, str] = {}
         self._cuts: dict[tuple[int, range], tuple[Sum, Sum]] = {}  # sums and their parts
         self._arguments: dict[int, bool] = {}
@@ -343,6 +350,11 @@ class Terms:
             return single(self.value(value))
         return self.sum(value, depth)
 
+    def is_whole(self, value: Value) -> bool:
+        """Returns whether `operand` writes a value as itself."""
+        atom = self.operand(value).atom
+        return atom is not None and atom.kind == "value" and atom.value is value
+
     def input(self, node: Node, at: int, depth: int) -> Sum:
         return self.operand(argument(node, at), depth)
 
@@ -384,10 +396,19 @@ class Terms:
         self._sums[id(value)] = result
         return result
 
+    def copy_width(self, value: Value, copy: Value) -> None:
+        """Gives a value that has no sum yet the width of another one."""
+        width = self.width(value)
+        if width is not None:
+            self._widths[id(copy)] = width
+            self._alive.append(copy)
+
     def width(self, value: Value, depth: int = 0) -> int | None:
         """Returns the size of the last axis, or None."""
         if depth > MOST_DEPTH:
             return None
+        if id(value) in self._widths:
+            return self._widths[id(value)]
         if value.shape is not None and len(value.shape):
             last = value.shape[-1]
             return last if isinstance(last, int) else None
@@ -413,7 +434,7 @@ def is_argument(value: Value, depth: int = 0) -> bool:
     for user in value.consumers():
         scaled = user.op_type == "Mul" and any(
             (c := constant_input(user, at)) is not None and not c.ndim for at in (0, 1))  # fmt: skip
-        passes = (scaled or user.op_type in ("Identity", "Neg")) and depth < MOST_DEPTH
+        passes = (scaled or user.op_type == "Neg" or passes_on(user) is value) and depth < MOST_DEPTH
         if passes and is_argument(user.outputs[0], depth + 1):
             return True
         if user.inputs[0] is not value or user.domain not in DOMAINS:

@@ -90,18 +90,7 @@ def block_diagonal(weight: Array, num_heads: int) -> Array:
 
 
 def diagonal_blocks(weight: Array, num_heads: int) -> Array:
-    """Return the inverse of `block_diagonal`: (G H, H) -> (G H, H / num_heads).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lnrnn import reference
-    >>> reference.diagonal_blocks(np.arange(16).reshape(4, 4), 2)
-    array([[ 0,  1],
-           [ 4,  5],
-           [10, 11],
-           [14, 15]])
-    """
+    """Return the inverse of `block_diagonal`: (G H, H) -> (G H, H / num_heads)."""
     if num_heads == 1:
         return weight
     units = weight.shape[1] // num_heads
@@ -371,18 +360,7 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Return gx, (gh0, gc0) and the gradients of given parameters, from gy (T, B, P), gh (B, P), gc (B, H).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lnrnn import reference
-    >>> weights = {"weight_ih": np.eye(12, 4), "weight_hh": np.eye(12, 3)}
-    >>> y, state, tape = reference.lstm(np.ones((5, 2, 4)), weights)
-    >>> gx, (gh0, gc0), gradients = reference.lstm_backward(tape, np.ones_like(y))
-    >>> gc0.shape
-    (2, 3)
-    """
+    """Return gx, (gh0, gc0) and gradients of given parameters, from gy (T, B, P), gh (B, P) and gc (B, H)."""
     gx, state, grads = run_backward(tape, gy, (gh, gc))
     return gx, state, heads_backward(tape, grads)
 

@@ -105,17 +105,6 @@ def ligru(
 def ligru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Return gx, gh0 and the gradients of the given parameters, from gy (T, B, H) and gh (B, H).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lnrnn import reference
-    >>> weights = {"weight_ih": np.eye(6, 4), "weight_hh": np.eye(6, 3)}
-    >>> y, h, tape = reference.ligru(np.ones((5, 2, 4)), weights)
-    >>> gx, gh0, gradients = reference.ligru_backward(tape, np.ones_like(y))
-    >>> gh0.shape
-    (2, 3)
-    """
+    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H)."""
     gx, (gh0,), grads = run_backward(tape, gy, (gh,))
     return gx, gh0, grads

@@ -177,16 +177,6 @@ def slstm_backward(
     """Return gx, (gh0, gc0, gn0, gm0) and the gradients of the given parameters.
 
     gy is (T, B, H), the gradients of the state are (B, H); None is zero.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lnrnn import reference
-    >>> weights = {"weight_ih": np.eye(16, 3), "weight_hh": np.eye(16, 2)}
-    >>> y, state, tape = reference.slstm(np.ones((5, 2, 3)), weights, num_heads=2)
-    >>> gx, (gh0, gc0, gn0, gm0), gradients = reference.slstm_backward(tape, np.ones_like(y))
-    >>> gradients["weight_hh"].shape
-    (16, 2)
     """
     options, more = tape.options, {}
     heads, h, output = options["num_heads"], options["h"], options["output"]

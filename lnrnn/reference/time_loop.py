@@ -157,15 +157,7 @@ class Norms:
 
 
 def reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence of x (T, B, ...) within its length. Later steps of the result are 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lnrnn import reference
-    >>> reference.reverse_sequences(np.array([[1], [2], [3]]), [2]).ravel()
-    array([2, 1, 0])
-    """
+    """Reverse each sequence of x (T, B, ...) within its length. Later steps of the result are 0."""
     y = np.zeros_like(x)
     for b, n in enumerate(lengths):
         y[:n, b] = x[:n, b][::-1]
@@ -217,17 +209,7 @@ class Reset:
 
 @dataclass
 class Step:
-    """The record of one time step, with rows for the L active sequences only.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lnrnn import reference
-    >>> x, weight = np.ones((2, 3, 4)), np.eye(4)
-    >>> _, _, tape = reference.rnn(x, weight, weight, lengths=[2, 1, 2])
-    >>> tape.steps[1].alive
-    array([0, 2])
-    """
+    """The record of one time step, with rows for the L active sequences only."""
 
     alive: Array  # (L,) the active sequences
     x: Array  # (L, I)
@@ -248,15 +230,6 @@ class Tape:
     """The record of a run: options, parameters, steps, and batch norm's statistics.
 
     The statistics are of the active sequences, at the steps that used the batch's own statistics.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from lnrnn import reference
-    >>> x, weight = np.ones((2, 3, 4)), np.eye(4)
-    >>> _, _, tape = reference.rnn(x, weight, weight, norm="batch")
-    >>> tape.mean.shape, tape.count
-    ((2, 4), array([3, 3]))
     """
 
     options: Options

@@ -1,7 +1,7 @@
 """Functions that run whole sequences through a Snapshot, which is one unchanging version of a network.
 
-network.py, training.py and calibration.py call them. `run` computes outputs. `with_batch` and
-`with_statistics` return a new snapshot, with other statistics, by which the caller replaces the old one.
+network.py, training.py and calibration.py call them. `run` computes outputs. `with_batch`
+returns a new snapshot, with other statistics, by which the caller replaces the old one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from .batches import FLOAT32, STATE, as_caller, as_state, checked_batch, integer
 from .dropout import MaskArrays
 from .rows import Rows, call_rows
 from .snapshot import Snapshot
-from .statistics import StepStatistics
 
 Array = np.ndarray
 
@@ -118,20 +117,15 @@ def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads
         lengths = integers("lengths", lengths)
     made = snapshot.architecture
     if resets is None and (made.cell.parts == 1 or h0 is None):
-        found = snapshot.compiled().call(x, h0, lengths, threads)
+        found: Any = snapshot.compiled().call(x, h0, lengths, threads)
         if found is not None:
-            return found if made.cell.parts == 1 else (found[0], _parted(made, found[1]))
+            return found if made.cell.parts == 1 else (found[0], as_state(found[1], made.cell))
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)
     start = state_arrays(made, "h0", h0, x.shape[1], unbatched)
     snapshot.refuse_overrun(rows.table)
     y, end = run(snapshot, x, rows, start, threads=threads)
     return as_caller(y, unbatched, made.batch_first), as_state(end, made.cell, unbatched)
-
-
-def _parted(made: Architecture, found: Any) -> Any:
-    """Returns the user's state from the (h, cell state) of the compiled module."""
-    return as_state(found, made.cell)
 
 
 def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapshot:
@@ -141,8 +135,3 @@ def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapsho
     momentum = made.batch_norm.momentum if made.batch_norm else None
     pairs = zip(made.suffixes, seen, strict=True)
     return snapshot.changed(statistics={end: old[end].updated(batch, momentum) for end, batch in pairs})
-
-
-def with_statistics(snapshot: Snapshot, found: Mapping[str, StepStatistics]) -> Snapshot:
-    """Returns the snapshot with the statistics `found`, by suffix, instead of its own."""
-    return snapshot.changed(statistics=found)

@@ -216,12 +216,8 @@ class GRU(Network[np.ndarray]):
         Whether the reset gate r follows the product with W_hh, as in torch. False is the equation of Cho et
         al. 2014, Keras' reset_after=False and ONNX's linear_before_reset=0; not for "joint", "gate" and span
         "all".
-    num_heads : int
-        Number of heads, a divisor of H. W_hh is block-diagonal: a unit reads h of the H / num_heads units of
-        its head only, and a step takes less time. Norms are over all units.
-    gate_activation : {"sigmoid", "hard_sigmoid"}
-        The function of the gates. The hard sigmoid is min(max(a / 6 + 1/2, 0), 1), as in torch. It needs
-        norm=None.
+    num_heads, gate_activation : int, str
+        As in `LSTM`.
 
     Attributes
     ----------

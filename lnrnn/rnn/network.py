@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -250,39 +250,6 @@ class Network(Settings, Generic[State]):
         """
         return training.tape_bytes(self._snapshot, *check("Network.tape_bytes", locals()))
 
-    @overload
-    def backward(
-        self,
-        tape: Tape,
-        gy: ArrayLike | None = None,
-        gh: Any = None,
-        grad_x: Literal[True] = True,
-        *,
-        out: dict[str, Array] | None = None,
-    ) -> tuple[Array, State, dict[str, Array]]: ...
-
-    @overload
-    def backward(
-        self,
-        tape: Tape,
-        gy: ArrayLike | None,
-        gh: Any,
-        grad_x: bool,
-        *,
-        out: dict[str, Array] | None = None,
-    ) -> tuple[Array | None, State, dict[str, Array]]: ...
-
-    @overload
-    def backward(
-        self,
-        tape: Tape,
-        gy: ArrayLike | None = None,
-        gh: Any = None,
-        *,
-        grad_x: bool,
-        out: dict[str, Array] | None = None,
-    ) -> tuple[Array | None, State, dict[str, Array]]: ...
-
     def backward(
         self,
         tape: Tape,
@@ -291,7 +258,7 @@ class Network(Settings, Generic[State]):
         grad_x: bool = True,
         *,
         out: dict[str, Array] | None = None,
-    ) -> tuple[Array | None, State, dict[str, Array]]:
+    ) -> tuple[Any, State, dict[str, Array]]:
         """Back-propagate through time.
 
         Parameters
@@ -363,4 +330,4 @@ class Network(Settings, Generic[State]):
         """
         together = calibration.joined(self._snapshot.architecture, batches)
         found = calibration.statistics(self._snapshot, *together)
-        self._change(lambda old: engine.with_statistics(old, found))
+        self._change(lambda old: old.changed(statistics=found))

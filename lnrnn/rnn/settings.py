@@ -19,7 +19,7 @@ from ..arguments import Array as Takes
 from ..errors import bad_type, bad_value, real
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import file_format
-from .architecture import DEFAULTS, Architecture, argument_names
+from .architecture import Architecture, argument_names
 from .batches import FLOAT32
 from .cells import Cell
 from .quantized import Quantized, dequantized
@@ -107,7 +107,7 @@ class Settings(Closed):
             found = self._state().get(name)
             if found is not None:
                 return found
-        return super().__getattr__(name)
+        raise no_attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         state = self._state() if _OF_A_LAYER.search(name) and not hasattr(type(self), name) else {}
@@ -121,7 +121,7 @@ class Settings(Closed):
         elif name in state:
             raise AttributeError(f"{name} cannot be assigned; train, or use calibrate or load_state_dict")
         else:
-            raise no_attribute(self, name, self._public())
+            raise no_attribute(self, name)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._state()]
@@ -135,12 +135,6 @@ class Settings(Closed):
         """Replaces the network's snapshot by change(snapshot)."""
         with CHANGES:
             self._snapshot = change(self._snapshot)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Old pickles have the norm twice, and not all arguments.
-        defaults = {name: value for name, value in DEFAULTS.items() if name in argument_names(self._cell)}
-        given = {name: value for name, value in state.items() if name != "norm"}
-        super().__setstate__({**defaults, **given})
 
     @property
     def _fixed(self) -> tuple[str, ...]:

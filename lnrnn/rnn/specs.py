@@ -9,7 +9,6 @@ import numpy as np
 
 from ..arguments import TAKES, Choice, Flag, Integer, Number, Optional, by_name, check
 from ..errors import bad_type, bad_value
-from ..state import Named, frozen_by_name
 from .cells import Cell
 
 Placement = Literal["joint", "split", "gate", "input", "output"]
@@ -39,9 +38,8 @@ def _check_fields(spec: Any, function: str) -> None:
         object.__setattr__(spec, name, value)
 
 
-@frozen_by_name
 @dataclass(frozen=True)
-class LayerNormSpec(Named):
+class LayerNormSpec:
     """Layer norm inside a cell: its placement and its options.
 
     x_ = W_ih x_t and h_ = W_hh h_{t-1} are the two products, with H units for each of G gates. The equations
@@ -103,7 +101,6 @@ class LayerNormSpec(Named):
         return replace(self, placement=placement, cell=self.cell if has_cell_state else None)
 
 
-@frozen_by_name
 @dataclass(frozen=True)
 class RMSNormSpec(LayerNormSpec):
     """RMS norm inside a cell: layer norm without the mean, in the same places.
@@ -141,9 +138,8 @@ class RMSNormSpec(LayerNormSpec):
             object.__setattr__(self, "eps", float(str(np.finfo(np.float32).eps)))
 
 
-@frozen_by_name
 @dataclass(frozen=True)
-class BatchNormSpec(Named):
+class BatchNormSpec:
     """Batch norm inside a cell, with separate statistics for each time step.
 
     Parameters
@@ -179,9 +175,8 @@ class BatchNormSpec(Named):
         _check_fields(self, "BatchNormSpec")
 
 
-@frozen_by_name
 @dataclass(frozen=True)
-class DropoutSpec(Named):
+class DropoutSpec:
     """Dropout rates, for the argument `dropout` of `Network.forward_train`.
 
     Each value is set to 0 with the probability `rate`, and else multiplied by 1 / (1 - rate).

@@ -100,10 +100,9 @@ static void backward_task(void *ctx, size_t index, int worker)
     j->kernels->layer_norm_backward(&rows);
 }
 
-/* The arguments of lnrnn_layer_norm_backward, and centred; 0: RMS norm. */
-static void norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x, const void *gain,
-                          double eps, void *gx, double *ggain, double *gbias, double *work, int centred,
-                          int threads)
+void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
+                               const void *gain, double eps, void *gx, double *ggain, double *gbias,
+                               double *work, int centred, int threads)
 {
     LNRNN_DEFAULT_FLOATS;
     const ptrdiff_t stride = (ptrdiff_t)n;
@@ -136,18 +135,4 @@ static void norm_backward(int dtype, size_t rows, size_t n, const void *gy, cons
             ggain[i] += work[t * 4 * n + i];
             gbias[i] += work[t * 4 * n + n + i];
         }
-}
-
-void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
-                               const void *gain, double eps, void *gx, double *ggain, double *gbias,
-                               double *work, int threads)
-{
-    norm_backward(dtype, rows, n, gy, x, gain, eps, gx, ggain, gbias, work, 1, threads);
-}
-
-void lnrnn_rms_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
-                             const void *gain, double eps, void *gx, double *ggain, double *gbias,
-                             double *work, int threads)
-{
-    norm_backward(dtype, rows, n, gy, x, gain, eps, gx, ggain, gbias, work, 0, threads);
 }

@@ -163,7 +163,7 @@ static int values(const ort_functions *ort, network_call *c, char reason[REASON]
 
 /* The arrays of a network (count), and memory for all inputs of the call. */
 typedef struct {
-    size_t count, floats;
+    size_t count;
     const OrtValueInfo **inputs;
     lnrnn_array *arrays;
     char (*names)[LNRNN_ARRAY_NAME];
@@ -173,60 +173,31 @@ typedef struct {
 static int inputs(const ort_functions *ort, const OrtNode *node, network_call *c, weight_list *w,
                   char reason[REASON])
 {
-    size_t in = 0, out = 0;
-    const OrtValueInfo **const outputs = c->form.values + RUN_INPUTS;
     const size_t before = 1 + c->form.states + (size_t)c->lengths;
     w->count = lnrnn_description_arrays(&c->description);
-    if (runtime_failed(ort, ort->node_input_count(node, &in)) || in != before + w->count
-        || runtime_failed(ort, ort->node_output_count(node, &out)) || out != 1 + c->form.states)
-        return runtime_refuse(reason, "it has another number of inputs or outputs");
+    size_t in = before + w->count, out = 1 + c->form.states;
     w->inputs = calloc(in, sizeof *w->inputs);
     w->arrays = calloc(w->count, sizeof *w->arrays);
     w->names = calloc(w->count, sizeof *w->names);
     if (!w->inputs || !w->arrays || !w->names)
         return runtime_refuse(reason, NO_MEMORY);
-    if (runtime_failed(ort, ort->node_inputs(node, w->inputs, in))
-        || runtime_failed(ort, ort->node_outputs(node, outputs, out)))
-        return runtime_refuse(reason, "its inputs or outputs cannot be read");
+    if (!runtime_values(ort, node, w->inputs, &in, c->form.values + RUN_INPUTS, &out)
+        || in != before + w->count || out != 1 + c->form.states)
+        return runtime_refuse(reason, "it has another number of inputs or outputs");
     for (size_t k = 0; k < before; k++) {
-        if (!*runtime_name(ort, w->inputs[k]))
+        if (!w->inputs[k])
             return runtime_refuse(reason, "an input is left out");
         c->form.values[k <= c->form.states ? k : RUN_LENGTHS] = w->inputs[k];
     }
-    runtime_without_empty(ort, outputs, out);
     for (size_t k = 0; k < w->count; k++) {
         lnrnn_array *const a = &w->arrays[k];
-        const int64_t *shape = NULL;
-        size_t rank = 0, floats = 1;
         *a = lnrnn_description_array(&c->description, k, w->names[k]);
-        if (!runtime_constant(ort, w->inputs[before + k], a->name, ORT_FLOAT, &shape, &rank, &a->data,
-                              reason))
+        if (runtime_constant(ort, w->inputs[before + k], a->name, ORT_FLOAT, a->shape, a->ndim, &a->data,
+                             reason)
+            <= 0)
             return 0;
-        int right = rank == a->ndim;
-        for (size_t i = 0; i < rank && right; i++) {
-            right = shape[i] == (int64_t)a->shape[i];
-            floats *= a->shape[i];
-        }
-        if (!right)
-            return runtime_refuse(reason, "input %s does not have its shape", a->name);
-        w->floats += floats;
     }
     return values(ort, c, reason);
-}
-
-/* Copies all arrays into memory that it returns, or returns NULL. */
-static float *copied(weight_list *w)
-{
-    float *const memory = malloc(w->floats * sizeof *memory), *next = memory;
-    for (size_t k = 0; k < w->count && memory; k++) {
-        size_t floats = 1;
-        for (size_t i = 0; i < w->arrays[k].ndim; i++)
-            floats *= w->arrays[k].shape[i];
-        memcpy(next, w->arrays[k].data, floats * sizeof *next);
-        w->arrays[k].data = next;
-        next += floats;
-    }
-    return memory;
 }
 
 kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
@@ -239,11 +210,8 @@ kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
     if (runtime_failed(p->ort, p->ort->node_version(node, &version)) || version != FORMAT)
         runtime_refuse(reason, "it needs version %d of the domain lnrnn, got %d", FORMAT, version);
     else if (describe(p->ort, node, p->weights, &c, reason) && inputs(p->ort, node, &c, &w, reason)) {
-        float *const weights = copied(&w);
         char message[LNRNN_MESSAGE] = NO_MEMORY;
-        if (weights
-            && !networks_add(p->networks, &c.description, w.arrays, w.count, weights, w.floats, &network,
-                             message))
+        if (!networks_add(p->networks, &c.description, w.arrays, w.count, &network, message))
             k = kernel_new(p, node, network, &c.form);
         runtime_refuse(reason, "%s", message);
     }

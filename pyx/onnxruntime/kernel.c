@@ -212,14 +212,12 @@ OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphS
 {
     static const OrtNodeFusionOptions options = {.version = ORT_VERSION, .drop_constants = true};
     const ort_functions *const ort = p->ort;
-    size_t in = 0, out = 0;
     OrtStatus *status = ort->node_id(node, &k->id);
     if (!status)
-        status = ort->node_input_count(node, &in);
+        status = ort->node_input_count(node, &k->in);
     if (!status)
-        status = ort->node_output_count(node, &out);
-    k->most = 1 + in + out;
-    k->listed = malloc(k->most * sizeof *k->listed);
+        status = ort->node_output_count(node, &k->out);
+    k->listed = malloc((1 + k->in + k->out) * sizeof *k->listed);
     if (!status && !k->listed)
         provider_leave(p, node, NO_MEMORY);
     else if (!status && !(status = ort->claim(claims, &node, 1, &options))) {
@@ -233,25 +231,23 @@ OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphS
     return status;
 }
 
-/* Sets the places of all inputs (is_output = 0) or outputs (1) in the fused node. */
-static OrtStatus *find_places(kernel *k, const OrtNode *fused, int is_output)
+/* Sets the places of all values in the fused node. */
+static OrtStatus *find_places(kernel *k, const OrtNode *fused)
 {
-    const ort_functions *const ort = k->ort;
-    const OrtValueInfo **const listed = k->listed;
-    size_t count = 0;
-    OrtStatus *status =
-        is_output ? ort->node_output_count(fused, &count) : ort->node_input_count(fused, &count);
-    if (!status && count <= k->most)
-        status = is_output ? ort->node_outputs(fused, listed, count) : ort->node_inputs(fused, listed, count);
-    for (int i = is_output ? RUN_INPUTS : 0; i < (is_output ? VALUES : RUN_INPUTS) && !status; i++) {
+    size_t in = k->in, out = k->out;
+    if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out))
+        return kernel_error(k, ORT_FAIL, "the fused node has more inputs or outputs");
+    for (int i = 0; i < VALUES; i++) {
         kernel_value *const v = &k->values[i];
-        for (size_t n = 0; v->name && n < count && count <= k->most && v->place < 0; n++)
-            if (!strcmp(v->name, runtime_name(ort, listed[n])))
+        const int is_output = i >= RUN_INPUTS;
+        const OrtValueInfo *const *const listed = is_output ? k->listed + k->in : k->listed;
+        for (size_t n = 0; v->name && n < (is_output ? out : in) && v->place < 0; n++)
+            if (!strcmp(v->name, runtime_name(k->ort, listed[n])))
                 v->place = (int)n;
         if (v->name && v->place < 0 && !is_output) /* nothing may read an output */
-            status = kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", v->name);
+            return kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", v->name);
     }
-    return status;
+    return NULL;
 }
 
 OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtNode *node, const OrtNode *fused, OrtStatus **status)
@@ -263,7 +259,7 @@ OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtNode *node, const OrtNo
         if (id != k->id)
             continue;
         *at = k->next;
-        if (!(*status = find_places(k, fused, 0)) && !(*status = find_places(k, fused, 1)))
+        if (!(*status = find_places(k, fused)))
             return &k->info;
         kernel_free(&k->info);
         break;

@@ -7,8 +7,7 @@
 
 typedef struct {
     lnrnn_description description;
-    float *weights; /* (floats), NULL after networks_close */
-    size_t floats;
+    float *weights; /* all arrays, one after another; NULL after networks_close */
     lnrnn_network *network;
 } entry;
 
@@ -50,16 +49,35 @@ int networks_equal(const lnrnn_description *a, const lnrnn_description *b)
 #undef SAME
 }
 
-lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
-                          size_t count, float *weights, size_t floats, lnrnn_network **network,
-                          char message[LNRNN_MESSAGE])
+static size_t floats_of(const lnrnn_array *a) { return a->shape[0] * (a->ndim == 2 ? a->shape[1] : 1); }
+
+/* Returns 1 if `weights` are the values of the arrays (count), one after another. */
+static int have_values(const lnrnn_array *arrays, size_t count, const float *weights)
 {
-    *network = NULL;
+    for (size_t k = 0; k < count; weights += floats_of(&arrays[k++]))
+        if (memcmp(weights, arrays[k].data, floats_of(&arrays[k]) * sizeof *weights))
+            return 0;
+    return 1;
+}
+
+/* Returns memory with the values of the arrays (count), one after another, or NULL. */
+static float *values_of(const lnrnn_array *arrays, size_t count)
+{
+    size_t floats = 0;
+    for (size_t k = 0; k < count; k++)
+        floats += floats_of(&arrays[k]);
+    float *const memory = malloc(floats * sizeof *memory), *next = memory;
+    for (size_t k = 0; k < count && memory; next += floats_of(&arrays[k++]))
+        memcpy(next, arrays[k].data, floats_of(&arrays[k]) * sizeof *next);
+    return memory;
+}
+
+lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
+                          size_t count, lnrnn_network **network, char message[LNRNN_MESSAGE])
+{
     for (size_t i = 0; i < list->count; i++) {
         const entry *const e = &list->entries[i];
-        if (e->weights && e->floats == floats && networks_equal(&e->description, d)
-            && !memcmp(e->weights, weights, floats * sizeof *weights)) {
-            free(weights);
+        if (e->weights && networks_equal(&e->description, d) && have_values(arrays, count, e->weights)) {
             *network = lnrnn_network_retain(e->network);
             return LNRNN_OK;
         }
@@ -68,8 +86,7 @@ lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const 
     entry *const more = status ? NULL : realloc(list->entries, (list->count + 1) * sizeof *list->entries);
     if (more) {
         list->entries = more;
-        more[list->count++] = (entry){*d, weights, floats, lnrnn_network_retain(*network)};
-    } else
-        free(weights);
+        more[list->count++] = (entry){*d, values_of(arrays, count), lnrnn_network_retain(*network)};
+    }
     return status;
 }

@@ -220,22 +220,13 @@ static int integer_of(const quantized_weight *q, const size_t shape[3], size_t d
     return ((const int8_t *)q->data)[at] - ((const int8_t *)q->zero)[zero];
 }
 
-/* Sets *found to the numbers of a constant of this type. shape (rank): expected; 0 is any size of at least 1,
- * which is written. */
+/* Reads a constant as runtime_constant does. Returns 1, or 0 with a reason. */
 static int constant(recurrent_node *read, const OrtValueInfo *info, const char *name, int type, size_t *shape,
                     size_t rank, const void **found)
 {
-    const int64_t *is = NULL;
-    size_t dimensions = 0;
-    if (!runtime_constant(read->ort, info, name, type, &is, &dimensions, found, read->reason))
-        return 0;
-    int fits = dimensions == rank;
-    for (size_t k = 0; k < rank && fits; k++) {
-        fits = is[k] > 0 && (!shape[k] || shape[k] == (size_t)is[k]);
-        shape[k] = (size_t)is[k];
-    }
-    read->contradictory = !fits;
-    return fits || REFUSE("the shape of input %s does not fit the node", name);
+    const int right = runtime_constant(read->ort, info, name, type, shape, rank, found, read->reason);
+    read->contradictory = right < 0;
+    return right > 0;
 }
 
 static int floats(recurrent_node *read, const OrtValueInfo *info, const char *name, size_t *shape,
@@ -424,7 +415,9 @@ static lnrnn_status network_of(network_list *list, const recurrent_node *read, l
                                         .data = next};
             next += GH * widths[k];
         }
-    return networks_add(list, &read->description, arrays, n, memory, floats, network, message);
+    const lnrnn_status status = networks_add(list, &read->description, arrays, n, network, message);
+    free(memory);
+    return status;
 }
 
 /* --- its kernel ----------------------------------------------------------------------------------------- */
@@ -435,7 +428,7 @@ static int read_node(const provider *p, const OrtNode *node, recurrent_node *rea
     const ort_functions *const ort = p->ort;
     const int row = row_of(ort, node), is_quantized = row == QUANTIZED;
     int version = 0;
-    size_t in = 0, out = 0;
+    size_t in = is_quantized ? MOST_INPUTS : INPUTS, out = OUTPUTS;
     *reason = 0;
     *read = (recurrent_node){ort, node, reason, row, .gate_factor = 1};
     if (row < 0)
@@ -446,13 +439,8 @@ static int read_node(const provider *p, const OrtNode *node, recurrent_node *rea
     read->description.weights = is_quantized ? LNRNN_WEIGHT_I8A8 : p->weights;
     if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && !is_quantized))
         return runtime_refuse(reason, "the operator must be of opset 7 or later");
-    if (runtime_failed(ort, ort->node_input_count(node, &in)) || in > (is_quantized ? MOST_INPUTS : INPUTS)
-        || runtime_failed(ort, ort->node_inputs(node, read->input, in))
-        || runtime_failed(ort, ort->node_output_count(node, &out)) || out > OUTPUTS
-        || runtime_failed(ort, ort->node_outputs(node, read->output, out)))
+    if (!runtime_values(ort, node, read->input, &in, read->output, &out))
         return runtime_refuse(reason, "the node has more inputs or outputs than its operator");
-    runtime_without_empty(ort, read->input, MOST_INPUTS);
-    runtime_without_empty(ort, read->output, OUTPUTS);
     if (!attributes(read) || !inputs(read))
         return 0;
     read->description.bias = read->weight[B] != NULL;

@@ -16,8 +16,10 @@ int runtime_failed(const ort_functions *ort, OrtStatus *status);
 int runtime_refuse(char reason[REASON], const char *text, ...) __attribute__((format(printf, 2, 3)));
 /* Returns the name of a value, or "" for none. */
 const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value);
-/* Sets values (count) that are left out to NULL. */
-void runtime_without_empty(const ort_functions *ort, const OrtValueInfo **values, size_t count);
+/* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their numbers. A
+ * value that is left out becomes NULL. Returns 0 if there are more, or if they cannot be read. */
+int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValueInfo **inputs, size_t *in,
+                   const OrtValueInfo **outputs, size_t *out);
 /* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a
  * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
 int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
@@ -26,10 +28,11 @@ int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char 
  * unknown. shape (rank): the sizes, -1 if unknown. They are not read if rank is above `most`. */
 int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *shape, size_t most,
                  size_t *rank);
-/* Sets shape, rank and data from a constant of this type. Returns 0 with a reason for another value.
- * The memory belongs to the runtime. */
+/* Sets *data to the numbers of a constant of this type, in memory of the runtime. shape (rank): expected; 0
+ * is any size of at least 1, which is written. Returns 1, or with a reason 0, or -1 if it has another
+ * shape. */
 int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const char *name, int type,
-                     const int64_t **shape, size_t *rank, const void **data, char reason[REASON]);
+                     size_t *shape, size_t rank, const void **data, char reason[REASON]);
 
 /* networks.c */
 /* The networks of a session. */
@@ -37,11 +40,9 @@ typedef struct network_list network_list;
 network_list *networks_create(void);
 void networks_free(network_list *list);
 /* Does the same as lnrnn_network_create, but returns a network of the list if one has an equal description
- * and equal weights. weights (floats): memory with all arrays in the order of lnrnn_description_array, which
- * this function takes over. */
+ * and equal weights. arrays (count): float32, in the order of lnrnn_description_array. */
 lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
-                          size_t count, float *weights, size_t floats, lnrnn_network **network,
-                          char message[LNRNN_MESSAGE]);
+                          size_t count, lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* Frees the list's copies of weights, when a session has all its networks. */
 void networks_close(network_list *list);
 /* Returns 1 if two descriptions are equal, whatever their batch_first. */
@@ -101,8 +102,9 @@ typedef struct kernel {
     char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
     run_form form;   /* its values are valid only when the kernel is created */
     kernel_value values[VALUES];
-    /* Of a claim: the id of its node, memory for a list of inputs or outputs (most), and the next claim. */
-    size_t id, most;
+    /* Of a claim: the id of its node, the numbers of its inputs and outputs, memory for a list of them, and
+     * the next claim. */
+    size_t id, in, out;
     const OrtValueInfo **listed;
     struct kernel *next;
 } kernel;

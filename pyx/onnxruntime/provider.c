@@ -261,11 +261,10 @@ static void set_option(provider *p, const char *name, const char *value, char te
             return;
         snprintf(text, REASON, "lnrnn: option threads must be between 1 and %d, got %.60s",
                  LNRNN_MOST_THREADS, value);
-    } else if (!strcmp(
-                   name,
-                   "log_severity_level")) /* a provider chosen by name logs where the default level counts */
+    } else if (!strcmp(name, "log_severity_level")) {
+        /* A provider that is chosen by name logs where the default level counts. */
         p->severity = strcmp(value, "0") && strcmp(value, "1") ? ORT_LOG_INFO : ORT_LOG_WARNING;
-    else if (!strcmp(name, "advice")) { /* 0: the file has been converted as far as it can be */
+    } else if (!strcmp(name, "advice")) { /* 0: the file has been converted as far as it can be */
         p->is_advised = !strcmp(value, "0");
         if (!p->is_advised && strcmp(value, "1"))
             snprintf(text, REASON, "lnrnn: option advice must be 0 or 1, got %.60s", value);

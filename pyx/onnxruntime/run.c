@@ -172,7 +172,7 @@ static OrtStatus *run(const kernel *k, const sizes *s, const run_tensor in[RUN_I
                                   .y = s->swap_y || !out[RUN_Y] ? y : out[RUN_Y],
                                   .hn = last[0],
                                   .cn = last[1]};
-    if (lnrnn_network_run_in(k->network, &call, workspace, message))
+    if (lnrnn_network_run(k->network, &call, workspace, message))
         return kernel_error(k, ORT_FAIL, "%s", message);
     for (size_t t = 0; t < s->T && s->swap_y && out[RUN_Y]; t++)
         swap_axes(y + t * step, s->B, f->lines, f->widths[0], out[RUN_Y] + t * step);

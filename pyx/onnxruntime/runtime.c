@@ -25,11 +25,20 @@ const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value)
     return !value || runtime_failed(ort, ort->value_name(value, &name)) || !name ? "" : name;
 }
 
-void runtime_without_empty(const ort_functions *ort, const OrtValueInfo **values, size_t count)
+int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValueInfo **inputs, size_t *in,
+                   const OrtValueInfo **outputs, size_t *out)
 {
-    for (size_t k = 0; k < count; k++)
-        if (!*runtime_name(ort, values[k]))
-            values[k] = NULL;
+    const size_t most_in = *in, most_out = *out;
+    if (runtime_failed(ort, ort->node_input_count(node, in)) || *in > most_in
+        || runtime_failed(ort, ort->node_inputs(node, inputs, *in))
+        || runtime_failed(ort, ort->node_output_count(node, out)) || *out > most_out
+        || runtime_failed(ort, ort->node_outputs(node, outputs, *out)))
+        return 0;
+    for (size_t k = 0; k < *in + *out; k++) {
+        const OrtValueInfo **const value = k < *in ? &inputs[k] : &outputs[k - *in];
+        *value = *runtime_name(ort, *value) ? *value : NULL;
+    }
+    return 1;
 }
 
 int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
@@ -68,20 +77,27 @@ int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *s
 }
 
 int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const char *name, int type,
-                     const int64_t **shape, size_t *rank, const void **data, char reason[REASON])
+                     size_t *shape, size_t rank, const void **data, char reason[REASON])
 {
     bool is_constant = false;
     const OrtValue *given = NULL;
+    const int64_t *sizes = NULL;
+    size_t dimensions = 0;
     int is = 0;
     if (!value || runtime_failed(ort, ort->is_constant(value, &is_constant)) || !is_constant
         || runtime_failed(ort, ort->initializer_value(value, &given)) || !given)
         return runtime_refuse(reason, "input %s is no constant", name);
-    if (runtime_failed(ort, ort->tensor_shape(given, &is, shape, rank)) || is != type)
+    if (runtime_failed(ort, ort->tensor_shape(given, &is, &sizes, &dimensions)) || is != type)
         return runtime_refuse(reason, "input %s is not %s", name,
                               type == ORT_FLOAT   ? "float32"
                               : type == ORT_UINT8 ? "uint8"
                                                   : "int8");
     if (runtime_failed(ort, ort->get_tensor_data(given, data)))
         return runtime_refuse(reason, "input %s cannot be read", name);
-    return 1;
+    int fits = dimensions == rank;
+    for (size_t k = 0; k < rank && fits; k++) {
+        fits = sizes[k] > 0 && (!shape[k] || shape[k] == (size_t)sizes[k]);
+        shape[k] = (size_t)sizes[k];
+    }
+    return fits ? 1 : runtime_refuse(reason, "the shape of input %s does not fit the node", name) - 1;
 }

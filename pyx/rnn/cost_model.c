@@ -4,14 +4,11 @@
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
  *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights.
- * The first
- *                 tile reads the weights from L2, L3 or memory, the other tiles read them from L2. Of weights
- * beyond
- *                 L3, a step reads the part from L3 that the step before read last.
+ *                 The first tile reads the weights from L2, L3 or memory, the other tiles from L2. Of weights
+ *                 beyond L3, a step reads the part from L3 that the step before read last.
  *     projection  All of W_hr multiplies the rows whose cell outputs the thread computes.
  *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
- * Narrow weights
- *                 need conversions.
+ *                 Narrow weights need conversions.
  *     barriers    One after the products of a step, and one after the states if the team divides the rows.
  *     exchange    Moving values from the thread of the team that computes them to the threads that read them.
  * The model only ranks the partitions. */

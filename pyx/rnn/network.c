@@ -59,19 +59,39 @@ int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
     return 1;
 }
 
+static int is_before(const lnrnn_row *a, const lnrnn_row *b)
+{
+    if (a->length != b->length)
+        return a->length > b->length;
+    return a->start != b->start ? a->start < b->start : a->state < b->state;
+}
+
+void lnrnn_sort_rows(lnrnn_row *rows, size_t n)
+{
+    size_t gap = 1;
+    while (gap < n / 3)
+        gap = 3 * gap + 1;
+    for (; gap; gap /= 3)
+        for (size_t i = gap; i < n; i++) {
+            const lnrnn_row row = rows[i];
+            size_t j = i;
+            for (; j >= gap && is_before(&row, &rows[j - gap]); j -= gap)
+                rows[j] = rows[j - gap];
+            rows[j] = row;
+        }
+}
+
 int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t *lengths)
 {
     const int64_t T = (int64_t)steps;
     for (size_t i = 0; i < B; i++) {
-        const lnrnn_row row = {
+        rows[i] = (lnrnn_row){
             .sequence = (int64_t)i, .state = (int64_t)i, .length = lengths ? lengths[i] : T, .end = T};
-        size_t k = i;
-        if (row.length < 0 || row.length > T)
+        if (rows[i].length < 0 || rows[i].length > T)
             return 0;
-        for (; k > 0 && rows[k - 1].length < row.length; k--)
-            rows[k] = rows[k - 1];
-        rows[k] = row;
     }
+    if (lengths)
+        lnrnn_sort_rows(rows, B);
     return 1;
 }
 

@@ -88,9 +88,12 @@ typedef struct {
     size_t buffers, zeros, dealt; /* offsets into scratch: outputs, zero states, sorted rows */
 } lnrnn_network_call;
 
-/* lengths (B), or NULL: all lengths are `steps`. Writes rows (B), longest first, by a sort for few sequences.
- * Returns 0 if a length is not within 0 .. steps. */
+/* lengths (B), or NULL: all lengths are `steps`. Writes rows (B), longest first. Returns 0 if a length is not
+ * within 0 .. steps. */
 int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t *lengths);
+/* Sorts rows (n): longest first, rows of one length by `start`, and rows of one start by `state`. It is
+ * Shell's sort, because qsort may allocate. */
+void lnrnn_sort_rows(lnrnn_row *rows, size_t n);
 /* Sets the strides of contiguous x and y: (steps, sequences, *), or with batch_first (sequences, steps,
  * *). */
 void lnrnn_network_lay_out(lnrnn_network_call *n, int batch_first);

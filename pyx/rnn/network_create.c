@@ -328,5 +328,4 @@ size_t lnrnn_network_inputs(const lnrnn_network *n) { return n->inputs; }
 size_t lnrnn_network_units(const lnrnn_network *n) { return n->units; }
 size_t lnrnn_network_layers(const lnrnn_network *n) { return n->layers; }
 size_t lnrnn_network_directions(const lnrnn_network *n) { return n->directions; }
-size_t lnrnn_network_states(const lnrnn_network *n) { return (size_t)n->states; }
 size_t lnrnn_network_state_size(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }

@@ -86,28 +86,6 @@ static size_t split(const lnrnn_sequences *s, size_t b, size_t state, lnrnn_row 
     return n;
 }
 
-/* Sorts rows (n) longest first; rows of equal length keep their order. Shell's sort, because qsort may
- * allocate. */
-static void sort_longest_first(lnrnn_row *rows, size_t n)
-{
-    size_t gap = 1;
-    while (gap < n / 3)
-        gap = 3 * gap + 1;
-    for (; gap; gap /= 3)
-        for (size_t i = gap; i < n; i++) {
-            const lnrnn_row row = rows[i];
-            size_t j = i;
-            for (; j >= gap; j -= gap) {
-                const lnrnn_row *const before = &rows[j - gap];
-                if (before->length > row.length
-                    || (before->length == row.length && before->state < row.state))
-                    break;
-                rows[j] = *before;
-            }
-            rows[j] = row;
-        }
-}
-
 static size_t width_of(const lnrnn_network *n, int cell) { return cell ? n->c_width : n->h_width; }
 
 /* Returns 1 if size_t can hold the sizes of all arrays of the call. */
@@ -125,23 +103,17 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
     const lnrnn_status status = lnrnn_check_isa(n, "network", message);
     if (status)
         return status;
-    if (s->threads < 0 || s->threads > LNRNN_MOST_THREADS)
-        return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 0 and %d, got %d",
-                          LNRNN_MOST_THREADS, s->threads);
-    if (!fits(n, s))
-        return lnrnn_fail(message, LNRNN_INVALID,
-                          "x must be an array that memory can hold, got %zu steps of %zu sequences", s->steps,
-                          s->sequences);
-    if (s->steps && s->sequences && (!s->x || !s->y))
-        return lnrnn_fail(message, LNRNN_INVALID, "%s must not be NULL", s->x ? "y" : "x");
-    if (n->states == 1 && (s->c0 || s->cn))
-        return lnrnn_fail(message, LNRNN_INVALID, "%s must be NULL in a cell without a cell state",
-                          s->c0 ? "c0" : "cn");
+    LNRNN_CHECK(s->threads >= 0 && s->threads <= LNRNN_MOST_THREADS,
+                "threads must be between 0 and %d, got %d", LNRNN_MOST_THREADS, s->threads);
+    LNRNN_CHECK(fits(n, s), "x must be an array that memory can hold, got %zu steps of %zu sequences",
+                s->steps, s->sequences);
+    LNRNN_CHECK(!s->steps || !s->sequences || (s->x && s->y), "%s must not be NULL", s->x ? "y" : "x");
+    LNRNN_CHECK(n->states == 2 || (!s->c0 && !s->cn), "%s must be NULL in a cell without a cell state",
+                s->c0 ? "c0" : "cn");
     for (size_t b = 0; s->lengths && b < s->sequences; b++)
-        if (s->lengths[b] < 0 || (uint64_t)s->lengths[b] > s->steps)
-            return lnrnn_fail(message, LNRNN_INVALID,
-                              "lengths[%zu] must be between 0 and the %zu steps of x, got %lld", b, s->steps,
-                              (long long)s->lengths[b]);
+        LNRNN_CHECK(s->lengths[b] >= 0 && (uint64_t)s->lengths[b] <= s->steps,
+                    "lengths[%zu] must be between 0 and the %zu steps of x, got %lld", b, s->steps,
+                    (long long)s->lengths[b]);
     return LNRNN_OK;
 }
 
@@ -211,7 +183,7 @@ static lnrnn_status run(call_memory *m, char *message)
     memset(m->lines, 0, line_bytes);
     for (size_t b = 0, state = 0; b < B; b++)
         state += split(s, b, state, m->rows + state);
-    sort_longest_first(m->rows, m->parts);
+    lnrnn_sort_rows(m->rows, m->parts);
     if (m->parts && m->rows->length > n->refused_from)
         return lnrnn_fail(
             message, LNRNN_TOO_LONG, "sequence %lld has %lld steps, but statistics are known for %lld only",
@@ -233,18 +205,14 @@ static lnrnn_status run(call_memory *m, char *message)
     return LNRNN_OK;
 }
 
-lnrnn_status lnrnn_network_run_in(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w,
-                                  char message[LNRNN_MESSAGE])
+lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, lnrnn_workspace *w,
+                               char message[LNRNN_MESSAGE])
 {
-    call_memory m = {.n = n, .s = s, .workspace = w};
-    const lnrnn_status status = check(n, s, message);
-    return !status && s->sequences ? run(&m, message) : status;
-}
-
-lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s, char message[LNRNN_MESSAGE])
-{
-    lnrnn_workspace w = {0};
-    const lnrnn_status status = lnrnn_network_run_in(n, s, &w, message);
-    empty(&w);
+    lnrnn_workspace own = {0};
+    call_memory m = {.n = n, .s = s, .workspace = w ? w : &own};
+    lnrnn_status status = check(n, s, message);
+    if (!status && s->sequences)
+        status = run(&m, message);
+    empty(&own);
     return status;
 }

@@ -4,22 +4,6 @@
 
 #include "rnn/stream.h"
 
-/* Sorts rows (n) by `start`, by Shell's sort, because qsort may allocate. */
-static void sort_by_start(lnrnn_row *rows, size_t n)
-{
-    size_t gap = 1;
-    while (gap < n / 3)
-        gap = 3 * gap + 1;
-    for (; gap; gap /= 3)
-        for (size_t i = gap; i < n; i++) {
-            const lnrnn_row row = rows[i];
-            size_t j = i;
-            for (; j >= gap && rows[j - gap].start > row.start; j -= gap)
-                rows[j] = rows[j - gap];
-            rows[j] = row;
-        }
-}
-
 /* Returns 0, or an error code if the stream has no lane of this number, or if this call (h->stamp) has named
  * the lane before. */
 static int named_once(lnrnn_handle *h, int64_t lane)
@@ -81,7 +65,7 @@ int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned ch
         if (resets[i])
             clear(h, h->table[i].state);
     if (h->call.network->by_step && most != least) /* lanes at the same step must be adjacent */
-        sort_by_start(h->table, h->rows);
+        lnrnn_sort_rows(h->table, h->rows);
     return 0;
 }
 
@@ -140,27 +124,4 @@ lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n)
         h->stream->steps[lane] = 0;
     }
     return leave(h, wrong);
-}
-
-lnrnn_status lnrnn_step_all(lnrnn_handle *const *handles, size_t n, const float *const *x, float *const *y,
-                            size_t *refused)
-{
-    size_t entered = 0;
-    int wrong = 0;
-    for (size_t i = 0; i < n && !wrong; i++) {
-        lnrnn_handle *const h = handles[i];
-        wrong = is_busy(h) ? LNRNN_STREAM_BUSY : 0;
-        entered += !wrong;
-        if (!wrong)
-            wrong = lnrnn_handle_choose(h, NULL, NULL);
-        if (wrong && refused)
-            *refused = i;
-    }
-    for (size_t i = 0; i < n && !wrong; i++)
-        memcpy(handles[i]->x, x[i], handles[i]->rows * handles[i]->call.network->inputs * sizeof(float));
-    for (size_t i = 0; i < n && !wrong; i++)
-        lnrnn_handle_run(handles[i], y[i]);
-    for (size_t i = 0; i < entered; i++)
-        leave(handles[i], LNRNN_OK);
-    return wrong;
 }

@@ -27,14 +27,10 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
                                  char message[LNRNN_MESSAGE])
 {
     *stream = NULL;
-    if (n->directions != 1)
-        return lnrnn_fail(message, LNRNN_INVALID,
-                          "network must have one direction: a second one starts at the end");
-    if (n->config->reverse)
-        return lnrnn_fail(message, LNRNN_INVALID, "network must not have reverse: it starts at the end");
-    if (lanes < 1 || lanes > INT32_MAX)
-        return lnrnn_fail(message, LNRNN_INVALID, "lanes must be between 1 and %d, got %zu", INT32_MAX,
-                          lanes);
+    LNRNN_CHECK(n->directions == 1, "network must have one direction: a second one starts at the end");
+    LNRNN_CHECK(!n->config->reverse, "network must not have reverse: it starts at the end");
+    LNRNN_CHECK(lanes >= 1 && lanes <= INT32_MAX, "lanes must be between 1 and %d, got %zu", INT32_MAX,
+                lanes);
     const size_t steps = lnrnn_whole_lines(lanes * sizeof(int64_t)),
                  head = lnrnn_whole_lines(sizeof(lnrnn_stream));
     const size_t h = n->layers * n->h_width, c = n->layers * n->c_width;
@@ -62,23 +58,20 @@ void lnrnn_stream_release(lnrnn_stream *s)
     free(s);
 }
 
-/* Returns the number of bytes of memory that carve_handle needs. */
-static size_t handle_memory(const lnrnn_network *network, size_t lanes, size_t rows)
+/* Returns the number of bytes of a handle with its arrays. Unless h is NULL, sets its arrays, which stand
+ * behind it. */
+static size_t carve_handle(lnrnn_handle *h, const lnrnn_network *network, size_t lanes, size_t rows)
 {
-    return lnrnn_whole_lines(network->layers * sizeof(lnrnn_line))
-           + lnrnn_whole_lines(rows * sizeof(lnrnn_row))
-           + lnrnn_whole_lines(rows * network->inputs * sizeof(float))
-           + lnrnn_whole_lines(lanes * sizeof(int64_t));
-}
-
-/* Sets the arrays of h, whose stream, network and capacity are set. memory: zeros, aligned to 64 bytes. */
-static void carve_handle(lnrnn_handle *h, void *memory)
-{
-    char *next = memory;
-    h->table = (lnrnn_row *)next, next += lnrnn_whole_lines(h->capacity * sizeof(lnrnn_row));
-    h->x = (float *)next, next += lnrnn_whole_lines(h->capacity * h->network->inputs * sizeof(float));
-    h->seen = (int64_t *)next, next += lnrnn_whole_lines(h->stream->lanes * sizeof(int64_t));
-    h->call.line = (lnrnn_line *)next;
+    const size_t table = lnrnn_whole_lines(sizeof *h),
+                 x = table + lnrnn_whole_lines(rows * sizeof(lnrnn_row)),
+                 seen = x + lnrnn_whole_lines(rows * network->inputs * sizeof(float)),
+                 lines = seen + lnrnn_whole_lines(lanes * sizeof(int64_t));
+    char *const memory = (char *)h;
+    if (h) {
+        h->table = (lnrnn_row *)(memory + table), h->x = (float *)(memory + x);
+        h->seen = (int64_t *)(memory + seen), h->call.line = (lnrnn_line *)(memory + lines);
+    }
+    return lines + lnrnn_whole_lines(network->layers * sizeof(lnrnn_line));
 }
 
 /* Plans the call of h for `rows` rows, at most h->capacity. Returns the number of floats of
@@ -120,16 +113,14 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
                           n->together ? "rows must be %zu, all lanes (overrun \"batch\"), got %zu"
                                       : "rows must be between 1 and the %zu lanes, got %zu",
                           s->lanes, rows);
-    if (threads < 1 || threads > LNRNN_MOST_THREADS)
-        return lnrnn_fail(message, LNRNN_INVALID, "threads must be between 1 and %d, got %d",
-                          LNRNN_MOST_THREADS, threads);
-    const size_t head = lnrnn_whole_lines(sizeof(lnrnn_handle));
+    LNRNN_CHECK(threads >= 1 && threads <= LNRNN_MOST_THREADS, "threads must be between 1 and %d, got %d",
+                LNRNN_MOST_THREADS, threads);
     /* Check first that the size of x and of the tables does not overflow. */
     const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
-    lnrnn_handle *const h = countable ? zeros(head + handle_memory(n, s->lanes, rows)) : NULL;
+    lnrnn_handle *const h = countable ? zeros(carve_handle(NULL, n, s->lanes, rows)) : NULL;
     if (h) {
         h->stream = s, h->network = n, h->capacity = rows;
-        carve_handle(h, (char *)h + head);
+        carve_handle(h, n, s->lanes, rows);
         h->floats = plan_handle(h, rows, threads);
         h->call.scratch = zeros(h->floats * sizeof(float));
     }

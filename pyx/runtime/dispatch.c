@@ -39,8 +39,7 @@ TABLES(scalar)
     {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
 
 /* The instruction sets, best first. runs(): can this machine run the set? chosen(): if so, is it the default?
- * chosen
- * NULL: the set emulates another set in plain C, and is never the default. */
+ * chosen NULL: the set emulates another set in plain C, and is never the default. */
 static const struct {
     lnrnn_kernels kernels;
     int (*runs)(void), (*chosen)(void);

@@ -13,8 +13,6 @@ static const lnrnn_team_kind *chosen; /* NULL: the default */
 static void (*shortage)(int wanted, int given);
 static unsigned generation = 1;
 
-int lnrnn_has_openmp(void) { return lnrnn_openmp_team() != NULL; }
-
 static const lnrnn_team_kind *kind(void)
 {
     const lnrnn_team_kind *k = __atomic_load_n(&chosen, __ATOMIC_RELAXED);

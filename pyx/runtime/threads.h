@@ -85,6 +85,8 @@ int lnrnn_can_have_team(int threads);
 /* Calls body(ctx, worker, team) in each thread of a team of at most `threads`. Call it only if
  * lnrnn_can_have_team(threads). Returns the size of the team. team.h explains `arrival`. */
 int lnrnn_run_team(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx);
+/* After a shortage of threads: calls try again to start all of theirs. */
+void lnrnn_try_threads_again(void);
 
 /* --- thread_probe.c ------------------------------------------------------------------------------------ */
 

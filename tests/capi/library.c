@@ -98,7 +98,7 @@ enum { T = 4, B = 5 };
 static void compare_stream(lnrnn_network *n)
 {
     const size_t D = lnrnn_network_inputs(n), layers = lnrnn_network_layers(n),
-                 states = lnrnn_network_states(n);
+                 states = lnrnn_network_state_size(n, 1) ? 2 : 1;
     const size_t P = lnrnn_network_state_size(n, 0), C = lnrnn_network_state_size(n, 1);
     float *const x = floats(T * B * D), *const y = floats(T * B * P), *const one = floats(B * P);
     float *const h = floats(layers * B * P), *const c = floats(layers * B * C);
@@ -107,7 +107,7 @@ static void compare_stream(lnrnn_network *n)
     lnrnn_handle *single, *all;
     lnrnn_sequences call = {
         .steps = T, .sequences = B, .x = x, .y = y, .hn = h, .cn = states == 2 ? c : NULL};
-    CHECK(!lnrnn_network_run(n, &call, message));
+    CHECK(!lnrnn_network_run(n, &call, NULL, message));
     CHECK(!lnrnn_stream_create(n, B, &stream, message));
     CHECK(!lnrnn_handle_create(stream, B, 2, &all, message));
     for (size_t t = 0; t < T; t++) {
@@ -143,10 +143,10 @@ static void compare_resets(lnrnn_network *n)
     const unsigned char resets[T] = {0, 0, 1, 1};
     const int64_t whole = 3, parts[2] = {2, 1};
     lnrnn_sequences call = {.steps = T, .sequences = 1, .x = x, .y = y, .lengths = &whole, .resets = resets};
-    CHECK(!lnrnn_network_run(n, &call, message));
+    CHECK(!lnrnn_network_run(n, &call, NULL, message));
     call =
         (lnrnn_sequences){.steps = 2, .sequences = 2, .batch_first = 1, .x = x, .y = other, .lengths = parts};
-    CHECK(!lnrnn_network_run(n, &call, message));
+    CHECK(!lnrnn_network_run(n, &call, NULL, message));
     CHECK(!memcmp(y, other, 3 * H * sizeof *y));
     for (size_t k = 0; k < H; k++)
         CHECK(y[3 * H + k] == 0);
@@ -242,10 +242,11 @@ static void test_shapes_beyond_memory(void)
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         const lnrnn_sequences call = {
             .steps = shapes[k][0], .sequences = shapes[k][1], .x = x, .y = y, .lengths = lengths};
-        CHECK(lnrnn_network_run(n, &call, message) == LNRNN_INVALID && strstr(message, "memory can hold"));
+        CHECK(lnrnn_network_run(n, &call, NULL, message) == LNRNN_INVALID
+              && strstr(message, "memory can hold"));
     }
-    CHECK(!lnrnn_network_run(n, &(lnrnn_sequences){.steps = SIZE_MAX},
-                             message)); /* allowed, because there are no sequences */
+    const lnrnn_sequences none = {.steps = SIZE_MAX}; /* allowed, because there are no sequences */
+    CHECK(!lnrnn_network_run(n, &none, NULL, message));
     lnrnn_network_release(n);
 }
 
@@ -312,55 +313,6 @@ static void test_streams(void)
             CHECK(!lnrnn_description_resolve(&d, message) == (placement == LNRNN_SPLIT && !span));
         }
     lnrnn_network_release(n);
-}
-
-/* lnrnn_step_all has the bits of a step of each handle. A refused step changes no lane. */
-static void test_step_all(void)
-{
-    enum { N = 4 };
-    static const int cells[N] = {LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_GRU};
-    lnrnn_stream *s[N], *alike[N];
-    lnrnn_handle *h[N], *one[N];
-    float x[N][2 * 3], y[N][2 * 9], want[2 * 9];
-    const float *xs[N];
-    float *ys[N];
-    size_t refused = 99;
-    for (int i = 0; i < N; i++) {
-        lnrnn_description d = lnrnn_describe(cells[i], 3, (size_t)(4 * i) % 9 + 1);
-        d.norm = i == 3 ? LNRNN_NORM_BATCH : LNRNN_NORM_NONE, d.max_steps = i == 3 ? 2 : 0;
-        lnrnn_network *const n = network_of(&d);
-        CHECK(!lnrnn_stream_create(n, 2, &s[i], message) && !lnrnn_stream_create(n, 2, &alike[i], message));
-        CHECK(!lnrnn_handle_create(s[i], 2, 1, &h[i], message));
-        CHECK(!lnrnn_handle_create(alike[i], 2, 1, &one[i], message));
-        lnrnn_network_release(n);
-        xs[i] = x[i], ys[i] = y[i];
-    }
-    CHECK(!lnrnn_step_all(NULL, 0, NULL, NULL, NULL));
-    for (int t = 0; t < 2; t++) {
-        for (int i = 0; i < N; i++)
-            for (int k = 0; k < 6; k++)
-                x[i][k] = (float)draw(-0.5);
-        CHECK(!lnrnn_step_all(h, N, xs, ys, NULL));
-        for (int i = 0; i < N; i++) {
-            CHECK(!lnrnn_handle_step(one[i], NULL, x[i], want));
-            CHECK(!memcmp(want, y[i], 2 * lnrnn_network_units(lnrnn_stream_network(s[i])) * sizeof *want));
-        }
-    }
-    CHECK(lnrnn_step_all(h, N, xs, ys, &refused) == LNRNN_STREAM_OVERRUN && refused == 3);
-    CHECK(lnrnn_step_all(h, N, xs, ys, NULL) == LNRNN_STREAM_OVERRUN);
-    for (int i = 0; i < N; i++)
-        CHECK(lnrnn_stream_steps(s[i])[0] == 2 && lnrnn_stream_steps(s[i])[1] == 2);
-    CHECK(!lnrnn_step_all(h, 3, xs, ys, &refused) && refused == 3);
-    lnrnn_handle_free(h[3]);
-    h[3] = h[1]; /* the same handle twice */
-    CHECK(lnrnn_step_all(h, N, xs, ys, &refused) == LNRNN_STREAM_BUSY && refused == 3);
-    CHECK(!lnrnn_step_all(h, 3, xs, ys, NULL));
-    for (int i = 0; i < N; i++) {
-        if (i < 3)
-            lnrnn_handle_free(h[i]);
-        lnrnn_handle_free(one[i]);
-        lnrnn_stream_release(s[i]), lnrnn_stream_release(alike[i]);
-    }
 }
 
 /* --- threads -------------------------------------------------------------------------------------------- */
@@ -440,7 +392,6 @@ int main(int count, char **arguments)
     test_wrong_arguments();
     test_shapes_beyond_memory();
     test_streams();
-    test_step_all();
     test_threads();
     for (int k = 1; k < count; k++)
         test_file(arguments[k]);

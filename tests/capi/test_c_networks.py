@@ -22,14 +22,23 @@ def same(rnn, net, x):
     equal(rnn, (y, whole(rnn, ends)), rnn(x))
 
 
+@pytest.mark.parametrize("units", [1, 2])
 @pytest.mark.parametrize("steps", [1, 7, 8, 9, 40, 129, 400])
-def test_means_over_time_of_one_unit_have_numpys_bits(c, steps, rng):
+def test_means_over_time_have_numpys_bits(c, steps, units, rng):
     """NumPy adds a single column in another order than several columns."""
-    rnn = network(2, 1, cell="RNN", norm=BATCH(overrun="mean"), trained=steps)
+    rnn = network(2, units, cell="RNN", norm=BATCH(overrun="mean"), trained=steps)
     x = normal(rng, steps + 3, 2, 2)
     net = Network(c, described(rnn), rnn.state_dict())
     same(rnn, net, x)
     net.close()
+    means = {
+        name: np.concatenate([v[:steps], np.tile(v[:steps].mean(0), (3, *[1] * (v.ndim - 1)))]) if "_mean" in
+        name or "_var" in name else v[:1].repeat(steps + 3) if "count" in name else v
+        for name, v in rnn.state_dict().items()
+    }  # fmt: skip
+    whole = network(2, units, cell="RNN", norm=BATCH(max_steps=steps + 3))
+    whole.load_state_dict(means)
+    equal(rnn, rnn(x), whole(x))
 
 
 def test_statistics_of_the_batch_after_the_known_steps(c, rng):

@@ -237,12 +237,12 @@ def test_gradients_of_layer_norm_have_the_bits_of_python(rng):
     x, gy, gain = normal(rng, 5, H), normal(rng, 5, H), normal(rng, H)
     gx, ggain, gbias = np.zeros_like(x), np.zeros(H), np.zeros(H)
     work = np.zeros(function("lnrnn_layer_norm_work", SIZE, SIZE, SIZE)(5, H))
-    kinds = INT, SIZE, SIZE, P, P, P, DOUBLE, P, P, P, P, INT
+    kinds = INT, SIZE, SIZE, P, P, P, DOUBLE, P, P, P, P, INT, INT
+    backward = function("lnrnn_layer_norm_backward", None, *kinds)
     found = gx, ggain, gbias
     layer_norm = lnrnn.layer_norm_backward(gy, x, H, gain, np.zeros(H, np.float32))
-    for norm, wanted in (("layer", layer_norm), ("rms", lnrnn.rms_norm_backward(gy, x, H, gain, 1e-5))):
-        backward = function(f"lnrnn_{norm}_norm_backward", None, *kinds)
-        backward(0, 5, H, *map(address, (gy, x, gain)), 1e-5, *map(address, (*found, work)), 1)
+    for centred, wanted in ((1, layer_norm), (0, lnrnn.rms_norm_backward(gy, x, H, gain, 1e-5))):
+        backward(0, 5, H, *map(address, (gy, x, gain)), 1e-5, *map(address, (*found, work)), centred, 1)
         for got, want in zip(found, wanted, strict=False):  # RMS norm has no bias
             same(got.astype(np.float32), want)
 

@@ -62,16 +62,14 @@ def test_each_function_of_the_list_has_its_define():
 
 # {minor version: the functions that it added, in the order of the table}. Compiled modules rely on the order.
 RELEASED = {
-    0: """handle_open version isa_list isa_emulated isa_name isa_use isa_unit isa_amx has_openmp team_list
-          team_name team_use cores get_num_threads set_num_threads on_shortage try_threads_again map
+    0: """handle_open version isa_list isa_emulated isa_name isa_use isa_unit isa_amx team_list team_name
+          team_use cores get_num_threads set_num_threads on_shortage map
           layer_norm layer_norm_backward layer_norm_work batch_work batch_norm batch_norm_backward
           describe description_resolve description_arrays description_array network_create network_open
           network_retain network_release network_inputs network_units network_layers network_directions
-          network_states network_run stream_create stream_release stream_network stream_lanes stream_state
+          network_run stream_create stream_release stream_network stream_lanes stream_state
           stream_steps handle_create handle_free handle_stream handle_rows handle_step handle_reset
-          step_all network_state_size""",
-    1: "workspace_create workspace_free network_run_in",
-    2: "rms_norm_backward",
+          network_state_size workspace_create workspace_free""",
 }
 
 
@@ -103,7 +101,7 @@ def declared() -> dict[str, str]:
 
 
 # {minor version: the first 16 hexadecimal digits of SHA-256 of its functions' types}.
-TYPES = {0: "7824d20accf2c99e", 1: "003afe8be42067a3", 2: "bfe46adbc95ae077"}
+TYPES = {0: "bf33cffef57842f6"}
 
 
 def test_no_released_function_changes_its_types():
@@ -146,7 +144,7 @@ def imported_anew(units, folder: Path):
 
 
 @pytest.mark.parametrize("major, minor, right", [
-    (4, 2, True), (4, 3, True), (5, 2, False), (3, 9, False), (4, 1, False),
+    (4, 0, True), (4, 1, True), (5, 0, False), (3, 9, False), (4, -1, False),
 ])  # fmt: skip
 def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, right):
     new = ctypes.pythonapi.PyCapsule_New
@@ -157,7 +155,7 @@ def test_other_versions_are_refused(units, tmp_path, monkeypatch, major, minor, 
     if right:
         assert imported_anew(units, tmp_path).names() == [(name, 1) for name in listed()]
     else:
-        with pytest.raises(ImportError, match=rf"for version 4\.2 of lnrnn's C API.* has {major}\.{minor}$"):
+        with pytest.raises(ImportError, match=rf"for version 4\.0 of lnrnn's C API.* has {major}\.{minor}$"):
             imported_anew(units, tmp_path)
 
 
@@ -167,7 +165,7 @@ def test_an_lnrnn_without_a_table_is_refused(units, tmp_path, monkeypatch, found
         monkeypatch.delattr(_core, "_C_API")
     else:
         monkeypatch.setattr(_core, "_C_API", found)
-    with pytest.raises(ImportError, match=r"for version 4\.2 of lnrnn's C API.* has none$"):
+    with pytest.raises(ImportError, match=r"for version 4\.0 of lnrnn's C API.* has none$"):
         imported_anew(units, tmp_path)
 
 

@@ -434,6 +434,20 @@ def test_a_session_runs_a_converted_file(tmp_path, layer, rng, monkeypatch, kind
         assert np.abs(ours - want).max() <= LIMIT * 10
 
 
+def test_a_session_says_that_a_file_is_too_large_to_convert(layer, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime", minversion="1.25")
+    monkeypatch.setattr("lnrnn.onnx.writing.converter.MOST_BYTES", 1000)
+    expected = r"as it is: a model must have at most 1000 bytes to be converted in memory, got \d{4}; convert"
+    with pytest.warns(UserWarning, match=expected) as caught:
+        opened = lnrnn.onnxruntime.session(layer)
+    assert caught[0].filename == __file__
+    assert [each.name for each in opened.get_inputs()] == [
+        each.name for each in session(str(layer)).get_inputs()
+    ]
+    assert cli.main(["onnx", str(layer)]) == 0
+    assert "at most 1000 bytes" in capsys.readouterr().out
+
+
 def test_without_onnx_a_session_says_once_what_is_missing(layer, monkeypatch):
     pytest.importorskip("onnxruntime", minversion="1.25")
     find = importlib.util.find_spec

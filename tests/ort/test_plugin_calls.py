@@ -177,8 +177,8 @@ LEFT = {
             ("placement", 5, "attribute placement is beyond"), ("bias", 2, "attribute bias is beyond"),
             ("hidden_size", -1, "attribute hidden_size is beyond"), ("hidden_size", 0, "hidden_size must be"),
             ("num_layers", 2**62, "attribute num_layers is beyond"), ("num_layers", 1000, "another number"),
-            ("num_heads", 3, "num_heads must be a divisor"), ("num_heads", 2, "does not have its shape"),
-            ("input_size", 4, "does not have its shape"), ("hidden_size", 8, "does not have its shape"),
+            ("num_heads", 3, "num_heads must be a divisor"), ("num_heads", 2, "does not fit the node"),
+            ("input_size", 4, "does not fit the node"), ("hidden_size", 8, "does not fit the node"),
             ("reverse", -1, "attribute reverse is beyond"), ("bidirectional", 1, "another number"),
             ("cell", 2, "its attributes are not resolved"), ("placement", 3, "placement must be"),
             ("exp_forget", 1, "exp_forget and bfloat16_states"), ("step", 1, "type and shape of its place"),
@@ -192,7 +192,7 @@ LEFT = {
     "an initializer that is an input": (overridable, "input bias_c_l0 is no constant"),
     "a computed weight": (transposed, "input bias_c_l0 is no constant"),
     "float64 weights": (cast, "input bias_c_l0 is not float32"),
-    "a weight of another shape": (one_row, "input bias_c_l0 does not have its shape"),
+    "a weight of another shape": (one_row, "the shape of input bias_c_l0 does not fit the node"),
 }  # fmt: skip
 
 

@@ -51,6 +51,14 @@ def outputs(model, stream, step):
     return y | {model.states[name]: state for name, state in stream.state.items()}
 
 
+def test_an_old_runtime_runs_without_the_plug_in(tmp_path, monkeypatch):
+    def old():
+        raise ImportError("onnxruntime 1.25 or later")
+
+    monkeypatch.setattr("lnrnn.onnx.running.file_session.register", old)
+    assert not has_plugin(Model(state_models.policy(tmp_path / "m.onnx")))
+
+
 def test_copies_keep_the_choice(tmp_path):
     path = state_models.policy(tmp_path / "m.onnx")
     for plugin in (True, False):

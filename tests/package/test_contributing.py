@@ -63,6 +63,7 @@ TABLES = [
         others={
             "lnrnn/importers/": "cells of other people",
             "lnrnn/recognise/graph.py": "operators that keep 0",
+            "lnrnn/recognise/operators.py": "hard sigmoids as bounds",
             "lnrnn/reference/ligru.py": "the default of a LiGRU",
             "lnrnn/torch/": "the same default, and cells of torch",
             "pyx/onnxruntime/": "the plug-in leaves other functions to ONNX Runtime",

@@ -1,4 +1,4 @@
-"""Each public name has an example in its docstring, and all examples run."""
+"""Each public name has an example in its docstring, except functions of lnrnn.reference. All examples run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NAMES = {name: thing for name, thing in NAMES.items() if inspect.isclass(thing) 
 def test_examples_of_a_public_name_run(name):
     module = inspect.getmodule(NAMES[name])
     found = doctest.DocTestFinder().find(NAMES[name], name, module, globs={})
-    assert any(test.examples for test in found if test.name == name), f"{name} needs an example"
-    runner = doctest.DocTestRunner(verbose=False)
-    report = []
+    own = any(test.examples for test in found if test.name == name)
+    assert own or name.startswith("lnrnn.reference."), f"{name} needs an example"
+    runner, report = doctest.DocTestRunner(verbose=False), []
     for test in found:
         runner.run(test, out=report.append)
     assert not runner.failures, "".join(report)

@@ -123,14 +123,3 @@ def test_streams_and_states_are_shown_on_one_line(norm, kind):
             f"Tape({network}, steps=2, batch_size={x.shape[1] if x.ndim == 3 else 1}, nbytes={tape.nbytes})"
         )
         assert repr(tape) == wanted
-
-
-@each_cell
-def test_a_pickle_of_an_earlier_version_with_the_norm_twice_loads(cell):
-    rnn = getattr(lnrnn, cell)(3, 4, norm=lnrnn.BatchNormSpec(5), seed=0)
-    state = rnn.__getstate__() | {"norm": rnn.norm}
-    vars(state["_snapshot"]).pop("dropout"), state.pop("reverse")
-    old = type(rnn).__new__(type(rnn))
-    old.__setstate__(state)
-    assert (old.norm, old.dropout, old.reverse) == (rnn.norm, 0, False)
-    same(old.weight_hh_l0, rnn.weight_hh_l0)

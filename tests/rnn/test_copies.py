@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import pickle
 
 import numpy as np
@@ -77,6 +78,21 @@ def test_copies_share_packed_weights(rng):
         assert twin._snapshot.packed_bytes == packed
     assert pickle.loads(pickle.dumps(rnn)).packed_bytes == 0  # a pickle has none
     assert len(pickle.dumps(stream)) < sum(v.nbytes for v in rnn.parameters().values()) + 5000
+
+
+def test_packed_weights_are_freed(rng):
+    """50 networks of 2 MiB need the memory of a few."""
+    x = normal(rng, 1, 1, 8)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for calls in (5, 50):
+        before = resident()
+        for _ in range(calls):
+            lnrnn.RNN(8, 700)(x)
+    assert resident() - before < 2**25
 
 
 @each_way

@@ -6,27 +6,13 @@ import numpy as np
 import pytest
 
 import lnrnn
-from helpers import absolute_error, available_isas, using_isa
-from lnrnn.reference import block_diagonal
-from networks import calm, network, normal, same
+from networks import network, normal, same
 from short_weights import int8_product
 
 CELLS = ("LSTM", "GRU")
 each_cell = pytest.mark.parametrize("cell", CELLS)
 # (units, heads). The units of a head are a multiple of every vector's width, or no multiple, or one unit.
 SIZES = ((96, 3), (50, 2), (20, 5), (7, 7))
-
-
-def dense(rnn):
-    """Returns the same network with a dense W_hh."""
-    names = ["input_size", "hidden_size", "num_layers", "norm", "bias", "bidirectional"]
-    twin = type(rnn)(**{name: getattr(rnn, name) for name in names})
-    state = rnn.state_dict()
-    for name, value in state.items():
-        if name.startswith("weight_hh"):
-            state[name] = block_diagonal(value, rnn.num_heads)
-    twin.load_state_dict(state)
-    return twin
 
 
 @each_cell
@@ -63,20 +49,6 @@ def test_int8_rounds_each_head_by_itself(family, rng, bits):
         want = (1 - z) * np.tanh(b[2] + r * a[:, 2]) + z * h0[0]
         got = rnn.to_dtype("int8", activation_bits=bits)(np.zeros((1, 4, 3)), h0)[0][0]
         assert np.abs(got - want).max() < 2e-6
-
-
-@pytest.mark.parametrize("name", available_isas())
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-@each_cell
-def test_rounded_weights_on_every_set(rng, name, dtype, cell):
-    """Errors are about as large as those of a dense network."""
-    with using_isa(name):
-        for hidden, heads in SIZES:
-            exact = calm(3, hidden, cell=cell, num_heads=heads)
-            whole, rnn = dense(exact).to_dtype(dtype), exact.to_dtype(dtype)
-            x = normal(rng, 9, 20, 3)
-            error, usual = (absolute_error(r(x)[0], exact(x)[0]) for r in (rnn, whole))
-            assert error < 3 * usual + 1e-6
 
 
 @each_cell

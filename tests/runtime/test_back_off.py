@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
+from test_teams import each_kind, using_teams
 
 import engine_switches
 import lnrnn
+from helpers import using_threads
 from networks import said
 
 # Two threads on one core meet at a barrier in every step. Soon one of them must wait until the scheduler runs
@@ -49,7 +52,7 @@ first, want = team()
 alone = wait_until_alone()
 others = [np.ones((steps, 2, 7), np.float32) for steps in (1, 2, 3, 5, 9)]
 wanted = [rnn(each, threads=1)[0] for each in others]
-for _ in range(40):    # the worker must not do the work later, when another call uses the memory
+for _ in range(20):    # the worker must not do the work later, when another call uses the memory
     for other, y in zip(others, wanted):
         assert np.array_equal(rnn(other)[0], y)
         time.sleep(0.001)
@@ -57,26 +60,6 @@ engine_switches.set_barrier_mode("together")
 print(alone, *team()[:1], team()[1] == want)
 """
 )
-
-# In the mode "together" only the test starts a back-off, a time in which calls use one thread. A step of 1600
-# lanes is short, but has enough work for two threads.
-STREAMS = """
-import numpy as np, engine_switches, lnrnn
-lnrnn.set_num_threads(2)
-engine_switches.set_barrier_mode("together")
-rnn, frame = lnrnn.RNN(7, 128, seed=0), np.ones((1600, 7), np.float32)
-def team(stream):
-    engine_switches.teams_had()
-    stream(frame)
-    return max(1, *engine_switches.teams_had())
-before = rnn.stream(1600)
-found = [team(before)]
-engine_switches.set_back_off(1000)
-then = rnn.stream(1600)
-found += [team(before), team(then)]
-engine_switches.set_back_off(0)
-print(*found, team(before), team(then))
-"""
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity mask")
@@ -90,10 +73,25 @@ def test_the_pool_continues_without_a_late_worker():
     assert said(WITHOUT, LNRNN_TEAM="pthread") == "True 2 True"
 
 
-@pytest.mark.parametrize("kind", lnrnn._core.team_list())
+@each_kind
 def test_each_step_of_a_stream_asks_for_a_back_off(kind):
-    """The number of threads is not fixed when the stream is created."""
-    assert said(STREAMS, LNRNN_TEAM=kind) == "2 1 1 2 2"
+    """The number of threads is not fixed when the stream is created. In the mode "together" only the test
+    starts a back-off, a time in which calls use one thread. A step of 1600 lanes has enough work for two."""
+    rnn, frame = lnrnn.RNN(7, 128, seed=0), np.ones((1600, 7), np.float32)
+
+    def team(stream):
+        engine_switches.teams_had()
+        stream(frame)
+        return max(1, *engine_switches.teams_had())
+
+    with using_threads(2), using_teams(kind):
+        before = rnn.stream(1600)
+        assert team(before) == 2
+        engine_switches.set_back_off(1000)
+        then = rnn.stream(1600)
+        assert team(before) == team(then) == 1
+        engine_switches.set_back_off(0)
+        assert team(before) == team(then) == 2
 
 
 # Each row in ms: length of the last back-off, time since its end, the wait, and length of the next

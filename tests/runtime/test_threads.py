@@ -37,7 +37,7 @@ def test_one_core_of_the_affinity_mask_is_one_core():
 
 @masks
 @pytest.mark.parametrize("setting", [
-    *(dict(OMP_PROC_BIND=bind) for bind in ("true", "close", "spread", "false")),
+    dict(OMP_PROC_BIND="spread"), dict(OMP_PROC_BIND="false"),
     dict(OMP_PLACES="cores"), dict(OMP_PLACES="threads", OMP_PROC_BIND="close"),
 ], ids=lambda s: " ".join(s.values()))  # fmt: skip
 def test_cores_are_those_of_the_process_if_openmp_binds_threads(setting):
@@ -152,14 +152,14 @@ def test_a_call_uses_at_most_eight_threads_for_each_core(kind):
 import lnrnn, numpy as np
 rnn, rng = lnrnn.RNN(64, 256, seed=0), np.random.default_rng(0)
 x, half = rng.standard_normal((30, 512, 64), np.float32), np.full((1 << 16, 512), 7, np.float16)
-for n in (1, 3, 8, 300, 1024):
+for n in (1, 8, 1024):
     lnrnn.set_num_threads(n)
     calls = lambda: rnn(x)[0], lambda: lnrnn.layer_norm(half, 512)
     results, threads = zip(*((call().tobytes(), len(os.listdir("/proc/self/task"))) for call in calls))
     want, before = (results, threads[0]) if n == 1 else (want, before)
     print(results == want, max(threads) - before + 1, end=" ")
 """
-    assert said(PINNED + code, LNRNN_TEAM=kind) == "True 1 True 3 True 8 True 8 True 8"
+    assert said(PINNED + code, LNRNN_TEAM=kind) == "True 1 True 8 True 8"
 
 
 # --- threads that the system does not start -----------------------------------------------------------------
@@ -236,9 +236,9 @@ alone = pytest.mark.skipif(
 @alone
 @pytest.mark.parametrize("kind, limit, threads, found", [
     *(pytest.param("openmp", *case, marks=openmp)
-      for case in [(8, 64, (4, 1)), (15, 8, (8, 0)), (14, 8, (7, 1)), (3, 2, (2, 0))]),
+      for case in [(15, 8, (8, 0)), (14, 8, (7, 1))]),
     *(pytest.param("pthread", *case, marks=pool)
-      for case in [(8, 64, (8, 1)), (8, 8, (8, 0)), (3, 2, (2, 0))]),
+      for case in [(8, 64, (8, 1)), (8, 8, (8, 0))]),
 ])  # fmt: skip
 def test_a_limit_on_threads_gives_smaller_teams(kind, limit, threads, found):
     """OpenMP's teams use half of the permitted threads, the pool uses all."""
@@ -248,10 +248,8 @@ def test_a_limit_on_threads_gives_smaller_teams(kind, limit, threads, found):
 @openmp
 @linux
 def test_a_limit_on_memory_gives_smaller_teams():
-    team, warned = with_limit(ADDRESSES.format(limit=600), 1024, OMP_STACKSIZE="8M")
-    assert 2 <= team <= 75 and warned == 1  # there is no memory for more stacks
     team, warned = with_limit(ADDRESSES.format(limit=600), 16, OMP_STACKSIZE="65536")
-    assert 2 <= team <= 8 and warned == 1  # stacks of 64 MiB
+    assert 2 <= team <= 8 and warned == 1  # there is no memory for more stacks of 64 MiB
 
 
 @pool
@@ -259,14 +257,11 @@ def test_a_limit_on_memory_gives_smaller_teams():
 def test_the_pool_s_stacks_use_half_of_the_remaining_address_space():
     team, warned = with_limit(ADDRESSES.format(limit=300), 1024, kind="pthread")
     assert 64 <= team <= 200 and warned == 1  # stacks of 1 MiB
-    assert with_limit(ADDRESSES.format(limit=300), 64, kind="pthread") == (64, 0)
 
 
 @openmp
 @linux
-@pytest.mark.parametrize(
-    "name, size", [("OMP_STACKSIZE", "64k"), ("OMP_STACKSIZE", " 64 "), ("GOMP_STACKSIZE", "64")]
-)
+@pytest.mark.parametrize("name, size", [("OMP_STACKSIZE", " 64 "), ("GOMP_STACKSIZE", "64k")])
 def test_the_probe_uses_the_size_of_openmp_s_stacks(name, size):
     """There is memory for many stacks of this size, but not for stacks of 8 MiB. The second environment
     variable is an older name in libgomp."""
@@ -282,7 +277,7 @@ x, want = x[:1024], (want[0], want[1][: 1024 * 512 * 4])  # six results must fit
 teams, together = [], threading.Barrier(6)
 def work():
     try:
-        for _ in range(3):
+        for _ in range(2):
             assert results() == want
             teams.append(max(engine_switches.teams_had()))
             together.wait()                                         # all teams are alive
@@ -294,7 +289,7 @@ for caller in callers:
     caller.start()
 for caller in callers:
     caller.join()
-assert len(teams) == 18 and all(0 <= team <= 16 for team in teams), teams
+assert len(teams) == 12 and all(0 <= team <= 16 for team in teams), teams
 """
     memory = dict(OMP_STACKSIZE="32M", MALLOC_ARENA_MAX="1", OMP_WAIT_POLICY="passive")
     assert with_limit(ADDRESSES.format(limit=3600), 16, more, **memory) == (16, 1)
@@ -327,7 +322,7 @@ assert max(engine_switches.teams_had()) == {threads}
 def test_larger_and_smaller_teams_in_turn_under_a_limit():
     """OpenMP starts new threads for larger teams before the unused ones of smaller teams are gone."""
     more = """
-for n in (3, 16, 2, 16, 7, 15, 1, 16) * 5:
+for n in (3, 16, 2, 16, 7, 15, 1, 16) * 2:
     lnrnn.set_num_threads(n)
     lnrnn.layer_norm(x[:600], 512)
 """
@@ -353,13 +348,13 @@ assert results() == want
 
 
 @openmp
-def test_openmp_s_own_limit_is_no_shortage():
-    code = SHORTAGE.format(limit="", threads=64, more="", all=False)
-    kind = dict(LNRNN_TEAM="openmp")
-    assert said(code, OMP_THREAD_LIMIT="3", **kind) == "3 0"
-    assert said(code, OMP_THREAD_LIMIT="1", **kind) == "1 0"
-    assert said(code, **kind) == "64 0"
-    assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE="16M", OMP_THREAD_LIMIT="3") == (3, 0)
+@pytest.mark.parametrize("team", [1, 3])
+def test_openmp_s_own_limit_is_no_shortage(team):
+    """No work is lost, and no thread waits for ever."""
+    limit = dict(OMP_THREAD_LIMIT=str(team))
+    code = SHORTAGE.format(limit="", threads=4, more="", all=True)
+    assert said(code, LNRNN_TEAM="openmp", **limit) == f"{team} 0"
+    assert with_limit(ADDRESSES.format(limit=300), 64, OMP_STACKSIZE="16M", **limit) == (team, 0)
 
 
 # --- the switch teams_had -----------------------------------------------------------------------------------

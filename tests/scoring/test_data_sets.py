@@ -349,27 +349,6 @@ def test_what_changes_during_a_run_ends_it(folder, capsys, monkeypatch, which):
     assert not (folder / "out" / "c.parquet").exists()
 
 
-@pytest.mark.skipif(shutil.which("mount") is None, reason="needs mount")
-def test_a_full_disk_ends_the_command_and_the_next_run_continues(folder, capsys, rng):
-    sequence_files.write(folder / "in" / "c.parquet", rng, [400] * 300, D, row_group_size=50)
-    small = folder / "small"
-    small.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True)
-    if done.returncode:
-        pytest.skip(f"cannot mount a file system: {done.stderr.decode()}")
-    try:
-        assert score(folder, folder / "in", into="small/out") == 2
-        said = capsys.readouterr().err
-        assert "no space left on device" in said and "small" in said, said
-        assert not (small / "out" / "c.parquet").exists()
-        subprocess.run(["mount", "-o", "remount,size=16m", small], check=True)
-        assert score(folder, folder / "in", into="small/out") == 0
-        for name in NAMES:
-            assert_scored(folder, name, output=small / "out" / name)
-    finally:
-        subprocess.run(["umount", small], check=True)
-
-
 # {name of the case: (inputs, output, the error)}.
 REFUSED = {
     "nothing there": (["nowhere"], "out", "no such file: '.*nowhere'"),

@@ -202,12 +202,6 @@ def test_empty_row_groups_and_files_have_outputs_without_them(files, capsys, gro
 # --- messages -----------------------------------------------------------------------------------------------
 
 
-def test_the_last_line_is_a_summary(files, capsys):
-    folder, _ = files
-    said = summary(capsys, *paths(folder), "--column", "x")
-    assert said == f"1 file, 60 rows, 0 bad rows, {folder / 'out.parquet'}\n"
-
-
 @pytest.mark.parametrize("to", ["/dev/full", None])
 def test_a_log_that_cannot_be_written_does_not_end_the_run(files, monkeypatch, to):
     folder, _ = files

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -40,18 +36,6 @@ def words(folder, *more, into="out"):
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_run_killed_before_any_change_of_a_file_continues(folder):
-    program = Path(sequence_files.__file__).with_name("killed_runs.py")
-    done = subprocess.run(
-        [sys.executable, program, folder, *words(folder, "--bad", "skip", "--workers", 1)[1:]],
-        env=os.environ | {"PYTHONPATH": str(sequence_files.ROOT), "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert int(done.stdout.split()[-1]) >= 13  # a folder; to open, write, rename and sync each of three files
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -424,7 +424,7 @@ def test_attributes_are_fixed_and_output_names_the_result(path, rows):
     assert set(scorer(flat(rows))) == {"x", "x_offsets", "code"}
     with pytest.raises(AttributeError, match="column is set by the constructor only"):
         scorer.column = "y"
-    with pytest.raises(AttributeError, match="did you mean 'into'"):
+    with pytest.raises(AttributeError, match="'into_'"):
         scorer.into_ = "y"
 
 

@@ -92,22 +92,6 @@ def test_the_policy_pass_computes_the_frame(rng):
     assert np.isnan(want[1, 2]).all() and np.isfinite(want[:, :2]).all()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_the_policy_reset_starts_the_session_anew(rng, value):
-    """Without a norm, an infinite frame gives finite outputs, which nobody gets."""
-    rnn = network(D, H, cell="GRU", norm=None)
-    pool, x = lnrnn.SessionPool(rnn, bad="reset"), normal(rng, 3, 2, D)
-    pool.join("a"), pool.join("b")
-    pool.step(["a", "b"], x[0])
-    x[1, 0, 0] = value
-    y = pool.step(["a", "b"], x[1])
-    assert np.isnan(y[0]).all()
-    same(y[1], rnn(x[:2, 1])[0][1])
-    same(pool.step(["a"], x[2, :1]), rnn(x[2:, :1])[0][0])
-    pool.park("a")
-    assert pool.join("a") == ("restored", 1)
-
-
 def test_the_last_step_of_a_session(rng):
     rnn, store = network(D, H, cell="LSTM"), {}
     pool = lnrnn.SessionPool(rnn, store=store)
@@ -186,53 +170,6 @@ def test_a_pool_that_gets_no_memory_says_so_and_goes_on(monkeypatch):
         with pytest.raises(MemoryError, match="bytes of sessions"):
             pool.join("c")
     assert sorted(pool) == ["a", "b"] and pool.join("c") == ("new", 0)
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_times_and_checkpoints_of_sessions(rng, monkeypatch, several):
-    if several:
-        monkeypatch.setattr(blocks, "FIRST", 1)
-    now, store = [0.0], {}
-    pool = pool_of(store=store, checkpoint_every=2, park_after=10, clock=lambda: now[0])
-
-    def step(ids):
-        pool.step(list(ids), normal(rng, len(ids), D))
-
-    step("abcd"), step("abc")
-    assert sorted(pool.maintain().stored) == list("abc")
-    assert pool.maintain() == ([], [], [], {})
-    step("dab")
-    assert pool.maintain().stored == ["d"]
-    pool.leave("b")
-    now[0] = 8.0
-    step("ac")
-    done = pool.maintain()
-    assert done.stored == ["a"]  # c has made one step since; b has left
-    now[0] = 15.0
-    done = pool.maintain()
-    assert done == ([], ["d"], [], {})
-    assert pool.join("d") == ("restored", 2) and pool.join("b") == ("new", 0)
-    assert pool.maintain() == ([], [], [], {})  # a restored session is due after two more steps
-    now[0] = 18.5
-    step("bd")
-    assert sorted(pool.maintain().parked) == ["a", "c"]
-    step("b")
-    assert pool.maintain().stored == ["b"]  # although an older session of its lane has a checkpoint at step 2
-    step("bd"), step("bd")
-    pool.leave("b")
-    assert pool.maintain().stored == ["d"]
-    again = lnrnn.SessionPool(network(D, H, cell="LSTM"), store=store, checkpoint_every=2)
-    assert again.join("d").how == "checkpoint" and again.maintain() == ([], [], [], {})
-
-
-def test_a_join_that_fails_leaves_no_lane_in_use():
-    store = Poisoned()
-    pool = pool_of("", store=store, max_sessions=1)
-    store["lnrnn:s:a"] = b"damaged"
-    for _ in range(3):
-        with pytest.raises(StoreError):
-            pool.join("a")
-    assert pool.join("c") == ("new", 0) and list(pool) == ["c"]
 
 
 def test_a_freed_lane_is_used_before_a_new_one(rng):

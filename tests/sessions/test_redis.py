@@ -29,10 +29,14 @@ def redis_server(folder: Path, *words: str) -> tuple[Path, subprocess.Popen]:
     command = ["redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder, *words]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     until = time.monotonic() + 30
-    while not socket.exists():
-        assert time.monotonic() < until and server.poll() is None, "redis-server did not start"
-        time.sleep(0.01)
-    return socket, server
+    with client(socket) as database:
+        while True:
+            try:  # the socket exists before the server answers
+                database.ping()
+                return socket, server
+            except redis.ConnectionError:
+                assert time.monotonic() < until and server.poll() is None, "redis-server did not start"
+                time.sleep(0.01)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ static void layer_norm_backward(int dtype, size_t rows, size_t n)
     void *gy = read_bytes(rows * n * size_of(dtype)), *x = read_bytes(rows * n * size_of(dtype));
     void *gain = read_bytes(n * (dtype == LNRNN_FLOAT64 ? 8 : 4));
     double *sums = calloc(2 * n, sizeof *sums), *work = calloc(lnrnn_layer_norm_work(rows, n), sizeof *work);
-    lnrnn_layer_norm_backward(dtype, rows, n, gy, x, gain, 1e-5, x, sums, sums + n, work, 1);
+    lnrnn_layer_norm_backward(dtype, rows, n, gy, x, gain, 1e-5, x, sums, sums + n, work, 1, 1);
     if (fwrite(x, size_of(dtype), rows * n, stdout) != rows * n || fwrite(sums, 8, 2 * n, stdout) != 2 * n)
         exit(4);
 }

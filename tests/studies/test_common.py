@@ -11,6 +11,7 @@ import common
 import numpy as np
 import pytest
 from common import Check, Clause, Study, interval
+from plots import label_places
 
 import lnrnn
 from lnrnn.files import replacing
@@ -163,33 +164,6 @@ def test_results_that_are_missing_or_damaged_are_named(counted, tmp_path, capsys
     assert counted.run("--quick", "--tune") == 0  # --tune needs no kept settings
 
 
-def test_a_continued_run_measures_only_missing_results(counted, capsys):
-    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
-    assert [found[3] for found in counted.measured] == ["rnn", "gru"]
-    os.unlink("out/made_up.json")
-    assert counted.run("--resume", "--seeds", "4", "--output-dir", "out") == 0
-    assert [found[3] for found in counted.measured] == ["rnn", "gru", "rnn"]
-    assert "Nothing was measured." in capsys.readouterr().out
-    count = len(counted.measured)
-    changed = kept("out/made_up_gru.json")
-    for words, change in (
-        ("--seeds 5", {}), ("--seeds 4 --quick", {}), ("--seeds 4 --tune", {"tuned": False}),
-        ("--seeds 4", {"lnrnn": "0.0.1"}), ("--seeds 4", {"isa": "another"}), ("--seeds 4", {"results": {}}),
-        ("--seeds 4", None),
-    ):  # fmt: skip
-        with open("out/made_up_gru.json", "w") as file:
-            file.write("{" if change is None else json.dumps({**changed, **change}))
-        assert counted.run("--resume", "--cell", "gru", *words.split(), "--output-dir", "out") == 0
-        count += 1
-        assert len(counted.measured) == count, (words, change)
-    # Kept settings that have changed since the first run make --resume measure all seeds again.
-    os.makedirs("studies/results")
-    with open("studies/results/made_up_gru.json", "w") as file:
-        json.dump({**kept("out/made_up_gru.json"), "settings": {"rate": 7}}, file)
-    assert counted.run("--resume", "--cell", "gru", "--seeds", "4", "--output-dir", "out") == 0
-    assert counted.measured[-1][1] == {"rate": 7}
-
-
 def test_without_matplotlib_the_results_are_kept_and_printed(counted, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert counted.run("--figure") == 2
@@ -215,8 +189,8 @@ def test_a_full_disk_loses_nothing_that_was_measured(counted, monkeypatch, capsy
     told, error = capsys.readouterr()
     assert "the shares are" in told and "confirmed" in told
     assert error.count("\n") == 1 and "no space left on device" in error and "made_up.json" in error
-    monkeypatch.setattr(common, "replacing", replacing)
-    monkeypatch.setattr(lnrnn.demo, "replacing", full)  # no space left for the figure
+    calls = iter([replacing, full])  # no space left for the figure
+    monkeypatch.setattr(common, "replacing", lambda path: next(calls)(path))
     assert counted.run("--figure") == 2
     assert kept()["seeds"][0] == 5 and "made_up.png" in capsys.readouterr().err
 
@@ -268,3 +242,8 @@ def test_results_are_in_order_and_the_first_of_equal_settings_is_best():
     # Over both seeds 5 is best, though 9 is best for seed 1.
     score = lambda part, setting, seed: {5: 0.6, 9: 0.7 if seed == 1 else 0.2}.get(setting, part == "b")  # noqa: E731
     assert common.tuned({"a": [5, 9], "b": [5, 1, 9]}, score, [0, 1]) == {"a": 5, "b": 1}
+
+
+def test_labels_of_lines_do_not_overlap():
+    assert label_places([80, 79, 12, 80], 6) == pytest.approx([79 + 2 / 3, 73 + 2 / 3, 12, 85 + 2 / 3])
+    assert label_places([20, 10], 6) == [20, 10]

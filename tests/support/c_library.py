@@ -56,7 +56,7 @@ class Refused(Exception):
 def library(path: str | Path | None = None) -> ctypes.CDLL:
     """Loads the library that lnrnn itself has loaded, so that both share threads and settings."""
     result = ctypes.CDLL(str(path or lnrnn.get_library()))
-    for name in ("inputs", "units", "layers", "directions", "states"):
+    for name in ("inputs", "units", "layers", "directions"):
         getattr(result, f"lnrnn_network_{name}").restype = SIZE
         getattr(result, f"lnrnn_network_{name}").argtypes = [P]
     result.lnrnn_network_state_size.restype = SIZE
@@ -148,7 +148,7 @@ class Network:
         """Runs the network as a Python network's call does. Returns y, and h or h and c."""
         T, B = x.shape[1::-1] if batch_first else x.shape[:2]
         lines = self.size("layers") * self.size("directions")
-        widths = [int(self.c.lnrnn_network_state_size(self.pointer, k)) for k in range(self.size("states"))]
+        widths = [*filter(None, (int(self.c.lnrnn_network_state_size(self.pointer, k)) for k in (0, 1)))]
         y = np.full((*x.shape[:2], self.size("directions") * widths[0]), np.nan, np.float32)
         end = [np.full((lines, B, width), np.nan, np.float32) for width in widths]
         start = joined(state or [])
@@ -160,5 +160,5 @@ class Network:
             T, B, batch_first, threads, data(x), data(lengths), data(resets),
             *map(data, (start + [None, None])[:2]), data(y), *map(data, [*end, None][:2]),
         )  # fmt: skip
-        checked(self.c.lnrnn_network_run, self.pointer, ctypes.byref(s))
+        checked(self.c.lnrnn_network_run, self.pointer, ctypes.byref(s), None)
         return y, end[:1] + [part for c in end[1:] for part in np.split(c, self.cells, axis=-1)]

@@ -9,11 +9,10 @@
 #include "lnrnn/kernels/pack.h"
 
 /* Multiplies h (m->k) by `count` panels of W_hh. With each of them it multiplies one part of the rows of
- * m->ahead by a panel of W_ih. w,
- * y: the weights and outputs of the first panel of W_hh; next: 1 or -1, the distance to the next panel. u:
- * the weights of input j in the panel of W_ih; c: the sums of that panel. One iteration has one input of W_ih
- * for ROWS_AHEAD inputs of W_hh, so both have equally many multiply-adds. If it were inlined, GCC would keep
- * sums in memory. */
+ * m->ahead by a panel of W_ih. w, y: the weights and outputs of the first panel of W_hh; next: 1 or -1, the
+ * distance to the next panel. u: the weights of input j in the panel of W_ih; c: the sums of that panel. One
+ * iteration has one input of W_ih for ROWS_AHEAD inputs of W_hh, so both have equally many multiply-adds. If
+ * it were inlined, GCC would keep sums in memory. */
 static __attribute__((noinline)) void ahead_panels(const lnrnn_matmul *m, size_t count, const float *h,
                                                    size_t j, const float *u, float *c, const float *w,
                                                    float *y, ptrdiff_t next)

@@ -39,8 +39,7 @@ LNRNN_INLINE uint16_t float_to_f16(float v)
     const uint32_t u = float_bits(v), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     if (a >= 0x47800000) /* 2^16, infinity, NaN */
         return (uint16_t)(sign | (a > 0x7f800000 ? 0x7e00 : 0x7c00));
-    if (a
-        < 0x38800000) /* below 2^-14, subnormal: adding 0.5 rounds to multiples of their last place, 2^-24 */
+    if (a < 0x38800000) /* subnormal: adding 0.5 rounds to multiples of the last place, 2^-24 */
         return (uint16_t)(sign | (float_bits(bits_float(a) + 0.5f) - 0x3f000000));
     return (uint16_t)(sign | (a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13);
 }

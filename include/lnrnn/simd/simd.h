@@ -42,8 +42,7 @@
  *                             as above, of arrays of bfloat16, with the conversion; and the same with f16
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
  *           larger(a, b)      the larger, if neither has a sign bit; infinity is larger than any number, a
- * NaN
- *                             larger than infinity
+ *                             NaN larger than infinity
  *           largest(v)        the largest lane, in the same sense
  *           store_s14(high, low, v)   n = to_vi32(v), -8192 .. 8191: writes to high the upper 7 bits of
  *                             n + 8192, LANES bytes, and to low the lower 7; any bytes for a NaN

@@ -6,19 +6,16 @@
  *                             and the odd one that follows it in its high half
  *
  *   (vblock) Two words of a row (or output), then two words of another one. vsum: a vector of sums of
- * products,
- *            v32 for bfloat16 and vi32 for signed bytes.
+ *            products, v32 for bfloat16 and vi32 for signed bytes.
  *           block_of_rows(p, q)         p[0] p[1] q[0] q[1]
  *           block_of_outputs(p, q, h)   p: a word of each of four outputs; q: their next words -> the block
- * of
- *                             two outputs, 2h and 2h+1: p[2h] q[2h] p[2h+1] q[2h+1]
+ *                             of two outputs, 2h and 2h+1: p[2h] q[2h] p[2h+1] q[2h+1]
  *           vsum_half(r, s, h)  lanes 2h and 2h+1 of r, then of s. If r and s are sums of two rows, this is a
  *                             block of sums: two rows by two outputs. If they are blocks, this is row h of
- * both
+ *                             both
  *           vsum_dot(v, a, p)   dot2 or dot4_s8
  *           vsum_block_dot(c, a, b)   the block of sums c + two rows a times two outputs b, with the bits of
- * a
- *                             vsum_dot of the first words, and then one of the second words
+ *                             a vsum_dot of the first words, and then one of the second words
  *
  *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. The numbers
  *           must be constants.
@@ -28,8 +25,7 @@
  *           load(t, i, p, s)  rows from p, p + s bytes, ..
  *           store(t, i, p, s) likewise
  *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b (6 or 7), whose words have two
- * bfloat16.
- *                             Word k of each row of a is multiplied by row k of b
+ *                             bfloat16. Word k of each row of a is multiplied by row k of b
  *           dot_u8(t, c, a, b)     the same for int32 sums and words of four bytes, unsigned in a, signed in
  * b
  *

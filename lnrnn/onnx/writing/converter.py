@@ -77,8 +77,7 @@ def convert(
     check_apart(out, path)
     check_replaceable(out)
     model, reasons = changed(path, parts_of, functions)
-    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    if len(model.meta[FILES]) > 1 or size > MOST_BYTES:
+    if len(model.meta[FILES]) > 1 or _size(model) > MOST_BYTES:
         for each in (out, f"{os.fspath(out)}.data"):
             check_apart(each, *model.meta[FILES])
         _write_external(model, Path(out))
@@ -103,17 +102,29 @@ def _check_unchanged(model: Any) -> None:
 def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str, str]]:
     """Returns a new file, or None if nothing is replaced, and the result of `convert`.
 
-    quick: as in `changed`.
+    quick: as in `changed`. Raises TooLargeError.
     """
+    from ..errors import TooLargeError
     from ..parts import parts_of
-    from ..reading import external_tensors
     from .replacement import changed
 
     model, reasons = changed(source, parts_of, quick=quick)
-    if all(reasons.values()) or sum(tensor.nbytes for tensor in external_tensors(model)) > MOST_BYTES:
+    if all(reasons.values()):
         return None, reasons
+    if (size := _size(model)) > MOST_BYTES:
+        text = f"a model must have at most {MOST_BYTES} bytes to be converted in memory, got {size}"
+        raise TooLargeError(f"{text}; convert the file: lnrnn onnx FILE -o OUT")
     _load(model)
     return _data(model), reasons
+
+
+def _size(model: Any) -> int:
+    """Returns the bytes of a model's initializers and external data."""
+    from ..reading import external_tensors
+
+    own = (value.const_value for value in model.graph.initializers.values())
+    every = {id(tensor): tensor for tensor in (*external_tensors(model), *own) if tensor is not None}
+    return sum(tensor.nbytes for tensor in every.values())
 
 
 def _load(model: Any) -> None:
