@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from ..errors import message
 from ..rnn.cells import Nonlinearity
 from ..rnn.models import Model, Norm
 from .checking import Differs, checked, from_graph, is_own
@@ -23,7 +24,7 @@ def from_torch(
     kind: SystemName | None = None,
     prefix: str = "",
     names: Mapping[str, str] | None = None,
-    norm: Norm = None,
+    norm: Norm | Literal["auto"] = "auto",
     eps: float | None = None,
     nonlinearity: Nonlinearity | None = None,
     zoneout: float | None = None,
@@ -73,9 +74,10 @@ def from_torch(
         For a state dict: use only the keys that begin with this string ("encoder.rnn."), without the string.
     names : mapping, optional
         Replacements for keys of a state dict, {"w_ih": "weight_ih_l0"}, made before `prefix` is used.
-    norm : LayerNormSpec, optional
-        The norms of the cell, if they differ from the system's. The parameters must fit this spec, and its
-        eps is used. The string "layer" means that the cell has layer norms, at any places.
+    norm : {"auto", "layer"}, LayerNormSpec, RMSNormSpec, BatchNormSpec or None
+        "auto" takes the norms that the cell has. A spec replaces those of the system: the parameters must fit
+        it, and its eps is used. "layer" means that the cell has layer norms, at any places, and None that it
+        has no norm.
     eps : float, optional
         The eps of the layer norms, at least 0. Default: the module's; for a state dict 1e-5.
     nonlinearity : str, optional
@@ -135,7 +137,9 @@ def from_torch(
     (5, 2, 4)
     """
 
-    def convert(source: Any, norm: Any = norm) -> Converted:
+    given = None if isinstance(norm, str) and norm == "auto" else norm
+
+    def convert(source: Any, norm: Any = given) -> Converted:
         return convert_torch(
             source, kind=kind, prefix=prefix, names=names, norm=norm, eps=eps, nonlinearity=nonlinearity,
             zoneout=zoneout, batch_first=batch_first,
@@ -143,13 +147,16 @@ def from_torch(
 
     module_or_state_dict = with_plain_weights(module_or_state_dict)
     try:
-        return checked(module_or_state_dict, convert, check, batch_first)
+        model = checked(module_or_state_dict, convert, check, batch_first)
     except (UnknownCell, Differs) as refusal:
         said = any(v is not None for v in (kind, names, zoneout))
         other = isinstance(refusal, Differs) and refusal.cell != "GRU"
         if said or other or not is_own(module_or_state_dict):
             raise
-        return from_graph(module_or_state_dict, refusal, norm, eps, nonlinearity, batch_first, check)
+        model = from_graph(module_or_state_dict, refusal, given, eps, nonlinearity, batch_first, check)
+    if norm is None and model.norm is not None:
+        raise ValueError(message("norm", f"'auto' or {model.norm!r} for this cell", "None"))
+    return model
 
 
 def from_keras(

@@ -305,7 +305,7 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
             arrays[name] = array(name, value)
     if hasattr(source, "lnrnn_arguments"):
         if norm is not None:
-            raise ValueError(f"norm must be None with a module, which has its own, got {norm!r}")
+            raise ValueError(f"norm must be 'auto' with a module, which has its own, got {norm!r}")
         cell, arguments = source.lnrnn_arguments()
         return Converted(cell, arguments, arrays, "lnrnn")
     if norm is None and any(map(_LNRNN.fullmatch, state)):

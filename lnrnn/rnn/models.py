@@ -216,7 +216,9 @@ class GRU(Network[np.ndarray]):
         Whether the reset gate r follows the product with W_hh, as in torch. False is the equation of Cho et
         al. 2014, Keras' reset_after=False and ONNX's linear_before_reset=0; not for "joint", "gate" and span
         "all".
-    num_heads, gate_activation : int, str
+    num_heads : int
+        As in `LSTM`.
+    gate_activation : {"sigmoid", "hard_sigmoid"}
         As in `LSTM`.
 
     Attributes

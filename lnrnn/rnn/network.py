@@ -257,7 +257,8 @@ class Network(Settings, Generic[State]):
         gh: Any = None,
         grad_x: bool = True,
         *,
-        out: dict[str, Array] | None = None,
+        add_to: dict[str, Array] | None = None,
+        **others: Any,
     ) -> tuple[Any, State, dict[str, Array]]:
         """Back-propagate through time.
 
@@ -271,7 +272,7 @@ class Network(Settings, Generic[State]):
             Gradient of h, zeros by default. For an LSTM a pair (gh, gc); either may be None.
         grad_x : bool
             Whether to compute gx, which is a sixth of the work.
-        out : dict of str to array of float32, optional
+        add_to : dict of str to array of float32, optional
             C-contiguous arrays by parameter name, to which the parameters' gradients are added.
 
         Returns
@@ -281,7 +282,7 @@ class Network(Settings, Generic[State]):
         gh0 : array of float32, or a pair (gh0, gc0)
             Gradient of h0.
         gradients : dict of str to array of float32
-            Gradients by parameter name. The dict is `out` if that is given.
+            Gradients by parameter name. The dict is `add_to` if that is given.
 
         Raises
         ------
@@ -290,13 +291,16 @@ class Network(Settings, Generic[State]):
 
         Notes
         -----
-        The results do not depend on the number of threads, to the last bit. After a KeyboardInterrupt, `out`
-        has some of the gradients.
+        The results do not depend on the number of threads, to the last bit. After a KeyboardInterrupt,
+        `add_to` has some of the gradients.
         """
         if not isinstance(tape, Tape) or tape.owner is not self:
             raise bad_type("tape", "a Tape of this network", tape, "forward_train returns one")
+        if others:
+            hint = "; add_to= takes arrays to which gradients are added" if "out" in others else ""
+            raise TypeError(f"backward() got an unexpected keyword argument {min(others)!r}{hint}")
         (grad_x,) = check("Network.backward", {"grad_x": grad_x})
-        return training.backward(tape, gy, gh, grad_x, out)
+        return training.backward(tape, gy, gh, grad_x, add_to)
 
     def calibrate(self, batches: Iterable[Any]) -> None:
         """Replace batch norm's running statistics by the exact statistics of the given sequences.

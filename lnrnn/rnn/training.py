@@ -244,7 +244,7 @@ def tape_bytes(snapshot: Snapshot, steps: int, batch: int, every: int | None) ->
 
 
 def backward(
-    tape: Tape, gy: Any, gh: Any, grad_x: bool, out: Any
+    tape: Tape, gy: Any, gh: Any, grad_x: bool, add_to: Any
 ) -> tuple[Array | None, State, dict[str, Array]]:
     if tape.isa != isa():
         raise RuntimeError(f"the tape is of instruction set {tape.isa}, backward is called with {isa()}")
@@ -264,10 +264,10 @@ def backward(
             raise AssertionError("broken promise: the gradient of a cell state that the tape has not")
         gend[1] = gend[1].copy()
         _move_m(tape.end, gend[1], -1)
-    if out is not None:
-        refuse_gradients(out, made)
-        grad = _apart(grad, out)
-        gend = None if gend is None else [_apart(g, out) for g in gend]
+    if add_to is not None:
+        refuse_gradients(add_to, made)
+        grad = _apart(grad, add_to)
+        gend = None if gend is None else [_apart(g, add_to) for g in gend]
     rows, parts = tape.rows, tape.rows.parts
     before, gafter = list(tape.start), gend
     if parts is not None:
@@ -275,19 +275,19 @@ def backward(
         gafter = gend and [parts.begin_backward(g, made.reversed) for g in gend]
     gbefore = [empty(s.shape) for s in before]
     shapes = made.shapes
-    given = [*map(empty, shapes.values())] if out is None else [out[name] for name in shapes]
-    grads = dict(zip(shapes, given, strict=True)) if out is None else out
+    given = [*map(empty, shapes.values())] if add_to is None else [add_to[name] for name in shapes]
+    grads = dict(zip(shapes, given, strict=True)) if add_to is None else add_to
     gx: Array | None = empty(tape.x.shape) if grad_x else None
     wanted = tape.training
     if wanted.tapes and isinstance(wanted.tapes[0], Checkpoints):
-        _backward_checkpoints(tape, before, grad, gafter, gx, gbefore, given, out is not None)
+        _backward_checkpoints(tape, before, grad, gafter, gx, gbefore, given, add_to is not None)
     else:
         ends: Sequence[Any] = [None] if gafter is None else gafter
         tape.network.backward(
             x=tape.x, y=(wanted.outputs or ())[-1], h0=before[0], c0=before[-1], rows=rows.table,
             training=wanted.arrays(made), gy=grad, ghn=ends[0], gcn=ends[-1], gx=gx, gh0=gbefore[0],
             gc0=gbefore[-1],
-            grads=given, add=out is not None,
+            grads=given, add=add_to is not None,
         )  # fmt: skip
     gstart = gbefore if parts is None else [parts.finish_backward(g, made.reversed) for g in gbefore]
     if made.cell.parts > 1:
@@ -337,30 +337,30 @@ def _backward_checkpoints(
         gx[...] = below
 
 
-def _apart(array: Array, out: dict[str, Array]) -> Array:
-    """Returns array, or a copy if it may share memory with an array of `out`."""
-    return array.copy() if any(np.may_share_memory(array, g) for g in out.values()) else array
+def _apart(array: Array, add_to: dict[str, Array]) -> Array:
+    """Returns array, or a copy if it may share memory with an array of `add_to`."""
+    return array.copy() if any(np.may_share_memory(array, g) for g in add_to.values()) else array
 
 
-def refuse_gradients(out: Any, made: Architecture) -> None:
-    """Raises ValueError or TypeError unless gradients can be added to the arrays of `out`.
+def refuse_gradients(add_to: Any, made: Architecture) -> None:
+    """Raises ValueError or TypeError unless gradients can be added to the arrays of `add_to`.
 
     Names and shapes must agree with the parameters. Arrays must be float32, C-contiguous and writeable, and
     share no memory.
     """
-    if not isinstance(out, dict):
-        raise bad_type("out", "a dict of arrays by parameter name", out)
-    if missing := [name for name in made.shapes if name not in out]:
-        raise bad_value("out", "a dict with all parameters", sorted(out), f"add {missing[0]}")
-    if unknown := [name for name in out if name not in made.shapes]:
-        raise bad_value("out", "a dict with no names but parameters", unknown[0])
+    if not isinstance(add_to, dict):
+        raise bad_type("add_to", "a dict of arrays by parameter name", add_to)
+    if missing := [name for name in made.shapes if name not in add_to]:
+        raise bad_value("add_to", "a dict with all parameters", sorted(add_to), f"add {missing[0]}")
+    if unknown := [name for name in add_to if name not in made.shapes]:
+        raise bad_value("add_to", "a dict with no names but parameters", unknown[0])
     for name, shape in made.shapes.items():
-        g = out[name]
+        g = add_to[name]
         if not isinstance(g, np.ndarray) or g.dtype != FLOAT32 or is_masked(g):
-            raise bad_type(f"out[{name!r}]", "an array of float32", g)
+            raise bad_type(f"add_to[{name!r}]", "an array of float32", g)
         if g.shape != shape or not g.flags.c_contiguous or not g.flags.writeable or not g.flags.aligned:
-            raise bad_value(f"out[{name!r}]", f"of shape {shape}, C-contiguous and writeable", g)
-    spans = sorted((g.__array_interface__["data"][0], g.nbytes, name) for name, g in out.items())
+            raise bad_value(f"add_to[{name!r}]", f"of shape {shape}, C-contiguous and writeable", g)
+    spans = sorted((g.__array_interface__["data"][0], g.nbytes, name) for name, g in add_to.items())
     for (at, size, name), (other, _, of) in zip(spans, spans[1:], strict=False):
         if at + size > other:
-            raise ValueError(message(f"out[{name!r}]", "separate memory", f"memory of out[{of!r}]"))
+            raise ValueError(message(f"add_to[{name!r}]", "separate memory", f"memory of add_to[{of!r}]"))

@@ -81,4 +81,10 @@ def test_norm_layer_keeps_the_placement_of_the_system(rng, name):
     """norm="layer" only says that there is layer norm. It does not imply lnrnn's default placement."""
     options = {"zoneout": 0} if "haste" in name else {}
     _, state = stack(rng, FOREIGN[name], I, H)
-    assert lnrnn.from_torch(state, norm="layer", **options).norm == lnrnn.from_torch(state, **options).norm
+    found = lnrnn.from_torch(state, **options).norm
+    assert lnrnn.from_torch(state, norm="layer", **options).norm == found
+    assert lnrnn.from_torch(state, norm="auto", **options).norm == found
+    with pytest.raises(
+        ValueError, match=r"norm must be 'auto' or LayerNormSpec\(.*\) for this cell, got None"
+    ):
+        lnrnn.from_torch(state, norm=None, **options)

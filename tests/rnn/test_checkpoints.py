@@ -88,7 +88,7 @@ def test_checkpoints_with_grad_x_false_and_with_out(rng):
     gx, _, want = rnn.backward(tape, *grads)
     assert gx is not None
     out = {name: g.copy() for name, g in want.items()}
-    gx, _, got = rnn.backward(tape, *grads, grad_x=False, out=out)
+    gx, _, got = rnn.backward(tape, *grads, grad_x=False, add_to=out)
     assert gx is None and got is out
     for name, g in want.items():
         assert relative_error(out[name], 2 * g) < SUMS, name

@@ -115,7 +115,7 @@ def test_out_adds_gradients_to_its_values(vectors, variant):
         alone = named_gradients(rnn, rnn.backward(tape, gy, gh))
         for name in rnn.parameters():
             sums[name] = sums.get(name, 0) + alone[name].astype(float)
-        gx, gh0, found = rnn.backward(tape, gy, gh, out=total)
+        gx, gh0, found = rnn.backward(tape, gy, gh, add_to=total)
         assert total is None or found is total
         total = found
         same(gx, alone["x"])
@@ -124,7 +124,7 @@ def test_out_adds_gradients_to_its_values(vectors, variant):
         for name, g in total.items():
             assert relative_error(g, sums[name]) < ADDED, name
     before = {name: g.copy() for name, g in total.items()}
-    rnn.backward(tape, 0 * gy, None, out=total)
+    rnn.backward(tape, 0 * gy, None, add_to=total)
     for name, g in total.items():
         same(g, before[name])
 
@@ -137,7 +137,7 @@ def test_out_may_share_memory_with_gy_and_gh(rng):
         tape = rnn.forward_train(x, h0, ends)[2]
         ones = {name: np.ones_like(p) for name, p in rnn.parameters().items()}
         place = (gy if shared == "gy" else gh).reshape(-1)[:256].reshape(16, 16)
-        want = rnn.backward(tape, gy.copy(), gh.copy(), out=copy.deepcopy(ones | {"weight_hh_l1": place}))
-        got = rnn.backward(tape, gy, gh, out=ones | {"weight_hh_l1": place})
+        want = rnn.backward(tape, gy.copy(), gh.copy(), add_to=copy.deepcopy(ones | {"weight_hh_l1": place}))
+        got = rnn.backward(tape, gy, gh, add_to=ones | {"weight_hh_l1": place})
         for name, g in named_gradients(rnn, want).items():
             same(named_gradients(rnn, got)[name], g, err_msg=f"{name}, with {shared}")

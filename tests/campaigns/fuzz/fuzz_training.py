@@ -94,7 +94,7 @@ def added(rng, judge, rnn, tape, gy, gh, got, label) -> None:
         for name, p in rnn.parameters().items()
     }
     total = {name: value.copy() for name, value in before.items()}
-    rnn.backward(tape, gy, gh, out=total)
+    rnn.backward(tape, gy, gh, add_to=total)
     roundings = (gy.shape[0] * gy.shape[1] + 2) * 2.0**-24
     for name, start in before.items():
         # The bound depends on the terms, because these may be larger than their sum.
