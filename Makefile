@@ -1,4 +1,4 @@
-# make demo         install lnrnn into .venv, and draw the figure of the README
+# make demo         install lnrnn into .venv, and run its demo of ten seconds
 # make test         run the tests; K=pattern selects tests by name; ARGS="-m quick" takes a minute
 # make build        compile changed C and Cython (make test does it too)
 # make lib          build liblnrnn for C programs, and the plug-in for ONNX Runtime, in build/lib
@@ -39,7 +39,7 @@ help:
 	@echo "make .venv/.whole             install packages without which some tests are skipped"
 
 demo: $(VENV)/.demo
-	$(BIN)/lnrnn demo $(or $(ARGS),--figure build/long-sequences.png)
+	$(BIN)/lnrnn demo $(ARGS)
 	@echo "The command is $(BIN)/lnrnn, for example: $(BIN)/lnrnn demo --cell lstm"
 
 studies: $(VENV)/.demo

@@ -24,7 +24,6 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "benchmarks"))
 import numpy as np  # noqa: E402
 
 import record  # noqa: E402
-from lnrnn import demo  # noqa: E402
 
 NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
 COLOURS = ("#2f6fae", "#7fb77e", "#f0b57a", "#b9b9b9", "#c9a0d0")
@@ -50,15 +49,9 @@ def draw(name: str, target: Path) -> None:
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
     width = 0.8 / len(series)
     for place, one in enumerate(series):
-        at = [
-            k + (place - (len(series) - 1) / 2) * width
-            for k, group in enumerate(bars.values())
-            if one in group
-        ]
-        heights = [group[one] for group in bars.values() if one in group]
-        drawn = axes.bar(
-            at, heights, width * 0.92, color=COLOURS[place % len(COLOURS)], label=NAMES.get(one, one)
-        )
+        at = np.arange(len(bars)) + (place - (len(series) - 1) / 2) * width
+        heights, colour = [group[one] for group in bars.values()], COLOURS[place % len(COLOURS)]
+        drawn = axes.bar(at, heights, width * 0.92, color=colour, label=NAMES.get(one, one))
         axes.bar_label(drawn, [f"{height:.1f}x" for height in heights], padding=2, fontsize=9)
     axes.axhline(1, color="#b03030", linewidth=2)
     axes.text(0.5, 1.04, "lnrnn", color="#b03030", ha="center", va="bottom", fontsize=11)
@@ -79,17 +72,26 @@ def _sizes(found: dict) -> str:
     return f"{few} to {many} sequences, {small} to {large} units"
 
 
-def curves() -> tuple[dict[str, np.ndarray], int]:
-    """Returns the shares of right answers of the study, (seeds, steps), and the steps of its training."""
+def curves() -> tuple[dict[str, np.ndarray], int, int]:
+    """Returns the study's numbers of right answers, (seeds, steps), of its sequences, and of known steps."""
     results = json.loads((DOCS.parent / f"examples/studies/results/{STUDY}.json").read_text())["results"]
-    shares = {name: np.array(n) / results["sequences"] for name, n in results["right_by_step"].items()}
-    return shares, results["known"]
+    right = {method: np.array(numbers) for method, numbers in results["right_by_step"].items()}
+    return right, results["sequences"], results["known"]
+
+
+def draw_study() -> None:
+    sys.path.append(str(DOCS.parent / "examples/studies"))
+    from common import save_figure
+    from plots import draw_cliff
+
+    save_figure(CLIFF, (9.0, 4.2), lambda figure: draw_cliff(*curves(), figure))
 
 
 def figures(name: str) -> dict[str, str]:
     """Returns a record's numbers by name: its `figures`, and the geometric means of its tables by heading."""
     if name == STUDY:
-        return {method: f"{100 * share[:, -1].mean():.0f} %" for method, share in curves()[0].items()}
+        right, sequences, _ = curves()
+        return {method: f"{100 * n[:, -1].mean() / sequences:.0f} %" for method, n in right.items()}
     found = record.load(name)
     numbers = {key: str(value) for key, value in found.get("figures", {}).items()}
     for table in record.tables(found.get("races", [])):
@@ -151,7 +153,6 @@ def updated(page: str) -> str:
 
 if __name__ == "__main__":
     draw(README, PICTURE)
-    shares, known = curves()
-    demo.save_figure(CLIFF, (9.0, 4.2), lambda figure: demo.draw_cliff(shares, known, figure))
+    draw_study()
     for path in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -147,8 +147,8 @@ def cpu_info() -> dict[str, Any]:
         num_threads : int
             See `set_num_threads`.
         cores : int
-            The number of cores of this process: CPUs of its affinity mask (with OMP_PROC_BIND those of
-            OpenMP's places), limited by the quotas of its control groups.
+            The number of cores of this process: CPUs of its affinity mask (or of OpenMP's places
+            with OMP_PROC_BIND), limited by the quotas of its control groups.
         caches : dict of str to int
             Sizes in bytes of the data caches "l1", "l2" and "l3". They affect speed, never results.
 

@@ -98,7 +98,7 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
 
 
 def drawn(part: Part, steps: int) -> tuple[Outputs, dict[str, Array]]:
-    """Returns random inputs of a part that has a network, without outputs, and the same by name.
+    """Returns random inputs for a part's network: as Outputs without results, and by input name.
 
     The file may fix their sizes. Those by name have the part's axes.
     """
@@ -140,7 +140,7 @@ def _inside(T: int, lengths: Array | None) -> Array:
 
 
 def _directions(part: Part) -> int:
-    """Returns the number of directions of each value of a state."""
+    """Returns how many directions each state has."""
     assert part.network is not None
     return part.network.num_directions if "D" in part.axes["h"] else 1
 

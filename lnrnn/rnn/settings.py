@@ -253,7 +253,7 @@ class Settings(Closed):
     def dropout(self) -> float:
         """The rate in [0, 1) at which `forward_train` drops outputs of all layers but the last.
 
-        It may be set, and `save` writes it to the file. Calls and streams drop nothing.
+        Assign it; `save` writes it to the file. Calls and streams drop nothing.
         """
         return self._snapshot.dropout
 

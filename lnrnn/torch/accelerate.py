@@ -136,7 +136,7 @@ def accelerate(
     results are the same, with PackedSequence, unbatched input, and dropout between layers (with torch's
     masks). torch.nn's forward still computes calls on another device or dtype, under autocast, torch.func and
     torch.jit.trace. It also computes small calls with gradients of some modules, where it is faster, and the
-    report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. It may be set; with
+    report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. Assign it; with
     "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Calls keep packed weights. A call packs them again after a change: of a parameter's address or layout, of

@@ -120,7 +120,7 @@ class Twin(Keeping):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics (BatchNormSpec), None without batch norm. It may be set."""
+        """The policy for steps without statistics (BatchNormSpec), None without batch norm. Assign it."""
         return self.norm.overrun if self.sides else None
 
     @overrun.setter

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of the interface that the plug-in asks for, that of ONNX Runtime 1.24. */
+/* The version of the interface that the plug-in requests: ONNX Runtime 1.24 has it. */
 enum { ORT_VERSION = 24 };
 /* Earlier runtimes give two compiled nodes in different subgraphs the same name, and then refuse the
  * model. */

@@ -158,7 +158,7 @@ int call_is(const ort_functions *ort, const OrtNode *node);
 kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON]);
 
 /* provider.c */
-/* Logs why a node, or for NULL those of a graph, are left to the runtime. */
+/* Logs why a node is left to the runtime. node NULL: why all nodes of a graph are. */
 void provider_leave(provider *p, const OrtNode *node, const char *reason);
 
 #endif

@@ -81,7 +81,7 @@ struct lnrnn_rnn_config {
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: the number of outputs of a product */
     size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before only r and z */
-    size_t head_units;         /* P / num_heads: the number of inputs of an output of W_hh */
+    size_t head_units;         /* P / num_heads: how many h an output of W_hh reads */
     int separate_products;     /* the kernel of the cell adds W h to W x; 0: the product adds them */
     int input_side;            /* W x has a norm or a bias of its own */
     size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
@@ -97,7 +97,7 @@ struct lnrnn_rnn_config {
 /* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a
  * change. Only gain, bias, scale, shift, known, overrun_row, inner_ih and inner_hh may change. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
-/* Returns the number of floats of a record of the tape (one step of one row). */
+/* Returns how many floats the tape keeps for one step of one row. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
 /* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads

@@ -37,7 +37,7 @@ struct lnrnn_network {
     size_t inputs, units, h_width, c_width; /* D, H, P, C */
     int states;                             /* 1: h; 2: h and c */
     int by_step;                            /* results depend on the step: batch norm */
-    double step_work;                       /* the number of multiply-adds of one step of one sequence */
+    double step_work;                       /* multiply-adds in one step of one sequence */
 };
 
 /* The largest number of steps of a stream. Sums of two such numbers do not overflow. */

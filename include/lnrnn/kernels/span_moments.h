@@ -53,7 +53,7 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, const lnrnn_gate_norm *
 }
 
 /* a: k <= V32_LANES pointers to spans of n values, in_one_block(n). Writes to *m at indices at .. at +
- * V32_LANES - 1, where only the first k are valid. The operations are those of row_moments, which is called
+ * V32_LANES - 1, where only the first k are valid. The operations are as in row_moments, which is called
  * for spans that need a second pass or double. centred: norm->centred, a constant. */
 LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, const lnrnn_gate_norm *norm,
                                    const int centred, span_moments *m, size_t at)

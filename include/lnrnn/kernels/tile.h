@@ -29,7 +29,7 @@ enum { PREFETCH_NONE, PREFETCH_WEIGHTS, PREFETCH_ROWS };
 /* The number of 32-bit words in a cache line. */
 enum { LINE_WORDS = 16 };
 
-/* The largest number of vectors of sums of one row, which is four panels. */
+/* The most vectors of sums that a row has: four panels. */
 enum { TILE_MOST_VECS = 4 * NR_VECS };
 
 /* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in

@@ -121,7 +121,7 @@ class ModelStream(Closed):
 
     @property
     def state(self) -> States:
-        """A copy of the states by the names of their inputs. It may be set."""
+        """The states by input name, as copies. Assign a dict to replace them."""
         return {name: array.copy() for name, array in self._kept[0][0].items()}
 
     @state.setter

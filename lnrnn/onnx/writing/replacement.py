@@ -200,7 +200,7 @@ def _leak(call: Call) -> str | None:
 class _Replacement:
     """Changes a model in place.
 
-    now: the values in place of those that are replaced, by id. arrays: the initializers that were added, by
+    now: {id of a replaced value: the new one}. arrays: the initializers that were added, by
     their numbers. functions: of networks, by their id and form. names: of all values of the model, and
     of its nodes behind "node ".
     """
