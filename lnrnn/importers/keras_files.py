@@ -5,6 +5,7 @@ A file has the weights of each layer by name. A file of a whole model also has i
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | No
     wanted: the layers' names; None for the only recurrent layer.
     """
     try:
-        import h5py
+        h5py: Any = importlib.import_module("h5py")  # it has no types
     except ImportError:
         raise ImportError("from_keras of a path needs h5py: pip install h5py") from None
     path = os.fspath(path)
