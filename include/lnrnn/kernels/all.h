@@ -1,8 +1,8 @@
 /* The kernels of one part of an instruction set, so that a change of a header recompiles only some parts.
- * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has the
- * table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. A product on a special
- * unit of the CPU has LNRNN_UNIT, the name of the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c
- * collects the tables. */
+ * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has
+ * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. A product on a
+ * special unit of the CPU has LNRNN_UNIT, the name of the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS.
+ * dispatch.c collects the tables. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
 
