@@ -196,7 +196,7 @@ def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: lis
     except (TypeError, ValueError):
         names = set()
     names |= set(getattr(thing, "__slots__", ())) | set(getattr(thing, "__annotations__", {}))
-    names |= {"x", "y", "h0", "lengths", "rows", "out", "resets", "threads", "weight"}
+    names |= {"x", "y", "h0", "lengths", "lanes", "out", "resets", "threads", "weight"}
     lines[:] = [*as_rest(lines, names), ""]
 
 
@@ -230,7 +230,7 @@ class Help(Directive):
         return [nodes.literal_block(text, text, language="text")]
 
 
-# --- optional pages -----------------------------------------------------------------------------------------
+# --- pages --------------------------------------------------------------------------------------------------
 
 
 def link_pages(app: Any, page: str, source: list[str]) -> None:

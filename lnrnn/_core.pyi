@@ -126,7 +126,7 @@ class StreamBase:
     def __call__(
         self,
         x: ArrayLike,
-        rows: ArrayLike | None = None,
+        lanes: ArrayLike | None = None,
         *,
         out: Any = None,
         lengths: ArrayLike | None = None,

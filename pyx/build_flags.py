@@ -20,27 +20,37 @@ X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
 # The parts of lnrnn/kernels/all.h, selected by macros LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
+# A set named `_emulated` is plain C with the same results as the set without this end. It runs only if
+# LNRNN_ISA names it, so it is compiled for size.
+EMULATED = ["-Os", "-DLNRNN_SMALL", "-DLNRNN_EMULATED"]
 # instruction set: (machines, parts, flags). dispatch.c has the same sets, with tests of the CPU. A set
-# without NORM replaces only the int8 or bfloat16 product of another set. A set named `_emulated` is plain C
-# with the same results. It runs only if LNRNN_ISA names it, so it is compiled for size.
+# without NORM replaces only the int8 or bfloat16 product of another set.
 ISAS = {
     # Only LNRNN_ISA chooses scalar, so it is compiled for size too.
     "scalar": (X86 + ARM, PARTS, ["-fno-tree-vectorize", "-Os", "-DLNRNN_SMALL"]),
     "sse2": (X86, PARTS, []),
     "avx2": (X86, PARTS, AVX2),
-    "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni"]),
+    "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni", '-DLNRNN_UNIT="avx_vnni"']),
     "avx512": (X86, PARTS, AVX512),
-    "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni"]),
-    "avx512bf16": (X86, ("BF16",), [*AVX512, "-mavx512bf16"]),
-    "avx512bf16_emulated": (X86, ("BF16",), [*AVX512, "-Os", "-DLNRNN_SMALL"]),
-    "avx512amx": (X86, ("BF16", "INT8"), AVX512),
-    "avx512amx_emulated": (X86, ("BF16", "INT8"), [*AVX512, "-Os", "-DLNRNN_SMALL"]),
+    "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni", '-DLNRNN_UNIT="avx512_vnni"']),
+    "avx512bf16": (X86, ("BF16",), [*AVX512, "-mavx512bf16", '-DLNRNN_UNIT="avx512_bf16"']),
+    "avx512bf16_emulated": (
+        X86, ("BF16",), [*AVX512, *EMULATED, '-DLNRNN_UNIT="avx512_bf16, emulated"']
+    ),
+    "avx512amx": (X86, ("BF16", "INT8"), [*AVX512, "-DLNRNN_TILES", '-DLNRNN_UNIT="amx"']),
+    "avx512amx_emulated": (
+        X86, ("BF16", "INT8"), [*AVX512, "-DLNRNN_TILES", *EMULATED, '-DLNRNN_UNIT="amx, emulated"']
+    ),
     "neon": (ARM, PARTS, []),
-    "neondot": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod"]),
-    "neonbf16": (ARM, ("BF16",), ["-march=armv8.2-a+bf16"]),
-    "neoni8mm": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod+i8mm"]),
-    "neonbf16_emulated": (ARM, ("BF16",), ["-Os", "-DLNRNN_SMALL"]),
-}
+    "neondot": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod", '-DLNRNN_UNIT="arm_dotprod"']),
+    "neonbf16": (ARM, ("BF16",), ["-march=armv8.2-a+bf16", "-DLNRNN_BLOCKS", '-DLNRNN_UNIT="arm_bf16"']),
+    "neoni8mm": (
+        ARM, ("INT8",), ["-march=armv8.2-a+dotprod+i8mm", "-DLNRNN_BLOCKS", '-DLNRNN_UNIT="arm_i8mm"']
+    ),
+    "neonbf16_emulated": (
+        ARM, ("BF16",), ["-DLNRNN_BLOCKS", *EMULATED, '-DLNRNN_UNIT="arm_bf16, emulated"']
+    ),
+}  # fmt: skip
 # All other C files of pyx/ are compiled once.
 HERE = Path(__file__).parent
 ONCE = sorted(
@@ -61,19 +71,21 @@ class Unit(NamedTuple):
     include: list[str]
 
 
+def kernel_flags(isa: str, part: str) -> list[str]:
+    """Returns the flags of an instruction set for a part of lnrnn/kernels/all.h, with its macros."""
+    name = isa.removesuffix("_emulated").upper()
+    macros = [f"-DLNRNN_ISA_{name}", f"-DLNRNN_ISA_SUFFIX={isa}", f"-DLNRNN_PART_{part}"]
+    return [*ISAS[isa][2], *macros]
+
+
 def units(machine: str, openmp: list[str]) -> list[Unit]:
     """Returns all C files for a machine ("x86_64", "arm64", ...) except the Cython module, the slowest first.
 
     openmp: the compiler's flags for OpenMP, or an empty list.
     """
     kernels = [
-        Unit(
-            f"{isa}_{part.lower()}",
-            f"pyx/isa/{isa}.c",
-            [*CFLAGS, *flags, f"-DLNRNN_PART_{part}"],
-            ["include"],
-        )
-        for isa, (machines, parts, flags) in reversed(ISAS.items())
+        Unit(f"{isa}_{part.lower()}", "pyx/isa/kernels.c", [*CFLAGS, *kernel_flags(isa, part)], ["include"])
+        for isa, (machines, parts, _) in reversed(ISAS.items())
         if machine.lower() in machines
         for part in parts
     ]

@@ -171,13 +171,13 @@ cdef class StreamBase:
 
     cdef public Lanes _lanes
 
-    def __call__(self, x, rows=None, *, out=None, lengths=None, resets=None, threads=None):
+    def __call__(self, x, lanes=None, *, out=None, lengths=None, resets=None, threads=None):
         if (self._lanes is not None and lengths is None and threads is None
-                and not (self._lanes.stream.together and (rows is not None or resets is not None))):
-            y = self._lanes.step(x, rows, out, resets, 0)
+                and not (self._lanes.stream.together and (lanes is not None or resets is not None))):
+            y = self._lanes.step(x, lanes, out, resets, 0)
             if y is not None:
                 return y
-        return self._converted(x, rows, out, lengths, resets, threads)
+        return self._converted(x, lanes, out, lengths, resets, threads)
 
 
 def step_all(list steps, int threads):

@@ -22,4 +22,4 @@ stream, other = rnn.stream(8), rnn.stream(8)
 c_stream.run(stream, x, y, 3)  # 100 steps of lane 3, in C
 want = [other(x_t, 3) for x_t in x]
 print("equal bits:", np.array_equal(y, want))
-print("steps of each lane:", stream.step)
+print("steps of each lane:", stream.steps_done)

@@ -14,4 +14,4 @@ stream = rnn.stream(20)
 cython_stream.run(stream, x, gain, bias, y)  # 100 steps of lanes 0 to 7
 want = lnrnn.layer_norm(rnn(x)[0], 128, gain, bias)
 print("equal bits:", np.array_equal(y, want))
-print("steps of each lane:", stream.step)
+print("steps of each lane:", stream.steps_done)

@@ -32,6 +32,8 @@ class Utterances:
         Steps and channels of each utterance.
     labels : array of int64 of shape (N,)
         The speaker of each utterance, 0 to 8.
+    lengths : array of int64 of shape (N,)
+        The number of steps of each utterance.
 
     Examples
     --------

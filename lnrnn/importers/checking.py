@@ -22,7 +22,7 @@ from ..recognise.proof import Outputs, Probe, Reference, RoundingHidesDifference
 from ..rnn.cells import CELLS
 from ..rnn.models import Model
 from ..rnn.settings import architecture
-from ..rnn.specs import LayerNormSpec
+from ..rnn.specs import LayerNormSpec, norm_spec
 from .blocks import Unsuitable
 from .exported import Late
 from .own_modules import Call, FirstState, find
@@ -249,7 +249,7 @@ def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinear
     """Raises Unsuitable unless the network agrees with from_torch's arguments."""
     own = converted.arguments["norm"]
     if isinstance(norm, LayerNormSpec) and own is not None:
-        norm = replace(norm.resolved(CELLS[converted.cell]), inner_bias=own.inner_bias)
+        norm = norm_spec(replace(norm, inner_bias=own.inner_bias), CELLS[converted.cell])
     eps_of = None if own is None else own.eps
     for name, given, found in (
         ("norm", own if norm == "layer" and own is not None else norm, own), ("eps", eps, eps_of),

@@ -16,7 +16,7 @@ import numpy as np
 from ..importers.weights import Weights
 from ..rnn.architecture import vectors
 from ..rnn.cells import CELLS
-from ..rnn.specs import LayerNormSpec, RMSNormSpec
+from ..rnn.specs import LayerNormSpec, RMSNormSpec, norm_spec
 from .copies import Pairs, pairs
 from .copies import nodes as copied
 from .graph import constant, constant_input, in_order, outside_of_loops, producer
@@ -67,14 +67,14 @@ class Step:
         """Returns the parameters under lnrnn's names, in lnrnn's order of gates."""
         pattern, cell, H = self.pattern, CELLS[self.pattern.cell], self.units
         bias = any(name.startswith("bias") for name, _ in self.constants) or self._adds_zeros()
-        spec = None
+        spec: Any = None
         if pattern.norm is not None:
             inner = any(name.startswith("inner") and any(a.any() for _, a in v)
                         for (name, _), v in self.constants.items())  # fmt: skip
             eps = float(str(np.float32(self.eps or 0.0)))  # 1e-05, not the nearest float32
             options = {**pattern.norm, "eps": eps, "inner_bias": inner}
             spec = LayerNormSpec(**options) if self.centred else RMSNormSpec(**options, bias=bias)
-            spec = spec.resolved(cell)
+            spec = norm_spec(spec, cell)
         result = {name: self._blocks(name) for name in ("weight_ih", "weight_hh")}
         for name in vectors(cell, H, spec, True):
             result[name] = self._blocks(name)

@@ -13,7 +13,7 @@ The time loop is in time_loop.py.
 
 from __future__ import annotations
 
-# Types and the steps of the cells can be imported from here too.
+# Types and the parts of the cells can be imported from here too.
 # ruff: noqa: F401, F405
 from .cells import *  # noqa: F403
 from .gru import *  # noqa: F403
@@ -49,9 +49,7 @@ from .time_loop import (
 )
 
 __all__ = [
-    "ACTIVATIONS", "Step", "Tape", "batch_norm", "batch_norm_backward", "block_diagonal", "calibrate",
-    "diagonal_blocks", "gru", "gru_backward", "layer_norm", "layer_norm_backward", "ligru", "ligru_backward",
-    "lstm", "lstm_backward", "pool_statistics", "real", "reverse_sequences", "rms_norm", "rms_norm_backward",
-    "rnn", "rnn_backward", "sigmoid", "slstm", "slstm_backward", "standardize", "standardize_backward",
-    "statistics_at", "update_step_statistics",
+    "batch_norm", "batch_norm_backward", "calibrate", "gru", "gru_backward", "layer_norm",
+    "layer_norm_backward", "ligru", "ligru_backward", "lstm", "lstm_backward", "rms_norm",
+    "rms_norm_backward", "rnn", "rnn_backward", "slstm", "slstm_backward",
 ]  # fmt: skip

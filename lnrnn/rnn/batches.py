@@ -23,7 +23,7 @@ INT64 = np.dtype(np.int64)
 
 STATE = Optional(Takes("state"))
 _LENGTHS = Takes("B|alone", INTEGERS, "T", "the {} steps of x", ", one for each sequence")
-_ROWS = Optional(Takes("R|", INTEGERS, "last lane"))
+_LANES = Optional(Takes("R|", INTEGERS, "last lane"))
 TAKES["Network.__call__"] = {
     "x": Takes("outer inner D|T D"), "h0": STATE, "lengths": Optional(_LENGTHS),
     "resets": Optional(Takes("steps", BOOLEANS, note=", as x")), "threads": THREADS,
@@ -34,11 +34,11 @@ TAKES["Network.ragged"] = {
 }  # fmt: skip
 TAKES["Network.backward"] = {"gy": Optional(Takes("y")), "gh": STATE, "grad_x": Flag()}
 TAKES["Stream.__call__"] = {
-    "x": Takes("R D|one|outer inner D"), "rows": _ROWS, "out": Optional(Output("y")),
+    "x": Takes("R D|one|outer inner D"), "lanes": _LANES, "out": Optional(Output("y")),
     "lengths": Optional(_LENGTHS), "resets": Optional(Takes("R", BOOLEANS, note=", one for each lane")),
     "threads": THREADS,
 }  # fmt: skip
-TAKES["Stream.state"] = {"state": STATE.of, "rows": _ROWS}
+TAKES["Stream.state"] = {"state": STATE.of, "lanes": _LANES}
 
 # The type of a state: h, or of an LSTM (h, c), or of an SLSTM (h, c, n, m).
 State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
@@ -73,12 +73,12 @@ def integers(name: str, value: Any) -> Array:
     return given.astype(INT64, "C") if kind.kind == "i" or (kind.kind == "u" and kind.itemsize < 8) else given
 
 
-def different_rows(rows: Any, count: int) -> Array:
-    """Returns the argument rows, different indices of lanes below `count`, as a new array (R,) int64."""
-    found: Array = check("Stream.state", {"rows": rows}, {"last lane": count - 1})[0].reshape(-1)
+def different_lanes(lanes: Any, count: int) -> Array:
+    """Returns the argument lanes, different indices below `count`, as a new array (R,) int64."""
+    found: Array = check("Stream.state", {"lanes": lanes}, {"last lane": count - 1})[0].reshape(-1)
     each, times = np.unique(found, return_counts=True)
     if (times > 1).any():
-        raise ValueError(message("rows", "different lanes", f"lane {each[times > 1][0]} twice"))
+        raise ValueError(message("lanes", "different lanes", f"lane {each[times > 1][0]} twice"))
     return found
 
 
@@ -109,15 +109,20 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
     x = check("Network.ragged", {"values": values}, {"D": input_size})[0][...]
     # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
     x = np.require(x, FLOAT32, ["C", "A"]).reshape(-1).reshape(len(x), 1, input_size)
-    found: Array = check("Network.ragged", {"offsets": offsets}, {"N": len(x)})[0]
+    return x, checked_offsets("offsets", offsets, TAKES["Network.ragged"]["offsets"], len(x))
+
+
+def checked_offsets(name: str, value: Any, takes: Takes, steps: int) -> Array:
+    """Returns a copy of offsets into `steps`, (B + 1,) int64. takes: their constraint, with the axis B+1."""
+    found = takes.check(name, value, {"N": steps})
     if not found.size:
-        raise bad_value("offsets", "of shape (B+1,)", found)
+        raise bad_value(name, "of shape (B+1,)", found)
     falls = np.flatnonzero(np.diff(found) < 0)
     if len(falls):
         k = int(falls[0])
         got = f"{found[k]} and then {found[k + 1]}, of sequence {k}"
-        raise ValueError(message("offsets", "in ascending order", got))
-    return x, found
+        raise ValueError(message(name, "in ascending order", got))
+    return found
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:

@@ -159,8 +159,8 @@ class Network(Settings, Generic[State]):
         y[offsets[-1] :] = 0
         return y, as_state(end, made.cell)
 
-    def stream(self, batch_size: int = 1) -> Stream[State]:
-        """Return a Stream, which runs batch_size independent sequences step by step.
+    def stream(self, lanes: int = 1) -> Stream[State]:
+        """Return a Stream, which runs `lanes` independent sequences step by step.
 
         Examples
         --------
@@ -174,7 +174,7 @@ class Network(Settings, Generic[State]):
             raise bad_value("bidirectional", "False for a stream", True)
         if self.reverse:
             raise bad_value("reverse", "False for a stream", True)
-        return Stream(self._snapshot, batch_size)
+        return Stream(self._snapshot, lanes)
 
     def forward_train(
         self,

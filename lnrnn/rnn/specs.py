@@ -81,25 +81,6 @@ class LayerNormSpec:
     def __post_init__(self) -> None:
         _check_fields(self, type(self).__name__)
 
-    def resolved(self, cell: Cell) -> LayerNormSpec:
-        """Returns the spec with the defaults of a cell: placement is a string, and cell is None for a cell
-        without c."""
-        behind = cell.placement == "output"
-        known = ("output",) if behind else PLACEMENTS
-        placement = Choice(known).check("placement", self.placement or cell.placement)
-        if behind and self.inner_bias:
-            raise bad_value("inner_bias", f"False for {cell.name}, whose norm is behind the cell", True)
-        if placement == "input" != cell.placement:
-            raise bad_value("placement", f"'split', 'joint' or 'gate' for {cell.name}", placement)
-        if cell.gates == 1 and placement == "gate":
-            placement = "joint"
-        has_cell_state = cell.states == 2 and not behind
-        if self.cell == "carry" and not has_cell_state:
-            raise bad_value("cell", f"'out' or None for {cell.name}, which has no norm of a c", self.cell)
-        if self.span is not None and (len(cell.spans) == 1 or placement != "split"):
-            raise bad_value("span", "None unless a GRU has placement 'split'", self.span)
-        return replace(self, placement=placement, cell=self.cell if has_cell_state else None)
-
 
 @dataclass(frozen=True)
 class RMSNormSpec(LayerNormSpec):
@@ -242,6 +223,26 @@ KINDS: dict[str, type[LayerNormSpec | BatchNormSpec]] = {
 }  # fmt: skip
 
 
+def _resolved(spec: LayerNormSpec, cell: Cell) -> LayerNormSpec:
+    """Returns the spec with the defaults of a cell: placement is a string, and cell is None for a cell
+    without c."""
+    behind = cell.placement == "output"
+    known = ("output",) if behind else PLACEMENTS
+    placement = Choice(known).check("placement", spec.placement or cell.placement)
+    if behind and spec.inner_bias:
+        raise bad_value("inner_bias", f"False for {cell.name}, whose norm is behind the cell", True)
+    if placement == "input" != cell.placement:
+        raise bad_value("placement", f"'split', 'joint' or 'gate' for {cell.name}", placement)
+    if cell.gates == 1 and placement == "gate":
+        placement = "joint"
+    has_cell_state = cell.states == 2 and not behind
+    if spec.cell == "carry" and not has_cell_state:
+        raise bad_value("cell", f"'out' or None for {cell.name}, which has no norm of a c", spec.cell)
+    if spec.span is not None and (len(cell.spans) == 1 or placement != "split"):
+        raise bad_value("span", "None unless a GRU has placement 'split'", spec.span)
+    return replace(spec, placement=placement, cell=spec.cell if has_cell_state else None)
+
+
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
     """Returns the argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
     if isinstance(norm, str):
@@ -249,7 +250,7 @@ def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
     if isinstance(norm, (BatchNormSpec, RMSNormSpec)) and cell.placement == "output":
         raise bad_value("norm", f"'layer', None or a LayerNormSpec for {cell.name}", norm)
     if isinstance(norm, LayerNormSpec):
-        return norm.resolved(cell)
+        return _resolved(norm, cell)
     if norm is None or isinstance(norm, BatchNormSpec):
         return norm
     raise bad_type(

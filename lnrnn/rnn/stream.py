@@ -22,7 +22,7 @@ from .batches import (
     as_caller,
     as_state,
     checked_batch,
-    different_rows,
+    different_lanes,
     integers,
     rows_as_they_are,
     side_by_side,
@@ -33,7 +33,7 @@ from .snapshot import LAST_STEP, Snapshot, frozen
 from .state_bytes import decode, encode
 
 Array = np.ndarray
-TAKES["Network.stream"] = {"batch_size": Integer(1, 2**31 - 1)}
+TAKES["Network.stream"] = {"lanes": Integer(1, 2**31 - 1)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,7 +46,7 @@ class StreamState(Generic[State]):
     ----------
     state : array of float32 of shape (num_layers, R, P), or a pair (h, c)
         The hidden states.
-    step : array of int64 of shape (R,)
+    steps_done : array of int64 of shape (R,)
         The number of steps since the start or the last reset.
     fingerprint : str
         Hash of the network, equal on all machines.
@@ -64,12 +64,12 @@ class StreamState(Generic[State]):
     >>> y = stream(np.ones((2, 3)))
     >>> data = stream.get_state([0]).to_bytes()
     >>> other.set_state([1], lnrnn.StreamState.from_bytes(data))
-    >>> other.step
+    >>> other.steps_done
     array([0, 1])
     """
 
     state: State
-    step: Array
+    steps_done: Array
     fingerprint: str
 
     def to_bytes(self) -> bytes:
@@ -77,7 +77,7 @@ class StreamState(Generic[State]):
 
         The metadata have the format's version, the fingerprint, and a digest that shows damage.
         """
-        return encode(self.state, self.step, self.fingerprint)
+        return encode(self.state, self.steps_done, self.fingerprint)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StreamState[Any]:
@@ -93,11 +93,11 @@ class StreamState(Generic[State]):
         return cls(*decode(data)[:3])
 
     def __len__(self) -> int:
-        return len(self.step)
+        return len(self.steps_done)
 
     def __repr__(self) -> str:
         short = f"{self.fingerprint[:8]!r}..."
-        return f"StreamState(lanes={len(self)}, step={_shown(self.step)}, fingerprint={short})"
+        return f"StreamState(lanes={len(self)}, steps_done={_shown(self.steps_done)}, fingerprint={short})"
 
 
 def _shown(steps: Array) -> str:
@@ -111,15 +111,15 @@ def _shown(steps: Array) -> str:
 class Stream(Closed, _core.StreamBase, Generic[State]):
     """A network that keeps its state from call to call, for endless sequences in constant memory.
 
-    ``stream = rnn.stream(batch_size)`` creates a stream. Each of the batch_size sequences has a lane, which
-    holds its state. ``y = stream(x)`` computes one time step or several.
+    ``stream = rnn.stream(lanes)`` creates a stream for that many sequences. A lane holds the state of one.
+    ``y = stream(x)`` computes one time step or several.
 
     Parameters
     ----------
     x : array_like of shape (R, D)
         Inputs of one step for R lanes, or (D,) if R is 1. A chunk of T steps is (T, R, D), or (R, T, D) with
         batch_first.
-    rows : array_like of int of shape (R,), optional
+    lanes : array_like of int of shape (R,), optional
         The indices of R different lanes to compute, all by default. Other lanes do not change.
     out : array of float32 of y's shape, optional
         Where to write y. It may be the memory of x.
@@ -146,11 +146,11 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     -----
     The result of a lane does not depend on the other lanes, to the last bit. A stream keeps the parameters
     and statistics that the network had when the stream was created. Under batch norm each lane counts its own
-    steps. With overrun="batch" all lanes must have the same step, so rows, lengths and resets are refused.
+    steps. With overrun="batch" all lanes must have the same step, so lanes, lengths and resets are refused.
     NaN stays in the state of a lane until its reset.
 
-    A step with `out` allocates no memory if x and `out` are float32 and C-contiguous, and rows is None or
-    int64. The first such call for a new number of rows may allocate.
+    A step with `out` allocates no memory if x and `out` are float32 and C-contiguous, and lanes is None or
+    int64. The first such call for a new number of lanes may allocate.
 
     Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
     fails, all lanes have their states from before the call, or all have those after it. A copy or a pickle is
@@ -173,42 +173,42 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     def __init__(
         self,
         snapshot: Snapshot,
-        batch_size: int,
+        lanes: int,
         state: Sequence[Array] | None = None,
-        step: int | Array = 0,
+        steps_done: int | Array = 0,
     ) -> None:
         """Creates a stream. snapshot: of a network with one direction. state: h, or h and c, (num_layers, B,
-        *) each. step: an integer or (B,). All arguments are checked, because they may come from a pickle."""
-        (batch_size,) = check("Network.stream", {"batch_size": batch_size})
+        *) each. steps_done: an integer or (B,). All are checked, as they may come from a pickle."""
+        (lanes,) = check("Network.stream", {"lanes": lanes})
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
-        self._lanes = _core.Lanes(snapshot.compiled(), batch_size, batch_size)
-        self._all = np.arange(batch_size)
+        self._lanes = _core.Lanes(snapshot.compiled(), lanes, lanes)
+        self._all = np.arange(lanes)
         if state is not None:
             cell = snapshot.architecture.cell
-            arrays = self._shaped("state", as_state(state, cell), batch_size)
-            self._lanes.put(self._all, arrays, self._steps("step", step, batch_size))
+            arrays = self._shaped("state", as_state(state, cell), lanes)
+            self._lanes.put(self._all, arrays, self._steps("steps_done", steps_done, lanes))
 
-    def _converted(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: Any) -> Array:
+    def _converted(self, x: Any, lanes: Any, out: Any, lengths: Any, resets: Any, threads: Any) -> Array:
         """Computes a call with arguments that `__call__` of the compiled module does not accept."""
         most = 0 if threads is None else thread_limit(threads)
-        if rows is not None:
-            rows = integers("rows", rows)
-            rows = rows if rows.ndim else rows.reshape(1)
+        if lanes is not None:
+            lanes = integers("lanes", lanes)
+            lanes = lanes if lanes.ndim else lanes.reshape(1)
         if resets is not None:
             resets = real("resets", resets)
-        if lengths is None and (not self._together or (rows is None and resets is None)):
-            y = self._lanes.step(x, rows, out, resets, most)
+        if lengths is None and (not self._together or (lanes is None and resets is None)):
+            y = self._lanes.step(x, lanes, out, resets, most)
             if y is not None:
                 return y
-        return self._checked(x, rows, out, lengths, resets, most)
+        return self._checked(x, lanes, out, lengths, resets, most)
 
-    def _checked(self, x: Any, rows: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
+    def _checked(self, x: Any, lanes: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
         """Computes a call with arguments that `Lanes.step` of the compiled module does not accept."""
         if self._together:
-            for name, value in (("rows", rows), ("lengths", lengths), ("resets", resets)):
+            for name, value in (("lanes", lanes), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
-        lanes = self._chosen(rows)
+        lanes = self._chosen(lanes)
         x = real("x", x)[...]
         step = len(lanes), self._snapshot.architecture.input_size
         if x.shape != step and (len(lanes) != 1 or x.shape != step[1:]):  # the table takes longer
@@ -296,15 +296,13 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
             got = f"{row[LENGTH]} after {row[START]}"
             raise ValueError(message(name, expected, got, "reset the lane"))
 
-    def _chosen(self, rows: Any) -> Array:
-        """Returns the argument rows, checked, as (R,) int64."""
-        if rows is None:
-            return self._all
-        return different_rows(rows, len(self._all))
+    def _chosen(self, lanes: Any) -> Array:
+        """Returns the argument lanes, checked, as (R,) int64."""
+        return self._all if lanes is None else different_lanes(lanes, len(self._all))
 
     @property
     def state(self) -> State:
-        """A copy of h, (num_layers, batch_size, P) float32, of (h, c), or (h, c, n, m). Assign to set it."""
+        """A copy of h, (num_layers, lanes, P) float32, of (h, c), or (h, c, n, m). Assign to set it."""
         return self._as_state([s.copy() for s in self._lanes.states])
 
     @state.setter
@@ -318,17 +316,18 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         return as_state(found, self._snapshot.architecture.cell)
 
     @property
-    def step(self) -> Array:
-        """The number of steps of each lane since its start or reset, (batch_size,) int64, a read-only view.
+    def steps_done(self) -> Array:
+        """The number of steps of each lane since its start or reset, (lanes,) int64, a read-only view.
 
         The view is live: its values change with each call, so copy those to keep. It may outlive the stream.
-        `step` may be set, to an integer or one for each lane. Batch norm uses the statistics of this step.
+        `steps_done` may be set, to an integer or one for each lane. Batch norm uses the
+        statistics of this step.
         """
         return frozen(self._lanes.steps.view())
 
-    @step.setter
-    def step(self, value: ArrayLike) -> None:
-        self._lanes.put(self._all, [], self._steps("step", value, len(self._all)))
+    @steps_done.setter
+    def steps_done(self, value: ArrayLike) -> None:
+        self._lanes.put(self._all, [], self._steps("steps_done", value, len(self._all)))
 
     def _steps(self, name: str, value: Any, lanes: int, do: str = "") -> Array:
         """Returns the argument `name`, an integer or an array of one for each lane, as (lanes,) int64.
@@ -348,24 +347,24 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
             raise bad_value(name, "the same for all lanes with overrun='batch'", given)
         return np.ascontiguousarray(np.broadcast_to(given, lanes).astype(np.int64))
 
-    def reset(self, rows: ArrayLike | None = None) -> None:
-        """Set state and step to 0, for the lanes `rows` or by default for all lanes."""
+    def reset(self, lanes: ArrayLike | None = None) -> None:
+        """Set state and `steps_done` to 0, for the given `lanes` or by default for all lanes."""
         if self._together:
-            self._refuse_apart("rows", rows)
-        lanes = self._chosen(rows)
-        self._lanes.put(lanes, [None] * len(self._lanes.states), np.zeros(len(lanes), np.int64))
+            self._refuse_apart("lanes", lanes)
+        chosen = self._chosen(lanes)
+        self._lanes.put(chosen, [None] * len(self._lanes.states), np.zeros(len(chosen), np.int64))
 
-    def get_state(self, rows: ArrayLike | None = None) -> StreamState[State]:
-        """Return a copy of the state of the lanes `rows`, by default of all lanes, as a StreamState.
+    def get_state(self, lanes: ArrayLike | None = None) -> StreamState[State]:
+        """Return a copy of the state of the given `lanes`, by default of all lanes, as a StreamState.
 
         It is an argument for `set_state` of this stream, or of a stream of an equal network in any process.
         """
-        lanes = self._chosen(rows)
-        found = [s.take(lanes, axis=1) for s in self._lanes.states]
-        return StreamState(self._as_state(found), self._lanes.steps[lanes], self._snapshot.fingerprint())
+        chosen = self._chosen(lanes)
+        found = [s.take(chosen, axis=1) for s in self._lanes.states]
+        return StreamState(self._as_state(found), self._lanes.steps[chosen], self._snapshot.fingerprint())
 
-    def set_state(self, rows: ArrayLike | None, state: StreamState[State]) -> None:
-        """Set the state of the lanes `rows`, or for None of all lanes, to a result of `get_state`.
+    def set_state(self, lanes: ArrayLike | None, state: StreamState[State]) -> None:
+        """Set the state of the given `lanes`, or for None of all lanes, to a result of `get_state`.
 
         Raises
         ------
@@ -373,24 +372,24 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
             For the state of another network, or wrong arrays or steps. No lane has changed then.
         """
         if self._together:
-            self._refuse_apart("rows", rows)
-        lanes = self._chosen(rows)
+            self._refuse_apart("lanes", lanes)
+        chosen = self._chosen(lanes)
         if not isinstance(state, StreamState):
             raise bad_type("state", "a StreamState", state, "get_state returns one")
         if state.fingerprint != self._snapshot.fingerprint():
             other = "one of another network, with other parameters, statistics or dtype"
             raise ValueError(message("state", "a state of this network", other))
-        do = "rows must name as many lanes as the state has"
-        steps = self._steps("state.step", state.step, len(lanes), do)
-        self._lanes.put(lanes, self._shaped("state.state", state.state, len(lanes)), steps)
+        do = "lanes must name as many lanes as the state has"
+        steps = self._steps("state.steps_done", state.steps_done, len(chosen), do)
+        self._lanes.put(chosen, self._shaped("state.state", state.state, len(chosen)), steps)
 
     def __repr__(self) -> str:
         lanes, steps = len(self._all), _shown(self._lanes.steps)
-        return f"Stream({self._snapshot.architecture}, batch_size={lanes}, step={steps})"
+        return f"Stream({self._snapshot.architecture}, lanes={lanes}, steps_done={steps})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]
-        return type(self), (self._snapshot, state[0].shape[1], state, self.step)
+        return type(self), (self._snapshot, state[0].shape[1], state, self.steps_done)
 
 
 def stream_states(name: str, value: Any, lanes: int, made: Architecture) -> list[Array]:

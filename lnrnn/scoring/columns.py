@@ -8,7 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..arguments import INTEGERS
+from ..arguments import Array as Takes
 from ..errors import bad_type, bad_value, real
+from ..rnn.batches import checked_offsets
 from . import arrow, objects
 from .sequences import Array, Bad, Into, Sequences, bad_rows, float32
 
@@ -26,6 +29,7 @@ class Asked(Protocol):
 # Its arguments are the Sequences and the results of `run`.
 WithResults = Callable[[Sequences, Array], Any]
 OFFSETS, ERROR = "_offsets", "_error"
+_OFFSETS = Takes("B+1", INTEGERS, "N", "the {} steps of its column")
 
 
 def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
@@ -176,20 +180,7 @@ def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Seque
         flat = flat[:, None]
     if flat.ndim != 2 or flat.shape[1] != width:
         raise bad_value(column, f"of shape (N, {width})", flat)
-    name = f"column {asked.column + OFFSETS!r}"
-    at = real(name, offsets)
-    if at.dtype.kind not in "iu":
-        raise bad_type(name, "an array of integers", at)
-    if at.ndim != 1 or not len(at):
-        raise bad_value(name, "of shape (B + 1,)", at)
-    at = at.astype(np.int64)
-    fall = np.flatnonzero(np.diff(at) < 0)
-    if len(fall):
-        raise ValueError(f"{name} must not decrease, got a smaller offset after row {fall[0]}")
-    if at[0] < 0 or at[-1] > len(flat):
-        raise bad_value(
-            name, f"between 0 and the {len(flat)} steps of {column}", int(at[0] if at[0] < 0 else at[-1])
-        )
+    at = checked_offsets(f"column {asked.column + OFFSETS!r}", offsets, _OFFSETS, len(flat))
     given = _rows(flat, at)
     return given, lambda given, result: _numbers(given, result, asked, at, len(flat))
 

@@ -21,7 +21,7 @@ from .blocks import Blocks
 from .errors import SessionError, StoreError, TakenError
 from .frames import Bad, frames, listed, not_live, refuse_last, refuse_twice
 from .parked import Store, Values, pack, pop_old, unpack
-from .results import Joined, Maintained
+from .results import Joined, Maintained, add_errors
 
 Array = np.ndarray
 _FUNCTION = Instance(Callable, "a function")
@@ -341,13 +341,13 @@ class SessionPool(Closed):
             ids = list(islice(self._blocks.idle(now - self._park_after), left))
             parked, errors = self._park(ids)
             result.parked.extend(parked)
-            result.add(errors)
+            add_errors(result, errors)
             left -= len(ids)
         if self._every is not None and left > 0:
             ids = list(islice(self._blocks.due(self._every), left))
             errors = self._put(ids, "living")
             result.stored.extend(id for id in ids if id not in errors)
-            result.add(errors)
+            add_errors(result, errors)
         return result
 
     def _drop(self, before: float, left: int, result: Maintained) -> None:
@@ -368,7 +368,7 @@ class SessionPool(Closed):
         for k in range(0, len(ids), 1000):
             parked, errors = self._park(ids[k : k + 1000])
             result.parked.extend(parked)
-            result.add(errors)
+            add_errors(result, errors)
         return result
 
     def __len__(self) -> int:

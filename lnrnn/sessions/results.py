@@ -41,7 +41,7 @@ class Maintained(NamedTuple):
     dropped: list[Hashable]
     errors: dict[Hashable, StoreError]
 
-    def add(self, errors: dict[Hashable, StoreError]) -> None:
-        """Adds errors to the result."""
-        self.errors.update(errors)
-        self.dropped.extend(id for id, error in errors.items() if isinstance(error, TakenError))
+
+def add_errors(to: Maintained, errors: dict[Hashable, StoreError]) -> None:
+    to.errors.update(errors)
+    to.dropped.extend(id for id, error in errors.items() if isinstance(error, TakenError))

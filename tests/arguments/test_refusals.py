@@ -38,7 +38,7 @@ def state(names):
         elif isinstance(thing, lnrnn.Network):
             found[name] = snapshot(thing), thing.dropout, thing.zoneout
         elif isinstance(thing, lnrnn.Stream):
-            found[name] = [a.tobytes() for a in (*np.atleast_2d(thing.state), thing.step)]
+            found[name] = [a.tobytes() for a in (*np.atleast_2d(thing.state), thing.steps_done)]
         elif isinstance(thing, (lnrnn.LayerNorm, lnrnn.BatchNorm)):
             found[name] = {key: value.tobytes() for key, value in thing.state_dict().items()}
         elif isinstance(thing, lnrnn.SessionPool):

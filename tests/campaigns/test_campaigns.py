@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import lnrnn
 HERE = Path(__file__).parent
 NAMES = sorted(path.parent.name for path in HERE.glob("*/run_*.py"))
 BEST = lnrnn.cpu_info()["available"][:2]
-# {campaign: arguments of run.py}. Most are the campaign's control: it plants faults, which must be reported.
-# tests/campaigns/fuzz, mutants, soak and ulp have tests of their own.
+# {campaign: a part and arguments of run.py}. Most parts are the campaign's control: it plants faults, which
+# must be reported. tests/campaigns/fuzz, mutants, soak and ulp have tests of their own.
 QUICK = {
     "digest": " ".join(["digest", *(f"--isa {isa}" for isa in BEST)]),
     "faults": "control",
@@ -31,11 +32,16 @@ QUICK = {
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits, signals, forks of Linux")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_quick_part_passes(name, tmp_path):
-    command = [sys.executable, HERE / "run.py", name, *QUICK[name].split(), "--quick"]
-    done = subprocess.run([*command, "--seed", "1", "--folder", tmp_path], capture_output=True, text=True)
+    """With --figures run.py runs a part in its own process. The next test starts a process for each part."""
+    command = [sys.executable, HERE / "run.py", name, *QUICK[name].split(), "--quick", "--seed", "1"]
+    done = subprocess.run(
+        [*command, "--folder", tmp_path, "--figures", tmp_path / "figures"], capture_output=True, text=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
+    )  # fmt: skip
     if done.returncode == 77:
         pytest.skip(next(line for line in done.stdout.splitlines() if "not run: " in line))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert json.loads((tmp_path / "figures").read_text())
 
 
 def test_a_part_that_fails_or_crashes_is_reported(tmp_path):

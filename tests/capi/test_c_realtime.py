@@ -67,7 +67,7 @@ def measured(path: str, name: str, dtype: str) -> None:
     lanes, steps = 300, 40
     stream = rnn.stream(lanes)
     if name == "last":
-        stream.step = rng.permutation(lanes)
+        stream.steps_done = rng.permutation(lanes)
     rows = lanes if name == "batch" else 150
     chosen = None if name == "batch" else rng.permutation(lanes)[:rows]
     library = ctypes.CDLL(path)

@@ -47,7 +47,7 @@ def test_python_and_c_see_the_same_lanes(rng):
     with Handle(stream, 2) as handle:
         handle.stepped(normal(rng, 2, D), [3, 1])
         kept = stream.get_state([3, 1])
-        assert kept.step.tolist() == [1, 1] and kept.state[0].any()
+        assert kept.steps_done.tolist() == [1, 1] and kept.state[0].any()
         stream.reset([3])
         assert not handle.state(1)[3].any() and handle.state(1)[1].any()
         same(handle.steps(), [0, 1, 0, 0])
@@ -69,7 +69,7 @@ NO_LANE, TWICE, OVERRUN = -1, -2, -3
 def refused(rnn, stream, handle, code, lanes, reset=True):
     """Asserts that a step of these lanes, and their reset, return `code` and change no lane and no y.
     library.c has all codes."""
-    before, steps = parts(rnn, stream.state), stream.step
+    before, steps = parts(rnn, stream.state), stream.steps_done
     lanes = None if lanes is None else np.array(lanes, np.int64)
     x, y = np.ones((handle.rows, D), np.float32), np.full((handle.rows, H), 7, np.float32)
     assert handle.step(x, y, lanes) == code
@@ -90,7 +90,7 @@ def test_wrong_lanes_change_nothing(rng):
             refused(rnn, stream, handle, TWICE, lanes)
         assert handle.reset(None, 6) == NO_LANE
         handle.stepped(normal(rng, 3, D), [4, 1, 2])  # a valid step works again
-    same(stream.step, [1, 2, 1, 0, 2])
+    same(stream.steps_done, [1, 2, 1, 0, 2])
 
 
 def test_impossible_steps_are_refused(rng):
@@ -103,7 +103,7 @@ def test_impossible_steps_are_refused(rng):
             refused(rnn, stream, handle, OVERRUN, None, reset=False)
         assert handle.reset(np.array([1])) == 0
         handle.stepped(normal(rng, 2, D))
-    same(stream.step, [1, 1])
+    same(stream.steps_done, [1, 1])
 
 
 def test_releasing_a_stream_of_python_in_c_is_harmless(rng):
@@ -174,7 +174,7 @@ def test_threads_step_different_lanes_at_once(rng, norm):
     for handle in handles:
         handle.close()
     same(got, want)
-    assert (stream.step == steps).all()
+    assert (stream.steps_done == steps).all()
 
 
 # --- references of a handle ---------------------------------------------------------------------------------

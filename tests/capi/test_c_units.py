@@ -198,7 +198,7 @@ def test_the_example_module_in_c_has_the_results_of_python(tmp_path, rng):
             module.run(stream, a, b, 0)
     with pytest.raises(TypeError, match="stream must be a stream of lnrnn"):
         module.run(None, x, y, 0)
-    assert not stream.step.any()
+    assert not stream.steps_done.any()
 
 
 def test_the_example_module_in_cython_runs(tmp_path):

@@ -238,7 +238,7 @@ def stream(case):
         resets = None if case.resets is None else case.resets[at[rows], rows]
         y[at[rows], rows] = stream(case.x[at[rows], rows], rows, resets=resets, threads=case.threads)
         at[rows] += 1
-    same(stream.step, case.steps)
+    same(stream.steps_done, case.steps)
     return case.ended(y, stream.state)
 
 
@@ -257,7 +257,7 @@ def chunks(case, size):
         state = pickle.loads(pickle.dumps(stream.get_state(lane)))
         stream, lane = rnn.stream(count + 2), rng.permutation(count + 2)[:count]
         stream.set_state(lane, lnrnn.StreamState.from_bytes(state.to_bytes()))
-    same(stream.step[lane], case.steps)
+    same(stream.steps_done[lane], case.steps)
     return case.ended(y, stream.get_state(lane).state)
 
 
@@ -272,7 +272,7 @@ def step_all(case):
         pairs = [(streams[b], case.x[t, b]) for b in rows]
         for b, row in zip(rows, lnrnn.step_all(pairs, threads=case.threads), strict=True):
             y[t, b] = row
-    same([each.step[0] for each in streams], case.steps)
+    same([each.steps_done[0] for each in streams], case.steps)
     ends = [parts(case.rnn, each.state) for each in streams]
     return y, [np.concatenate(kind, 1) for kind in zip(*ends, strict=True)]
 

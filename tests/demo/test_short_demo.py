@@ -121,7 +121,7 @@ def test_the_shown_error_is_that_of_the_network(networks, joined):
     said = demo.refusal(network, joined.x[: known + 1, 0])
     assert network.rnn.overrun == "raise"
     stream = network.rnn.stream()
-    stream.step = known
+    stream.steps_done = known
     with pytest.raises(lnrnn.SequenceTooLongError) as raised:
         stream(joined.x[known, 0])
     assert said == f"SequenceTooLongError: {raised.value}"

@@ -70,27 +70,3 @@ def test_train_with_torch_notices_another_network(example, monkeypatch):
     monkeypatch.setattr(lnrnn, "from_torch", wrong)
     with pytest.raises(SystemExit, match="should agree to 1e-05"):
         example("train_with_torch.py", "--cell", "rnn", "--epochs", "1")
-
-
-@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
-def test_train_with_scipy_runs(monkeypatch, capsys, cell):
-    pytest.importorskip("scipy")
-    monkeypatch.setattr(sys, "argv", ["train_with_scipy.py", "--cell", cell, "--iterations", "12"])
-    runpy.run_path(str(EXAMPLES / "train_with_scipy.py"), run_name="__main__")
-    told = capsys.readouterr().out
-    name, first, last = re.match(r"LN-(\w+): loss (\S+) -> (\S+) in 12 iterations\n", told).groups()
-    assert name == cell.upper() and float(last) < 0.6 * float(first)
-    assert int(re.search(r"(\d+) of 370", told)[1]) > 3 * 370 / 9  # three times as many as by guessing
-
-
-def test_the_gradient_of_train_with_scipy_is_the_slope_of_its_loss():
-    pytest.importorskip("scipy")
-    names = runpy.run_path(str(EXAMPLES / "train_with_scipy.py"))
-    rng = np.random.default_rng(1)
-    x, lengths = lnrnn.data.pad_sequence([rng.standard_normal((steps, 12)) for steps in (6, 4, 1)] * 5)
-    objective = names["Objective"](lnrnn.GRU(12, names["HIDDEN"], seed=2), x, lengths, np.arange(15) % 9)
-    flat = objective.flat()
-    _, gradient = objective(flat)
-    along = gradient / np.linalg.norm(gradient)
-    slope = (objective(flat + 1e-3 * along)[0] - objective(flat - 1e-3 * along)[0]) / 2e-3
-    assert slope == pytest.approx(np.linalg.norm(gradient), rel=1e-3)

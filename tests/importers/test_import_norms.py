@@ -10,6 +10,7 @@ import lnrnn
 from helpers import absolute_error
 from importing import FOREIGN, stack
 from lnrnn.rnn.settings import architecture
+from lnrnn.rnn.specs import norm_spec
 
 T, B, I, H = 6, 4, 5, 12  # noqa: E741 - the letters of the shapes in the documentation
 OUT = lnrnn.LayerNormSpec("split", "out")
@@ -36,7 +37,7 @@ def test_a_given_norm_overrides_that_of_the_system(rng, name, norm_options):
         lnrnn.from_torch(state, batch_first=False, **options),
         lnrnn.from_torch(state, norm=norm, batch_first=False, **options),
     )
-    assert model.norm == norm.resolved(architecture(model).cell) != guessed.norm
+    assert model.norm == norm_spec(norm, architecture(model).cell) != guessed.norm
     by_hand = type(model)(I, H, norm=norm)
     by_hand.load_state_dict(guessed.state_dict())
     x = rng.standard_normal((T, B, I)).astype(np.float32)

@@ -91,7 +91,7 @@ def test_a_stream_and_a_call_have_the_bits_of_a_loop_by_hand(make, rng, name, mo
         equal(named(model, stream(frame)), outputs)
     equal(stream.state, states)
     assert any(np.any(state) for state in states.values())
-    assert stream.step.tolist() == [6] * lanes and stream.lanes == lanes
+    assert stream.steps_done.tolist() == [6] * lanes and stream.lanes == lanes
     x = {key: np.stack([frame[key] for frame in frames]) for key in frames[0]}
     y, state = model(x, lanes=lanes)
     equal(named(model, y), {key: np.stack([each[key] for each in want]) for key in want[0]})
@@ -109,7 +109,7 @@ def test_a_sequence_file_computes_chunks_in_one_run(tmp_path, rng):
     assert y.shape == (12, 2, 4)
     stream = model.stream(2)
     chunks = [stream(x[:5]), stream(x[5:6]), stream(x[6:])]
-    assert np.concatenate(chunks) == pytest.approx(y, abs=1e-6) and stream.step.tolist() == [3, 3]
+    assert np.concatenate(chunks) == pytest.approx(y, abs=1e-6) and stream.steps_done.tolist() == [3, 3]
     assert stream.state["h0"] == pytest.approx(state["h0"], abs=1e-6)
 
 
@@ -129,7 +129,7 @@ def test_an_error_changes_no_lane(make, rng):
     y, again = stream(frames[0]), model.stream(2)
     again.state = before
     equal(again(frames[0]), y)
-    assert stream.step.tolist() == [6, 6]
+    assert stream.steps_done.tolist() == [6, 6]
 
 
 def test_outputs_may_have_other_sizes_in_each_run(tmp_path, monkeypatch):
@@ -188,7 +188,10 @@ def test_lanes_are_as_independent_as_streams(make, rng, name):
                 alone[lane].reset()
         elif k % 8 == 5:
             saved = pickle.loads(pickle.dumps(stream.get_state(rows)))
-            assert len(saved) == len(lanes) and saved.step.tolist() == stream.step[list(lanes)].tolist()
+            assert (
+                len(saved) == len(lanes)
+                and saved.steps_done.tolist() == stream.steps_done[list(lanes)].tolist()
+            )
             stream.set_state(None if rows is None else rows[::-1], saved)
             states = [alone[lane].get_state() for lane in lanes]
             for lane, state in zip(lanes if rows is None else rows[::-1], states, strict=True):
@@ -204,7 +207,7 @@ def test_lanes_are_as_independent_as_streams(make, rng, name):
             for row, lane in enumerate(lanes):
                 want = alone[lane](x[..., row : row + 1, :])
                 assert y[..., row : row + 1, :] == pytest.approx(want, abs=1e-5)
-        assert stream.step.tolist() == [each.step[0] for each in alone]
+        assert stream.steps_done.tolist() == [each.steps_done[0] for each in alone]
         want = np.concatenate([each.state["state"] for each in alone], axis=1)
         assert stream.state["state"] == pytest.approx(want, abs=1e-5)
 
@@ -218,8 +221,8 @@ def test_sequences_may_have_no_step_or_one(make, rng):
     stream(x[0])
     before = stream.state["state"]
     assert stream(x[:0]).shape == (0, 2, 1)
-    assert np.array_equal(stream.state["state"], before) and stream.step.tolist() == [1, 1]
-    assert stream(np.zeros((4, 0, 3)), rows=[]).shape == (4, 0, 1) and len(stream.get_state([])) == 0
+    assert np.array_equal(stream.state["state"], before) and stream.steps_done.tolist() == [1, 1]
+    assert stream(np.zeros((4, 0, 3)), lanes=[]).shape == (4, 0, 1) and len(stream.get_state([])) == 0
     joint = make("decoder_joint")
     frame = {name: value[None][:0] for name, value in step_inputs(rng, "decoder_joint", 2).items()}
     y, _ = joint(frame)
@@ -233,14 +236,14 @@ def test_threads_may_step_different_lanes(make, rng):
     stream = model.stream(8)
 
     def run(lanes):
-        return np.stack([stream(frame[lanes], rows=lanes) for frame in x])
+        return np.stack([stream(frame[lanes], lanes=lanes) for frame in x])
 
     parts = [[0, 5], [1, 2, 7], [3], [4, 6]]
     with ThreadPoolExecutor(4) as pool:
         for lanes, y in zip(parts, pool.map(run, parts), strict=True):
             assert y == pytest.approx(want[:, lanes], abs=1e-5)
     assert stream.state["state"] == pytest.approx(state["state"], abs=1e-5)
-    assert stream.step.tolist() == [50] * 8
+    assert stream.steps_done.tolist() == [50] * 8
 
 
 def test_inputs_may_have_any_strides_and_real_types(make, rng):

@@ -55,8 +55,8 @@ CALLS = {
     "the caller knows more than the output": (graph("M, 4", "2, 4"),
         lambda m: m(shapes=AXIS).stream(3)(np.ones((3, 4))), None),
     "no axis of lanes": (graph("1, 3, 4", "1, 3, 4", SUM, "3, 4"),
-        lambda m: m().stream()(np.ones((3, 4)), rows=[]),
-        "rows must be None, because the file does not say which axis of state 'h' has the lanes"),
+        lambda m: m().stream()(np.ones((3, 4)), lanes=[]),
+        "lanes must be None, because the file does not say which axis of state 'h' has the lanes"),
     "no size": (graph("A, B, 4", "A, B, 4", SUM, "3, 4"), lambda m: m().stream(3),
         r"shapes must be given for state 'h', got the file's shape \(A, B, 4\); give its sizes, with None"),
     "a cache that grows": (graph("P, 4", "Q, 4", "hn = Concat <axis = 0> (h, x) y = Relu (x)"),
@@ -106,8 +106,8 @@ def test_sizes_of_0_do_not_reach_recurrent_nodes(tmp_path):
     none["target_length"] = np.zeros(0, int)
     for x in (none, {name: value[None][:0] for name, value in none.items()}):
         with pytest.raises(ValueError, match=text.format("encoder_outputs")):
-            stream(x, rows=[])
-    assert stream.step.tolist() == [0, 0]
+            stream(x, lanes=[])
+    assert stream.steps_done.tolist() == [0, 0]
 
 
 def test_shapes_name_the_axis_of_lanes(tmp_path):

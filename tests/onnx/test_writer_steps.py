@@ -47,7 +47,7 @@ def test_lanes_of_a_step_may_be_at_different_steps(tmp_path, rng, variant):
     run, stream = opened("reference", path), rnn.stream(2)
     x = normal(rng, 5, 2, 5)
     for t in range(3):
-        stream(x[t, :1], rows=[0])
+        stream(x[t, :1], lanes=[0])
     state, steps = stream.state, np.array([3, 0])
     given = states_of(rnn, state) | ({"step0": steps} if rnn.known_steps else {})
     close(run({"x": x[3], **given})[:1], [stream(x[3])], NEAR)

@@ -110,12 +110,12 @@ def test_repr_shows_the_overrun_policy(cell, module):
 def test_streams_and_states_are_shown_on_one_line(norm, kind):
     norm = lnrnn.BatchNormSpec(2, "last") if norm == "batch" else norm
     stream = lnrnn.LSTM(3, 4, 2, norm=norm).stream(1000)
-    stream.step = np.arange(1000) % 7
+    stream.steps_done = np.arange(1000) % 7
     network = f"LSTM(3, 4, num_layers=2, norm={kind!r})"
-    assert repr(stream) == f"Stream({network}, batch_size=1000, step=0..6)"
+    assert repr(stream) == f"Stream({network}, lanes=1000, steps_done=0..6)"
     state = stream.get_state([3, 10])
-    assert repr(state) == f"StreamState(lanes=2, step=3, fingerprint={state.fingerprint[:8]!r}...)"
-    assert repr(stream.get_state([])).startswith("StreamState(lanes=0, step=(), ")
+    assert repr(state) == f"StreamState(lanes=2, steps_done=3, fingerprint={state.fingerprint[:8]!r}...)"
+    assert repr(stream.get_state([])).startswith("StreamState(lanes=0, steps_done=(), ")
     rnn = lnrnn.LSTM(3, 4, 2, norm=norm)
     for x in (np.ones((2, 5, 3)), np.ones((2, 3))):
         tape = rnn.forward_train(x)[2]

@@ -31,7 +31,7 @@ each_pair = pytest.mark.parametrize(
 
 
 def stands_at(rnn, stream, state, step):
-    assert (stream.step == step).all()
+    assert (stream.steps_done == step).all()
     for got, want in zip(parts(rnn, stream.state), parts(rnn, state), strict=True):
         same(got, want)
 
@@ -62,7 +62,9 @@ def test_a_copied_stream_is_independent(rng, variant, way):
         same([again(row) for row in rows[4:]], got)
     twin.reset()
     assert (
-        (stream.step == T).all() and (twin.step == 0).all() and any(s.any() for s in parts(rnn, stream.state))
+        (stream.steps_done == T).all()
+        and (twin.steps_done == 0).all()
+        and any(s.any() for s in parts(rnn, stream.state))
     )
 
 

@@ -28,7 +28,7 @@ def test_the_state_of_another_network_is_refused(rng):
         fresh = other.stream(3)
         with pytest.raises(ValueError, match="another network"):
             fresh.set_state([0], state)
-        assert not fresh.step.any()
+        assert not fresh.steps_done.any()
     for alike in (network(D, H, cell="GRU"), network(D, H, cell="GRU", batch_first=True)):
         alike.stream(3).set_state([2], state)
 
@@ -39,33 +39,33 @@ def test_reset_of_some_lanes_leaves_the_others(rng):
     stream(x)
     before = parts(rnn, stream.state)
     stream.reset([2, 0])
-    same(stream.step, [0, 1, 0, 1])
+    same(stream.steps_done, [0, 1, 0, 1])
     for s, kept in zip(parts(rnn, stream.state), before, strict=True):
         assert not s[:, [0, 2]].any()
         same(s[:, [1, 3]], kept[:, [1, 3]])
     stream.reset(3)
-    same(stream.step, [0, 1, 0, 0])
-    stream.step = 5
-    same(stream.step, [5] * 4)
-    stream.step = [1, 2, 3, 4]
-    same(pickle.loads(pickle.dumps(stream)).step, [1, 2, 3, 4])
+    same(stream.steps_done, [0, 1, 0, 0])
+    stream.steps_done = 5
+    same(stream.steps_done, [5] * 4)
+    stream.steps_done = [1, 2, 3, 4]
+    same(pickle.loads(pickle.dumps(stream)).steps_done, [1, 2, 3, 4])
 
 
 def test_step_is_a_live_view_that_nobody_can_write(rng):
     rnn = network(D, H, norm="batch", trained=4)
     stream, x = rnn.stream(3), normal(rng, 3, D)
-    step = stream.step
-    assert step.base is not None and np.shares_memory(step, stream.step)
-    stream(x[:1], rows=[1])
+    step = stream.steps_done
+    assert step.base is not None and np.shares_memory(step, stream.steps_done)
+    stream(x[:1], lanes=[1])
     same(step, [0, 1, 0])
     with pytest.raises(ValueError, match="read-only"):
         step[0] = 7
-    stream.step = step + 1
+    stream.steps_done = step + 1
     same(step, [1, 2, 1])
-    stream.step = step  # from its own memory
+    stream.steps_done = step  # from its own memory
     for other in (copy.copy(stream), copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))):
         other(x)
-        same(other.step, [2, 3, 2])
+        same(other.steps_done, [2, 3, 2])
     stream.reset([1])
     same(step, [1, 0, 1])
     del stream  # the view keeps the memory
@@ -82,7 +82,7 @@ def test_overrun_raise_names_the_lane_before_any_changes(rng):
     for _ in range(3):
         stream(normal(rng, 2, D), [4, 2])
     stream(normal(rng, 1, D), [1])
-    before, steps = parts(rnn, stream.state), stream.step
+    before, steps = parts(rnn, stream.state), stream.steps_done
     for call in (
         lambda: stream(normal(rng, 3, D), [1, 4, 2]),
         lambda: stream(normal(rng, 3, 3, D), [1, 4, 2], lengths=[1, 0, 1]),
@@ -96,7 +96,7 @@ def test_overrun_raise_names_the_lane_before_any_changes(rng):
     # A lane after its last known step is not refused if it is reset, or takes no step.
     stream(normal(rng, 2, D), [1, 4], resets=[False, True])
     stream(normal(rng, 3, 2, D), [2, 0], lengths=[0, 3])
-    same(stream.step, [3, 2, 3, 0, 1])
+    same(stream.steps_done, [3, 2, 3, 0, 1])
 
 
 # --- memory and threads -------------------------------------------------------------------------------------

@@ -45,10 +45,10 @@ def test_bytes_give_the_state_again(rng, variant):
     for rows in ([2, 0], [1], []):
         state = stream.get_state(rows)
         got = lnrnn.StreamState.from_bytes(bytearray(state.to_bytes()))
-        assert got.fingerprint == state.fingerprint and got.step.dtype == np.int64
-        same(got.step, state.step)
+        assert got.fingerprint == state.fingerprint and got.steps_done.dtype == np.int64
+        same(got.steps_done, state.steps_done)
         equal(rnn, (0, got.state), (0, state.state))
-        for array in (got.step, *parts(rnn, got.state)):
+        for array in (got.steps_done, *parts(rnn, got.state)):
             array[...] = 0  # a new array
         assert got.to_bytes() != state.to_bytes() or not rows
 
@@ -57,7 +57,7 @@ def test_the_bytes_are_a_safetensors_file(rng):
     safetensors = pytest.importorskip("safetensors.numpy")
     state = stepped(rng, cell="LSTM")[1].get_state()
     found = safetensors.load(state.to_bytes())
-    same(found.pop("step"), state.step)
+    same(found.pop("step"), state.steps_done)
     for name, array in zip("hc", state.state, strict=True):
         same(found.pop(name), array)
     assert not found
@@ -67,18 +67,20 @@ def test_special_values_and_any_layout(rng):
     state = stepped(rng)[1].get_state()
     h = state.state.copy()
     h.view(np.uint32)[0, 0, :5] = 0x7FC00001, 0xFFC00000, 0x7F800000, 0x80000000, 1  # NaN, inf, -0
-    want = lnrnn.StreamState(h, state.step, state.fingerprint).to_bytes()
+    want = lnrnn.StreamState(h, state.steps_done, state.fingerprint).to_bytes()
     same(lnrnn.StreamState.from_bytes(want).state.view(np.uint32), h.view(np.uint32))
     for made in (*layouts(h).values(), h.astype(">f4")):
         if made.dtype.itemsize == 4:
-            assert lnrnn.StreamState(made, state.step.astype(">i8"), state.fingerprint).to_bytes() == want
+            assert (
+                lnrnn.StreamState(made, state.steps_done.astype(">i8"), state.fingerprint).to_bytes() == want
+            )
 
 
 def test_states_of_onnx_files_by_name():
     state = {"a": np.arange(6, dtype=np.float16).reshape(2, 3), "": np.array([[True, False]]),
              "step": np.array([[2**63]], np.uint64)}  # fmt: skip
     got = lnrnn.StreamState.from_bytes(lnrnn.StreamState(state, np.array([1, 2]), "0" * 64).to_bytes())
-    assert list(got.state) == list(state) and got.step.tolist() == [1, 2]
+    assert list(got.state) == list(state) and got.steps_done.tolist() == [1, 2]
     for name, array in state.items():
         same(got.state[name], array)
         assert got.state[name].dtype == array.dtype

@@ -91,8 +91,8 @@ def memory_of_calls():
         rnn = network(3, hidden, norm=norm, num_layers=2, trained=known)
         stream, row, options = rnn.stream(lanes or batch), normal(rng, batch, 3), {}
         if lanes:
-            options = dict(rows=rng.permutation(lanes)[:batch], resets=np.zeros(batch, bool))
-            stream.step = np.arange(lanes) % 9
+            options = dict(lanes=rng.permutation(lanes)[:batch], resets=np.zeros(batch, bool))
+            stream.steps_done = np.arange(lanes) % 9
         out = np.empty((batch, hidden), np.float32)
         with several_threads(threads, divide="units"):
             tracemalloc.start()
@@ -119,11 +119,11 @@ def test_out_without_a_batch_axis_and_over_the_input(rng):
     y, stream, row = rnn(x)[0], rnn.stream(), np.zeros(5, np.float32)
     wide = np.zeros(10, np.float32)
     for given, want in zip(x, y, strict=True):
-        state, step = stream.state, stream.step.copy()
+        state, step = stream.state, stream.steps_done.copy()
         row[...] = given
         assert stream(row, out=row) is row
         same(row, want)
-        stream.state, stream.step = state, step
+        stream.state, stream.steps_done = state, step
         wide[::2] = given
         same(stream(wide[::2], out=wide[::2]), want)
     row[...] = np.nan  # must not change the stream

@@ -28,8 +28,8 @@ def stepped(rng, **options):
 
 def unpickled(stream, **changed):
     """Returns the stream that pickle creates if some of its arguments are changed."""
-    make, (snapshot, batch_size, state, step) = stream.__reduce__()
-    given = {"batch_size": batch_size, "state": state, "step": step} | changed
+    make, (snapshot, lanes, state, step) = stream.__reduce__()
+    given = {"lanes": lanes, "state": state, "steps_done": step} | changed
     return pickle.loads(pickle.dumps(Remade(make, (snapshot, *given.values()))))
 
 
@@ -54,17 +54,17 @@ class Remade:
 ])  # fmt: skip
 def test_impossible_steps_are_refused(rng, options, error, step):
     rnn, stream, before = stepped(rng, **options)
-    state = dataclasses.replace(stream.get_state(), step=step)
+    state = dataclasses.replace(stream.get_state(), steps_done=step)
     for name, call in (
-        ("state.step", lambda: stream.set_state(None, state)),
-        ("step", lambda: setattr(stream, "step", step)),
-        ("step", lambda: unpickled(stream, step=step)),
+        ("state.steps_done", lambda: stream.set_state(None, state)),
+        ("steps_done", lambda: setattr(stream, "steps_done", step)),
+        ("steps_done", lambda: unpickled(stream, steps_done=step)),
     ):
         with pytest.raises(error, match=f"^{name} must be "):
             call()
         stays(rnn, stream, before, 1)
     y = stream(normal(rng, LANES, D))
-    assert np.isfinite(y).all() and (stream.step == 2).all()
+    assert np.isfinite(y).all() and (stream.steps_done == 2).all()
 
 
 @pytest.mark.parametrize("cell", ["RNN", "LSTM"])
@@ -75,8 +75,8 @@ def test_impossible_pickled_states_are_refused(rng, cell):
         with pytest.raises((ValueError, TypeError), match=r"^state(\[0\])? must be "):
             unpickled(stream, state=states)
     for size in (0, -1, 2**31, 2.0, True, None):
-        with pytest.raises((ValueError, TypeError), match="^batch_size must be "):
-            unpickled(stream, batch_size=size)
+        with pytest.raises((ValueError, TypeError), match="^lanes must be "):
+            unpickled(stream, lanes=size)
     twin = unpickled(stream)
     for s, kept in zip(parts(stream, twin.state) if cell == "RNN" else twin.state, h, strict=True):
         same(s, kept)
@@ -85,7 +85,7 @@ def test_impossible_pickled_states_are_refused(rng, cell):
 def test_a_lane_beyond_the_last_step_is_refused(rng):
     """A lane counts its steps up to a limit. Calls of one step or several beyond the limit raise an error."""
     rnn, stream, _ = stepped(rng)
-    stream.step = [5, LAST - 1, 0, LAST]
+    stream.steps_done = [5, LAST - 1, 0, LAST]
     x = normal(rng, LANES, D)
     stream(x[:2], [0, 1])
     before, steps = parts(rnn, stream.state), [6, LAST, 0, LAST]
@@ -99,7 +99,7 @@ def test_a_lane_beyond_the_last_step_is_refused(rng):
         stays(rnn, stream, before, steps)
     stream.set_state(None, stream.get_state())  # the state of a stream must always be valid
     stream(x, resets=np.array([False, True, False, True]))
-    same(stream.step, [7, 1, 1, 1])
+    same(stream.steps_done, [7, 1, 1, 1])
 
 
 def test_the_compiled_module_asserts_states(rng):

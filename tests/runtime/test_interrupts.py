@@ -253,10 +253,10 @@ def test_an_interrupted_stream_is_as_before_or_after(cell, what):
     begin = drawn_state(rng, rnn, 4)
 
     def start():
-        stream.state, stream.step = begin, 5000
+        stream.state, stream.steps_done = begin, 5000
 
     def seen():
-        return stream.step.tobytes(), *(s.tobytes() for s in parts(rnn, stream.state))
+        return stream.steps_done.tobytes(), *(s.tobytes() for s in parts(rnn, stream.state))
 
     change = {
         "step": lambda: stream(x.astype(float)),  # only such calls run code of stream.py

@@ -172,6 +172,53 @@ def test_a_pool_that_gets_no_memory_says_so_and_goes_on(monkeypatch):
     assert sorted(pool) == ["a", "b"] and pool.join("c") == ("new", 0)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_times_and_checkpoints_of_sessions(rng, monkeypatch, several):
+    if several:
+        monkeypatch.setattr(blocks, "FIRST", 1)
+    now, store = [0.0], {}
+    pool = pool_of(store=store, checkpoint_every=2, park_after=10, clock=lambda: now[0])
+
+    def step(ids):
+        pool.step(list(ids), normal(rng, len(ids), D))
+
+    step("abcd"), step("abc")
+    assert sorted(pool.maintain().stored) == list("abc")
+    assert pool.maintain() == ([], [], [], {})
+    step("dab")
+    assert pool.maintain().stored == ["d"]
+    pool.leave("b")
+    now[0] = 8.0
+    step("ac")
+    done = pool.maintain()
+    assert done.stored == ["a"]  # c has made one step since; b has left
+    now[0] = 15.0
+    done = pool.maintain()
+    assert done == ([], ["d"], [], {})
+    assert pool.join("d") == ("restored", 2) and pool.join("b") == ("new", 0)
+    assert pool.maintain() == ([], [], [], {})  # a restored session is due after two more steps
+    now[0] = 18.5
+    step("bd")
+    assert sorted(pool.maintain().parked) == ["a", "c"]
+    step("b")
+    assert pool.maintain().stored == ["b"]  # although an older session of its lane has a checkpoint at step 2
+    step("bd"), step("bd")
+    pool.leave("b")
+    assert pool.maintain().stored == ["d"]
+    again = lnrnn.SessionPool(network(D, H, cell="LSTM"), store=store, checkpoint_every=2)
+    assert again.join("d").how == "checkpoint" and again.maintain() == ([], [], [], {})
+
+
+def test_a_join_that_fails_leaves_no_lane_in_use():
+    store = Poisoned()
+    pool = pool_of("", store=store, max_sessions=1)
+    store["lnrnn:s:a"] = b"damaged"
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            pool.join("a")
+    assert pool.join("c") == ("new", 0) and list(pool) == ["c"]
+
+
 def test_a_freed_lane_is_used_before_a_new_one(rng):
     pool = pool_of(range(10))
     pool.step(list(range(10)), normal(rng, 10, D))
@@ -232,7 +279,7 @@ def test_values_of_the_store(rng):
     assert len(store) == 6 and all(key.startswith("lnrnn:") for key in store)
     state = lnrnn.StreamState.from_bytes(store["lnrnn:i:1"])
     same(state.state[0][0, 0], y[1])
-    assert state.step.tolist() == [1]
+    assert state.steps_done.tolist() == [1]
     network(D, H, cell="LSTM").stream().set_state(None, state)
     for wrong in (2.5, None, (1,)):
         with pytest.raises(TypeError, match="^id must be a str, int or bytes"):

@@ -105,8 +105,8 @@ class Pools(RuleBasedStateMachine):
             stream, how = self.saved[id]
             self.saved[id] = stream, "checkpoint"
             stream = self.copied(stream)
-        assert self.pool.join(id) == (how, stream.step[0])
-        self.live[id], self.used[id], self.kept[id] = stream, self.time, int(stream.step[0])
+        assert self.pool.join(id) == (how, stream.steps_done[0])
+        self.live[id], self.used[id], self.kept[id] = stream, self.time, int(stream.steps_done[0])
 
     @rule(data=st.data(), seconds=st.sampled_from([0, 4]), strided=st.booleans(), given=st.booleans())
     def step(self, data, seconds, strided, given):
@@ -192,17 +192,17 @@ class Pools(RuleBasedStateMachine):
             assert idle[id] > 10 and id not in errors
             self.now_parked(id)
         for id in stored:
-            assert self.live[id].step[0] - self.kept[id] >= 2 and id not in errors
+            assert self.live[id].steps_done[0] - self.kept[id] >= 2 and id not in errors
             self.saved[id], self.kept[id] = (
                 (self.copied(self.live[id]), "checkpoint"),
-                int(self.live[id].step[0]),
+                int(self.live[id].steps_done[0]),
             )
         assert broken or not errors
         if limit == 1000:  # then nothing is left to do, unless the store has failed
             assert all(self.time - self.used[id] <= 25 for id in (*self.live, *self.parked))
             left = [id for id in self.live if id not in errors]
             assert all(self.time - self.used[id] <= 10 for id in left)
-            assert not self.stores or all(self.live[id].step[0] - self.kept[id] < 2 for id in left)
+            assert not self.stores or all(self.live[id].steps_done[0] - self.kept[id] < 2 for id in left)
 
     @rule()
     def drain(self):

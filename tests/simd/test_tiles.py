@@ -6,6 +6,7 @@ import platform
 import subprocess
 
 import pytest
+from build_flags import kernel_flags
 
 from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
 from helpers import available_isas
@@ -27,12 +28,13 @@ def products() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("machine, name, part", products())
 def test_every_tile_has_the_bits_of_the_definition(machine, name, part):
     emulator = []
-    flags = [*ISAS[name][2], "-O1", f"-DLNRNN_PART_{part}", f'-DISA="{ROOT}/pyx/isa/{name}.c"']
+    # Without inlined copies, which compile slowly.
+    flags = [*kernel_flags(name, part), "-O1", "-DLNRNN_SMALL"]
     if machine == "emulated":
         if not emulates_aarch64():
             pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
         machine, compiler, emulator = "aarch64", [GCC_AARCH64], [QEMU]
-        flags += ["-static", "-DLNRNN_SMALL"]  # without inlined copies, which compile slowly
+        flags.append("-static")
     else:
         compiler = native_compiler()
     program = built(f"tiles-{machine}-{name}-{part}", compiler, ROOT / "tests/simd/tiles.c", flags)

@@ -3,9 +3,7 @@ cases."""
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lnrnn
-from helpers import onnx_cases, several_threads, ulp_error
+from helpers import several_threads, ulp_error
 from lnrnn import reference as ref
 
 FUNCTIONS = {"exp": np.exp, "tanh": np.tanh, "sigmoid": ref.sigmoid}  # in float64
@@ -98,31 +96,6 @@ def test_nan_stays_nan_and_changes_no_other_lane(family, name):
             got = f(poisoned)
             assert np.isnan(got[at])
             np.testing.assert_array_equal(np.delete(got, at), np.delete(clean, at))
-
-
-@each_function
-def test_node_tests_of_onnx(family, name):
-    """ONNX's results are float32 results of NumPy: the nearest float, or its neighbour."""
-    for case in onnx_cases(name.capitalize()):
-        (x,), (want,) = (case[kind].values() for kind in ("inputs", "outputs"))
-        with np.errstate(all="ignore"):
-            assert ulp_error(want, truth(name, x)) <= 2
-        assert ulp_error(getattr(lnrnn, name)(x), truth(name, x)) <= 2
-
-
-@pytest.mark.parametrize("name", ["exp", "tanh"])  # NumPy has no sigmoid
-def test_numpys_validation_set(family, name):
-    """NumPy's wheel has float32 arguments with glibc's results in higher precision."""
-    table = files("numpy") / "_core" / "tests" / "data" / f"umath-validation-set-{name}.csv"
-    if not table.is_file():
-        pytest.skip("this NumPy came without its test data")
-    lines = (line for line in table.read_text().splitlines() if line and not line.startswith("#"))
-    rows = [row for row in csv.DictReader(lines) if row["dtype"] == "np.float32"]
-    assert len(rows) > 100
-    x, want = (np.array([int(row[k], 16) for row in rows], np.uint32) for k in ("input", "output"))
-    x, want = x.view(np.float32), want.view(np.float32)
-    with np.errstate(all="ignore"):
-        assert ulp_error(getattr(lnrnn, name)(x), want) <= 2
 
 
 @each_function

@@ -1,10 +1,10 @@
 /* Compares the tiles of include/lnrnn/kernels/, in each shape of each product, with the definition of an output. The
- * program is for one part of one instruction set: ISA is a file in pyx/isa, and LNRNN_PART_PRODUCT, _BF16 or _INT8 is
- * defined. The program prints a line for each output with other bits, and for each float that was written by mistake. */
+ * program is for one part of one instruction set, with the macros of all.h: LNRNN_PART_PRODUCT, _BF16 or _INT8. It
+ * prints a line for each output with other bits, and for each float that was written by mistake. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include ISA
+#include "lnrnn/kernels/all.h"
 
 enum { MOST_ROWS = 37, MOST_K = 70, MOST_N = 9 * NR, SPARE = 5, STRIDE = MOST_N + SPARE };
 

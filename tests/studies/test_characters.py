@@ -80,13 +80,6 @@ def test_averaged_statistics_equal_the_policy_mean(cell):
     np.testing.assert_allclose(rnn(x[5:], before)[0][0], expected, rtol=0, atol=1e-6)
 
 
-def test_strict_batch_norm_refuses_the_first_step_beyond_the_training_s():
-    found = study.refused(np.arange(300) % SYMBOLS, 8)
-    assert found.startswith(
-        "SequenceTooLongError: sequence 0 has 101 steps, but statistics are known for 100"
-    )
-
-
 def test_updates_are_counted_until_ten_losses_average_to_the_target():
     losses = np.array([5.0] * 20 + [3.0] * 30)
     assert study.updates_needed(losses, 5.0) == 10

@@ -73,20 +73,16 @@ def test_examining_changes_nothing(name):
     np.testing.assert_array_equal(recurrent.rnn(steps)[0], outputs)
 
 
-def test_the_factor_scales_the_gains_or_the_hidden_weights():
+def test_the_factor_scales_the_hidden_weights_or_the_gains():
     settings = [(1, 0.1), (4, 0.1)]
     plain, normed = (study.make_deep("deep", name, 0, settings) for name in ("no norm", "LN"))
     pairs = zip(plain.layers(plain.values), normed.layers(normed.values), strict=True)
     for place, (layer, other) in enumerate(pairs):
-        hidden = place < DEPTH
-        np.testing.assert_allclose(layer.weight[1], (4 if hidden else 1) * layer.weight[0])
+        np.testing.assert_allclose(layer.weight[1], (4 if place < DEPTH else 1) * layer.weight[0])
         np.testing.assert_array_equal(other.weight[1], layer.weight[0])
-        if hidden:
-            assert (other.gain[0] == 1).all() and (other.gain[1] == 4).all()
-    one, four = (study.make_recurrent("no norm", 0, factor).rnn.parameters() for factor in (1, 4))
-    for name, value in one.items():
-        np.testing.assert_allclose(four[name], (4 if name.startswith("weight") else 1) * value)
-    assert (study.make_recurrent("BN", 0, 4).rnn.gain_l0 == 4).all()
+        assert place == DEPTH or (other.gain[1] == 4 * other.gain[0]).all()
+    one, four = (study.make_recurrent("no norm", 0, factor).rnn.weight_hh_l0 for factor in (1, 4))
+    np.testing.assert_allclose(four, 4 * one)
 
 
 def test_the_shift_of_a_gradient_comes_from_the_layers_below():

@@ -6,7 +6,7 @@ import pytest
 import two_digits
 from recurrent import PixelLSTM
 from study_data import PIXELS
-from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, STUDY, WAYS, after_another, use_statistics_of
+from two_digits import AGAIN, BATCH, FIRST, LAST, MEAN, PAIRS, WAYS, after_another, use_statistics_of
 
 from lnrnn.speakers import SequenceClassifier
 
@@ -58,11 +58,3 @@ def test_choices_of_statistics_do_not_affect_each_other(lstm, rng):
     lstm.load_state_dict(known)
     use_statistics_of(lstm, np.concatenate([FIRST, FIRST]))
     assert pixels.accuracy(network, pairs, labels) == found[AGAIN]
-
-
-def test_settings_and_networks_are_those_of_the_study_pixels():
-    kept, of_pixels = STUDY.kept(), pixels.STUDY.kept()
-    for name in pixels.NORMS:
-        part = f"{name}, {pixels.IN_ORDER}"
-        assert kept["settings"][part] == of_pixels["settings"][part]
-        np.testing.assert_array_equal(kept["results"][f"{name}, alone"], of_pixels["results"]["test"][part])

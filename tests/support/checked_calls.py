@@ -187,7 +187,7 @@ def backward():
 def moved(stream):
     """Returns the states and steps of a stream, as bytes."""
     state = stream.state if isinstance(stream.state, tuple) else (stream.state,)
-    return [array.tobytes() for array in (*state, stream.step)]
+    return [array.tobytes() for array in (*state, stream.steps_done)]
 
 
 def stream_call(size, lanes, chunk=False, batch_first=False):
@@ -201,7 +201,7 @@ def stream_call(size, lanes, chunk=False, batch_first=False):
     outer, inner = (count, "T") if batch_first else ("T", count)
     known = dict(R=count, D=D, one=(D,) if count == 1 else None, outer=outer, inner=inner, T=T, B=count)
     known |= {"alone": None, "y": (*x.shape[:-1], H), "steps": x.shape[:-1], "last lane": size - 1}
-    valid = dict(x=x, rows=rows, out=np.full((*x.shape[:-1], H), 7, np.float32), threads=1)
+    valid = dict(x=x, lanes=rows, out=np.full((*x.shape[:-1], H), 7, np.float32), threads=1)
     valid |= dict(lengths=LENGTHS[:count]) if chunk else dict(resets=np.arange(count) % 2 == 0)
 
     def call(**given):
@@ -210,14 +210,14 @@ def stream_call(size, lanes, chunk=False, batch_first=False):
         stream.set_state(None, before)
         return y
 
-    return Call("Stream.__call__", call, valid, known, partial(moved, stream), {"rows": "R"}, not lanes)
+    return Call("Stream.__call__", call, valid, known, partial(moved, stream), {"lanes": "R"}, not lanes)
 
 
 def lanes(method):
     stream = network(D, H).stream(4)
     stream(np.ones((4, D)))
     call, known = getattr(stream, method), {"last lane": 3}
-    return Call("Stream.state", call, dict(rows=np.array([3, 1])), known, partial(moved, stream))
+    return Call("Stream.state", call, dict(lanes=np.array([3, 1])), known, partial(moved, stream))
 
 
 def state_setter(cell):
@@ -268,7 +268,7 @@ NETWORK_CALLS = {
     "ragged": ragged, "backward": backward,
     "tape_bytes": simple("Network.tape_bytes", lambda: network(D, H).tape_bytes, T=2, B=3, checkpoint=2),
     "to_dtype": simple("Network.to_dtype", lambda: network(D, H).to_dtype, dtype="int8"),
-    "stream": simple("Network.stream", lambda: network(D, H).stream, batch_size=2),
+    "stream": simple("Network.stream", lambda: network(D, H).stream, lanes=2),
     "step": partial(stream_call, 3, None), "step of lanes": partial(stream_call, 4, [2, 0]),
     "step of one lane": partial(stream_call, 1, None), "chunk": partial(stream_call, 3, None, chunk=True),
     "chunk of lanes with batch_first": partial(stream_call, 4, [2, 0], chunk=True, batch_first=True),

@@ -216,7 +216,7 @@ def equal(rnn, got, want, message=""):
 def stays(rnn, stream, before, steps):
     """Asserts that a stream still has the states `before` (a list) and the step numbers `steps`."""
     equal(rnn, (0, stream.state), (0, whole(rnn, before)))
-    same(stream.step, steps)
+    same(stream.steps_done, steps)
 
 
 def equal_arrays(got, want):

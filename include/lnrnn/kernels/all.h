@@ -1,8 +1,8 @@
-/* All kernels of an instruction set. A file in pyx/isa defines LNRNN_ISA_<NAME> for simd.h, and
- * LNRNN_ISA_SUFFIX. For products on a special unit of the CPU it also defines LNRNN_UNIT. Then it includes
- * this header, which defines the tables lnrnn_norm_<suffix>, lnrnn_cells_<suffix>, lnrnn_product_<suffix> and
- * lnrnn_int8_<suffix>. A unit for bfloat16 has the table lnrnn_bf16_<suffix>. dispatch.c collects the tables.
- */
+/* The kernels of one part of an instruction set, so that a change of a header recompiles only some parts.
+ * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has the
+ * table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. A product on a special
+ * unit of the CPU has LNRNN_UNIT, the name of the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c
+ * collects the tables. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
 
@@ -10,16 +10,6 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 #include "lnrnn/tuning.h"
-
-/* Each part of an instruction set is compiled separately (build_flags.py), so a change of a header recompiles
- * only some parts. If no part is defined, the set has the four parts of a complete set. */
-#if !defined(LNRNN_PART_NORM) && !defined(LNRNN_PART_CELLS) && !defined(LNRNN_PART_PRODUCT) \
-    && !defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_BF16)
-#define LNRNN_PART_NORM
-#define LNRNN_PART_CELLS
-#define LNRNN_PART_PRODUCT
-#define LNRNN_PART_INT8
-#endif
 
 #if defined(LNRNN_PART_NORM) || defined(LNRNN_PART_CELLS)
 #define LNRNN_TYPE f32

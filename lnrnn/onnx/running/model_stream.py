@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ...arguments import TAKES, Integer, check
 from ...arguments import Array as Takes
 from ...errors import bad_type, bad_value, message
-from ...rnn.batches import different_rows
+from ...rnn.batches import different_lanes
 from ...rnn.stream import StreamState
 from ...state import Closed
 from .bound import Run, States, bound
@@ -35,7 +35,7 @@ class ModelStream(Closed):
     x : array_like, or mapping of str to array_like
         The input, or all inputs by name. With the axes that the file declares, the file runs once. If an
         input has one axis more, its first axis is time, and the file runs once for each step.
-    rows : array_like of int of shape (R,), optional
+    lanes : array_like of int of shape (R,), optional
         The indices of R different lanes to compute, all by default. x has R lanes. Other lanes do not change.
         The file must have a free axis of lanes. R is at least 1 if the file has recurrent nodes.
 
@@ -59,8 +59,8 @@ class ModelStream(Closed):
         self._shapes: list[tuple[int, ...]] = []  # of the inputs of the last run without bound arrays
         self._runs = 0  # without bound arrays and with these shapes
 
-    def __call__(self, x: Any, rows: ArrayLike | None = None) -> Any:
-        if rows is None and self._bound:
+    def __call__(self, x: Any, lanes: ArrayLike | None = None) -> Any:
+        if lanes is None and self._bound:
             states, before, more = self._kept[0]
             if found := self._bound(x, states):
                 results, states = found
@@ -69,13 +69,13 @@ class ModelStream(Closed):
                     results[0] if len(results) == 1 else dict(zip(self._file.outputs, results, strict=True))
                 )
         feed, steps = self._file.feed(x)
-        lanes = None if rows is None else self._chosen(rows)
+        chosen = None if lanes is None else self._chosen(lanes)
         states, before, more = self._kept[0]
-        if lanes is not None:
-            states = self._taken(lanes)
+        if chosen is not None:
+            states = self._taken(chosen)
         elif steps is not None:  # the second run with bound arrays overwrites the states before the first
             self._kept[0] = {name: array.copy() for name, array in states.items()}, before, more
-        run, every = self._run if lanes is None else self._file.run, []
+        run, every = self._run if chosen is None else self._file.run, []
         for step in range(1 if steps is None else steps):
             results, states = run(self._file.at(feed, step), states)
             every.append(results)
@@ -85,10 +85,10 @@ class ModelStream(Closed):
             outputs = zip(self._file.outputs, zip(*every, strict=True), strict=False)
             results = [_stacked(name, y)[:steps] for name, y in outputs]
         count = 1 if steps is None else steps
-        if lanes is None:
+        if chosen is None:
             self._kept[0] = states, before, more + count
         else:
-            self._put(states, lanes, before[lanes] + more + count)
+            self._put(states, chosen, before[chosen] + more + count)
         return results[0] if len(results) == 1 else dict(zip(self._file.outputs, results, strict=True))
 
     def _run(self, feed: Mapping[str, Array], states: States) -> tuple[list[Any], States]:
@@ -103,16 +103,16 @@ class ModelStream(Closed):
         self._bound = bound(self._file, feed, states, results) if self._runs == 2 else None
         return results, following
 
-    def _chosen(self, rows: Any) -> Array | None:
-        """Returns the argument rows, checked, as (R,) int64."""
-        found = different_rows(rows, self._lanes)
+    def _chosen(self, lanes: Any) -> Array | None:
+        """Returns the argument lanes, checked, as (R,) int64."""
+        found = different_lanes(lanes, self._lanes)
         shared = [name for name, state in self._file.states.items() if state.lane_axis is None]
         if not shared:
             return found
         if self._lanes == len(found) == 1:
             return None
         expected = f"None, because the file does not say which axis of state {shared[0]!r} has the lanes"
-        raise bad_value("rows", expected, rows, REMEDY)
+        raise bad_value("lanes", expected, lanes, REMEDY)
 
     @property
     def lanes(self) -> int:
@@ -126,10 +126,10 @@ class ModelStream(Closed):
 
     @state.setter
     def state(self, value: Mapping[str, ArrayLike]) -> None:
-        self._put(self._file.checked_states("state", value, self._lanes), None, self.step)
+        self._put(self._file.checked_states("state", value, self._lanes), None, self.steps_done)
 
     @property
-    def step(self) -> Array:
+    def steps_done(self) -> Array:
         """A copy of the number of steps of each lane since its start or reset, (lanes,) int64.
 
         A run on a chunk of steps in the file's own axes counts as one.
@@ -137,54 +137,56 @@ class ModelStream(Closed):
         _, steps, more = self._kept[0]
         return steps + more
 
-    def reset(self, rows: ArrayLike | None = None) -> None:
-        """Set the states and the step to 0, for the lanes `rows` or by default for all lanes."""
-        lanes = None if rows is None else self._chosen(rows)
-        states, steps = self._copied(lanes)
-        self._put({name: np.zeros_like(a) for name, a in states.items()}, lanes, np.zeros_like(steps))
+    def reset(self, lanes: ArrayLike | None = None) -> None:
+        """Set the states and `steps_done` to 0, for the given `lanes` or by default for all lanes."""
+        chosen = None if lanes is None else self._chosen(lanes)
+        states, steps = self._copied(chosen)
+        self._put({name: np.zeros_like(a) for name, a in states.items()}, chosen, np.zeros_like(steps))
 
-    def get_state(self, rows: ArrayLike | None = None) -> StreamState[Any]:
-        """Return a copy of the states of the lanes `rows`, by default of all lanes, as a StreamState.
+    def get_state(self, lanes: ArrayLike | None = None) -> StreamState[Any]:
+        """Return a copy of the states of the given `lanes`, by default of all lanes, as a StreamState.
 
         It is an argument for `set_state` of any stream of the same file.
         """
-        states, steps = self._copied(None if rows is None else self._chosen(rows))
+        states, steps = self._copied(None if lanes is None else self._chosen(lanes))
         return StreamState(states, steps, self._file.fingerprint())
 
-    def set_state(self, rows: ArrayLike | None, state: StreamState[Any]) -> None:
-        """Set the states of the lanes `rows`, or for None of all lanes, to a result of `get_state`."""
-        lanes = None if rows is None else self._chosen(rows)
+    def set_state(self, lanes: ArrayLike | None, state: StreamState[Any]) -> None:
+        """Set the states of the given `lanes`, or for None of all lanes, to a result of `get_state`."""
+        chosen = None if lanes is None else self._chosen(lanes)
         if not isinstance(state, StreamState):
             raise bad_type("state", "a StreamState", state, "get_state returns one")
         if state.fingerprint != self._file.fingerprint():
             raise ValueError(message("state", "a state of this file", "one of another file or other states"))
-        count = self._lanes if lanes is None else len(lanes)
-        steps = Takes("R").check("state.step", state.step, {"R": count, "dtype": np.int64})
-        self._put(self._file.checked_states("state.state", state.state, count), lanes, steps.copy())
+        count = self._lanes if chosen is None else len(chosen)
+        steps = Takes("R").check("state.steps_done", state.steps_done, {"R": count, "dtype": np.int64})
+        self._put(self._file.checked_states("state.state", state.state, count), chosen, steps.copy())
 
-    def _put(self, states: States, rows: Array | None, steps: Array) -> None:
-        """Sets the states and steps of the lanes `rows`."""
-        if rows is None:
+    def _put(self, states: States, lanes: Array | None, steps: Array) -> None:
+        """Sets the states and steps of these lanes."""
+        if lanes is None:
             self._kept[0] = states, steps, 0
             return
         kept, before, more = self._kept[0]
         for name, array in states.items():
-            axis = self._file.states[name].lane_axis or 0  # _chosen returns rows of files with such an axis
-            np.moveaxis(kept[name], axis, 0)[rows] = np.moveaxis(array, axis, 0)
-        before[rows] = steps - more
+            axis = self._file.states[name].lane_axis or 0  # _chosen returns lanes of files with such an axis
+            np.moveaxis(kept[name], axis, 0)[lanes] = np.moveaxis(array, axis, 0)
+        before[lanes] = steps - more
 
-    def _copied(self, rows: Array | None) -> tuple[States, Array]:
-        return (self.state, self.step) if rows is None else (self._taken(rows), self.step[rows])
+    def _copied(self, lanes: Array | None) -> tuple[States, Array]:
+        return (
+            (self.state, self.steps_done) if lanes is None else (self._taken(lanes), self.steps_done[lanes])
+        )
 
-    def _taken(self, rows: Array) -> States:
-        """Returns copies of the states of the lanes `rows`."""
-        return {n: a.take(rows, self._file.states[n].lane_axis or 0) for n, a in self._kept[0][0].items()}
+    def _taken(self, lanes: Array) -> States:
+        """Returns copies of the states of these lanes."""
+        return {n: a.take(lanes, self._file.states[n].lane_axis or 0) for n, a in self._kept[0][0].items()}
 
     def __repr__(self) -> str:
         return f"ModelStream({self._file.path!r}, lanes={self._lanes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _stream, (self._file, self._lanes, self.state, self.step)
+        return _stream, (self._file, self._lanes, self.state, self.steps_done)
 
 
 def _stream(file: FileSession, lanes: int, state: States, steps: Array) -> ModelStream:

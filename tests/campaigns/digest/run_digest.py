@@ -38,7 +38,7 @@ def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str
 
     The first setting has one thread.
     """
-    few = ["--every", "40"] if quick else []
+    few = ["--every", "100"] if quick else []
     every: list[tuple[str, list[str], dict[str, str], list[str]]] = [("1 thread", [], {}, ["--threads", "1"])]
     for team in lnrnn._core.team_list():
         kind = {"LNRNN_TEAM": team}
@@ -57,31 +57,33 @@ def settings(quick: bool) -> list[tuple[str, list[str], dict[str, str], list[str
     return [(name, before, environment, [*after, *few]) for name, before, environment, after in every]
 
 
-def digests(isa: str, before: list[str], environment: dict[str, str], after: list[str]) -> list[str]:
-    command = [sys.executable, *before, str(Path(__file__).with_name("digest.py")), "--isa", isa, *after]
+def digests(
+    isas: list[str], before: list[str], environment: dict[str, str], after: list[str]
+) -> dict[str, list[str]]:
+    """Returns the lines of digest.py for each instruction set."""
+    chosen = [word for isa in isas for word in ("--isa", isa)]
+    command = [sys.executable, *before, str(Path(__file__).with_name("digest.py")), *chosen, *after]
     free = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "LNRNN_"))}
     done = subprocess.run(command, env={**free, **environment}, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.splitlines()
+    lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
+    return {isa: [rest for name, rest in lines if name == isa] for isa in isas}
 
 
 def digested(options: argparse.Namespace) -> dict[str, int | str]:
-    figures: dict[str, int | str] = {}
-    wrong = []
-    for isa in options.isa or available_isas():
-        (_, *first), *others = settings(options.quick)
-        want = digests(isa, *first)
-        for name, *setting in others:
-            got = digests(isa, *setting)
-            wrong += [f"{name}: {a}" for a, b in zip(got, want, strict=True) if a != b]
-        figures |= {"settings": 1 + len(others), "configurations": len(want)}
-        without_name = "\n".join(line.partition(" ")[2] for line in want)
-        figures[isa] = hashlib.sha256(without_name.encode()).hexdigest()[:16]
+    isas, wrong = options.isa or available_isas(), []
+    (_, *first), *others = settings(options.quick)
+    want = digests(isas, *first)
+    for name, *setting in others:
+        got = digests(isas, *setting)
+        wrong += [
+            f"{name}: {isa} {a}" for isa in isas for a, b in zip(got[isa], want[isa], strict=True) if a != b
+        ]
     if wrong:
         raise Wrong("\n".join(wrong))
-    isas = [isa for isa in figures if isa in available_isas()]
-    if len(isas) > 1 and len({figures[isa] for isa in isas}) == 1:
+    of_isa = {isa: hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] for isa, lines in want.items()}
+    if len(isas) > 1 and len(set(of_isa.values())) == 1:
         raise Wrong("the digests of all instruction sets are equal, though they round differently")
-    return figures
+    return {"settings": 1 + len(others), "configurations": len(want[isas[0]])} | of_isa
 
 
 PARTS = {"digest": digested}

@@ -39,7 +39,7 @@ def bits(result: Any) -> bytes:
     if isinstance(result, lnrnn.Network):
         return f"{type(result)} {result.dtype} {result.overrun}".encode() + bits(result.state_dict())
     if hasattr(result, "get_state") or hasattr(result, "reset"):  # a stream
-        return bits([result.step, parts_of(result.state)])
+        return bits([result.steps_done, parts_of(result.state)])
     if hasattr(result, "state_dict"):
         return bits(result.state_dict())
     if type(result).__name__ == "Tape":  # some elements of its arrays are never written
@@ -164,7 +164,7 @@ def stepping(rnn, x) -> Operation:
     def reset():
         stream.reset()
         if rnn.overrun is None:
-            stream.step = 5000  # too large for Python's cached ints
+            stream.steps_done = 5000  # too large for Python's cached ints
 
     return Operation(call, lambda: bits(stream), reset)
 

@@ -79,7 +79,9 @@ class Lanes:
         for number in range(int(self.rng.integers(3, 20))):
             self.where = f"{self.label}, action {number}"
             list(actions)[self.rng.choice(len(actions), p=list(actions.values()))]()
-        np.testing.assert_array_equal(self.stream.step, [lane.before + len(lane.x) for lane in self.lanes])
+        np.testing.assert_array_equal(
+            self.stream.steps_done, [lane.before + len(lane.x) for lane in self.lanes]
+        )
         if self.other:
             self.where = f"{self.label}, the stream that was copied"
             self.stream, self.lanes, self.twin = self.other
@@ -161,7 +163,7 @@ class Lanes:
         drawn, step = drawn_state(self.rng, self.rnn, self.count), 0
         if self.rnn.overrun is None:
             step = int(self.rng.integers(0, 1000))
-            self.stream.step = step
+            self.stream.steps_done = step
         else:
             self.stream.reset()
         self.stream.state = drawn
@@ -176,7 +178,7 @@ class Lanes:
         self.other = self.stream, list(self.lanes), self.twin
         kind, self.stream = copy_of(self.rng, self.stream)
         self.judge.counts[kind] += 1
-        np.testing.assert_array_equal(self.stream.step, self.other[0].step)
+        np.testing.assert_array_equal(self.stream.steps_done, self.other[0].steps_done)
         old, new = (parts(self.rnn, stream.state) for stream in (self.other[0], self.stream))
         for a, b in zip(old, new, strict=True):
             alike(b, a, f"{self.where}, state of a {kind}")
@@ -210,7 +212,7 @@ class Lanes:
 
     def refused(self) -> None:
         """Checks that a call with a wrong lane, a lane twice, or a step too many changes no lane."""
-        before = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.step.tobytes()
+        before = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.steps_done.tobytes()
         rows = self.some().tolist()
         rows += [pick(self.rng, (-1, self.count, *rows))]
         try:
@@ -228,5 +230,5 @@ class Lanes:
                 self.judge.true("lanes refused", right, self.where)
             else:
                 raise AssertionError(f"{self.where}: step {KNOWN} of lane {late[0]} was accepted")
-        after = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.step.tobytes()
+        after = [s.tobytes() for s in parts(self.rnn, self.stream.state)], self.stream.steps_done.tobytes()
         assert before == after, f"{self.where}: a refused call changed a lane"

@@ -84,6 +84,24 @@ def test_a_fault_is_reported(tmp_path, name):
         assert message in run("--case", case).stderr
 
 
+def test_a_network_that_the_proof_refuses_is_a_fault_unless_its_state_is_computed_from_x(monkeypatch):
+    fuzz_onnx = pytest.importorskip("fuzz_onnx")
+    cases = [case for cases in fuzz_onnx.GRAPHS for case in cases]
+    refused = [
+        case.model().SerializeToString()
+        for case in cases
+        if " step" in case.expected and "wrong" in case.expected
+    ]
+    for raw in refused:
+        fuzz_onnx.read(judge := Judge(), raw, check=True)
+        assert judge.counts == {"damaged onnx, refused": 1}
+    right = next(case for case in cases if case.expected == "LSTM step").model().SerializeToString()
+    monkeypatch.setattr("lnrnn.recognise.proof.compare", lambda *_: (1.0, 0.0))
+    with pytest.raises(AssertionError, match="must compute the same"):
+        fuzz_onnx.read(Judge(), right, check=True)
+    assert len(refused) == 3
+
+
 def test_the_judge_notices_one_bit():
     judge, one = Judge(), np.ones(3, np.float32)
     judge.same("call", one, one.copy(), "")

@@ -109,7 +109,7 @@ def run(program: Path, executions: int, options: argparse.Namespace) -> subproce
 
 def fuzz(options: argparse.Namespace) -> dict[str, int]:
     program, figures = built(options.folder), dict[str, int]()
-    for executions in (0, 20_000 if options.quick else options.executions):
+    for executions in (0, 5_000 if options.quick else options.executions):
         ran = run(program, executions, options)
         if ran.returncode:
             raise Wrong(f"exit {ran.returncode}: {ran.stderr[-3000:]}")

@@ -43,7 +43,7 @@ FAULTS = {
         "    def __getattr__(self, name): return getattr(self.s, name)\n"
         "    def __setattr__(self, name, value): setattr(self.s, name, value)\n"
         "    def __call__(self, x, out=None):\n"
-        "        if self.s.step == 4000: h, c = self.s.state; self.s.state = np.nextafter(h, 2), c\n"
+        "        if self.s.steps_done == 4000: h, c = self.s.state; self.s.state = np.nextafter(h, 2), c\n"
         "        return self.s(x, out=out)\n"
         "lnrnn.LSTM.stream = lambda self, n=1: Lossy(old(self, n))",
         (6000, 0),
