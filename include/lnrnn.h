@@ -157,7 +157,7 @@ enum { LNRNN_MESSAGE = 256 };
 /* --- networks ------------------------------------------------------------------------------------------ */
 
 enum { LNRNN_RNN, LNRNN_LSTM, LNRNN_GRU, LNRNN_LIGRU, LNRNN_SLSTM, LNRNN_CELLS };
-/* The activation of an RNN, and of a LiGRU's candidate n. */
+/* The activation of an RNN, and of the candidate n of a GRU and a LiGRU. */
 enum { LNRNN_ACT_TANH, LNRNN_ACT_RELU, LNRNN_ACT_SIGMOID, LNRNN_ACT_IDENTITY };
 /* The activation of the gates i, f, o of an LSTM, and r, z of a GRU. The hard sigmoid is min(max(x / 6 + 1/2,
  * 0), 1). */

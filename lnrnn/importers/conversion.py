@@ -169,6 +169,7 @@ def from_keras(
     eps: float | None = None,
     batch_first: bool | None = None,
     recurrent_activation: RecurrentActivation | None = None,
+    layer: str | list[str] | None = None,
 ) -> Model:
     """Converts a recurrent layer of Keras, for inference.
 
@@ -177,9 +178,11 @@ def from_keras(
 
     Parameters
     ----------
-    arrays_or_layer : layer, cell, sequence of arrays, or mapping
+    arrays_or_layer : layer, cell, sequence of arrays, mapping, or path
         A layer or cell that has been built; or its arrays in the order of get_weights(); or a mapping of
-        names ("lstm/lstm_cell/kernel:0") to arrays. A list of these is a network with that many layers.
+        names ("lstm/lstm_cell/kernel:0") to arrays. A list of these is a network with that many layers. Or
+        the path of an HDF5 file (.h5) of Keras 2, which needs h5py. Arrays may be those of Keras 2's
+        CuDNNLSTM and CuDNNGRU.
     kind : str, optional
         "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell". It is needed if arrays
         fit two of them: a SimpleRNN with a bias, and a LayerNormSimpleRNNCell without one.
@@ -188,8 +191,8 @@ def from_keras(
     reset_after : bool, optional
         As in Keras; needed for the arrays of a GRU without bias, which do not show it.
     nonlinearity : str, optional
-        One of lnrnn.RNN's. Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell. LSTM and GRU must
-        have activation "tanh", which is checked for a layer.
+        One of lnrnn.RNN's. Needed with the arrays of a SimpleRNN or LayerNormSimpleRNNCell; of a GRU's arrays
+        the default is "tanh". LSTM must have activation "tanh", which is checked for a layer.
     eps : float, optional
         The eps of the layer norms, at least 0. Default: TensorFlow Addons' 1e-3 for LSTM, 1e-5 for RNN.
     batch_first : bool, optional
@@ -199,6 +202,8 @@ def from_keras(
         "sigmoid". "hard_sigmoid" is Keras 3's,
         min(max(a / 6 + 1/2, 0), 1), and the third Keras 2's, min(max(a / 5 + 1/2, 0), 1): the weights of its
         gates are multiplied by 1.2. Both become gate_activation="hard_sigmoid".
+    layer : str or list of str, optional
+        The layers of a file, by name; needed if it has several recurrent layers.
 
     Returns
     -------
@@ -228,5 +233,5 @@ def from_keras(
     return convert_keras(
         arrays_or_layer, kind=kind, bidirectional=bidirectional, reset_after=reset_after,
         nonlinearity=nonlinearity, eps=eps, batch_first=batch_first,
-        recurrent_activation=recurrent_activation,
+        recurrent_activation=recurrent_activation, layer=layer,
     ).model()  # fmt: skip

@@ -5,6 +5,7 @@ This file does not import Keras.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..arguments import TAKES, Choice, Flag, Number, Optional, by_name
-from ..errors import bad_type, message
+from ..arguments import TAKES, Choice, Flag, Instance, Number, Optional, by_name
+from ..errors import bad_type, bad_value, message
+from ..rnn.cells import NONLINEARITIES
 from ..rnn.specs import LayerNormSpec
+from .keras_files import stored_layers
 from .weights import Array, Converted, Weights, array, check_shapes, network, reordered, with_functions
 
 RecurrentActivation = Literal["sigmoid", "hard_sigmoid", "keras2_hard_sigmoid"]
@@ -79,9 +82,10 @@ def _gru(p: Arrays, options: Options) -> Weights:
 
 
 def _gated(weights: Weights, options: Options) -> Weights:
-    """Returns an LSTM or GRU whose gates have the function `recurrent_activation` of the options."""
+    """Returns an LSTM or GRU with the functions `nonlinearity` and `recurrent_activation` of the options."""
     factors = {"hard_sigmoid": 1.0, KERAS_2: 1.2}  # clip(0.2 a + 1/2) is clip(1.2 a / 6 + 1/2)
-    return with_functions(weights, None, factors.get(options["recurrent_activation"]))
+    f = None if options["nonlinearity"] == "tanh" else options["nonlinearity"]
+    return with_functions(weights, f, factors.get(options["recurrent_activation"]))
 
 
 def _nonlinearity(options: Options) -> str:
@@ -136,6 +140,7 @@ TAKES["from_keras"] = {
     "kind": Optional(Choice(tuple(KINDS))), "bidirectional": Flag(), "reset_after": Optional(Flag()),
     "eps": Optional(Number(0)), "batch_first": Optional(Flag()),
     "recurrent_activation": Optional(Choice(get_args(RecurrentActivation))),
+    "layer": Optional(Instance((str, list, tuple), "a str or a list of str or None")),
 }  # fmt: skip
 
 
@@ -144,6 +149,10 @@ def convert_keras(source: Any, **given: Any) -> Converted:
     options: dict[str, Any] = dict.fromkeys(TAKES["from_keras"])
     options |= {"bidirectional": False, "nonlinearity": None} | given
     options |= by_name("from_keras", options)
+    if isinstance(source, (str, os.PathLike)):
+        source = stored_layers(source, options["layer"])
+    elif options["layer"] is not None:
+        raise bad_value("layer", "None but for a path", options["layer"])
     several = isinstance(source, (list, tuple)) and any(
         isinstance(part, (list, tuple, Mapping)) or hasattr(part, "get_weights") for part in source
     )
@@ -221,7 +230,7 @@ def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weight
 
 
 def _from_cell(cell: Any, options: Options) -> Weights:
-    name = type(cell).__name__
+    name = type(cell).__name__.removeprefix("CuDNN")
     kind = next((k for k in KINDS if name in (k, f"{k}Cell")), None)
     if kind is None:
         inner = [f"model.layers[{k}]" for k, each in enumerate(getattr(cell, "layers", ()))
@@ -229,6 +238,8 @@ def _from_cell(cell: Any, options: Options) -> Weights:
         hint = f"; give its recurrent layers: [{', '.join(inner)}]" if inner else ""
         raise ValueError(f"lnrnn knows no cell {name} of {type(cell).__module__}{hint}")
     config, weights = cell.get_config(), cell.get_weights()
+    if name != type(cell).__name__:  # Keras 2's layers for CuDNN have no other functions
+        config = {"activation": "tanh", "recurrent_activation": "sigmoid", **config}
     if not weights:
         do = "call it on an input, or layer.build((None, None, input_size))"
         raise ValueError(message("a layer", "built", f"{name} without weights", do))
@@ -241,15 +252,18 @@ def _from_cell(cell: Any, options: Options) -> Weights:
     }
     activation, recurrent = config.get("activation"), config.get("recurrent_activation")
     allowed = ("sigmoid",) if KINDS[kind].eps else ("sigmoid", "hard_sigmoid")
+    candidate = "identity" if activation == "linear" else activation
+    known = NONLINEARITIES if kind == "GRU" else ("tanh",)
     if "RNN" in kind:
-        own["nonlinearity"] = "identity" if activation == "linear" else activation
-    elif activation != "tanh" or recurrent not in allowed:
+        own["nonlinearity"] = candidate
+    elif candidate not in known or recurrent not in allowed:
         raise ValueError(
-            f"activation must be 'tanh' and recurrent_activation {' or '.join(map(repr, allowed))}, as in "
-            f"lnrnn's gated cells, got {activation!r} and {recurrent!r}"
+            f"activation must be {' or '.join(map(repr, known))} and recurrent_activation "
+            f"{' or '.join(map(repr, allowed))}, as in lnrnn's {kind}, got {activation!r} and {recurrent!r}"
         )
     elif kind in ("LSTM", "GRU"):
         own["recurrent_activation"] = _definition(cell, recurrent, options["recurrent_activation"])
+        own["nonlinearity"] = None if candidate == "tanh" else candidate
     for option, value in own.items():
         if options[option] is not None and options[option] != value:
             raise ValueError(f"{option} must be the layer's {value!r}, got {options[option]!r}")
@@ -261,6 +275,9 @@ def _definition(cell: Any, recurrent: str, given: str | None) -> str:
     """Returns the gates' function. Keras 2 and Keras 3 have different hard sigmoids."""
     if recurrent == "sigmoid":
         return recurrent
+    version = getattr(cell, "version", None)  # of a file
+    if version is not None:
+        return "hard_sigmoid" if int(version.partition(".")[0]) > 2 else KERAS_2
     for cls in type(cell).__mro__:
         package = cls.__module__.partition(".")[0]
         if package in ("keras", "tf_keras", "tensorflow"):
@@ -324,8 +341,27 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
     return [_leaves({name: w for name, w in weights.items() if name.startswith(way)}) for way in ways]
 
 
+def _without_cudnn(p: dict[str, Array]) -> dict[str, Array]:
+    """Returns the weights of Keras 2's CuDNNLSTM or CuDNNGRU as those of an LSTM, or a GRU with reset_after.
+
+    They have both of cuDNN's biases in one vector. Each gate's matrix has cuDNN's order of numbers, (H, I).
+    """
+    bias, kernel, recurrent = (p.get(name) for name in ("bias", "kernel", "recurrent_kernel"))
+    if bias is None or kernel is None or recurrent is None or kernel.ndim != 2 or recurrent.ndim != 2:
+        return p
+    gates, left = divmod(kernel.shape[1], max(len(recurrent), 1))
+    if gates not in (3, 4) or left or bias.shape != (2 * kernel.shape[1],):
+        return p
+    matrices = {
+        name: np.hstack([w.reshape(w.shape[::-1]).T for w in np.hsplit(p[name], gates)])
+        for name in ("kernel", "recurrent_kernel")
+    }
+    both = bias.reshape(2, -1)
+    return p | matrices | {"bias": both if gates == 3 else both[0] + both[1]}
+
+
 def _cell(weights: dict[str, Array], options: Options) -> Weights:
-    names = set(weights)
+    weights, names = _without_cudnn(weights), set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
         # SimpleRNN, LSTM and GRU have the same names of weights, but kernels have G * H columns for G gates.
@@ -350,7 +386,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     for option, owner in (
         ("reset_after", name == "GRU"),
         ("eps", kind.eps is not None),
-        ("nonlinearity", "RNN" in name),
+        ("nonlinearity", "RNN" in name or name == "GRU"),
         ("recurrent_activation", name in ("LSTM", "GRU")),
     ):
         if options[option] is not None and not owner:

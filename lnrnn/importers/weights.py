@@ -27,8 +27,8 @@ class Weights:
     """The parameters and options of one layer in one direction.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: of an RNN, else None. zoneout: a value for `Network.zoneout`. reset_after: of a
-    GRU. num_heads: of a block-diagonal weight_hh. gate_activation: of an LSTM or GRU.
+    nonlinearity: None for a gated cell's tanh. zoneout: a value for `Network.zoneout`. reset_after: of a GRU.
+    num_heads: of a block-diagonal weight_hh. gate_activation: of an LSTM or GRU.
     """
 
     cell: str
@@ -81,13 +81,13 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
 
 
 def with_functions(weights: Weights, nonlinearity: str | None, factor: float | None) -> Weights:
-    """Returns weights with an RNN's nonlinearity, or with hard sigmoids clip(factor a / 6 + 1/2) as gates.
+    """Returns weights with a nonlinearity, and with hard sigmoids clip(factor a / 6 + 1/2) as gates.
 
-    lnrnn's has no factor, so the gates have other weights. The candidate, gate g or n, has tanh.
+    lnrnn's has no factor, so the gates have other weights. The candidate, gate g or n, keeps its own.
     """
-    own, H = weights.parameters, weights.hidden_size
+    own, H, weights = weights.parameters, weights.hidden_size, replace(weights, nonlinearity=nonlinearity)
     if factor is None:
-        return replace(weights, nonlinearity=nonlinearity)
+        return weights
     if factor != 1:
         rows = np.full(len(own["weight_hh"]), factor)
         rows[2 * H : 3 * H] = 1  # lnrnn's order is i, f, g, o or r, z, n

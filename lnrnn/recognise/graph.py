@@ -153,7 +153,7 @@ def is_zero(value: Value | None) -> bool:
             stack.extend(node.inputs)
         elif node.op_type == "Mul" and constant(node.inputs[1]) is None:  # 0 * x may be NaN
             return False
-        elif node.op_type in (*MOVES, "Mul", "Neg", "Relu", "Tanh", "Tile") and node.inputs:
+        elif node.op_type in (*MOVES, "Mul", "Neg", "ReduceSum", "Relu", "Tanh", "Tile") and node.inputs:
             stack.append(node.inputs[0])
         else:
             return False
@@ -237,7 +237,7 @@ def outside_of_loops(value: Value) -> Value:
 
 
 def _passed_on(value: Value) -> Value:
-    while (node := producer(value, "Identity", "Mul")) is not None:
+    while (node := producer(value, "Identity", "Mul", "Squeeze")) is not None:
         before = passes_on(node)
         if before is None:
             break
@@ -246,22 +246,44 @@ def _passed_on(value: Value) -> Value:
 
 
 def passes_on(node: Node) -> Value | None:
-    """Returns the input of an Identity, or of a product with ones of its shape, else None."""
+    """Returns the value that an Identity, a Squeeze after its Unsqueeze, or a product with ones passes on.
+
+    The ones must be a number, or have the shape of the value, or a part of the shape of its origin.
+    """
     if node.op_type == "Identity":
         return node.inputs[0]
+    added = producer(node.inputs[0], "Unsqueeze") if node.op_type == "Squeeze" else None
+    if added is not None:
+        same = _constant_axes(node) == _constant_axes(added) is not None
+        return added.inputs[0] if same else None
     for at in (0, 1) if node.op_type == "Mul" and node.domain in DOMAINS else ():
         value, ones = node.inputs[at], node.inputs[1 - at]
         array = constant(ones, any_batch=True)
         if value is None or array is None or array.dtype.kind != "f" or not (array == 1).all():
             continue
         filled = producer(ones, "Expand", "ConstantOfShape") if constant(ones) is None else None
-        shape = None if filled is None else filled.inputs[-1]
-        while (cast := producer(shape, "Cast", "Identity")) is not None:
-            shape = cast.inputs[0]
-        of = producer(shape, "Shape")
-        if array.size == 1 >= array.ndim if filled is None else of and of.inputs[0] is value:
+        of = producer(None if filled is None else _moved_from(filled.inputs[-1]), "Shape")
+        if filled is None and array.size == 1 >= array.ndim:
+            return value
+        if of is not None and (of.inputs[0] is value or _moved_from(of.inputs[0]) is _moved_from(value)):
             return value
     return None
+
+
+def _constant_axes(node: Node) -> list[int] | None:
+    """As moved_axes, without loops, whose search would take long in chains of nodes."""
+    given = constant(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
+    return None if given is None else [int(a) for a in np.ravel(given)]
+
+
+def _moved_from(value: Value | None) -> Value | None:
+    """Returns the value whose numbers nodes move to this one."""
+    for _ in range(MOST_DEPTH):
+        node = producer(value, *PASSES)
+        if node is None or not node.inputs:
+            break
+        value = node.inputs[0]
+    return value
 
 
 def first_and_next(value: Value) -> tuple[Value, Value] | None:

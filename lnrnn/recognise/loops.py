@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .graph import attribute, constant, dependents, is_zero, outside_of_loops, producer, rank
@@ -309,9 +309,10 @@ class Body:
         found = element(value, self.width, self.counters)
         if found is None:
             raise Unfit(f"{value.name!r} is no element of a sequence")
-        if found.whole.graph is self.graph:
-            raise Unfit(f"{found.whole.name!r}, whose elements the steps read, changes from step to step")
-        return outside_of_loops(found.whole), found.axis, self._backwards(found)
+        whole = outside_of_loops(found.whole)
+        if whole.graph is self.graph:
+            raise Unfit(f"{whole.name!r}, whose elements the steps read, changes from step to step")
+        return whole, found.axis, self._backwards(replace(found, whole=whole))
 
     def _backwards(self, found: Element) -> bool:
         length = size(found.whole, found.axis, self.width)
@@ -421,12 +422,14 @@ def _check_condition(body: Body, length: Linear) -> None:
         if value is before and (value is None or all_true(value)):
             continue
         assert value is not None
-        less = producer(outside_of_loops(value), "Less", "Greater")
-        pair = [] if less is None else [number(v, body.width, body.counters) for v in less.inputs]
-        if less is not None and less.op_type == "Greater":
-            pair.reverse()
-        if pair != [step, length]:
-            raise Unfit(f"its condition {value.name!r} is another than the end of the sequence")
+        both = producer(outside_of_loops(value), "And")  # two counters of one length
+        for each in (value,) if both is None else both.inputs:
+            less = producer(None if each is None else outside_of_loops(each), "Less", "Greater")
+            pair = [] if less is None else [number(v, body.width, body.counters) for v in less.inputs]
+            if less is not None and less.op_type == "Greater":
+                pair.reverse()
+            if pair != [step, length]:
+                raise Unfit(f"its condition {value.name!r} is another than the end of the sequence")
 
 
 def insertion(carried: Carried) -> tuple[Value, bool] | None:

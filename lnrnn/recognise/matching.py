@@ -15,20 +15,21 @@ import numpy as np
 
 from ..importers.weights import Weights
 from ..rnn.architecture import vectors
-from ..rnn.cells import CELLS
+from ..rnn.cells import CELLS, GRU
 from ..rnn.specs import LayerNormSpec, RMSNormSpec, norm_spec
 from .copies import Pairs, pairs
 from .copies import nodes as copied
 from .graph import constant, constant_input, in_order, outside_of_loops, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
-from .terms import Atom, Opaque, Sum, Terms, is_one, single
+from .terms import Atom, Opaque, Sum, Terms, argument, is_one, plus, single, times
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
 # Operators that compute a new h.
 ROOTS = (
-    "Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", "Clip", "Max", *(OPERATORS[name] for name in FUNCTIONS["f"])
+    "Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", "Clip", "Max",
+    *(OPERATORS[name] for name in FUNCTIONS["f"] if name in OPERATORS),
 )  # fmt: skip
 MOST_NODES = 400  # of one step
 MOST_MISSES = 64  # nodes in a row that are compared with a step and are no copy of it
@@ -83,9 +84,10 @@ class Step:
             result["weight_hr"] = matrix.array() * scale[:, None]
         result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
                   name.startswith("inner")}  # fmt: skip
+        f = self.functions.get("f")
         return Weights(
             cell.name, spec, bias, result,
-            self.functions.get("f") if cell.nonlinear else None,
+            None if cell is GRU and f == "tanh" else f,
             reset_after=pattern.options.get("reset_after", True),
             gate_activation=self.functions.get("sigma", "sigmoid"),
         )  # fmt: skip
@@ -191,9 +193,28 @@ def alike(h: Sum) -> Sequence[Pattern]:
     return BY_OUTLINE.get(tuple(kinds), ())
 
 
+def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
+    """Returns n + z (h0 - n) or h0 + z (n - h0) with the sum n as an argument of the function identity.
+
+    h0 is one value, or if `zero` no term. Other sums are returned as they are.
+    """
+    gates = {atom for p in h.terms if len(p) > 1 for atom in p if atom.kind in FUNCTIONS["sigma"]}
+    for z in gates if len(h.terms) > 3 - zero else ():
+        first = Sum({p: c for p, c in h.terms.items() if z not in p})
+        change = Sum({tuple(a for a in p if a is not z): c for p, c in h.terms.items() if z in p})
+        second = plus(first, change)
+        ends = [first, second]
+        is_state = [not s.terms if zero else s.atom is not None and s.atom.kind == "value" for s in ends]
+        at = is_state.index(False) if sum(is_state) == 1 else 0
+        if sum(is_state) == 1 and len(ends[at].terms) > 1 and len(change.terms) > 1 - zero:
+            ends[at] = single(terms.function("identity", None, ends[at]))
+            return plus(ends[0], times(single(z), plus(ends[1], ends[0], -1)))
+    return h
+
+
 def match(value: Value, terms: Terms, zero: bool = False) -> list[Step]:
     """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
-    whole = terms.sum(value)
+    whole = with_identity(terms.sum(value), terms, zero)
     result: list[Step] = []
     for pattern in PATTERNS if zero else alike(whole):
         matcher = Matcher(pattern, terms, zero)
@@ -251,9 +272,12 @@ def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | N
         for value in node.inputs:
             if value is None or id(value) in known:
                 continue
-            value = outside_of_loops(value)
-            if id(value) not in known and constant(value) is None:
-                stack.append(value.producer())
+            source = outside_of_loops(value)
+            if id(source) in known or constant(source) is not None:
+                continue
+            while value is not source and (same := producer(value, "Identity")) is not None:
+                seen[id(same)], value = same, argument(same, 0)  # noqa: PLW2901
+            stack.append(source.producer())
     result = in_order(seen.values())
     return result if len(result) == len(seen) else None
 

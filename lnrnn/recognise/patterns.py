@@ -8,7 +8,7 @@ In an equation, x, h0 and c0 are values from outside. A letter of `gates` is a g
 equation of its own name, or else of the name "gate". Other names at the left of "=" are values inside.
 
     sigma(k)             the function of gates: sigmoid, or hard_sigmoid; the same for all gates
-    f(k)                 tanh, relu or sigmoid
+    f(k)                 tanh, relu or sigmoid, in a GRU and a LiGRU also identity
     weight @ x           the product with the rows of gate k of a constant matrix
     norm(a, "ifgo")      (a - mean) / sqrt(var + eps) over these gates, then cut to gate k
     norm(a)              the same over one gate
@@ -29,7 +29,9 @@ Equations = Mapping[str, str]
 VALUES = ("x", "h0", "c0")
 # ONNX's operators, by lnrnn's names of nonlinearities and gate activations.
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
-FUNCTIONS = {"sigma": ("sigmoid", "hard_sigmoid"), "f": ("tanh", "relu", "sigmoid"), "tanh": ("tanh",)}
+FUNCTIONS = {
+    "sigma": ("sigmoid", "hard_sigmoid"), "f": ("tanh", "relu", "sigmoid", "identity"), "tanh": ("tanh",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -177,8 +179,8 @@ LSTM_GATES: dict[str | None, str] = {
 
 # The update gate multiplies h0, or in Cho et al. 2014 and in some code the new value.
 GRU_STATES: dict[str, str] = {
-    "": "tanh(n) + sigma(z) * h0 - sigma(z) * tanh(n)",
-    "z": "h0 + sigma(z) * tanh(n) - sigma(z) * h0",
+    "": "f(n) + sigma(z) * h0 - sigma(z) * f(n)",
+    "z": "h0 + sigma(z) * f(n) - sigma(z) * h0",
 }
 GRU_GATES: tuple[tuple[Mapping[str, Any] | None, bool, Equations], ...] = (  # norm, reset_after, equations
     (None, True, {
@@ -216,10 +218,6 @@ GRU_GATES: tuple[tuple[Mapping[str, Any] | None, bool, Equations], ...] = (  # n
     }),
 )  # fmt: skip
 
-LIGRU_STATES: dict[str, str] = {
-    "": "f(n) + sigma(z) * h0 - sigma(z) * f(n)",
-    "z": "h0 + sigma(z) * f(n) - sigma(z) * h0",
-}
 LIGRU_GATES: dict[str | None, str] = {
     None: PLAIN,
     "input": "gain_ih * norm((weight_ih @ x) + inner_bias_ih, 'zn') + bias_ih + weight_hh @ h0",
@@ -244,7 +242,7 @@ LIGRUS = tuple(
             None if placement is None else {"placement": placement}, negated=negated,
             bias_of_h="bias_hh" if placement is None else "inner_bias_hh")
     for placement, gate in LIGRU_GATES.items()
-    for negated, h in LIGRU_STATES.items()
+    for negated, h in GRU_STATES.items()
 )  # fmt: skip
 RNNS = tuple(
     Pattern("RNN", "a", {"h": "h0"}, {"h": "f(a)", "gate": gate},

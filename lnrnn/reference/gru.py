@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .cells import Function, Gradients, gate_activation, gates, heads_backward, join, sites_of, with_heads
-from .norms import BY_ROW, Array, real
+from .norms import ACTIVATIONS, BY_ROW, Array, real
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "gru_step", "gru_step_backward", "sites_of_reset",
 ]  # fmt: skip
 
-GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's tanh
+GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's f
 GRU_SITES = sites_of(3) | {
     "split": {"ih": Site("gain_ih", "bias_ih", (2, 1)), "hh": Site("gain_hh", "bias_hh", (2, 1))},
     "all": sites_of(3)["split"],
@@ -36,27 +36,27 @@ def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
     return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 
 
-def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
-    """With X = norm(x_) and Y = norm(h_) returns r, z = sig(X + Y), then n = tanh(X_n + r Y_n), and Y_n."""
+def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> GruGates:
+    """With X = norm(x_) and Y = norm(h_) returns r, z = sig(X + Y), then n = f(X_n + r Y_n), and Y_n."""
     xr, xz, xn = gates(norm("ih", x_), 3)
     hr, hz, hn = gates(norm("hh", h_), 3)
     r, z = sig(xr + hr), sig(xz + hz)
-    return r, z, np.tanh(xn + r * hn), hn
+    return r, z, f(xn + r * hn), hn
 
 
 def gru_split_backward(
     gn: Array, gz: Array, r: Array, hn: Array, norm: Norm, slope: Function
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Returns the gradients of x_ and h_. gn, gz: of the arguments of tanh and of z's sigmoid."""
+    """Returns the gradients of x_ and h_. gn, gz: of the arguments of n's f and of z's sigmoid."""
     gr = gn * hn * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 
 
-def gru_joint(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
-    """Computes r, z = sig(a) and n = tanh(r a_n), with a = norm(x_ + h_)."""
+def gru_joint(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> GruGates:
+    """Computes r, z = sig(a) and n = f(r a_n), with a = norm(x_ + h_)."""
     ar, az, an = gates(norm("", x_ + h_), 3)
     r, z = sig(ar), sig(az)
-    return r, z, np.tanh(r * an), an
+    return r, z, f(r * an), an
 
 
 def gru_joint_backward(
@@ -66,12 +66,12 @@ def gru_joint_backward(
     return ga, ga
 
 
-def gru_gate(x_: Array, h_: Array, norm: Norm, sig: Function) -> GruGates:
-    """Computes r, z = sig(norm(x_ + h_)), n = tanh(norm(x_n + r h_n)), each norm over the H of its gate."""
+def gru_gate(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> GruGates:
+    """Computes r, z = sig(norm(x_ + h_)), n = f(norm(x_n + r h_n)), each norm over the H of its gate."""
     xr, xz, xn = gates(x_, 3)
     hr, hz, hn = gates(h_, 3)
     r, z = (sig(a) for a in gates(norm("rz", join(xr + hr, xz + hz)), 2))
-    return r, z, np.tanh(norm("n", xn + r * hn)), hn
+    return r, z, f(norm("n", xn + r * hn)), hn
 
 
 def gru_gate_backward(
@@ -92,7 +92,8 @@ GRU_GATES: dict[str, tuple[Callable[..., GruGates], Callable[..., tuple[Array, A
 def gru_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
     """Computes h' = (1 - z) n + z h."""
     (h,) = state
-    r, z, n, factor = GRU_GATES[options["placement"]][0](x_, h_, norm, gate_activation(options)[0])
+    functions = gate_activation(options)[0], ACTIVATIONS[options["nonlinearity"]][0]
+    r, z, n, factor = GRU_GATES[options["placement"]][0](x_, h_, norm, *functions)
     return ((1 - z) * n + z * h,), (r, z, n, factor, h)
 
 
@@ -100,14 +101,15 @@ def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) 
     (gh,) = gstate
     r, z, n, factor, h = kept
     _, slope = gate_activation(options)
-    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * slope(z)
+    _, df = ACTIVATIONS[options["nonlinearity"]]
+    gn, gz = gh * (1 - z) * df(n), gh * (h - n) * slope(z)
     return *GRU_GATES[options["placement"]][1](gn, gz, r, factor, norm, slope), (gh * z,)
 
 
 def gru_reset_step(
     options: Options, x_: Array, h_: Array, state: State, norm: Norm, product: Callable[[Array], Array]
 ) -> tuple[State, State]:
-    """With X = norm(x_) computes r, z = sig(X + norm(U_rz h)), n = tanh(X_n + norm(U_n (r h))), h' = (1 - z)
+    """With X = norm(x_) computes r, z = sig(X + norm(U_rz h)), n = f(X_n + norm(U_n (r h))), h' = (1 - z)
     n + z h.
 
     h_ is U_rz h. product(r) returns U_n (r h).
@@ -117,7 +119,7 @@ def gru_reset_step(
     hr, hz = gates(norm("rz", h_), 2)
     sig, _ = gate_activation(options)
     r, z = sig(xr + hr), sig(xz + hz)
-    n = np.tanh(xn + norm("n", product(r)))
+    n = ACTIVATIONS[options["nonlinearity"]][0](xn + norm("n", product(r)))
     return ((1 - z) * n + z * h,), (r, z, n, h)
 
 
@@ -128,7 +130,8 @@ def gru_reset_step_backward(
     (gh,) = gstate
     r, z, n, h = kept
     _, slope = gate_activation(options)
-    gn, gz = gh * (1 - z) * (1 - n * n), gh * (h - n) * slope(z)
+    _, df = ACTIVATIONS[options["nonlinearity"]]
+    gn, gz = gh * (1 - z) * df(n), gh * (h - n) * slope(z)
     gr = product(norm("n", gn)) * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("rz", join(gr, gz)), (gh * z,)
 
@@ -151,6 +154,7 @@ def gru(
     num_heads: int = 1,
     reset_after: bool = True,
     gate_activation: str = "sigmoid",
+    nonlinearity: str = "tanh",
 ) -> tuple[Array, Array, Tape]:
     """Run a GRU of one layer and direction. `gru_step` and `gru_reset_step` (Cho et al.) have its equations.
 
@@ -177,6 +181,8 @@ def gru(
         Whether the reset gate acts after the product. False needs norm None, "batch", or "split".
     gate_activation : {"sigmoid", "hard_sigmoid"}
         As in `lstm`.
+    nonlinearity : str
+        The name of f in ACTIVATIONS.
 
     Returns
     -------
@@ -197,6 +203,7 @@ def gru(
         reset_after=reset_after,
         num_heads=num_heads,
         gate_activation=gate_activation,
+        nonlinearity=nonlinearity,
     )
     kind = "all" if placement == "split" and span == "all" else placement
     sites = GRU_SITES[kind if norm in BY_ROW else norm]

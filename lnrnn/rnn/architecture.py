@@ -102,7 +102,7 @@ class Architecture:
             named = isinstance(value, str) and value in KINDS
             if named or isinstance(value, (LayerNormSpec, BatchNormSpec)):
                 raise bad_type(name, "no norm", value, "give the norm by name, norm=...")
-        given = {"nonlinearity": "tanh", **DEFAULTS, **by_name("Network", arguments)}
+        given = {**DEFAULTS, **by_name("Network", arguments)}
         hidden_size, num_heads, proj_size = (given[n] for n in ("hidden_size", "num_heads", "proj_size"))
         if cell.gates * hidden_size * max(hidden_size, given["input_size"]) > 2**40:
             raise bad_value(
@@ -146,8 +146,8 @@ class Architecture:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The arguments that differ from DEFAULTS or are not in it, and an SLSTM's num_heads."""
-        usual = {n: v for n, v in DEFAULTS.items() if n != "num_heads" or self.cell.parts == 1}
+        """The arguments that differ from DEFAULTS or are not in it, and those of cell.written."""
+        usual = {n: v for n, v in DEFAULTS.items() if n not in self.cell.written}
         return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 
     @property
@@ -206,6 +206,7 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str
 # Arguments that older versions did not have. Files, reprs and fingerprints have only those that differ from
 # these defaults.
 DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.default is not MISSING}
+DEFAULTS["nonlinearity"] = "tanh"
 
 
 @lru_cache

@@ -20,7 +20,8 @@ class Cell:
     name: the name of the object here, of its class in models.py, and of its CellKind in C. gates: weight
     matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
     placement of layer norm, from the paper. spans: the numbers of gates normalised together in W_ih x and in
-    W_hh h, if "split". options: the arguments of the constructor that not all cells have.
+    W_hh h, if "split". options: the arguments of the constructor that not all cells have. written: those
+    that files have even if they are the default.
     parts: the number of arrays of the user's state that the cell state joins along its last axis.
     """
 
@@ -30,12 +31,13 @@ class Cell:
     placement: str
     spans: tuple[int, ...]
     options: tuple[str, ...]
+    written: tuple[str, ...] = ()
     parts: int = 1
 
     @property
     def nonlinear(self) -> bool:
-        """Whether the nonlinearity is an argument."""
-        return "nonlinearity" in self.options
+        """Whether the nonlinearity is a positional argument. A GRU's is tanh in all that torch has."""
+        return "nonlinearity" in self.written
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -46,10 +48,10 @@ class Cell:
         return self.name  # a copy or pickle gives the object of this module: cells are compared by `is`
 
 
-RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",))
+RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",), ("nonlinearity",))
 LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size", "gate_activation"))
-GRU = Cell("GRU", 3, 1, "split", (2, 1), ("reset_after", "num_heads", "gate_activation"))
-LiGRU = Cell("LiGRU", 2, 1, "input", (2,), ("nonlinearity",))
-SLSTM = Cell("SLSTM", 4, 2, "output", (4,), ("num_heads", "exp_forget", "state_dtype"), parts=3)
+GRU = Cell("GRU", 3, 1, "split", (2, 1), ("nonlinearity", "reset_after", "num_heads", "gate_activation"))
+LiGRU = Cell("LiGRU", 2, 1, "input", (2,), ("nonlinearity",), ("nonlinearity",))
+SLSTM = Cell("SLSTM", 4, 2, "output", (4,), ("num_heads", "exp_forget", "state_dtype"), ("num_heads",), 3)
 CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, LiGRU, SLSTM)}
 OPTIONS = {name for cell in CELLS.values() for name in cell.options}

@@ -220,6 +220,8 @@ class GRU(Network[np.ndarray]):
         As in `LSTM`.
     gate_activation : {"sigmoid", "hard_sigmoid"}
         As in `LSTM`.
+    nonlinearity : {"tanh", "relu", "sigmoid", "identity"}
+        The function of the candidate n. With relu and identity h is not bounded.
 
     Attributes
     ----------
@@ -267,8 +269,9 @@ class GRU(Network[np.ndarray]):
     ((5, 2, 8), (2, 2, 4))
     """
 
-    __slots__ = ("gate_activation", "num_heads", "reset_after")
+    __slots__ = ("gate_activation", "nonlinearity", "num_heads", "reset_after")
     _cell = cells.GRU
+    nonlinearity: Nonlinearity
     num_heads: int
     gate_activation: GateActivation
     reset_after: bool
@@ -277,7 +280,8 @@ class GRU(Network[np.ndarray]):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, norm: Norm = "layer",
         reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
-        gate_activation: GateActivation = "sigmoid", seed: int | None = None, rng: RNG = None,
+        gate_activation: GateActivation = "sigmoid", nonlinearity: Nonlinearity = "tanh",
+        seed: int | None = None, rng: RNG = None,
     ) -> None:  # fmt: skip
         self._make(locals())
 

@@ -106,7 +106,7 @@ class GRU(Twin):
         As in lnrnn.GRU.
     seed, rng, device, dtype, engine
         As in RNN.
-    num_heads, gate_activation
+    num_heads, gate_activation, nonlinearity
         As in lnrnn.GRU.
 
     Examples
@@ -125,9 +125,9 @@ class GRU(Twin):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
         norm: models.Norm = "layer", reverse: bool = False, reset_after: bool = True, num_heads: int = 1,
-        gate_activation: GateActivation = "sigmoid", seed: int | None = None,
-        rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
-        engine: str | None = None,
+        gate_activation: GateActivation = "sigmoid", nonlinearity: Nonlinearity = "tanh",
+        seed: int | None = None, rng: np.random.Generator | None = None, device: Any = None,
+        dtype: torch.dtype | None = None, engine: str | None = None,
     ) -> None:  # fmt: skip
         self._make(locals())
 

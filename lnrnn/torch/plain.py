@@ -293,16 +293,16 @@ def _gru(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
     if place == "joint":
         a_rz, a_n = torch.split(norm("", x_ + h_), [2 * H, H], -1)
         r, z = _gates(arch, a_rz).chunk(2, -1)
-        n = torch.tanh(r * a_n)
+        n = _activated(arch, r * a_n)
     elif place == "gate":
         (x_rz, x_n), (h_rz, h_n) = torch.split(x_, [2 * H, H], -1), torch.split(h_, [2 * H, H], -1)
         r, z = _gates(arch, norm("", x_rz + h_rz, slice(2 * H))).chunk(2, -1)
-        n = torch.tanh(norm("", x_n + r * h_n, slice(2 * H, None)))
+        n = _activated(arch, norm("", x_n + r * h_n, slice(2 * H, None)))
     else:
         X, Y = norm("ih", x_), norm("hh", h_)
         (x_rz, x_n), (h_rz, h_n) = torch.split(X, [2 * H, H], -1), torch.split(Y, [2 * H, H], -1)
         r, z = _gates(arch, x_rz + h_rz).chunk(2, -1)
-        n = torch.tanh(x_n + r * h_n)
+        n = _activated(arch, x_n + r * h_n)
     return [(1 - z) * n + z * state[0]]
 
 
@@ -328,7 +328,7 @@ def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms)
     rz, last = slice(2 * H), slice(2 * H, None)
     x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)
     r, z = _gates(arch, x_rz + norm("hh", _hidden_product(arch, p, state[0], rz), rz)).chunk(2, -1)
-    n = torch.tanh(x_n + norm("hh", _hidden_product(arch, p, r * state[0], last), last))
+    n = _activated(arch, x_n + norm("hh", _hidden_product(arch, p, r * state[0], last), last))
     return [(1 - z) * n + z * state[0]]
 
 

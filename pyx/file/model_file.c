@@ -20,7 +20,7 @@ typedef struct {
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
 /* Bits of an entry of ENTRIES. OPTIONAL: it may be missing. NULLABLE: it may be null. Other bits: the
- * networks that may have it. */
+ * networks that may have it, and GRU: it may be missing in a GRU. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -31,6 +31,7 @@ enum {
     OPTIONAL = 64,
     NULLABLE = 128,
     SLSTM = 1024,
+    GRU = 2048,
     OF_SLSTM = SLSTM | OPTIONAL
 };
 enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
@@ -47,7 +48,7 @@ static const struct {
     int first, null;
 } ENTRIES[] = {
     {"cell", CHOICE, ALL, AT(d.cell), lnrnn_cell_names, 0, 0},
-    {"nonlinearity", CHOICE, ACTIVATED, AT(d.act), lnrnn_act_names, 0, 0},
+    {"nonlinearity", CHOICE, ACTIVATED | GRU, AT(d.act), lnrnn_act_names, 0, 0},
     {"dtype", CHOICE, ALL, AT(d.weights), "one of 'float32', 'bfloat16', 'int8'", 0, 0},
     {"activation_bits", SIZE, OF_ALL | NULLABLE, AT(bits), NULL, 0, 0},
     {"input_size", SIZE, ALL, AT(d.input_size), NULL, 0, 0},
@@ -149,14 +150,15 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
     }
     LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
     const int is = ALL | (lnrnn_cell_table[c.d.cell].activated ? ACTIVATED : 0)
-                   | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0) | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
+                   | (c.d.cell == LNRNN_GRU ? GRU : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
+                   | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
                    | (!c.norm                        ? 0
                       : c.d.norm == LNRNN_NORM_BATCH ? BATCH
                                                      : LAYER);
     for (int k = 0; k < NUM_ENTRIES; k++) {
         const int has = seen >> k & 1, of = ENTRIES[k].of;
         LNRNN_CHECK(!has || of & is, "its configuration has the entry '%s' of another kind", ENTRIES[k].name);
-        LNRNN_CHECK(has || of & OPTIONAL || !(of & is), "its configuration has no entry '%s'",
+        LNRNN_CHECK(has || of & OPTIONAL || !(of & is & ~GRU), "its configuration has no entry '%s'",
                     ENTRIES[k].name);
     }
     LNRNN_CHECK(!c.pair || c.d.cell == LNRNN_LSTM, "zoneout must be a number, only of an LSTM a list of two");

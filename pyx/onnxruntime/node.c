@@ -127,6 +127,16 @@ static int parameters(const recurrent_node *read, function *f, size_t n, int whi
     return 1;
 }
 
+/* Returns the activation, LNRNN_ACT_TANH .., or -1. */
+static int act_of(const function *f)
+{
+    static const char *const known[] = {"tanh", "relu", "sigmoid", "affine"};
+    int act = 0;
+    while (act < 4 && strcasecmp(f->name, known[act]))
+        act++;
+    return act < 3 || (act == 3 && f->alpha == 1 && f->beta == 0) ? act : -1;
+}
+
 /* Reads activations, activation_alpha and activation_beta into the description. */
 static int activations(recurrent_node *read)
 {
@@ -155,19 +165,11 @@ static int activations(recurrent_node *read)
         if (strcasecmp(f[i].name, f[i - each].name) || f[i].alpha != f[i - each].alpha
             || f[i].beta != f[i - each].beta)
             return REFUSE("attribute activations must be the same in both directions");
-    if (OPERATORS[read->row].cell == LNRNN_RNN) {
-        static const char *const known[] = {"tanh", "relu", "sigmoid", "affine"};
-        for (int act = 0; act < 4; act++)
-            if (!strcasecmp(f->name, known[act]) && (act < 3 || (f->alpha == 1 && f->beta == 0))) {
-                read->description.act = act; /* LNRNN_ACT_TANH .. */
-                return 1;
-            }
-        return REFUSE("activation %s is not Tanh, Relu, Sigmoid, or Affine with alpha 1 and beta 0", f->name);
-    }
-    for (size_t i = 1; i < each; i++)
-        if (strcasecmp(f[i].name, "tanh"))
-            return REFUSE("activation %s of the candidate or the output is not Tanh", f[i].name);
-    if (!strcasecmp(f->name, "sigmoid"))
+    for (size_t i = each > 1; i < each; i++)
+        if ((read->description.act = act_of(&f[i])) < 0 || (each == 3 && read->description.act))
+            return REFUSE("activation %s is not Tanh, or of an RNN or GRU Relu, Sigmoid, identity",
+                          f[i].name);
+    if (each == 1 || !strcasecmp(f->name, "sigmoid"))
         return 1;
     if (strcasecmp(f->name, "hardsigmoid") || !(f->alpha > 0) || f->beta != 0.5f)
         return REFUSE("activation %s of the gates is not Sigmoid, or HardSigmoid with beta 0.5", f->name);

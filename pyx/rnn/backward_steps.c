@@ -459,7 +459,8 @@ static void take_step(backward_step *s, size_t record, size_t before)
                                   .as = (ptrdiff_t)j->wide,
                                   .sum = s->sum,
                                   .carry = j->c->cell_norm == LNRNN_CELL_CARRY,
-                                  .hard = j->c->gate_activation == LNRNN_GATES_HARD_SIGMOID};
+                                  .hard = j->c->gate_activation == LNRNN_GATES_HARD_SIGMOID,
+                                  .act = j->c->act};
     for (backward_phase *const *phase = j->phases; *phase; phase++)
         (*phase)(s);
 }

@@ -26,7 +26,7 @@ def words(part, model):
     network = part.network
     if network is None:
         return f"{part.kind} without a network"
-    norm = network.norm
+    norm, candidate = network.norm, getattr(network, "nonlinearity", "tanh")
     try:
         proof = "unproved" if prove(part, model) else ""
     except ValueError:
@@ -34,6 +34,7 @@ def words(part, model):
     more = {
         f"{network.num_layers} layers": network.num_layers > 1, "bidirectional": network.bidirectional,
         "hard sigmoids": getattr(network, "gate_activation", "sigmoid") != "sigmoid",
+        f"candidate {candidate}": type(network).__name__ == "GRU" and candidate != "tanh",
         "projection": getattr(network, "proj_size", 0) > 0,
         "reverse": network.reverse, "y flipped": part.flipped,
         " and ".join(axes := sorted({"BTI", "BTH"} & set(part.axes.values()))): axes,

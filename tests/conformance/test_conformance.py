@@ -59,7 +59,7 @@ USUAL = dict(
 
 def made(variant, D, H, dtype, bits, zoneout, overrun, inner, nonlinearity, **options):
     kind = WITH_INNER_BIASES.get(f"{variant} inner" if inner else variant, VARIANTS[variant])
-    if kind["cell"] in ("RNN", "LiGRU") and nonlinearity:
+    if kind["cell"] in ("RNN", "GRU", "LiGRU") and nonlinearity and not kind.get("nonlinearity"):
         options["nonlinearity"] = nonlinearity
     if kind["cell"] == "SLSTM" and dtype == "bfloat16":
         options["state_dtype"] = dtype

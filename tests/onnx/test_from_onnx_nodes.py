@@ -66,17 +66,20 @@ def test_layout_1_is_a_network_with_batch_first(rng, kind, direction):
     agree(ours(rnn, feed), run(proto, feed))
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    "kind, direction", [*(("RNN", way) for way in DIRECTIONS), *[("GRU", "bidirectional")]]
+)
 @pytest.mark.parametrize("name, options, nonlinearity", [
     ("Tanh", {}, "tanh"), ("Relu", {}, "relu"), ("Sigmoid", {}, "sigmoid"),
     ("Affine", {"activation_alpha": [1.0], "activation_beta": [0.0]}, "identity"),
 ])  # fmt: skip
-def test_activations_of_an_rnn_become_nonlinearities(rng, direction, name, options, nonlinearity):
+def test_activations_become_nonlinearities(rng, kind, direction, name, options, nonlinearity):
     D = DIRECTIONS[direction]
     options = {key: value * D for key, value in options.items()}
-    proto = recurrent(rng, "RNN", D_IN, H, D, direction=direction, activations=[name] * D, **options)
+    names = ["Sigmoid"] * (kind == "GRU") + [name]
+    proto = recurrent(rng, kind, D_IN, H, D, direction=direction, activations=names * D, **options)
     rnn = lnrnn.from_onnx(proto)
-    feed = inputs(rng, "RNN")
+    feed = inputs(rng, kind)
     agree(ours(rnn, feed), run(proto, feed))
     assert rnn.nonlinearity == nonlinearity
 
@@ -120,6 +123,12 @@ REFUSED = [
     ("LSTM", {"activations": ["HardSigmoid", "Tanh", "Tanh"], "activation_beta": [0.4]}, "beta 0.4"),
     ("GRU", {"activations": ["HardSigmoid", "Tanh"], "activation_alpha": [-0.2]}, "alpha -0.2"),
     ("GRU", {"activations": ["Sigmoid", "HardSigmoid"]}, "activations"),
+    (
+        "GRU",
+        {"activations": ["Sigmoid", "Affine"], "activation_alpha": [2.0], "activation_beta": [0.0]},
+        "Affine",
+    ),
+    ("GRU", {"activations": ["Relu", "Relu"]}, "for the gates"),
     ("RNN", {"D": 2, "activations": ["Tanh", "Relu"]}, "activations Tanh, Relu, and both directions"),
 ]
 

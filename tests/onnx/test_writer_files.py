@@ -14,7 +14,7 @@ from networks import VARIANTS, calm, network, normal, same  # noqa: E402
 from onnx_runtimes import NEAR, Case, close, has_results, opened, written  # noqa: E402
 from short_weights import to_bfloat16, to_int8  # noqa: E402
 
-FIRST, LAYER_NORM, LAST = 13, 17, 28
+FIRST, LAYER_NORM, RMS_NORM, LAST = 13, 17, 23, 28
 
 
 def arrays_of(model):
@@ -84,8 +84,9 @@ def test_the_same_network_gives_the_same_bytes(tmp_path):
     assert (model.ir_version, model.opset_import[0].version) == (8, 17)
 
 
-@pytest.mark.parametrize("opset", [FIRST, LAYER_NORM, 18, 21, LAST])
-@pytest.mark.parametrize("variant", ["LSTM none", "GRU reset none", "LSTM split out", "GRU batch", "SLSTM"])
+@pytest.mark.parametrize("opset", [FIRST, LAYER_NORM, 18, 21, RMS_NORM, LAST])
+@pytest.mark.parametrize("variant", ["LSTM none", "GRU reset none", "LSTM split out", "GRU batch", "SLSTM",
+                                     "LSTM rms gate carry", "GRU rms split"])  # fmt: skip
 def test_each_opset_has_the_same_results(tmp_path, rng, variant, opset):
     rnn = calm(5, 8, trained=12, **VARIANTS[variant])
     if opset < LAYER_NORM and variant in ("LSTM split out", "SLSTM"):
@@ -94,7 +95,11 @@ def test_each_opset_has_the_same_results(tmp_path, rng, variant, opset):
         return
     for runtime in ("reference", "onnxruntime", "openvino"):
         has_results(rnn, tmp_path / "m.onnx", rng, runtime, opset=opset, states=False)
-    assert onnx.load(str(tmp_path / "m.onnx")).opset_import[0].version == opset
+    model = onnx.load(str(tmp_path / "m.onnx"))
+    assert model.opset_import[0].version == opset
+    assert (b"RMSNormalization" in model.SerializeToString()) == ("rms" in variant and opset >= RMS_NORM)
+    if "rms" in variant:
+        assert lnrnn.from_onnx(tmp_path / "m.onnx").norm == rnn.norm
 
 
 def test_a_file_of_more_than_2_gib_is_refused(tmp_path, monkeypatch):

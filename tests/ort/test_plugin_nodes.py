@@ -70,6 +70,8 @@ def test_layout_1_is_layout_0_with_its_axes_swapped(rng, kind, D, lengths):
         ("LSTM", ["Sigmoid", "Tanh", "Tanh"], {}), ("GRU", ["sigmoid", "tanh"], {}),
         ("LSTM", ["HardSigmoid", "Tanh", "Tanh"], {"activation_alpha": [0.2], "activation_beta": [0.5]}),
         ("GRU", ["HardSigmoid", "Tanh"], {"activation_alpha": [0.3], "activation_beta": [0.5]}),
+        ("GRU", ["Sigmoid", "Relu"], {}), ("GRU", ["Sigmoid", "Sigmoid"], {}),
+        ("GRU", ["HardSigmoid", "Affine"], {"activation_alpha": [0.3, 1.0], "activation_beta": [0.5, 0.0]}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("D", [1, 2])
@@ -111,7 +113,7 @@ def test_sizes_that_change_from_run_to_run(rng, kind, T, B):
         ("LSTM", {"clip": 0.5}, "attribute clip is set"),
         ("LSTM", {"input_forget": 1}, "attribute input_forget is set"),
         ("RNN", {"activations": ["Softsign"]}, "activation Softsign is not Tanh"),
-        ("GRU", {"activations": ["Sigmoid", "Relu"]}, "activation Relu of the candidate"),
+        ("GRU", {"activations": ["Sigmoid", "Softsign"]}, "activation Softsign is not Tanh"),
         ("GRU", {"activations": ["Relu", "Tanh"]}, "activation Relu of the gates"),
         ("LSTM", {"D": 2, "activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Tanh", "Tanh"],
                   "activation_alpha": [0.2], "activation_beta": [0.5]}, "the same in both directions"),

@@ -49,7 +49,7 @@ TABLES = [
          ("c_library", "networks", "reference_cells", "torch_twins"))),
         others={
             "lnrnn/rnn/specs.py": "an option that only a GRU has",
-            "pyx/file/description.c": "options that only some cells have",
+            "pyx/file/": "options that only some cells have",
             "lnrnn/demo.py": "a demo of three cells",
             "lnrnn/speakers.py": "the same demo",
             "lnrnn/onnxruntime/": "a warning that names nodes of ONNX",
@@ -63,7 +63,7 @@ TABLES = [
         others={
             "lnrnn/importers/": "cells of other people",
             "lnrnn/recognise/graph.py": "operators that keep 0",
-            "lnrnn/recognise/operators.py": "hard sigmoids as bounds",
+            "lnrnn/recognise/operators.py": "hard sigmoids as bounds, and max(a, 0)",
             "lnrnn/reference/ligru.py": "the default of a LiGRU",
             "lnrnn/torch/": "the same default, and cells of torch",
             "pyx/onnxruntime/": "the plug-in leaves other functions to ONNX Runtime",

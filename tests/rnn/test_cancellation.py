@@ -1,6 +1,6 @@
 """Tests subtractions that lose most digits in float32.
 
-They occur in slopes of saturated activations, and between a LiGRU's state and its candidate. They also occur
+They occur in slopes of saturated activations, and between a state and an unbounded candidate. They also occur
 in norms of values whose mean is much larger than their differences. All inputs are exact in float32, so the
 float64 reference gets the same numbers.
 """
@@ -31,25 +31,30 @@ def test_the_slope_of_a_saturated_tanh_is_accurate(family):
     np.testing.assert_allclose(gradients["bias_hh_l0"], slope, rtol=2**-23)
 
 
-# Arguments of a LiGRU's gate z, candidates n, and old states h. z or 1 - z is 0 in float32, or nearly 0.
+# Arguments of a gate z, candidates n, and old states h. z or 1 - z is 0 in float32, or nearly 0.
 GATES, CANDIDATES, STATES = (-200, -87, -20, 0, 20, 40), (10, -1e4, 1e8, 2e38, np.inf), (0.123, -2e38)
 
 
+@pytest.mark.parametrize("cell", ["LiGRU", "GRU", "GRU reset"])
 @pytest.mark.parametrize("nonlinearity", ["relu", "identity"])
-def test_a_ligru_keeps_a_state_beside_a_large_candidate(family, nonlinearity):
+def test_a_state_is_kept_beside_a_large_candidate(family, cell, nonlinearity):
     """Each unit has its own gate, candidate and state. It may have two ULP of z, and a rounding of h."""
     a, n, h = (v.ravel() for v in np.meshgrid(GATES, CANDIDATES, STATES))
-    rnn = lnrnn.LiGRU(1, len(a), norm=None, nonlinearity=nonlinearity, seed=0)
+    name, _, reset = cell.partition(" ")
+    first, options = int(name == "GRU"), dict(reset_after=False) if reset else {}  # first: of z and n
+    rnn = getattr(lnrnn, name)(1, len(a), norm=None, nonlinearity=nonlinearity, seed=0, **options)
+    gates = np.concatenate([0 * a] * first + [a, n])[:, None]
     for name, value in rnn.parameters().items():
-        setattr(rnn, name, np.concatenate([a, n])[:, None] if name == "weight_ih_l0" else 0 * value)
+        setattr(rnn, name, gates if name == "weight_ih_l0" else 0 * value)
     x, h0, gy = np.ones((1, 1, 1)), h[None, None].astype(np.float32), np.ones((1, 1, len(a)))
     y, _, tape = rnn.forward_train(x, h0)
-    got = np.stack([y[0, 0], *np.split(rnn.backward(tape, gy)[2]["bias_ih_l0"], 2)])
+    slopes = rnn.backward(tape, gy)[2]["bias_ih_l0"]
+    got = np.stack([y[0, 0], *slopes.reshape(-1, len(a))[first:]])
     with np.errstate(all="ignore"):
         want, _, tapes = reference_forward(rnn, x, h0)
         slopes = reference_backward(rnn, tapes, gy)[2]["bias_ih_l0"]
-        want = np.stack([want[0, 0], *np.split(slopes, 2)])
-        z, n, _, _ = (v[0] for v in tapes["_l0"].steps[0].kept)
+        want = np.stack([want[0, 0], *slopes.reshape(-1, len(a))[first:]])
+        z, n = (v[0] for v in tapes["_l0"].steps[0].kept[first : first + 2])
         of_z = np.minimum(1 - z, 2 * np.spacing(z.astype(np.float32)))
         allowed = of_z * np.stack([abs(n - h), abs(n - h), np.ones(len(a))]) + 2.0**-22 * abs(want)
         np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))

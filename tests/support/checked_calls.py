@@ -354,7 +354,7 @@ def from_torch(tmp_path):
 def from_keras(tmp_path):
     arrays = [np.ones((D, 4 * H)), np.ones((H, 4 * H)), np.ones(4 * H)]
     valid = dict(kind="LSTM", bidirectional=False, reset_after=None, eps=None, batch_first=True)
-    valid["recurrent_activation"] = "sigmoid"
+    valid |= dict(recurrent_activation="sigmoid", layer=None)
     return Call("from_keras", partial(lnrnn.from_keras, arrays), valid, edges=False)
 
 

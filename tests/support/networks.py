@@ -83,6 +83,12 @@ VARIANTS = {
     "GRU rms gate": dict(cell="GRU", norm=rms("gate", bias=True)),
     "GRU rms reset split": dict(cell="GRU", norm=rms("split"), reset_after=False),
     "LiGRU rms input": dict(cell="LiGRU", norm=rms("input")),
+    "GRU none hard identity": dict(
+        cell="GRU", norm=None, nonlinearity="identity", gate_activation="hard_sigmoid"
+    ),
+    "GRU split sigmoid": dict(cell="GRU", norm=spec("split"), reset_after=True, nonlinearity="sigmoid"),
+    "GRU gate relu": dict(cell="GRU", norm=spec("gate"), reset_after=True, nonlinearity="relu"),
+    "GRU reset none relu": dict(cell="GRU", norm=None, reset_after=False, nonlinearity="relu"),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -324,6 +330,10 @@ def kink(rnn, tapes):
         for step in tape.steps:
             if cell_of(rnn) == "LiGRU":
                 nearest = min(nearest, np.abs(step.kept[-1]).min())
+                continue
+            if cell_of(rnn) == "GRU":  # whose tape lacks arguments below 0
+                n = step.kept[2]
+                nearest = min(nearest, n[n > 0].min(initial=nearest))
                 continue
             argument = 0
             for name, normed in step.norms.at.items():

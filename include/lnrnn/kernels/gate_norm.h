@@ -186,10 +186,10 @@ typedef struct {
     size_t H;
     const float *saved_gates, *x, *a, *u, *state_prev;
     float *gh, *gc, *gu, *gx, *ga, *sum;
-    int carry, hard;
+    int carry, hard, act;
 } gradient_row;
 
-/* Returns row r. hard: a constant, 1 if the gates have the hard sigmoid. */
+/* Returns row r, with act LNRNN_ACT_TANH. hard: a constant, 1 if the gates have the hard sigmoid. */
 LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t r, const int hard)
 {
     const ptrdiff_t row = (ptrdiff_t)r;
@@ -208,6 +208,7 @@ LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t 
         .sum = b->sum + row * b->ss,
         .carry = b->carry,
         .hard = hard,
+        .act = LNRNN_ACT_TANH,
     };
 }
 

@@ -8,15 +8,26 @@
 /* The gates, in the order of their weights. */
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 
-/* Computes h = (1 - z) n + z h_prev. |n| is at most 1, so h_prev - n has at most the rounding error of h_prev
- * or of 1. */
-LNRNN_INLINE void gru_mix(v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
+/* Calls f(.., act, ...) for H units. act, the activation of n, is a constant for tanh. */
+#define GRU_FOR_PAIRS(act, H, f, ...)                           \
+    do {                                                        \
+        if ((act) == LNRNN_ACT_TANH)                            \
+            LNRNN_FOR_PAIRS(H, f, LNRNN_ACT_TANH, __VA_ARGS__); \
+        else                                                    \
+            LNRNN_FOR_PAIRS(H, f, act, __VA_ARGS__);            \
+    } while (0)
+
+/* Computes h = (1 - z) n + z h_prev. |tanh| is at most 1, so h_prev - n has at most the rounding error of
+ * h_prev or of 1. With another act, n has no bound, and h_prev - n would lose digits of h_prev. */
+LNRNN_INLINE void gru_mix(int act, v32 z, v32 n, const float *h_prev, float *h, size_t k, const int whole)
 {
-    put_f32(h, v32_fma(z, get_f32(h_prev, k, whole) - n, n), k, whole);
+    const v32 old = get_f32(h_prev, k, whole);
+    const int bounded = act == LNRNN_ACT_TANH;
+    put_f32(h, bounded ? v32_fma(z, old - n, n) : v32_fma(z, old, (v32_set1(1.0f) - z) * n), k, whole);
 }
 
-LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int how, const int separate,
-                            const gate_row *row)
+LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, int act, const int how,
+                            const int separate, const gate_row *row)
 {
     const size_t H = row->hidden.norm->H;
     const int m = vecs ? vecs : 1;
@@ -33,7 +44,7 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
         n[v] = separate ? v32_fma(rz[2 * v], recurrent, gate_read(how, &row->input, GATE_N, i, k, vecs))
                         : rz[2 * v] * recurrent;
     }
-    v32_tanhs(m, n);
+    v32_acts(act, m, n);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
         if (row->saved_gates) {
@@ -41,7 +52,7 @@ LNRNN_INLINE void gru_units(size_t first, size_t k, const int vecs, const int ho
             put_f32(row->saved_gates + GATE_Z * H + i, rz[2 * v + 1], k, vecs);
             put_f32(row->saved_gates + GATE_N * H + i, n[v], k, vecs);
         }
-        gru_mix(rz[2 * v + 1], n[v], row->h_prev + i, row->h + i, k, vecs);
+        gru_mix(act, rz[2 * v + 1], n[v], row->h_prev + i, row->h + i, k, vecs);
     }
 }
 
@@ -54,12 +65,12 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
         const gate_row row = gate_row_of(GRU_GATES, GATE_N, how, separate, step, rows, r, &m);
-        LNRNN_FOR_PAIRS(step->hidden->H, gru_units, how, separate, &row);
+        GRU_FOR_PAIRS(step->act, step->hidden->H, gru_units, how, separate, &row);
     }
 }
 
 /* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. Computes
- *     r, z = sigmoid(x + a), n = tanh(x + r a), h = (1 - z) n + z h_prev
+ *     r, z = sigmoid(x + a), n = act(x + r a), h = (1 - z) n + z h_prev
  * h_prev may be the array h. In a cell without a norm x is not NULL. */
 static void gru_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
@@ -95,21 +106,22 @@ LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, cons
         put_f32(gates + GATE_R * side->norm->H + i, r, k, whole);
 }
 
-LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, const gate_side *side,
+LNRNN_INLINE void gru_gate_output_units(size_t i, size_t k, const int whole, int act, const gate_side *side,
                                         const float *h_prev, float *h, float *gates)
 {
     const size_t H = side->norm->H;
     const v32 z = v32_sigmoid(gate_read(LNRNN_NORMED, side, GATE_Z, i, k, whole));
-    const v32 n = v32_tanh(gate_read(LNRNN_NORMED, side, GATE_N, i, k, whole));
+    v32 n = gate_read(LNRNN_NORMED, side, GATE_N, i, k, whole);
+    v32_acts(act, 1, &n);
     if (gates) {
         put_f32(gates + GATE_Z * H + i, z, k, whole);
         put_f32(gates + GATE_N * H + i, n, k, whole);
     }
-    gru_mix(z, n, h_prev + i, h + i, k, whole);
+    gru_mix(act, z, n, h_prev + i, h + i, k, whole);
 }
 
 /* rows->scratch (3*H). The step of a GRU with a norm for each gate (LNRNN_SPANS_EACH):
- *     r, z = sigmoid(norm(x + a)), n = tanh(norm(x + r a)), h = (1 - z) n + z h_prev */
+ *     r, z = sigmoid(norm(x + a)), n = act(norm(x + r a)), h = (1 - z) n + z h_prev */
 static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     const lnrnn_gate_norm *norm = step->hidden;
@@ -127,7 +139,10 @@ static void gru_gate_step(const lnrnn_step_config *step, const lnrnn_step_rows *
         moments_of_rows(GATE_N, norm, 1, sum, 0, NULL, 0, &m);
         LNRNN_FOR_UNITS(H, gru_gate_reset_units, &side, x, a, sum, gates);
         row_moments(H, sum + GATE_N * H, norm, &m.spans[GATE_N], 0);
-        LNRNN_FOR_UNITS(H, gru_gate_output_units, &side, h_prev, h, gates);
+        if (step->act == LNRNN_ACT_TANH)
+            LNRNN_FOR_UNITS(H, gru_gate_output_units, LNRNN_ACT_TANH, &side, h_prev, h, gates);
+        else
+            LNRNN_FOR_UNITS(H, gru_gate_output_units, step->act, &side, h_prev, h, gates);
     }
 }
 
@@ -171,7 +186,7 @@ LNRNN_INLINE void gru_reset_gate_units(size_t first, size_t k, const int vecs, c
     }
 }
 
-LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, const int how,
+LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, int act, const int how,
                                         const gate_row *row, const float *z)
 {
     const size_t H = row->hidden.norm->H;
@@ -179,12 +194,12 @@ LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, 
     v32 n[2];
     LNRNN_FOR_EACH (v, m)
         n[v] = gate_sum(how, 1, row, GATE_N, unit_of(first, v), k, vecs);
-    v32_tanhs(m, n);
+    v32_acts(act, m, n);
     LNRNN_FOR_EACH (v, m) {
         const size_t i = unit_of(first, v);
         if (row->saved_gates)
             put_f32(row->saved_gates + GATE_N * H + i, n[v], k, vecs);
-        gru_mix(get_f32(z + i, k, vecs), n[v], row->h_prev + i, row->h + i, k, vecs);
+        gru_mix(act, get_f32(z + i, k, vecs), n[v], row->h_prev + i, row->h + i, k, vecs);
     }
 }
 
@@ -200,7 +215,7 @@ LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_st
         const gate_row row = gate_row_of(GRU_GATES, GATE_N, how, 1, step, rows, r, &m);
         float *const reset = rows->reset + (ptrdiff_t)r * rows->rs, *const z = reset + rows->rs / 2;
         if (states)
-            LNRNN_FOR_PAIRS(step->hidden->H, gru_reset_state_units, how, &row, z);
+            GRU_FOR_PAIRS(step->act, step->hidden->H, gru_reset_state_units, how, &row, z);
         else
             LNRNN_FOR_PAIRS(step->hidden->H, gru_reset_gate_units, how, &row, reset, z);
     }
@@ -226,7 +241,7 @@ static void gru_reset_gates(const lnrnn_step_config *step, const lnrnn_step_rows
 }
 
 /* Runs after gru_reset_gates and the product of the gate n of W_hh and r h_prev, which is now in a. Computes
- * n = tanh(x + a), h = (1 - z) n + z h_prev. */
+ * n = act(x + a), h = (1 - z) n + z h_prev. */
 static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     gru_reset_half(1, step, rows);
@@ -234,7 +249,18 @@ static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows 
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of the argument of n's tanh, and
+/* As LNRNN_FOR_GRADIENTS, for f that reads row->act, which is a constant for tanh. */
+#define GRU_FOR_GRADIENTS(b, f)                                    \
+    if ((b)->act == LNRNN_ACT_TANH)                                \
+        LNRNN_FOR_GRADIENTS(b, f)                                  \
+    else                                                           \
+        for (size_t r_ = 0; r_ < (b)->rows; r_++) {                \
+            gradient_row row_ = gradient_row_of(b, r_, (b)->hard); \
+            row_.act = (b)->act;                                   \
+            LNRNN_FOR_UNITS(row_.H, f, &row_);                     \
+        }
+
+/* Back-propagates gh through h = (1 - z) n + z h_prev. Returns the gradient of the argument of n's act, and
  * sets *gz to the gradient of the argument of z's sigmoid. Replaces gh by the gradient of h_prev. */
 LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gradient_row *row, v32 *gz)
 {
@@ -242,9 +268,12 @@ LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gra
     const v32 z = get_f32(row->saved_gates + GATE_Z * H + i, k, whole),
               n = get_f32(row->saved_gates + GATE_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
-    *gz = g * (h_prev - n) * gate_slope(row, z);
+    const v32 half = v32_set1(0.5f),
+              slope = gate_slope(row, z); /* without a bound, h_prev - n may overflow */
+    *gz = row->act == LNRNN_ACT_TANH ? g * (h_prev - n) * slope
+                                     : g * (slope + slope) * (half * h_prev - half * n);
     put_f32(row->gh + i, g * z, k, whole);
-    return g * (v32_set1(1.0f) - z) * tanh_slope(n);
+    return g * (v32_set1(1.0f) - z) * act_slope(row->act, n);
 }
 
 LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
@@ -264,10 +293,10 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* u: the gate n of W h after its norm. Back-propagates gh through h = (1 - z) n + z h_prev and n = tanh(x + r
+/* u: the gate n of W h after its norm. Back-propagates gh through h = (1 - z) n + z h_prev and n = act(x + r
  * u). Writes gx and ga, which differ only in the gate n. Replaces gh by the gradient of h_prev without its
- * path through W h. If gx is NULL, n = tanh(r u). */
-static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_backward_units); }
+ * path through W h. If gx is NULL, n = act(r u). */
+static void gru_backward(const lnrnn_gate_gradients *b) { GRU_FOR_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
 
@@ -298,7 +327,7 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
  * gradient of h_prev without its path through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
-    LNRNN_FOR_GRADIENTS(b, gru_gate_output_backward_units);
+    GRU_FOR_GRADIENTS(b, gru_gate_output_backward_units);
 }
 
 LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
@@ -346,7 +375,7 @@ LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int 
  * through the products. */
 static void gru_reset_output_backward(const lnrnn_gate_gradients *b)
 {
-    LNRNN_FOR_GRADIENTS(b, gru_reset_output_backward_units);
+    GRU_FOR_GRADIENTS(b, gru_reset_output_backward_units);
 }
 
 LNRNN_INLINE void gru_reset_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)

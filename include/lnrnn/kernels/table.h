@@ -187,7 +187,7 @@ typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
     const lnrnn_gate_norm *input;  /* norm of W x; NULL: none. LiGRU: with the same `how` as `hidden` */
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
-    int act;                       /* RNN, LiGRU: LNRNN_ACT_TANH .. */
+    int act;                       /* RNN, GRU, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
     int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
     int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
@@ -226,7 +226,7 @@ typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
     const float *x, *a; /* (rows, G*H), row stride ks: W x and W h; only GRU with a norm for each gate */
-    /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: u in n = tanh(x + r u). */
+    /* (rows, H), row stride us. LSTM: u in h = o tanh(u); GRU: u in n = act(x + r u). */
     const float *u;
     ptrdiff_t ks, us;
     const float *const *state_prev; /* `rows` pointers to (H), before the step: c of an LSTM, else h */
@@ -243,6 +243,7 @@ typedef struct {
     ptrdiff_t ss;
     int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
     int hard;  /* the gates have the hard sigmoid */
+    int act;   /* GRU: LNRNN_ACT_TANH .. */
     /* SLSTM: gc is (rows, 3 H), row stride gcs (slstm_cell.h). */
     ptrdiff_t gcs;
     int exp_forget;

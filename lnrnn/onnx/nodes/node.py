@@ -274,7 +274,9 @@ def dequantized(node: onnx_ir.Node, arrays: Arrays) -> tuple[Array, Array, bool]
 def activations(
     node: onnx_ir.Node, given: dict[str, Any], kind: str, directions: int
 ) -> tuple[str | None, float | None]:
-    """Returns the nonlinearity of an RNN, and for hard sigmoids a factor of the gates' sums.
+    """Returns the nonlinearity of an RNN or GRU, and for hard sigmoids a factor of the gates' sums.
+
+    The nonlinearity of a gated cell with tanh is None.
 
     Raises ValueError for other functions than a network has.
     """
@@ -290,21 +292,18 @@ def activations(
     if of[:each] * directions != of:
         raise without_equivalent(node, f"activations {shown}", "both directions of a network have the same")
     name, alpha, beta = of[0]
-    if kind == "RNN":
-        if name in BY_NAME and (name != "affine" or (alpha, beta) == (1, 0)):
-            return BY_NAME[name], None
+    candidate, *rates = of[each - 1]  # of an LSTM: the function of c
+    if kind != "LSTM" and not (candidate in BY_NAME and (candidate != "affine" or rates == [1, 0])):
         known = f"lnrnn's cells have {', '.join(NONLINEARITIES)}, or Affine with alpha 1 and beta 0"
-    elif all(other == "tanh" for other, _, _ in of[1:each]) and name == "sigmoid":
-        return None, None
-    elif (
-        all(other == "tanh" for other, _, _ in of[1:each])
-        and name == "hardsigmoid"
-        and alpha > 0
-        and beta == 0.5
-    ):
-        return None, 6 * alpha  # clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2)
+    elif kind == "RNN":
+        return BY_NAME[name], None
+    elif kind == "LSTM" and any(other != "tanh" for other, _, _ in of[1:each]):
+        known = "an LSTM has Tanh for its candidate and its output"
+    elif name == "sigmoid" or (name == "hardsigmoid" and alpha > 0 and beta == 0.5):
+        nonlinearity = None if candidate == "tanh" else BY_NAME[candidate]
+        return nonlinearity, None if name == "sigmoid" else 6 * alpha  # clip(alpha a + 1/2)
     else:
-        known = "lnrnn's cells have Sigmoid, or HardSigmoid with beta 0.5, for the gates, and else Tanh"
+        known = "lnrnn's cells have Sigmoid, or HardSigmoid with beta 0.5, for the gates"
     numbers = f" with alpha {alpha:g} and beta {beta:g}" if (alpha, beta) != (0, 0) else ""
     raise without_equivalent(node, f"activations {shown}{numbers}", known)
 

@@ -306,12 +306,19 @@ def _next(
 
 
 def _only_user(walk: Walk) -> onnx_ir.Node | None:
-    """Returns the only node that uses the value, without Shape, if it is in the same graph."""
-    users = [use.node for use in walk.value.uses() if use.node.op_type != "Shape"]
+    """Returns the only node that uses more than the value's shape, if it is in the same graph."""
+    users = [use.node for use in walk.value.uses() if not _measures(use.node)]
     if len(users) != 1 or walk.value.is_graph_output():
         return None
     producer = walk.value.producer()
     return users[0] if producer is not None and users[0].graph is producer.graph else None
+
+
+def _measures(node: onnx_ir.Node) -> bool:
+    """Returns whether a node is Shape, or a Transpose that only such nodes use."""
+    after = [use.node.op_type for v in node.outputs for use in v.uses()]
+    moves = node.op_type == "Transpose" and {*after} == {"Shape"} and not node.outputs[0].is_graph_output()
+    return node.op_type == "Shape" or moves
 
 
 def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:

@@ -6,4 +6,5 @@
 
 OPSETS = 13, 28  # the first and the last
 LAYER_NORM = 17  # the first opset with LayerNormalization
+RMS_NORM = 23  # the first opset with RMSNormalization
 IR_VERSION = 8  # of opset 17; older runtimes refuse newer ones

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from . import OPSETS
+
 Array = np.ndarray
 Shape = Sequence[int | str]
 TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
@@ -47,11 +49,11 @@ class Graph:
     """A graph under construction, or the body of a Scan in it.
 
     All arrays, also of a body, are initializers of the outermost graph. Names are unique in the whole
-    file.
+    file. opset: the first whose operators the graph may have, or a later one.
     """
 
-    def __init__(self, name: str, outer: Graph | None = None) -> None:
-        self.name, self.outer = name, outer
+    def __init__(self, name: str, outer: Graph | None = None, opset: int = OPSETS[0]) -> None:
+        self.name, self.outer, self.opset = name, outer, outer.opset if outer else opset
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []

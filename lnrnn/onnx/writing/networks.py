@@ -9,7 +9,7 @@ import numpy as np
 
 from ...recognise.patterns import OPERATORS
 from ...rnn.snapshot import Snapshot
-from . import scan_bodies
+from . import OPSETS, scan_bodies
 from .builder import Graph, Shape, Value
 from .stored_arrays import layer_arrays, node_arrays
 
@@ -31,17 +31,17 @@ def is_plain(snapshot: Snapshot, form: Form) -> bool:
     return bool(scan_bodies.EQUATIONS[made.cell.name].node) and not special
 
 
-def network_graph(snapshot: Snapshot, form: Form) -> Graph:
-    """Returns the graph of a network."""
-    return _Network(snapshot, form).graph
+def network_graph(snapshot: Snapshot, form: Form, opset: int = OPSETS[0]) -> Graph:
+    """Returns the graph of a network. opset: of the file."""
+    return _Network(snapshot, form, opset).graph
 
 
 class _Network:
     """Shapes: x (T, B, *), or (B, *) for one step; a state of all layers (layers * directions, B, *)."""
 
-    def __init__(self, snapshot: Snapshot, form: Form) -> None:
+    def __init__(self, snapshot: Snapshot, form: Form, opset: int) -> None:
         self.snapshot, self.made, self.form = snapshot, snapshot.architecture, form
-        self.graph = g = Graph(self.made.cell.name)
+        self.graph = g = Graph(self.made.cell.name, opset=opset)
         plain, made = is_plain(snapshot, form), self.made
         self.lines = made.num_layers * made.directions
         given = self._sequences("x", "float", made.input_size)
@@ -157,15 +157,17 @@ class _Network:
 
     def _activations(self) -> dict[str, list[Any]]:
         """The attributes of a node for functions other than the default ones."""
-        made = self.made
-        found: dict[str, list[Any]] = {}
-        if made.gate_activation == "hard_sigmoid":
-            found["activations"] = ["HardSigmoid", "Tanh", "Tanh"][: 1 + made.cell.states]
-            found |= dict(activation_alpha=[1 / 6], activation_beta=[0.5])
-        elif made.nonlinearity != "tanh":
-            found["activations"] = [OPERATORS.get(made.nonlinearity, "Affine")]
-            if made.nonlinearity == "identity":
-                found |= dict(activation_alpha=[1.0], activation_beta=[0.0])
+        made, hard = self.made, self.made.gate_activation == "hard_sigmoid"
+        candidate = OPERATORS.get(made.nonlinearity, "Affine")
+        if not hard and candidate == "Tanh":
+            return {}
+        gates = ["HardSigmoid" if hard else "Sigmoid"] * (made.cell.gates > 1)
+        found: dict[str, list[Any]] = {
+            "activations": [*gates, candidate, "Tanh"][: len(gates) + made.cell.states]
+        }
+        more = [(1 / 6, 0.5)] * hard + [(1.0, 0.0)] * (candidate == "Affine")
+        if more:
+            found["activation_alpha"], found["activation_beta"] = map(list, zip(*more, strict=True))
         return {name: values * made.directions for name, values in found.items()}
 
     # --- one step, alone or in a Scan ---------------------------------------------------------------------

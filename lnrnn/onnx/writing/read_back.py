@@ -78,7 +78,7 @@ def _writes(
     snapshot: Snapshot, form: Form, model: onnx_ir.Model, parts_of: Callable[..., list[Part]]
 ) -> bool:
     """Returns whether to_onnx writes the graph of a model for a network, or `convert` of such a file."""
-    from ..reading import read
+    from ..reading import opset_of, read
     from .replacement import changed
 
     theirs = model.graph
@@ -91,7 +91,7 @@ def _writes(
         return same and all(a is not None and same_bits(a, arrays[name]) for name, a in own.items())
 
     with quiet(), np.errstate(all="ignore"):
-        ours = network_graph(snapshot, form)
+        ours = network_graph(snapshot, form, opset_of(model) or 0)
         written: Any = onnx_ir.from_proto(ours.proto(arrays=False))
         if are_theirs(written, written.inputs[: len(ours.inputs)], ours.arrays):
             return True

@@ -13,6 +13,7 @@ import numpy as np
 from ...recognise.patterns import OPERATORS
 from ...rnn.architecture import Architecture
 from ...rnn.specs import LayerNormSpec, RMSNormSpec
+from . import RMS_NORM
 from .builder import Graph, Value
 
 Array = np.ndarray
@@ -68,6 +69,9 @@ class Step:
         gain, bias = (self.array(names.get(use, ""), gates) for use in ("gain", "bias"))
         assert isinstance(self.made.norm, LayerNormSpec) and gain is not None
         eps: float = self.made.norm.eps
+        if isinstance(self.made.norm, RMSNormSpec) and self.graph.opset >= RMS_NORM:
+            a = self.graph.node("RMSNormalization", a, gain, axis=-1, epsilon=eps)
+            return a + bias if bias else a
         if isinstance(self.made.norm, RMSNormSpec):
             letters = gates or ("c" if side == "c" else EQUATIONS[self.made.cell.name].gates)
             units = self.graph.number(len(letters) * self.made.hidden_size)
@@ -145,19 +149,19 @@ def _split(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Val
     xr, xz, xn = s.gates("ih", s.product("ih", x), groups)
     hr, hz, hn = s.gates("hh", s.product("hh", h), groups)
     r, z = s.sig(xr + hr), s.sig(xz + hz)
-    return s.tanh(xn + r * hn), z
+    return s.f(xn + r * hn), z
 
 
 def _before(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Value]:
     xr, xz, xn = s.gates("ih", s.product("ih", x), ["rz", "n"])
     hr, hz = s.graph.split(s.norm("hh", s.product("hh", h, "rz"), "rz"), [s.made.hidden_size] * 2)
     r, z = s.sig(xr + hr), s.sig(xz + hz)
-    return s.tanh(xn + s.norm("hh", s.product("hh", r * h, "n"), "n")), z
+    return s.f(xn + s.norm("hh", s.product("hh", r * h, "n"), "n")), z
 
 
 def _joint(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Value]:
     r, z, n = s.sum_of_sides(x, h)
-    return s.tanh(s.sig(r) * n), s.sig(z)
+    return s.f(s.sig(r) * n), s.sig(z)
 
 
 def _gate(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Value]:
@@ -165,7 +169,7 @@ def _gate(s: Step, x: Value, h: Value, spec: LayerNormSpec) -> tuple[Value, Valu
     xr, xz, xn = s.graph.split(s.product("ih", x), sizes)
     hr, hz, hn = s.graph.split(s.product("hh", h), sizes)
     r, z = s.sig(s.norm("", xr + hr, "r")), s.sig(s.norm("", xz + hz, "z"))
-    return s.tanh(s.norm("", xn + r * hn, "n")), z
+    return s.f(s.norm("", xn + r * hn, "n")), z
 
 
 _GRU = {"split": _split, "before": _before, "joint": _joint, "gate": _gate}

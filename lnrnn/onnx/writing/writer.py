@@ -44,7 +44,7 @@ def to_onnx(
     path : str or path-like
         The file, which is written whole or not at all.
     opset : int
-        The version of ONNX's operators, 13 to 28. Layer norm needs 17.
+        The version of ONNX's operators, 13 to 28. Layer norm needs 17. From 23 on, RMS norm is one node.
     step : bool
         Whether the file computes one step, as a stream does: x is (B, D) and y (B, P). With batch norm the
         number of steps that each sequence has had is an input step0 and an output step, int64 (B,).
@@ -106,7 +106,7 @@ def to_onnx(
     from .read_back import KEY, claim
 
     form = Form(**options)
-    graph = network_graph(now, form)
+    graph = network_graph(now, form, opset)
     size = sum(array.nbytes for array in graph.arrays.values())
     if size > MOST_BYTES:
         raise ValueError(message("rnn", f"at most {MOST_BYTES} bytes in an ONNX file", str(size)))

@@ -1,0 +1,87 @@
+"""Reads the recurrent layers of the HDF5 files (.h5) that Keras 2 writes, which Keras 3 mostly cannot open.
+
+A file has the weights of each layer by name. A file of a whole model also has its configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..errors import bad_value
+
+RECURRENT = "recurrent_kernel"
+
+
+def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | None) -> list[Any]:
+    """Returns layers of a file for `convert_keras`, or without configuration their arrays by name.
+
+    wanted: the layers' names; None for the only recurrent layer.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError("from_keras of a path needs h5py: pip install h5py") from None
+    path = os.fspath(path)
+    if os.path.exists(path) and not h5py.is_hdf5(path):
+        raise bad_value("arrays_or_layer", "the path of an HDF5 file of Keras", path)
+    with h5py.File(path, "r") as file:
+        groups = file.get("model_weights", file)
+        config = json.loads(file.attrs.get("model_config", "{}"))
+        version = str(_text(groups.attrs.get("keras_version", "1")))
+        weights = {}
+        for name in _names(groups, "layer_names"):
+            arrays = {each: np.asarray(groups[name][each]) for each in _names(groups[name], "weight_names")}
+            if any(RECURRENT in each for each in arrays):
+                weights[name] = arrays
+    names = list(weights) if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
+    known = ", ".join(map(repr, weights)) or "none"
+    if wanted is None and len(names) != 1:
+        raise bad_value("layer", f"given for a file with several recurrent layers, or none: {known}", None)
+    for name in names:
+        if name not in weights:
+            raise bad_value("layer", f"the name of a recurrent layer of the file: {known}", name)
+    entries = dict(_entries(config.get("config", {})))
+    return [
+        _layer(entries[name], list(weights[name].values()), version) if name in entries else weights[name]
+        for name in names
+    ]
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _names(group: Any, what: str) -> list[str]:
+    """Returns an attribute with a list of names, which Keras divides if it is long."""
+    parts = [what] if what in group.attrs else [f"{what}{k}" for k in range(len(group.attrs))]
+    return [str(_text(name)) for part in parts if part in group.attrs for name in group.attrs[part]]
+
+
+def _entries(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields the configurations of layers by name, also of models inside of the model."""
+    for entry in config if isinstance(config, list) else config.get("layers", ()):
+        yield entry["config"].get("name", entry.get("name")), entry
+        yield from _entries(entry["config"]) if "layers" in entry["config"] else ()
+
+
+def _layer(entry: Mapping[str, Any], arrays: list[Any], version: str) -> Any:
+    """Returns a stand-in of a layer with these weights, as `convert_keras` reads layers."""
+    kind, config = entry["class_name"], entry["config"]
+    if kind == "Bidirectional":
+        half, ahead = len(arrays) // 2, config["layer"]
+        parts = _layer(ahead, arrays[:half], version), _layer(ahead, arrays[half:], version)
+        parts[1].go_backwards = not parts[0].go_backwards
+        return SimpleNamespace(
+            forward_layer=parts[0], backward_layer=parts[1], merge_mode=config.get("merge_mode"),
+            get_weights=lambda: arrays,
+        )  # fmt: skip
+    return type(kind, (), {
+        "version": version, "get_config": lambda self: config, "get_weights": lambda self: arrays,
+        "go_backwards": config.get("go_backwards", False), "time_major": config.get("time_major", False),
+    })()  # fmt: skip
