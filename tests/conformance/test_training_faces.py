@@ -100,7 +100,7 @@ def into_zeros(case):
     flat = np.zeros(1 + sum(map(np.prod, shapes.values())), np.float32)
     cuts = np.split(flat[1:], np.cumsum([np.prod(shape) for shape in shapes.values()])[:-1])
     out = {name: cut.reshape(shape) for cut, (name, shape) in zip(cuts, shapes.items(), strict=True)}
-    result = learned(case, grad_x=False, out=out)
+    result = learned(case, grad_x=False, add_to=out)
     assert all(result[name] is out[name] for name in out) and result.pop("x") is None
     return result
 

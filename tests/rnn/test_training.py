@@ -322,7 +322,7 @@ def test_backward_without_steps_sequences_or_lengths(rng, cell, norm, steps, bat
     *given, gh = drawn_run(0, rnn, steps, np.zeros(batch, int))
     out = {name: normal(rng, *p.shape) for name, p in rnn.parameters().items()}
     before = {name: g.copy() for name, g in out.items()}
-    trained(rnn, *given, gh, out=out)
+    trained(rnn, *given, gh, add_to=out)
     equal_arrays(out, before)
     got = trained(rnn, *given, gh)
     for name, g in zip(("h0", "c0"), parts(rnn, gh), strict=False):
