@@ -19,7 +19,7 @@ import help_text
 import numpy as np
 from common import Check, Clause, Study, by_seed, show, table, tuned, with_interval
 from help_text import METHODS, NORMS, SMOOTH, STEPS, bits, edges, in_ranges, smooth, trained, updates_needed
-from plots import SHADE, forest, interrupted, lines, tidy
+from plots import SHADE, forest, lines, tidy
 
 from lnrnn.speakers import CELLS
 
@@ -40,10 +40,11 @@ def draw(results, figure):
     axes, steps = panels["position"], results["steps"]
     axes.axvspan(STEPS, steps, color=SHADE, lw=0, zorder=0)
     axes.text(STEPS * 1.1, 2.96, "longer than in training", va="top", color="#555555")
-    interrupted(axes, np.exp(results["at"]), results["position"], STEPS, steps)
+    axes.set_ylim(2.1, 3.0)
+    lines(axes, np.exp(results["at"]), results["position"])
     ticks = [tick for tick in (1, 10, 100, 1000) if tick <= steps]
     labels = {"xlabel": "characters since the start", "ylabel": "bits per character", "xlim": (1, steps)}
-    axes.set(xscale="log", ylim=(2.1, 3.0))
+    axes.set_xscale("log")
     tidy(axes, f"{SHOWN.upper()}: repeating BN's last step does no harm", **labels)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.minorticks_off()

@@ -19,7 +19,7 @@ import numpy as np
 from common import NORMS, Clause, Study, by_seed, percent, plus_minus, show, table, tuned
 from measures import border_and_inside, images_until, running_share
 from nets import ConvolutionalNetwork
-from plots import STYLES, lines, tidy
+from plots import forest, lines, tidy
 from study_data import load_digits
 
 from lnrnn.speakers import TrainingSettings, train
@@ -50,14 +50,9 @@ def draw(results, figure):
     rates.set_xticks(shown, [f"{rate:g}" for rate in shown])
     labels = {"xlabel": "learning rate of Adam", "ylabel": "held-out images wrong, %"}
     tidy(rates, "Norms allow higher rates", **labels)
-    for place, name in enumerate(NORMS):
-        (colour, marker, _), wrong = STYLES[name], 100 * (1 - results["accuracy"][name])
-        at = place + np.linspace(-0.3, 0.3, len(wrong))
-        test.plot(at, np.sort(wrong), marker, color=colour, ms=5)
-        test.hlines(wrong.mean(), place - 0.4, place + 0.4, color=colour, lw=2)
-    test.set_xticks(range(len(NORMS)), list(NORMS))
-    test.set_ylim(0, None)
-    tidy(test, "Both norms end alike", ylabel="test images wrong, %")
+    forest(test, {name: 1 - results["accuracy"][name] for name in NORMS})
+    test.set_xlim(0, None)
+    tidy(test, "Norms end alike", xlabel="test images wrong, %")
 
 
 show("convolution", draw, SIZE)

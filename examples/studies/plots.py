@@ -95,18 +95,6 @@ def forest(axes: Any, rows: Mapping[str, np.ndarray], scale: float = 100.0, comp
     axes.tick_params(axis="y", length=0)
 
 
-def interrupted(axes: Any, x: np.ndarray, by_method: Mapping[str, np.ndarray], at: float, end: float) -> None:
-    """Draws for each method the mean over seeds, with a gap at ``at``, and the name at ``end``."""
-    gap, ends = np.searchsorted(x, at), {}
-    for method, values in by_method.items():
-        colour, _, width = STYLES[method]
-        y = np.insert(values.mean(axis=0), gap, np.nan)
-        style = {"color": colour, "lw": width, "ls": (0, (2, 2)) if method == "BN mean" else "-"}
-        axes.plot(np.insert(x, gap, at), y, **style)
-        ends[method] = y[-1], colour
-    name_ends(axes, end, ends, 0.075)
-
-
 def label_places(wanted: Sequence[float], height: float) -> list[float]:
     """Returns the positions of labels that are nearest to the wanted positions and do not overlap."""
     order = np.argsort(wanted, kind="stable")

@@ -16,9 +16,9 @@ reach it.
 
 import numpy as np
 import pixels
-from common import Check, Clause, Study, by_seed, interval, percent, points, show, table
+from common import Check, Clause, Study, by_seed, percent, points, show, table
 from pixels import IN_ORDER, NORMS, accuracy, extent, sequences, trained
-from plots import STYLES, tidy
+from plots import forest, tidy
 from study_data import PIXELS, load_digits
 
 # Constants to change. The network and its training are in pixels.py.
@@ -32,25 +32,16 @@ WAYS = ("LN", "no norm", LAST, MEAN, AGAIN, BATCH, PAIRS)
 
 
 def draw(results, figure):
-    """Draws accuracy on an image alone, and on the same image after another one."""
-    axes, style = figure.subplots(), {"textcoords": "offset points"}
-    for place, way in enumerate(WAYS):
-        name = way.split(",")[0]
-        colour, marker, _ = STYLES[name]
-        alone, after = (100 * results[key].mean() for key in (f"{name}, alone", way))
-        low, high = (100 * end for end in interval(results[way]))
-        axes.plot([after, alone], [place, place], color=colour, lw=1, ls=":")
-        axes.plot([low, high], [place, place], color=colour, lw=4, alpha=0.5)
-        axes.plot(alone, place, marker, color=colour, mfc="white", ms=9)
-        axes.plot(after, place, marker, color=colour, ms=9)
-        axes.annotate(f"{after:.0f}", (after, place), (0, 8), color=colour, ha="center", **style)
-    for text, at, side in (("after another image", "LN", "right"), ("alone", "LN, alone", "left")):
-        axes.annotate(text, (100 * results[at].mean(), -0.12), (0, 20), ha=side, **style)
-    axes.axvline(10, color="#333333", lw=0.8, ls=":")
-    axes.annotate("chance", (10, 0), (4, 0), va="center", **style)
-    axes.set_yticks(range(len(WAYS)), WAYS)
-    title = "All images reach step 64, and repeating it still drops BN to near chance"
-    tidy(axes, title, xlabel="right on the test images, %", xlim=(0, 100), ylim=(len(WAYS) - 0.5, -0.9))
+    """Draws the change of accuracy from an image alone to the same image after another one."""
+    axes = figure.subplots()
+    forest(axes, {way: change(results, way) for way in WAYS})
+    title = "All images reach step 64, and repeating it still costs BN most"
+    tidy(axes, title, xlabel="right after another image minus right alone, points")
+
+
+def change(results, way):
+    """Returns accuracy after another image minus accuracy alone, for each seed."""
+    return results[way] - results[f"{way.split(',')[0]}, alone"]
 
 
 show("two_digits", draw)
@@ -142,11 +133,6 @@ def measure(seeds, settings, quick):
         return found | ways | {"known steps": len(counts), "least reached": counts.min() / counts.max()}
 
     return {of: values for own in by_seed(job, NORMS, seeds).values() for of, values in own.items()}
-
-
-def change(results, way):
-    """Returns accuracy after another image minus accuracy alone, for each seed."""
-    return results[way] - results[f"{way.split(',')[0]}, alone"]
 
 
 def clauses(results):

@@ -40,23 +40,13 @@ SIZE = (10.0, 3.8)
 
 
 def draw(results, figure):
-    """Draws F for weights scaled by hand, and in training growth of weights and angles of updates."""
-    hand, *training = figure.subplots(1, 3)
-    for name, line, marker in (("LN", "-", ""), ("BN", "none", "^")):
-        colour, _, width = STYLES[name]
-        for of in ("weight", "gain"):
-            curve = results["curves"][f"{of}, {name}"]
-            hand.loglog(FACTORS, curve, ls=line, marker=marker, color=colour, lw=width, label=name)
-    hand.legend(*(found[::2] for found in hand.get_legend_handles_labels()), loc="lower left", frameon=False)
-    hand.annotate("by W", (0.15, 5))
-    hand.annotate("by a gain", (0.12, 0.45))
-    hand.set_xticks((0.1, 1, 10), ("0.1", "1", "10"))
-    hand.set_yticks((0.01, 0.1, 1, 10, 100), ("0.01", "0.1", "1", "10", "100"))
-    tidy(hand, "W 10 times as long:\nF a hundredth", xlabel="W times", ylabel="Fisher information F")
+    """Draws in training the growth of weights, and the angles of updates."""
     titles = "W grows in training", "A longer W turns less"
     labels = "|W| over |W| at the start", "angle of an update, |W| free / held"
     ticks = {"growth": (1, 2, 5, 10, 20), "fall": (0.001, 0.01, 0.1, 1)}
-    for axes, (of, at), title, label in zip(training, ticks.items(), titles, labels, strict=True):
+    for axes, (of, at), title, label in zip(
+        figure.subplots(1, 2), ticks.items(), titles, labels, strict=True
+    ):
         ends = {}
         for key in (f"{norm}, {name}" for norm in JUDGED for name in RATES):
             colour, _, width = STYLES[key.split(",")[0]]

@@ -80,7 +80,7 @@ TABLES = [
         ("lnrnn/importers", "docs/which_cell.md", "tests/support"),
     ),
     Counted(
-        "A study", "saturation", r"\bsaturation\b", 5,
+        "A study", "saturation", r"\bsaturation\b", 4,
         ("examples/studies/README.rst", "examples/studies/saturation.py", "examples/studies/results",
          "tests/studies"),
     ),
