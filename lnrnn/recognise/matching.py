@@ -19,10 +19,10 @@ from ..rnn.cells import CELLS, GRU
 from ..rnn.specs import LayerNormSpec, RMSNormSpec, norm_spec
 from .copies import Pairs, pairs
 from .copies import nodes as copied
-from .graph import constant, constant_input, in_order, outside_of_loops, producer
+from .graph import constant, constant_input, in_order, outside_of_loops, passes_on, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
-from .terms import Atom, Opaque, Sum, Terms, argument, is_one, plus, single, times
+from .terms import Atom, Opaque, Sum, Terms, is_one, plus, single, times
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
 Bound = dict[Any, Any]  # the values and constants that a match has bound; keys: see Matcher
@@ -275,9 +275,11 @@ def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | N
             source = outside_of_loops(value)
             if id(source) in known or constant(source) is not None:
                 continue
-            while value is not source and (same := producer(value, "Identity")) is not None:
-                seen[id(same)], value = same, argument(same, 0)  # noqa: PLW2901
             stack.append(source.producer())
+            while value is not source and (same := value.producer()) and (before := passes_on(same)):
+                added = producer(same.inputs[0], "Unsqueeze")
+                seen |= {id(each): each for each in (same, added) if each is not None}
+                value = before  # noqa: PLW2901
     result = in_order(seen.values())
     return result if len(result) == len(seen) else None
 
