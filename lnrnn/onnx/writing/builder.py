@@ -53,7 +53,8 @@ class Graph:
     """
 
     def __init__(self, name: str, outer: Graph | None = None, opset: int = OPSETS[0]) -> None:
-        self.name, self.outer, self.opset = name, outer, outer.opset if outer else opset
+        self.name, self.outer = name, outer
+        self.opset: int = outer.opset if outer else opset
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
