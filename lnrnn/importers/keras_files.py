@@ -31,15 +31,15 @@ def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | No
     path = os.fspath(path)
     if os.path.exists(path) and not h5py.is_hdf5(path):
         raise bad_value("arrays_or_layer", "the path of an HDF5 file of Keras", path)
-    with h5py.File(path, "r") as file:
-        groups = file.get("model_weights", file)
-        config = json.loads(file.attrs.get("model_config", "{}"))
-        version = str(_text(groups.attrs.get("keras_version", "1")))
-        weights = {}
-        for name in _names(groups, "layer_names"):
-            arrays = {each: np.asarray(groups[name][each]) for each in _names(groups[name], "weight_names")}
-            if any(RECURRENT in each for each in arrays):
-                weights[name] = arrays
+    try:
+        with h5py.File(path, "r") as file:
+            groups = file.get("model_weights", file)
+            entries = dict(_entries(json.loads(file.attrs.get("model_config", "{}")).get("config", {})))
+            version = str(_text(groups.attrs.get("keras_version", "1")))
+            every = {name: _arrays(groups[name]) for name in _names(groups, "layer_names")}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise bad_value("arrays_or_layer", f"the path of a whole file of Keras ({error})", path) from None
+    weights = {name: own for name, own in every.items() if any(RECURRENT in each for each in own)}
     names = list(weights) if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
     known = ", ".join(map(repr, weights)) or "none"
     if wanted is None and len(names) != 1:
@@ -47,11 +47,14 @@ def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | No
     for name in names:
         if name not in weights:
             raise bad_value("layer", f"the name of a recurrent layer of the file: {known}", name)
-    entries = dict(_entries(config.get("config", {})))
     return [
         _layer(entries[name], list(weights[name].values()), version) if name in entries else weights[name]
         for name in names
     ]
+
+
+def _arrays(group: Any) -> dict[str, Any]:
+    return {name: np.asarray(group[name]) for name in _names(group, "weight_names")}
 
 
 def _text(value: Any) -> Any:

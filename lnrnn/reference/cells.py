@@ -343,7 +343,7 @@ def lstm(
     >>> y.shape
     (5, 2, 3)
     """
-    cell = {"layer": cell, "rms": cell, "batch": "out", None: None}[norm]
+    cell = cell if norm in BY_ROW else {"batch": "out", None: None}[norm]
     options: dict[str, Any] = dict(
         placement=placement if norm in BY_ROW else "split", cell=cell, num_heads=num_heads
     )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from numpy.typing import ArrayLike
 
 from .cells import Gradients, gates, join, sites_of, sum_of_sides, sum_of_sides_backward
-from .norms import ACTIVATIONS, Array, sigmoid
+from .norms import ACTIVATIONS, BY_ROW, Array, sigmoid
 from .time_loop import Norm, Options, Site, State, Tape, run, run_backward
 
 __all__ = ["LIGRU_SITES", "ligru", "ligru_backward", "ligru_step", "ligru_step_backward"]
@@ -94,7 +94,7 @@ def ligru(
     >>> y.shape
     (5, 2, 3)
     """
-    placement = {"layer": placement, "rms": placement, "batch": "input", None: "split"}[norm]
+    placement = placement if norm in BY_ROW else {"batch": "input", None: "split"}[norm]
     options = dict(placement=placement, nonlinearity=nonlinearity)
     sites = LIGRU_SITES[placement if norm else None]
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, (zoneout,))

@@ -21,7 +21,7 @@ from .cells import (
     Nonlinearity,
     StateDtype,
 )
-from .specs import KINDS, BatchNormSpec, LayerNormSpec, RMSNormSpec, norm_spec
+from .specs import KINDS, BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
 LIMIT = 2**31 - 1  # the largest size: products of two sizes do not overflow int64
@@ -118,7 +118,7 @@ class Architecture:
         if proj_size and num_heads > 1:
             raise bad_value("proj_size", f"0 with num_heads {num_heads}", proj_size)
         norm = norm_spec(norm, cell)
-        if isinstance(norm, RMSNormSpec):
+        if hasattr(norm, "bias"):
             given["bias"] = given["bias"] and norm.bias
             norm = replace(norm, bias=given["bias"])
         if not given["reset_after"] and isinstance(norm, LayerNormSpec):

@@ -77,6 +77,6 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     arguments = {name: config[name] for name in argument_names(cell)}
     if arguments["norm"] is not None:
         norm = dict(arguments["norm"])
-        kind = norm.pop("kind")
-        arguments["norm"] = KINDS[kind](**norm, **({"bias": config["bias"]} if kind == "rms" else {}))
+        kind = KINDS[norm.pop("kind")]
+        arguments["norm"] = kind(**norm, **({"bias": config["bias"]} if hasattr(kind, "bias") else {}))
     return Architecture.checked(cell, **arguments)

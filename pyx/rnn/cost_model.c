@@ -141,7 +141,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),
                              .dtype = c->dtype,
                              .reset_before = c->reset_before,
-                             .layer_norm = c->norm == LNRNN_NORM_LAYER || c->norm == LNRNN_NORM_RMS,
+                             .layer_norm = c->norm != LNRNN_NORM_NONE && c->norm != LNRNN_NORM_BATCH,
                              .sides = 1 + c->separate_products,
                              .at_once = 1,
                              .caches = caches};

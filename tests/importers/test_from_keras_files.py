@@ -99,6 +99,15 @@ def test_other_files_are_refused(tmp_path):
         lnrnn.from_keras(tmp_path / "text.h5")
     with pytest.raises(FileNotFoundError):
         lnrnn.from_keras(tmp_path / "none.h5")
+    for change in ("layer_names", "weight_names", "model_config"):
+        path = write(tmp_path / "m.h5", {"a": (("LSTM", GATED), {"a/recurrent_kernel:0": np.ones((I, 2))})})
+        with h5py.File(path, "r+") as file:
+            where = {"weight_names": file["model_weights/a"], "model_config": file}.get(
+                change, file["model_weights"]
+            )
+            where.attrs[change] = "{" if change == "model_config" else [b"other"]
+        with pytest.raises(ValueError, match="must be the path of a whole file of Keras"):
+            lnrnn.from_keras(path)
     path = write(tmp_path / "m.h5", {"dense": (("Dense", {}), {"dense/kernel:0": np.ones((I, 2))})})
     with pytest.raises(ValueError, match="or none: none"):
         lnrnn.from_keras(path)

@@ -58,6 +58,10 @@ TABLES = [
         docstrings=False,
     ),
     Counted(
+        "A further kind of norm", "rms", r"""["']rms["']|'rms'|LNRNN_NORM_RMS|RMSNormSpec""", 12,
+        ("include", "pyx", "lnrnn", *IMPORTERS), docstrings=False,
+    ),
+    Counted(
         "A nonlinearity", "relu", r"(?i)(?<![a-z])relu(?![a-z])", 10,
         ("include", "pyx", "lnrnn", "docs/api", "tests/support"),
         others={
