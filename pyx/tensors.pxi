@@ -22,16 +22,19 @@ def use_torch(tensor, dict dtypes, to_tensor, threads, tuple active, dict forwar
 
 cdef object memory_of(t, int kind, int ndim, int at):
     """Returns a tensor's memory as an array, with a reference to `t`, and with new axes before axis `at`, up
-    to ndim axes."""
+    to ndim axes. Raises RuntimeError if it has no memory."""
     cdef cnp.npy_intp[AXES] dims, strides
     cdef cnp.npy_intp size = t.element_size()
+    cdef uintptr_t address = t.data_ptr()
     cdef int k, new = ndim - <int>t.dim()
+    if not address and t.numel():  # as torch._efficientzerotensor
+        raise RuntimeError("the tensor has no memory")
     for k in range(ndim):
         if at <= k < at + new:
             dims[k], strides[k] = 1, size
         else:
             dims[k], strides[k] = t.size(k if k < at else k - new), t.stride(k if k < at else k - new) * size
-    array = cnp.PyArray_New(cnp.ndarray, ndim, dims, kind, strides, <void *><uintptr_t>t.data_ptr(), 0,
+    array = cnp.PyArray_New(cnp.ndarray, ndim, dims, kind, strides, <void *>address, 0,
                             cnp.NPY_ARRAY_WRITEABLE, <object>NULL)
     cnp.set_array_base(<cnp.ndarray>array, t)
     return array

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,15 @@ from ..rnn.models import Model
 from ..rnn.settings import architecture
 from ..rnn.specs import LayerNormSpec, norm_spec
 from .blocks import Unsuitable
-from .exported import Late
-from .own_modules import Call, FirstState, find
+from .own_modules import NAME, Call, FirstState, find
 from .running import NotRun, Tested, Way, one_thread, resolution, time_first, ways
 from .systems import UnknownCell
 from .torch_weights import convert_torch, submodule
-from .weights import Array, Converted, Weights, network
+from .traces import Late
+from .weights import Array, Converted
 
 _QUANTISED = "torch.ao.nn.quantized."
-_OWN = _QUANTISED, "torch.ao.nn.quantizable.", "lnrnn.torch."
+_OWN = _QUANTISED, "lnrnn.torch."
 ALTERNATIVES = "check=x compares on your input x, check=False converts it without a check"
 HOW = "compare module(x) with model(x) on an input of your own, or give check=x"
 
@@ -139,14 +138,15 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
     differ = f"the module has {converted.system}'s parameters, but its forward is another:"
     if isinstance(graph, Late):
         raise Differs(f"{differ} {graph}. {ALTERNATIVES}", converted.cell, graph)
-    flat, given = x is not None and x.ndim == 2, partial(probes, arch, most)
+    flat = x is not None and x.ndim == 2
     tries = ways(arch, flat)
     if isinstance(graph, Call) and (not flat or graph.way.axes == "BI"):
         tries = iter([graph.way])
     differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # with whether ordinary input does
     failures: list[str] = []
     for way in tries if most != 0 else ():
-        y, own = None, given(bool(way.kinds)) if x is None else [Probe("input", way.sequence(x))]
+        y, own = None, [Probe("input", way.sequence(x))] if x is not None else None
+        own = own or probes(arch, most, bool(way.kinds), way.axes == "BI")
         try:
             for probe, outputs, difference in tested.results(way, arch, own, converted.last_states):
                 if outputs is not None and difference is not None:
@@ -186,9 +186,9 @@ def _advice(
     if isinstance(graph, FirstState):
         return str(graph)[0].upper() + str(graph)[1:]
     own = converted.arguments["norm"]
-    if not isinstance(own, LayerNormSpec) or converted.system == "lnrnn":
+    if not isinstance(own, LayerNormSpec) or converted.system in ("lnrnn", NAME):
         return ALTERNATIVES
-    spec: Any = graph.converted(module).arguments["norm"] if isinstance(graph, Call) else None
+    spec: Any = graph.network.arguments["norm"] if isinstance(graph, Call) else None
     with suppress(ValueError, AttributeError):  # not a norm of these parameters, or no norm
         norm = replace(own, placement=spec.placement, cell=spec.cell, span=spec.span)
         network = Reference(convert(module, norm=norm))
@@ -214,15 +214,15 @@ def from_graph(
     its graph is no network of lnrnn."""
     differs, given = isinstance(refusal, Differs), {} if batch_first is None else {"batch_first": batch_first}
 
-    def convert(source: Any, **options: Any) -> Converted:
-        c: Converted = call.converted(source, **options)
+    def convert(source: Any) -> Converted:
+        c: Converted = call.network if source is module else call.converted(source)
         return replace(c, arguments=c.arguments | given)
 
     with one_thread():
         try:
             call: Any = getattr(refusal, "call", None)
             call = call if isinstance(call, Call) else find(module)
-            converted = call.converted(module)
+            converted = call.network
             # Names do not show whether a GRU's reset gate multiplies before or after the product.
             if differs and converted.arguments.get("reset_after", True):
                 raise refusal
@@ -238,7 +238,7 @@ def from_graph(
         has = "another forward than its names say" if differs else "names of no known cell"
         names = ", ".join(inspect.signature(module.forward).parameters)
         warnings.warn(
-            f"{type(module).__name__} has {has} and was exported to find its equation: it is {cell}, with "
+            f"{type(module).__name__} has {has} and was traced to find its equation: it is {cell}, with "
             f"forward({names}) called as {call.way}{silence}",
             UserWarning, stacklevel=3,
         )  # fmt: skip
@@ -263,15 +263,7 @@ def _failure(module: Any, reason: str) -> str:
     """Returns the end of an error: why the module has no network, and the remedies."""
     text = f"its graph is no network of lnrnn either: {reason}"
     if parts := _parts(module):
-        text += f"; from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"
-        with suppress(ValueError):  # the parts differ, or do not take each other's outputs
-            c = network([[each] for each in parts.values()], False)
-            arguments = ", ".join(f"{name}={value!r}" for name, value in c.arguments.items())
-            text += (
-                "; if each part takes the outputs of the part before, their state dicts, with _l0 renamed "
-                f"_l1 and so on, are together one for lnrnn.{c.cell}({arguments})"
-            ) * (len(parts) > 1)
-        return text
+        return f"{text}; from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"
     return (
         f"{text}. If only names differ from a known cell's, give the state dict and names=. By hand: "
         "model = lnrnn.LSTM(input_size, hidden_size, norm=...); model.weight_ih_l0 = ...; and so on for all "
@@ -279,24 +271,23 @@ def _failure(module: Any, reason: str) -> str:
     )
 
 
-def _parts(module: Any) -> dict[str, Weights]:
-    """Returns the outermost parts of a module that are one layer of lnrnn, by their paths.
+def _parts(module: Any) -> list[str]:
+    """Returns the paths of the outermost parts of a module that are networks of lnrnn.
 
-    Parts with equal class, names and shapes are exported once. The check of a part may still refuse it.
+    Parts with equal class, names and shapes are traced once. The check of a part may still refuse it.
     """
-    parts: dict[str, Weights] = {}
-    by_kind: dict[Any, Convert | None] = {}
+    parts: list[str] = []
+    by_kind: dict[Any, bool] = {}
     for path, part in module.named_modules():
         below = path.startswith(tuple(f"{outer}." for outer in parts))
         if not path or below or next(part.parameters(), None) is None:
             continue
         kind = type(part), *((name, p.shape) for name, p in part.named_parameters())
         if kind not in by_kind:
-            by_kind[kind] = None
+            by_kind[kind] = False
             with suppress(Unsuitable, ValueError):
-                by_kind[kind] = convert_torch if known(part) else find(part).converted
-        c = None if (convert := by_kind[kind]) is None else convert(part)
-        if c is not None and c.arguments["num_layers"] == 1 and not c.arguments["bidirectional"]:
-            p, a = {name.removesuffix("_l0"): v for name, v in c.state.items()}, c.arguments
-            parts[path] = Weights(c.cell, a["norm"], a["bias"], p, a.get("nonlinearity"))
+                convert_torch(part) if known(part) else find(part)
+                by_kind[kind] = True
+        if by_kind[kind]:
+            parts.append(path)
     return parts

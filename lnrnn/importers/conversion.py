@@ -36,7 +36,7 @@ def from_torch(
     The systems below are recognised by the names and shapes of their parameters. These do not show how
     forward uses the parameters, so the module is also run and compared (see check). It is refused if its
     graph has an operator such as clamp, which may have no effect in the check. If the names are of no system,
-    the equation is read from this graph, which torch.export writes. Norms may be at any place, and gates in
+    the equation is read from this graph, a trace of torch.fx. Norms may be at any place, and gates in
     any order. W_ih and W_hh may be one matrix or two, and forward may add constants to gates. The graphs for
     two lengths and two batches must agree. A UserWarning names the norm. This is tested with torch 2.13.
 
@@ -50,9 +50,8 @@ def from_torch(
         computed, also from a state dict with weight_norm. The systems::
 
             "torch"       torch.nn.RNN, LSTM, GRU and their cells, with any arguments. A state dict of an RNN
-                          needs nonlinearity=. Also these modules after torch.ao's dynamic quantisation, and
-                          its LSTMs for static quantisation: weights become float32, and to_dtype("int8")
-                          finds torch's integers again.
+                          needs nonlinearity=. Also these modules after torch.ao's dynamic quantisation:
+                          weights become float32, and to_dtype("int8") finds torch's integers again.
             "fastrnns"    LayerNormLSTMCell of pytorch's benchmarks/fastrnns, or a stack of such cells.
             "nemo"        LayerNormLSTMCell of NeMo, which is the same.
             "torchaudio"  _CustomLSTM of its RNN-T. A ModuleList is converted as layers of one network.
@@ -111,12 +110,12 @@ def from_torch(
 
     Notes
     -----
-    Most probes are N(0, 1): with several steps, one step, one sequence, 263 sequences, some frames of zeros,
-    one NaN, or 220 steps (60 for over 10^6 parameters). Two are of 1e-6 to 0.1 and of 10 to 10,000. One
-    has parameters 8 times as large. A module that takes initial states is also given states in (-0.9, 0.9)
-    and of 1 to 100. Probes that make the module raise an exception are left out, and so are steps without
-    statistics of batch norm. A copy of the module runs in float64. If that is impossible, the module runs in
-    its own dtype, and each step may differ by rounding.
+    Most probes are N(0, 1): several steps, one step, one sequence, 263 sequences, some frames of zeros, one
+    NaN, or 220 steps (60 for a cell or over 10^6 parameters). Two are of 1e-6 to 0.1 and of 10 to
+    10,000. One has parameters 8 times as large. A module that takes initial states is also given states in
+    (-0.9, 0.9) and of 1 to 100. Probes that make the module raise an exception are left out, and so are steps
+    without statistics of batch norm. A copy of the module runs in float64. If that is impossible, the module
+    runs in its own dtype, and each step may differ by rounding.
 
     The probes miss a difference that needs other conditions: larger numbers, one exact value, more steps or
     sequences, or other arguments of forward. They also miss a dependence on time, on random numbers, or on

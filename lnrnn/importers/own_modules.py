@@ -1,4 +1,4 @@
-"""Finds the equation of a torch module of an unknown class, from torch.export's graph of the module."""
+"""Finds the equation of a torch module of an unknown class, from a trace of its calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,14 +19,14 @@ from ..recognise.operators import new_terms
 from ..recognise.recurrences import chains
 from ..rnn.architecture import Architecture
 from .blocks import COLUMNS, ROWS, Block, Unsuitable, filled
-from .exported import INNER, Reader, export
 from .running import Way, arguments, cells, tensors
+from .traces import Reader, Trace, traced
 from .weights import Converted, Weights, network
 
 NAME = "the cell of its graph"
 OTHER = "its equation is none of lnrnn's, which have no peepholes, clipped states or std + eps"
-STEPS = 3, 2  # of the two exports of a layer
-SEQUENCES = 5, 131  # the least numbers of sequences of the two exports
+STEPS = 3, 2  # of the two traces of a layer
+SEQUENCES = 5, 131  # the least numbers of sequences of the two traces
 TRIED = 3, 4  # steps and sequences of the calls that show how a module is called
 MOST_CALLS = 4000
 _STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # a state's argument
@@ -123,40 +123,40 @@ def _not_called(module: Any) -> Unsuitable:
 
 @dataclass(frozen=True)
 class Call:
-    """A module that is called in a way, and its programs for two numbers of steps and of sequences.
+    """A module that is called in a way, and the trace of this call.
 
-    start: how the module differs without a state, "" if it does not.
+    network: the module's network, once it is known. start: how the module differs without a state, "" if it
+    does not.
     """
 
     way: Way
     sizes: Sizes
-    programs: tuple[tuple[Any, int, int], ...]  # with the numbers of steps and of sequences
+    trace: Trace
+    steps: int
+    sequences: int
+    network: Any = None
     start: str = ""
 
     @classmethod
-    def of(cls, module: Any, way: Way, sizes: Sizes) -> Call:
+    def of(cls, module: Any, way: Way, sizes: Sizes, T: int, least: int) -> Call:
+        """Traces a call with T steps and at least so many sequences, with a number that no axis has."""
         own = {sizes.D, *sizes.widths, *(sizes.D + width for width in sizes.widths), *STEPS}
         taken = {m for t in (*module.parameters(), *module.buffers()) for n in t.shape for m in
                  (n, n // 2, n // 3, n // 4)} | own  # fmt: skip
-        programs = []
-        for T, least in zip(STEPS, SEQUENCES, strict=True):
-            B = next(n for n in range(least, 10**9)
-                     if n not in taken and all(n % k for k in (2, 3, 5, 7)[: n // 5]))  # fmt: skip
-            programs.append((export(wrapped(module, way.call), sizes.inputs(way, T, B)), T, B))
-        return cls(way, sizes, tuple(programs))
+        B = next(n for n in range(least, 10**9)
+                 if n not in taken and all(n % k for k in (2, 3, 5, 7)[: n // 5]))  # fmt: skip
+        return cls(way, sizes, traced(module, way.call, sizes.inputs(way, T, B)), T, B)
 
-    def converted(self, module: Any, **options: Any) -> Converted:
-        """Returns the network with the parameters of a module like the exported one."""
-        if options:
-            raise ValueError("norm must be None, because the module's graph has decided it")
-        return self.read(module, 0)
+    def converted(self, module: Any, opaque: bool = False, eps: float | None = None) -> Converted:
+        """Returns the network with the parameters of a module like the traced one.
 
-    def read(self, module: Any, at: int, opaque: bool = False, eps: float | None = None) -> Converted:
-        (program, T, B), widths, places = self.programs[at], self.sizes.widths, self.sizes.places
-        reader = Reader(B, widths[-1] if self.way.kinds else None, opaque, eps)
+        opaque, eps: as for a Reader.
+        """
+        T, widths, places = self.steps, self.sizes.widths, self.sizes.places
+        reader = Reader(self.sequences, widths[-1] if self.way.kinds else None, opaque, eps)
 
         def parameter(name: str) -> Any:
-            path, _, name = name.removeprefix(INNER).rpartition(".")
+            path, _, name = name.rpartition(".")
             return getattr(module.get_submodule(path), name).detach().cpu().float()
 
         factors = {"T": (T,), "B": (ROWS,), "I": (COLUMNS,)}
@@ -170,26 +170,11 @@ class Call:
             return Block(values, (place, (ROWS,), (COLUMNS,)))
 
         states = [state(width) for width in widths[: self.way.kinds]]
-        outputs = [v for v in reader.run(program, parameter, [x, *states]) if isinstance(v, Block)]
+        outputs = [v for v in reader.run(self.trace, parameter, [x, *states]) if isinstance(v, Block)]
         reader.graph.end(v for block in outputs for v in block.values.flat)
         every = [*zip(*(s.values.flat for s in states), strict=True)]
         layers, reverse = _layers(reader, x, every, outputs, module)
         return network(layers, self.way.axes == "BTI", NAME, reverse)
-
-
-def wrapped(module: Any, call: Callable[[Any, Any, Any], Any]) -> Any:
-    """Returns a module whose forward(x, *states) is call(module, x, states)."""
-    nn: Any = sys.modules["torch"].nn
-
-    class Wrapper(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = module
-
-        def forward(self, x: Any, *states: Any) -> Any:
-            return call(self.inner, x, states)
-
-    return Wrapper()
 
 
 def _layers(
@@ -297,7 +282,7 @@ def find(module: Any, ways: Sequence[Way] = WAYS, arch: Architecture | None = No
                 continue
             tried.append((way.axes, way.states, sizes.D))
             try:
-                call = _agreed(Call.of(own, way, sizes), own)
+                call = _agreed(own, way, sizes)
             except Unsuitable as reason:
                 reasons.append((way, reason))
                 continue
@@ -308,26 +293,27 @@ def find(module: Any, ways: Sequence[Way] = WAYS, arch: Architecture | None = No
     raise (*first, *every)[0] if every else _not_called(module)
 
 
-def _agreed(call: Call, module: Any) -> Call:
-    """Returns the call. Raises Unsuitable unless both of its graphs are one network of lnrnn."""
+def _agreed(module: Any, way: Way, sizes: Sizes) -> Call:
+    """Returns the call. Raises Unsuitable unless both of its traces are one network of lnrnn."""
+    call, second = Call.of(module, way, sizes, STEPS[0], SEQUENCES[0]), None
     try:
-        first = call.read(module, 0)
+        network = call.converted(module)
     except Unsuitable as reason:
         raise _better(call, module, reason) from None
-    second = None
+    other = Call.of(module, way, sizes, STEPS[1], SEQUENCES[1])
     with suppress(Unsuitable):
-        second = call.read(module, 1)
-    if second is None or (first.arguments, first.digest()) != (second.arguments, second.digest()):
+        second = other.converted(module)
+    if second is None or (network.arguments, network.digest()) != (second.arguments, second.digest()):
         raise Unsuitable("its equation depends on the number of steps or of sequences")
-    if call.way.axes == "BI" and first.cell == "RNN" and call.sizes.wide == call.sizes.D:
-        _check_order(module, call.way)
-    return call
+    if way.axes == "BI" and network.cell == "RNN" and sizes.wide == sizes.D:
+        _check_order(module, way)
+    return replace(call, network=network)
 
 
 def _better(call: Call, module: Any, reason: Unsuitable) -> Unsuitable:
     """Returns a reason that names a first state that is no zero, or norms with different eps."""
     try:
-        call.read(module, 0, opaque=True)
+        call.converted(module, opaque=True)
     except FirstState as first:
         return first
     except Unsuitable:
@@ -335,7 +321,7 @@ def _better(call: Call, module: Any, reason: Unsuitable) -> Unsuitable:
     every = sorted({float(v) for m in module.modules() if isinstance(v := getattr(m, "eps", None), float)})
     for eps in every if len(every) > 1 else ():
         with suppress(Unsuitable):
-            like = call.read(module, 0, eps=eps)
+            like = call.converted(module, eps=eps)
             spec = like.arguments["norm"]
             return Unsuitable(
                 f"its norms have the eps {every}, and all norms of a cell of lnrnn have one; with one eps it "

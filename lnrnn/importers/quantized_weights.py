@@ -1,8 +1,6 @@
-"""Weights of torch.ao's quantised LSTM, GRU and cells, as the parameters of torch.nn.
+"""Weights of torch.ao's LSTM, GRU and cells with dynamic quantisation, as the parameters of torch.nn.
 
-Modules with dynamic quantisation have packed weights. A packed weight has the methods of pickle, which return
-its tensors. So torch is not imported here. The LSTM for static quantisation has a Linear for x and one for h
-in each layer. These are quantised after torch's convert(), and float32 before.
+A packed weight has the methods of pickle, which return its tensors. So torch is not imported here.
 """
 
 from __future__ import annotations
@@ -13,12 +11,6 @@ from typing import Any
 
 # Matches the weights of a layer in one direction, and a weight of a cell.
 _PACKED = re.compile(r"(?P<path>.*?)(?:_all_weight_values\.(?P<n>\d+)\.param|_packed_weight_(?P<side>ih|hh))")
-# Matches tensors of torch.ao's quantizable and quantized LSTM: weights, and scales of other numbers.
-_LINEAR = re.compile(
-    r"(?P<path>.*?)layers\.(?P<n>\d+)\.layer_(?P<way>fw|bw)\.cell\.(?:"
-    r"(?P<side>[ih])gates\.(?P<kind>weight|bias|_packed_params\._packed_params)|(?P<other>.*"
-    r"(?:scale|zero_point|_packed_params\.dtype|(?:activation_post_process|weight_fake_quant)(?:\..*)?)))"
-)
 
 
 def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) -> dict[str, Any]:
@@ -30,10 +22,6 @@ def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) 
     result: dict[str, Any] = {}
     layers: dict[str, dict[int, dict[str, Any]]] = {}  # path -> number -> name of torch.nn -> tensor
     for name, value in state.items():
-        linear = _LINEAR.fullmatch(name) if isinstance(name, str) else None
-        if linear is not None:
-            result |= _of_linear(linear, value)
-            continue
         match = _PACKED.fullmatch(name) if isinstance(name, str) else None
         if match is None or type(value).__name__ != "ScriptObject":
             result[name] = value
@@ -50,15 +38,6 @@ def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) 
             end = f"_l{n // 2}{'_reverse' * (n % 2)}" if two else f"_l{n}"
             result |= {path + name + end: value for name, value in named.items()}
     return result
-
-
-def _of_linear(match: re.Match[str], value: Any) -> dict[str, Any]:
-    if match["other"] is not None:
-        return {}
-    end = f"{match['side']}h_l{match['n']}{'_reverse' * (match['way'] == 'bw')}"
-    if match["kind"] in ("weight", "bias"):
-        return {f"{match['path']}{match['kind']}_{end}": value}
-    return _side(match["path"], end, value)
 
 
 def _side(path: str, end: str, tensors: Any) -> dict[str, Any]:

@@ -130,26 +130,6 @@ TORCHAUDIO = System(
     _torchaudio,
 )
 
-
-def _torchaudio_plain(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    # With layer_norm=False the cell is torch's LSTM with one bias.
-    bias = p["x2g.bias"]
-    ours = {
-        "weight_ih": p["x2g.weight"],
-        "weight_hh": p["p2g.weight"],
-        "bias_ih": bias,
-        "bias_hh": np.zeros_like(bias),
-    }
-    return Weights("LSTM", None, True, ours)
-
-
-TORCHAUDIO_PLAIN = System(
-    "torchaudio without layer_norm",
-    {"p2g.weight": ("4H", "H"), "x2g.weight": ("4H", "I"), "x2g.bias": ("4H",)},
-    _torchaudio_plain,
-    options=(),
-)
-
 # --- egs/librispeech/ASR/transducer/rnn.py of k2 icefall ----------------------------------------------------
 
 
@@ -385,8 +365,8 @@ SPEECHBRAIN_BATCH = _speechbrain(
 
 # The order matters: if keys fit no system, messages name the nearest, and the first of equally near ones.
 SYSTEMS = (
-    TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, TORCHAUDIO_PLAIN, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM,
-    HASTE_GRU, SPEECHBRAIN, SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER,
+    TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU, SPEECHBRAIN,
+    SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER,
 )  # fmt: skip
 SystemName = Literal[
     "torch", "fastrnns", "nemo", "torchaudio", "icefall", "haste", "speechbrain", "xlstm", "lnrnn"

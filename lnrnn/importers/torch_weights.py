@@ -129,8 +129,6 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
                 bare.append(name)
         for option in ("nonlinearity", "zoneout", "batch_first"):
             value = getattr(part, option, None)
-            if name and type(part).__module__.startswith("torch.ao."):
-                continue  # layers of torch.ao's LSTM have other axes than the whole
             if isinstance(value, (str, bool, int, float)):  # the name may also have another meaning
                 by_name[option].add(value)
     if bare:

@@ -28,7 +28,7 @@ EXACT, FLOOR = 1e-9, 1e-12
 SINGLE, DOUBLE = (float(np.finfo(kind).eps) for kind in (np.float32, np.float64))
 # The numbers of steps and sequences of random input. No two axes have the same length.
 STEPS, BATCH = 7, 3
-LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual, and with more than LARGE parameters
+LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual; of a cell or more than LARGE parameters
 MANY = 263  # sequences: a forward may branch on their number
 FACTOR = 8.0
 _OPTIONS = "nonlinearity", "num_heads", "reset_after", "gate_activation", "exp_forget", "state_dtype"
@@ -60,10 +60,10 @@ class Probe(NamedTuple):
     usual: bool = True
 
 
-def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Probe]:
+def probes(arch: Architecture, most: int | None, started: bool, step: bool = False) -> Iterator[Probe]:
     """Yields all probes for a network, ordinary input first.
 
-    most: the largest permitted number of steps, or None for any. started: whether the module takes states.
+    most: the largest number of steps, or None. started, step: whether it takes states, one step at a time.
     """
     rng = np.random.default_rng(0)
 
@@ -93,7 +93,7 @@ def probes(arch: Architecture, most: int | None, started: bool) -> Iterator[Prob
     yield Probe("input with frames of zeros", blank, states())
     yield Probe("input of 1e-6 to 0.1", drawn(STEPS, low=-6, high=-1), usual=False)
     yield Probe("input of 10 to 10,000", drawn(STEPS, low=1, high=4), usual=False)
-    long = drawn(LONG if sum(map(np.prod, arch.shapes.values())) <= LARGE else OF_LARGE, 1)
+    long = drawn(OF_LARGE if step or sum(map(np.prod, arch.shapes.values())) > LARGE else LONG, 1)
     yield Probe(f"input of {len(long)} steps", long)
     yield Probe(f"a batch of {MANY} sequences", drawn(2, MANY), states(MANY))
     yield Probe(f"parameters {FACTOR:g} times as large", drawn(STEPS), factor=FACTOR, usual=False)

@@ -166,7 +166,7 @@ def accelerate(
     hidden, state).
 
     For a custom module, or a whole stack of layers if possible, the forward is replaced. Its equation comes
-    from the names of its parameters, or from torch.export's graph. The module must write to no attribute or
+    from the names of its parameters, or from a graph of its calls. The module must write to no attribute or
     buffer, and lnrnn's parameters must be sums of elements of its own. The new forward computes calls with x
     (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these are calls
     with x (B, I) or (1, B, I) and states. Results are y with all last states or alone, in the module's

@@ -1,7 +1,7 @@
 """Replaces the forward of custom recurrent modules, so that lnrnn's kernels compute it.
 
 As in `lnrnn.from_torch`, a module's equation is known by the names of its parameters, or read from
-torch.export's graph. Each form of a call is then compared with lnrnn.reference on the probes of from_torch.
+a graph of its calls. Each form of a call is then compared with lnrnn.reference on the probes of from_torch.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> b
     for training in (False, True):
         # A module that computes one step cannot know how many there are. Noise in training shows in few.
         most = STEPS if training or way.batch_first is None else None
-        given, passed, reason = probes(arch, most, bool(way.kinds)), 0, ""
+        given, passed, reason = probes(arch, most, bool(way.kinds), way.axes == "BI"), 0, ""
         try:
             for probe, outputs, difference in tested.results(way, arch, given, has_ends, training):
                 if outputs is None or difference:

@@ -349,6 +349,8 @@ def accelerated(case, learns=False, packed=False):
 
     names = ("num_layers", "bias", "bidirectional", "proj_size", "nonlinearity", "batch_first")
     options = {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
+    if cell_of(rnn) == "GRU":
+        del options["nonlinearity"]  # in_torch_nn: it is tanh
     module = getattr(torch.nn, cell_of(rnn))(rnn.input_size, rnn.hidden_size, **options)
     module.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in rnn.state_dict().items()})
     assert lnrnn.torch.accelerate(module).replaced

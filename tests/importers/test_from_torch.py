@@ -12,7 +12,7 @@ import pytest
 
 import foreign_cells
 import lnrnn
-from importing import FOREIGN, TORCHAUDIO_PLAIN, assert_agrees, drawn, initial, list_key, stack
+from importing import FOREIGN, assert_agrees, drawn, initial, list_key, stack
 from lnrnn.importers.torch_weights import convert_torch
 from lnrnn.importers.weights import reordered
 
@@ -65,10 +65,6 @@ def test_the_given_options_are_used(rng, name, given, result, scale):
     network, _ = converted(rng, FOREIGN[name], given, 2, scale=scale, **given)
     for option, value in result.items():
         assert getattr(network.model(), option) == value
-
-
-def test_torchaudio_without_norms_is_an_lstm(rng):
-    converted(rng, TORCHAUDIO_PLAIN, {}, 2, layer_norm=False)
 
 
 # --- names --------------------------------------------------------------------------------------------------

@@ -214,9 +214,8 @@ def with_weight_norm(kind, module, *paths, **options):
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-@pytest.mark.parametrize("dim", [0, 1, None])
+@pytest.mark.parametrize(("name", "dim"), [("RNN", 0), ("LSTM", 1), ("GRU", None)])
 @pytest.mark.parametrize("kind", WEIGHT_NORMS)
-@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 def test_weight_norm_is_folded(name, kind, dim):
     x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(1))
     module = with_weight_norm(kind, getattr(nn, name)(I, H, 2), "weight_hh_l0", "weight_ih_l1", dim=dim)

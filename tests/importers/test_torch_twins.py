@@ -196,7 +196,7 @@ def test_a_state_dict_loads_in_torch_and_in_lnrnn(cell, norm):
     other = getattr(lnrnn.torch, name)(I, H, 2, norm=norm, bidirectional=True, seed=8, **options).eval()
     assert other.load_state_dict(served.state_dict()) == ([], [])  # arrays
     assert torch.equal(module(x)[0], other(x)[0])
-    if cell == "SLSTM" or {"gate_activation", "reset_after"} & {*options}:
+    if cell == "SLSTM" or {"gate_activation", "reset_after"} & {*options} or cell == "GRU relu":
         return  # from_torch knows the module; a state dict does not have its heads, or these options
     extra = {"norm": module.norm} if norm is not None else {}
     if cell in ("RNN", "LiGRU"):

@@ -74,10 +74,6 @@ def _torchaudio(inputs, H):
     return {"x2g.weight": (4 * H, inputs), "p2g.weight": (4 * H, H)} | norms(c_norm=H, g_norm=4 * H)
 
 
-def _torchaudio_plain(inputs, H):
-    return {"x2g.weight": (4 * H, inputs), "x2g.bias": (4 * H,), "p2g.weight": (4 * H, H)}
-
-
 def _haste_lstm(inputs, H):
     return {"kernel": (inputs, 4 * H), "recurrent_kernel": (H, 4 * H), "bias": (4 * H,), "gamma": (2, 4 * H),
             "gamma_h": (H,),
@@ -107,7 +103,6 @@ FOREIGN = {
     "haste LSTM": Foreign(foreign_cells.haste_lstm, _haste_lstm, 2, list_key),
     "haste GRU": Foreign(foreign_cells.haste_gru, _haste_gru, 1, list_key),
 }
-TORCHAUDIO_PLAIN = Foreign(foreign_cells.torchaudio_lstm, _torchaudio_plain, 2, list_key)
 
 
 def drawn(rng, shapes):

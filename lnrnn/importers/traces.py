@@ -1,24 +1,23 @@
-"""Reads the programs of torch.export as graphs for lnrnn.recognise. Does not import torch."""
+"""Traces torch modules, and reads the traces as graphs for lnrnn.recognise. Does not import torch."""
 
 from __future__ import annotations
 
-import io
-import logging
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from functools import cache
 from itertools import accumulate, pairwise
-from typing import Any
+from operator import getitem
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .blocks import COLUMNS, ROWS, Block, Blocks, Unsuitable, array_of, filled
+from .running import tensors, unchanged
 
-MOST_OPERATORS = 3000  # of a call; torch.export takes some milliseconds for each
-INNER = "inner."  # before the names of a module's parameters
+MOST_OPERATORS = 3000  # of a call; a trace takes about a millisecond for each
 LATE = {"clamp", "clamp_min", "clamp_max", "clip", "hardtanh", "maximum", "minimum", "nan_to_num", "relu6",
         "where"}  # fmt: skip
 
@@ -27,18 +26,28 @@ class Late(Unsuitable):
     """A module has an operator of LATE, which may change nothing until a value is large."""
 
 
-def _unknown(operator: Any, why: str = "") -> Unsuitable:
-    kind = Late if hasattr(operator, "_schema") and _name(operator) in LATE else Unsuitable
+def _unknown(operator: Any, why: str = "", kind: type[Unsuitable] = Unsuitable) -> Unsuitable:
     return kind(f"no cell of lnrnn has its operator {operator}{why}")
 
 
-# --- programs -----------------------------------------------------------------------------------------------
+# --- traces -------------------------------------------------------------------------------------------------
 
 
-def export(module: Any, arguments: Sequence[Any]) -> Any:
-    """Returns torch.export's program of a module, decomposed if TABLE lacks some of its operators."""
+class Trace(NamedTuple):
+    """A call of a module as a torch.fx.GraphModule. Its inputs are parameters and buffers by `names`, then
+    the arguments."""
+
+    graph: Any
+    names: tuple[str, ...]
+
+
+def traced(module: Any, call: Callable[[Any, Any, Any], Any], arguments: Sequence[Any]) -> Trace:
+    """Returns the trace of call(module, x, states) with the operators of TABLE, without others if possible.
+
+    arguments: x and the states.
+    """
     torch: Any = sys.modules["torch"]
-    left = [MOST_OPERATORS]
+    left, written = [MOST_OPERATORS], list[str]()
 
     class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,26 +56,36 @@ def export(module: Any, arguments: Sequence[Any]) -> Any:
                 raise Unsuitable(f"it has more than {MOST_OPERATORS} operators")
             return function(*args, **(kwargs or {}))
 
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    disabled, log.disabled = log.disabled, True  # torch.export prints the graph if a module has none
-    try:
-        with warnings.catch_warnings(), torch.no_grad(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+    class Wrapper(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: Any, *states: Any) -> list[Any]:
+            before = _held(module)
             with Counting():
-                module(*arguments)
-            program = torch.export.export(module, tuple(arguments))
-            unknown = _unknown_operators(program)
-            if unknown:
-                table = torch.export.default_decompositions()
-                for node in sorted(unknown, key=lambda node: _name(node.target) not in LATE):
-                    if node.target not in table and not _is_mutable(node.target):
-                        raise _unknown(node.target)
-                for operator in [o for o in table if _name(o) in TABLE]:
-                    del table[operator]
-                program = program.run_decompositions(table)
+                result = [*tensors(call(module, x, states))]
+            written.extend(name for name, t in _held(module).items() if t is not before.get(name))
+            return result
+
+    wrapper = Wrapper()
+    named = {**dict(wrapper.named_parameters()), **dict(wrapper.named_buffers())}
+
+    def run(state: Any, *given: Any) -> Any:
+        return torch.func.functional_call(wrapper, state, given)
+
+    make_fx = torch.fx.experimental.proxy_tensor.make_fx
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), unchanged(module, torch):
+            warnings.simplefilter("ignore")
+            with torch.backends.mkldnn.flags(enabled=False):  # its operators are whole layers
+                graph = make_fx(
+                    torch.func.functionalize(run), _decompositions(), "fake", _allow_non_fake_inputs=True,
+                    record_stack_traces=True,
+                )(named, *arguments)  # fmt: skip
     except Unsuitable:
         raise
-    except Exception as error:  # torch.export raises errors of many types
+    except Exception as error:  # torch raises errors of many types
         line = next(iter(str(error).strip().splitlines()), "")[:120]
         own = [os.path.join(sys.modules[package].__path__[0], "") for package in ("torch", "lnrnn")]
         frames = traceback.extract_tb(error.__traceback__)
@@ -77,38 +96,56 @@ def export(module: Any, arguments: Sequence[Any]) -> Any:
                 f"its forward chooses by a value that it computes{where}, and a network has one equation for "
                 "all values: take the choice out of forward"
             ) from None
-        raise Unsuitable(f"torch.export refuses it{where}: {type(error).__name__}: {line}") from None
-    finally:
-        log.disabled = disabled
-    return program
-
-
-def _unknown_operators(program: Any) -> list[Any]:
-    """Returns the nodes whose operators TABLE lacks, without those that compute constants."""
-    kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
-    varying: set[Any] = set()
-    result = []
-    for node in program.graph.nodes:
-        if kinds.get(node.name) == "USER_INPUT" or varying & {*node.all_input_nodes}:
+        raise Unsuitable(f"torch cannot trace it{where}: {type(error).__name__}: {line}") from None
+    names = tuple(name.removeprefix("inner.") for name in named)
+    given = graph.graph.find_nodes(op="placeholder")
+    of, varying = dict(zip(given, names, strict=False)), {*given[len(names) :]}
+    for node in graph.graph.nodes:
+        if varying & {*node.all_input_nodes}:
             varying.add(node)
-            known = (*TABLE, *FILLED)
-            own = node.op == "call_function" and hasattr(node.target, "_schema")
-            if own and (_is_mutable(node.target) or _name(node.target) not in known):
-                result.append(node)
-    return result
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            continue
+        if node in varying and _name(node.target) in LATE:
+            raise _unknown(node.target, kind=Late)
+        if schema.is_mutable and not _is_fresh(node):
+            written.append(of.get(node.args[0], "its arguments"))
+    if written:
+        raise Unsuitable(f"its forward writes to {written[0]}, which lnrnn does not")
+    return Trace(graph, names)
 
 
-def _is_mutable(target: Any) -> bool:
-    return bool(target._schema.is_mutable)
+def _is_fresh(node: Any) -> bool:
+    """Returns whether an operator writes to a tensor that nothing else reads, as parts of torch.nn do."""
+    of = node.args[0]
+    schema: Any = getattr((of.args[0] if of.target is getitem else of).target, "_schema", None)
+    aliases = schema is None or (not schema.is_mutable and any(part.alias_info for part in schema.returns))
+    return len(of.users) == 1 and not aliases
+
+
+def _held(module: Any) -> dict[str, Any]:
+    """Returns the tensors of a module and its parts, also those in plain attributes, by their names."""
+    return {f"{path}.{name}".strip("."): value for path, part in module.named_modules()
+            for own in (vars(part), part._parameters, part._buffers) for name, value in own.items()
+            if isinstance(value, sys.modules["torch"].Tensor)}  # fmt: skip
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    """Returns torch's decompositions of operators that TABLE lacks, without those that errors name."""
+    torch: Any = sys.modules["torch"]
+    kept = {*TABLE, *FILLED, *LATE}
+    every = torch.export.default_decompositions().items()
+    return {operator: by for operator, by in every if _name(operator) not in kept}
 
 
 def _name(target: Any) -> str:
     name: str = target._schema.name
-    return name.removeprefix("aten::")
+    return name.removeprefix("aten::").removesuffix("_")
 
 
 class Reader(Blocks):
-    """Writes an exported program into a graph.
+    """Writes a trace into a graph.
 
     opaque: whether all constants with an axis of sequences are values, or only zeros. eps: of
     all norms, or None for their own.
@@ -122,39 +159,30 @@ class Reader(Blocks):
         self._names: dict[int, str] = {}  # of the parameters from which constants are computed
         self.sums: dict[int, tuple[Block, Block, int]] = {}  # by identity: each sum, its mean and its size
 
-    def run(self, program: Any, parameter: Callable[[str], Any], inputs: Sequence[Block]) -> list[Any]:
+    def run(self, trace: Trace, parameter: Callable[[str], Any], inputs: Sequence[Block]) -> list[Any]:
         """Returns the outputs: Blocks, tensors or None. parameter: returns the parameter with a name."""
         torch: Any = sys.modules["torch"]
-        given, known = iter(inputs), dict[Any, Any]()
-        for spec in program.graph_signature.output_specs:
-            if "MUTATION" in spec.kind.name:
-                name = spec.target.removeprefix(INNER)
-                raise Unsuitable(f"its forward writes to {name}, which lnrnn does not")
-        specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        known = dict[Any, Any]()
+        given = [*(self.constant(parameter(name), name) for name in trace.names), *inputs]
+        known |= zip(trace.graph.graph.find_nodes(op="placeholder"), given, strict=True)
 
         def read(argument: Any) -> Any:
             return torch.fx.node.map_arg(argument, known.__getitem__)
 
-        for node in program.graph.nodes:
+        for node in trace.graph.graph.nodes:
             if node.op == "output":
                 return list(read(node.args[0]))
-            if node.op != "placeholder":
+            if node.op == "get_attr":
+                known[node] = self.constant(getattr(trace.graph, node.target))
+            elif node.op != "placeholder":
                 known[node] = self._result(node, read(node.args), read(node.kwargs))
-                continue
-            spec = specs[node.name]
-            if spec.kind.name == "USER_INPUT":
-                known[node] = next(given, None)
-                continue
-            constants = program.constants
-            tensor = constants[spec.target] if spec.target in constants else parameter(spec.target)
-            known[node] = self.constant(tensor, spec.target.removeprefix(INNER))
-        raise AssertionError("a program has an output")
+        raise AssertionError("a trace has an output")
 
     def _result(self, node: Any, args: Any, kwargs: Any) -> Any:
         torch: Any = sys.modules["torch"]
         target, val = node.target, node.meta.get("val")
         if not hasattr(target, "_schema"):
-            if node.op == "call_function" and target.__name__ == "getitem":
+            if target is getitem:
                 return args[0][args[1]]
             raise _unknown(getattr(target, "__name__", target))
         name, schema = _name(target), target._schema
@@ -164,7 +192,7 @@ class Reader(Blocks):
         if torch.Tag.nondeterministic_seeded in target.tags and n.get("train") is not False:
             raise _unknown(target, ", which draws random numbers")
         if name in FILLED:
-            return self.constant(torch.full(val.shape, float(n.get("fill_value", FILLED[name]))))
+            return self.constant(torch.full(val.shape, float(n.get("fill_value", 0))))
         if any(isinstance(v, Block) for v in leaves):
             if name not in TABLE:
                 raise _unknown(target)
@@ -202,10 +230,7 @@ class Reader(Blocks):
 # Each function has the Reader, torch's arguments by name, and torch's description of the result.
 
 Given = dict[str, Any]
-# Operators that fill a tensor, with their number.
-FILLED = {f"{prefix}{name}": value for name, value in (("zeros", 0), ("ones", 1), ("empty", 0), ("full", 0))
-          for prefix in ("", "new_")}  # fmt: skip
-FILLED |= dict(zeros_like=0, ones_like=1, empty_like=0, full_like=0)
+FILLED = "full", "full_like", "empty", "empty_like"  # operators that fill a tensor, "empty" with zeros
 
 
 def _operand(r: Reader, n: Given) -> Any:
@@ -264,33 +289,13 @@ def _same(r: Reader, n: Given, val: Any) -> Any:
     return n.get("self", n.get("input"))
 
 
-def _moved(r: Reader, n: Given, val: Any) -> Any:
-    order = list(range(len(n["self"].axes)))
-    if "dims" in n:
-        order = [order[d] for d in n["dims"]]
-    else:
-        names = next((names for names in (("dim0", "dim1"), ("axis0", "axis1")) if names[0] in n), None)
-        a, b = (n[name] for name in names) if names else (-1, -2)[: len(order)]
-        order[a], order[b] = order[b], order[a]
-    return n["self"].moved(order)
-
-
-def _movedim(r: Reader, n: Given, val: Any) -> Any:
-    axes = len(n["self"].axes)
-    source, target = ([int(d) % axes for d in np.atleast_1d(n[name])] for name in ("source", "destination"))
-    order = [axis for axis in range(axes) if axis not in source]
-    for to, axis in sorted(zip(target, source, strict=True)):
-        order.insert(to, axis)
-    return n["self"].moved(order)
-
-
 def _expanded(r: Reader, n: Given, val: Any) -> Block:
     block: Block = n["self"]
-    repeats = n.get("repeats")
+    repeats, last = n.get("repeats"), len(val.shape) - 1
     block = Block(block.values, ((),) * (len(val.shape) - len(block.axes)) + block.axes)
     for axis, size in enumerate(val.shape):
-        own, like = r.size(block, block.axes[axis]), n.get("other")
-        if own == 1 and isinstance(like, Block) and COLUMNS in like.axes[axis]:
+        own = r.size(block, block.axes[axis])
+        if own == 1 and axis == last and block.width == 1:
             continue  # a mean for all features: operators repeat it
         block = r.repeated(block, axis, size // own if repeats is None else repeats[axis])
     return block
@@ -304,26 +309,12 @@ def _selected(r: Reader, n: Given, val: Any) -> Block:
 
 def _sliced(r: Reader, n: Given, val: Any) -> Block:
     size = r.size(n["self"], n["self"].axes[n["dim"]])
-    end = n["start"] + n["length"] if "length" in n else n["end"]
-    return r.taken(n["self"], n["dim"], range(*slice(n["start"], end, n.get("step", 1)).indices(size)))
+    return r.taken(n["self"], n["dim"], range(*slice(n["start"], n["end"], n["step"]).indices(size)))
 
 
 def _split(r: Reader, n: Given, val: Any) -> list[Block]:
-    axis, block = n.get("dim", 1), n["self"]  # hsplit has no dim
-    ends = [0, *accumulate(part.shape[axis] for part in val)]
-    return [r.taken(block, axis, range(a, b)) for a, b in pairwise(ends)]
-
-
-def _unbound(r: Reader, n: Given, val: Any) -> list[Block]:
-    return [_selected(r, n | {"index": k}, val) for k in range(len(val))]
-
-
-def _stacked(r: Reader, n: Given, val: Any) -> Any:
-    axis = n["dim"] % len(val.shape)
-    parts = [
-        Block(b.values, (*b.axes[:axis], (), *b.axes[axis:])) for b in n["tensors"] if isinstance(b, Block)
-    ]
-    return r.joined(parts if len(parts) == len(n["tensors"]) else n["tensors"], axis)
+    ends = [0, *accumulate(part.shape[n["dim"]] for part in val)]
+    return [r.taken(n["self"], n["dim"], range(a, b)) for a, b in pairwise(ends)]
 
 
 def _flipped(r: Reader, n: Given, val: Any) -> Any:
@@ -362,59 +353,31 @@ def _addmm(r: Reader, n: Given, val: Any) -> Block:
     return r.product(n["mat1"], n["mat2"], bias)
 
 
-def _layer_norm(r: Reader, n: Given, val: Any) -> Any:
+def _layer_norm(r: Reader, n: Given, val: Any) -> list[Any]:
     eps = n["eps"] if r.eps is None else r.eps
-    result = r.normalised(n["input"], n["normalized_shape"], n["weight"], n["bias"], eps)
-    return [result, None, None] if isinstance(val, (tuple, list)) else result
-
-
-def _group_norm(r: Reader, n: Given, val: Any) -> Any:
-    if n["num_groups"] != 1 or len(val.shape) != 2:
-        raise _unknown("group_norm", ", with several groups or axes")
-    return _layer_norm(r, n | {"normalized_shape": val.shape[1:]}, val)
-
-
-def _leaky_relu(r: Reader, n: Given, val: Any) -> Block:
-    if n["negative_slope"]:
-        raise _unknown("leaky_relu", ", with a slope other than 0")
-    return r.each("Relu", n["self"])
-
-
-def _deviation(r: Reader, n: Given, val: Any) -> Block:
-    return r.each("Sqrt", r.variance(n["self"], n))
+    return [r.normalised(n["input"], n["normalized_shape"], n["weight"], n["bias"], eps), None, None]
 
 
 TABLE: dict[str, Callable[[Reader, Given, Any], Any]] = {
-    **dict.fromkeys(("alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy", "to", "_to_copy",
-                     "native_dropout"), _same),
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"),
+    **dict.fromkeys(("alias", "clone", "detach", "lift_fresh_copy", "_to_copy", "native_dropout"), _same),
+    **dict.fromkeys(("view", "_unsafe_view", "squeeze", "unsqueeze"),
                     lambda r, n, val: r.reshape(n["self"], val.shape)),
-    **dict.fromkeys(("permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims"), _moved),
-    **dict.fromkeys(("movedim", "moveaxis"), _movedim),
-    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "hsplit", "unsafe_chunk",
-                     "unsafe_split", "unsafe_split_with_sizes"), _split),
-    **dict.fromkeys(("slice", "narrow"), _sliced),
+    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split"), _split),
     **dict.fromkeys(("mm", "bmm"), lambda r, n, val: r.product(n["self"], n["mat2"])),
-    "matmul": lambda r, n, val: r.product(n["self"], n["other"]),
-    **dict.fromkeys(("layer_norm", "native_layer_norm"), _layer_norm),
     **dict.fromkeys(("select_scatter", "slice_scatter"), _written),
-    **dict.fromkeys(("expand", "expand_as", "repeat"), _expanded),
-    "select": _selected, "unbind": _unbound, "stack": _stacked, "flip": _flipped,
-    "addmm": _addmm, "std": _deviation, "group_norm": _group_norm, "leaky_relu": _leaky_relu,
-    "linear": lambda r, n, val: r.product(n["input"], n["weight"], n["bias"], True),
+    **dict.fromkeys(("expand", "repeat"), _expanded),
+    "native_layer_norm": _layer_norm,
+    "permute": lambda r, n, val: n["self"].moved([d % len(val.shape) for d in n["dims"]]),
+    "select": _selected, "slice": _sliced, "flip": _flipped, "addmm": _addmm,
     "lerp": lambda r, n, val: r.each(
         "Add", n["self"], r.each("Mul", n["weight"], r.each("Sub", n["end"], n["self"]))),
-    "_assert_tensor_metadata": lambda r, n, val: None,
     "cat": lambda r, n, val: r.joined(n["tensors"], n["dim"]),
     "copy": lambda r, n, val: n["src"],
     "mean": lambda r, n, val: r.mean(n["self"], n.get("dim") or (), n.get("keepdim", False)),
     "var": lambda r, n, val: r.variance(n["self"], n), "sum": _sum,
     "var_mean": lambda r, n, val: [r.variance(n["self"], n), r.mean(n["self"], n["dim"], n["keepdim"])],
-    "std_mean": lambda r, n, val: [_deviation(r, n, val), r.mean(n["self"], n["dim"], n["keepdim"])],
     "add": _binary("Add"), "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _div,
-    "rsub": lambda r, n, val: r.each("Sub", n["other"], _operand(r, n | {"other": n["self"]})),
     "pow": lambda r, n, val: _power(r, n["self"], n["exponent"]),
-    "square": lambda r, n, val: _power(r, n["self"], 2),
     "rsqrt": lambda r, n, val: _power(r, n["self"], -0.5),
     "reciprocal": lambda r, n, val: _power(r, n["self"], -1),
     "sqrt": _unary("Sqrt"), "neg": _unary("Neg"), "exp": _unary("Exp"), "sigmoid": _unary("Sigmoid"),
