@@ -148,19 +148,13 @@ def array_of(t: Any) -> ndarray: ...
 def same_memory(arrays: list[ndarray], others: list[ndarray]) -> bool: ...
 def use_torch(
     tensor: Any,
-    dtype: Any,
+    types: dict[Any, tuple[int, int]],
     to_tensor: Any,
     threads: Any,
     active: tuple[Any, ...],
-    callback: Any,
     forward_ad: dict[str, Any],
     exchange_api: Any,
 ) -> None: ...
-
-STEP_WAYS: tuple[int, int, int, int, int, int]  # NOTHING, NONE, ONE, TWO, PAIR, WAYS
-
-def quick_call(module: Any, x: Any, state: Any) -> Any: ...
-def quick_step(forward: Any, arguments: tuple[Any, ...]) -> Any: ...
 
 class Kept:
     network: str
@@ -175,9 +169,9 @@ class Kept:
         served: Any,
         packed: Network | None,
         pair: bool,
-        cell: int,
+        cell: bool,
     ) -> None: ...
-    def call(self, network: str, parameters: Any, x: Any, state: Any) -> Any: ...
+    def call(self, network: str, tensors: list[Any], x: Any, state: Any, axes: int) -> Any: ...
 
 def same_objects(contents: list[Any], tensors: list[Any], constants: list[Any]) -> bool: ...
 

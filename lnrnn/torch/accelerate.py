@@ -171,7 +171,7 @@ def accelerate(
     (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these are calls
     with x (B, I) or (1, B, I) and states. Results are y with all last states or alone, in the module's
     structure. Before, all these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`,
-    in evaluation and in training.
+    in evaluation and in training. Those in training and those of a cell have up to 7 steps.
 
     The module's own forward computes all other calls, and all that need gradients. To train such a network on
     the kernels, use lnrnn.torch.from_network(lnrnn.from_torch(module)) in its place. If outputs in training

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from .._core import quick_call
 from ..arguments import Choice
+from ..rnn import functional
+from ..rnn.architecture import Architecture
+from ..rnn.cells import CELLS
 from .common import other_system
-from .freshness import counted
-from .kept import COMPILES, Keeping, forget
+from .kept import COMPILES, SEQUENCES, STEPS, Keeping, counted, forget
 from .twin import ENGINES
 
 Tensor = torch.Tensor
@@ -30,6 +31,16 @@ def _untraced() -> Any:
     """
     disable: Any = torch.compiler.disable
     return disable(Accelerated.forward)
+
+
+def network_of(module: Any, cell: str, input_size: int, **options: Any) -> str:
+    """Returns the text of a network without norms, with the sizes of a module of torch.nn.
+
+    Raises ValueError if lnrnn has no such network.
+    """
+    arguments: dict[str, Any] = dict(num_layers=1, batch_first=False, bidirectional=False, norm=None)
+    arguments |= dict(input_size=input_size, hidden_size=module.hidden_size, bias=bool(module.bias))
+    return functional.described(Architecture.checked(CELLS[cell], **(arguments | options)))
 
 
 class Accelerated(Keeping):
@@ -100,12 +111,27 @@ class Accelerated(Keeping):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         if not _traced():
-            found = quick_call(self, input, hx)
-            if found is not None:
-                return found
+            own = vars(self)
+            if torch.is_grad_enabled():
+                if self._engine is None and self._is_small(input, own["_parameters"]):
+                    return self._by_torch(input, hx)
+            elif (kept := own.get("_kept")) is not None and COMPILES() is None:
+                network = self._usual()
+                if network is not None:
+                    axes = STEPS if self._steps else SEQUENCES
+                    found = kept.call(network, [*own["_parameters"].values()], input, hx, axes)
+                    if found is not None:
+                        return found
             if COMPILES() is not None:
                 return _untraced()(self, input, hx)
         return self._forward(input, hx)
+
+    def _is_small(self, x: Any, parameters: dict[str, Any]) -> bool:
+        """Returns whether torch computes a call faster, if it needs gradients."""
+        axis, most, numbers = self._small
+        if type(x) is not Tensor or axis >= x.dim() or x.shape[axis] > most or x.numel() >= numbers:
+            return False
+        return x.requires_grad or any(p is not None and p.requires_grad for p in parameters.values())
 
     def _forward(self, input: Any, hx: Any) -> Any:
         if isinstance(input, torch.fx.Proxy):

@@ -7,11 +7,8 @@ from typing import Any
 
 import torch
 
-from ..rnn import functional
-from ..rnn.architecture import Architecture
-from ..rnn.cells import CELLS
 from . import operator
-from .accelerated import Accelerated
+from .accelerated import Accelerated, network_of
 
 Tensor = torch.Tensor
 
@@ -33,16 +30,8 @@ class AcceleratedCell(Accelerated):
 
     @classmethod
     def _networks_of(cls, module: Any) -> tuple[str, ...]:
-        return tuple(
-            functional.described(
-                Architecture.checked(
-                    CELLS[cls._cell], input_size=module.input_size, hidden_size=module.hidden_size,
-                    num_layers=1, norm=None, bias=bool(module.bias), batch_first=False,
-                    nonlinearity=nonlinearity, bidirectional=False,
-                )
-            )
-            for nonlinearity in cls._nonlinearities
-        )  # fmt: skip
+        kinds = cls._nonlinearities
+        return tuple(network_of(module, cls._cell, module.input_size, nonlinearity=kind) for kind in kinds)
 
     def _usual(self) -> str | None:
         return self._networks[0]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _core
+from ..importers.running import tensors
 from ..recognise.proof import Leaf
 from ..rnn import functional
 from ..rnn.architecture import Architecture
@@ -19,11 +22,9 @@ from . import operator
 from .common import other_system
 from .custom_settings import Settings
 from .custom_weights import Recipe
-from .freshness import counted, seen
-from .kept import Keeping, forget, keep, made, pack_again
+from .kept import Keeping, counted, forget, keep, made, pack_again, seen
 
 Tensor = torch.Tensor
-NOTHING, NONE, ONE, TWO, PAIR, WAYS = _core.STEP_WAYS
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,16 @@ class Form:
     result: Any
     step: int = 0
 
-    @property
-    def way(self) -> int:
-        """The bit of this form in the `_ways` of a Forward; 0 if `quick_step` does not know it."""
+    @cached_property
+    def leaves(self) -> list[Leaf]:
+        return [leaf for leaf in tree_leaves(self.states) if leaf is not None]
+
+    def of_kept(self) -> Iterator[tuple[type, ...]]:
+        """Yields the types of the arguments after x, if this is a step whose result Kept.call returns."""
         place = 0 if self.step == 2 else None
         one, two = Leaf(0, place), (Leaf(0, place), Leaf(1, place))
-        if not self.step or self.result not in (one, two):
-            return 0
-        # Other states are a pair in one argument, which may be a list.
-        number = {(one,): ONE, two: TWO}.get(self.states, PAIR) if self.states != ([*two],) else PAIR
-        return 1 << number << (0 if self.step == 2 else WAYS)
+        if self.step and self.result in (one, two):
+            yield from product(*((Tensor,) if isinstance(t, Leaf) else (tuple, list) for t in self.states))
 
 
 def signature(value: Any) -> Any:
@@ -61,25 +62,13 @@ def signature(value: Any) -> Any:
     return value if value is None else "unknown"
 
 
-def collect(template: Any, value: Any, result: dict[Leaf, Tensor]) -> None:
-    """Adds each tensor of a value to `result`, by the Leaf that the template has in its place."""
-    if isinstance(template, Leaf):
-        result[template] = value
-    elif isinstance(template, (tuple, list)):
-        for part, own in zip(template, value, strict=True):
-            collect(part, own, result)
-
-
-def built(template: Any, y: Tensor, ends: Sequence[Tensor]) -> Any:
+def built(template: Any, y: Any, ends: Sequence[Tensor]) -> Any:
     """Replaces each Leaf in a template by a tensor. ends: h, or h and c, (layers * directions, B, H)."""
     if isinstance(template, Leaf):
         return template.of(y, ends)
-    if isinstance(template, dict):
-        return {key: built(part, y, ends) for key, part in template.items()}
-    if isinstance(template, (tuple, list)):
-        parts = [built(part, y, ends) for part in template]
-        return parts if isinstance(template, list) else tuple(parts)
-    return template
+    if type(template) in (tuple, list):
+        return type(template)([built(part, y, ends) for part in template])
+    return tree_map_only(Leaf, lambda leaf: leaf.of(y, ends), template)
 
 
 _disabled: Any = None
@@ -114,17 +103,17 @@ class Forward:
         parts = [path.rpartition(".") for path in self._paths]
         self._owners = [(module.get_submodule(part)._parameters, name) for part, _, name in parts]
         self._names = [*inspect.signature(module.forward).parameters]
-        # The forms of steps that `quick_step` computes, and a bit more for every cell; 0 for sequences.
-        # Two forms may have one bit.
-        ways = sum({form.way for form in forms}) if trains else 0
-        self._ways = ways + (1 << 2 * WAYS) if forms[0].step else 0
+        # The numbers of axes of x in calls that Kept.call computes, by the types of the arguments after x.
+        self._axes: dict[tuple[type, ...], int] = {}
+        for form in forms if trains else ():
+            for types in form.of_kept():
+                self._axes[types] = self._axes.get(types, 0) | 1 << form.step
         self.forget()
         self.watch()
 
     def watch(self) -> None:
         """Takes the module's present attributes as those with which lnrnn computes its calls."""
         self._settings = Settings(self._module)
-        self._compared = self._settings.compared
 
     @property
     def __code__(self) -> Any:
@@ -139,51 +128,57 @@ class Forward:
         return type(self._module).forward(self._module, *arguments, **named)  # torch.export
 
     def call(self, *arguments: Any, **named: Any) -> Any:
-        if not named:
-            found = _core.quick_step(self, arguments)
-            if found is not None:
-                return found
-        given = self._positional(arguments, named) if named else arguments
-        form = None if given is None else self._form(given)
-        if form is not None and given is not None:
-            states: dict[Leaf, Tensor] = {}
-            collect(form.states, given[1:], states)
-            result = self._computed(form, given[0], states)
+        module, states = self._module, arguments[1:]
+        sources: list[Any] = [owner.get(name) for owner, name in self._owners]
+        if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in sources)):
+            axes = self._axes.get(tuple(map(type, states)), 0)
+            if axes and self._kept is not None and not named and self._settings.same():
+                state = states[0] if len(states) == 1 else states
+                found = self._kept.call(self._network, sources, arguments[0], state, axes)
+                if found is not None:
+                    return found
+            result = self._computed(self._positional(arguments, named), sources)
             if result is not None:
-                return built(form.result, *result)
-        return type(self._module).forward(self._module, *arguments, **named)
+                return result
+        return type(module).forward(module, *arguments, **named)
 
-    def _form_of(self, arguments: tuple[Any, ...]) -> Form | None:
-        if not arguments or not isinstance(arguments[0], Tensor):
+    def _computed(self, arguments: tuple[Any, ...], sources: list[Any]) -> Any:
+        """Returns the result of a call; None if the module's own forward computes it."""
+        x = arguments[0] if arguments else None
+        form = self._by_call.get((x.dim(), signature(arguments[1:]))) if isinstance(x, Tensor) else None
+        if x is None or form is None or other_system() or not self._settings.hold(self.trains):
             return None
-        return self._by_call.get((arguments[0].dim(), signature(arguments[1:])))
-
-    def _computed(self, form: Form, x: Tensor, states: dict[Leaf, Tensor]) -> Any:
-        """Returns (y, the last states) for `built`; None if the module's own forward computes the call."""
-        start = [self._start(kind, states) for kind in (0, 1) if any(leaf.kind == kind for leaf in states)]
-        sources: dict[int, Any] = {k: owner[name] for k, (owner, name) in enumerate(self._owners)}
-        if not all(isinstance(t, Tensor) for t in sources.values()):
+        shape, states = x.shape, [*zip(form.leaves, tensors(arguments[1:]), strict=True)]
+        B = shape[self._axis] if len(shape) == 3 else shape[0]
+        if shape[-1] != self._input_size or 0 in shape or (form.step == 3 and shape[0] != 1):
             return None
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *start, *sources.values())):
+        for at, t in states:
+            if t.shape != (*[self._places] * (at.place is None), B, self._widths[at.kind or 0]):
+                return None
+        given = [x, *(t for _, t in states)]
+        if not all(isinstance(t, Tensor) for t in sources) or not all(map(_plain, given)):
             return None
-        if form.step == 3:
-            x, start = x[0], [s[0] for s in start]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+            return None
+        x, start = x[None] if form.step == 2 else x, list[Tensor]()
+        for kind in sorted({at.kind or 0 for at, _ in states}):
+            parts = [t if at.place is None else t[None] for at, t in states if at.kind == kind]
+            start.append(parts[0] if len(parts) == 1 else torch.cat(parts))
+        found = None
         if self._kept is not None:
             state = None if not start else start[0] if len(start) == 1 else tuple(start)
-            found = self._kept.call(self._network, sources, x, state)
-            if found is not None:
-                y, end = (None, found) if form.step else found
-                ends = [*end] if isinstance(end, tuple) else [end]
-                return y, [s[None] for s in ends] if form.step else ends
-        if not counted([*sources.values()]):
+            found = self._kept.call(self._network, sources, x, state, 1 << 3)
+        if found is not None:
+            y, end = (None, found) if form.step else found
+            ends = [*end] if isinstance(end, tuple) else [end]
+        elif counted(sources):
+            parameters = self._parameters(sources)
+            if not all(map(_plain, parameters)):
+                return None
+            y, *ends = operator.run(self._network, x, start, None, parameters, module=self)
+        else:
             return None
-        parameters = self._parameters([*sources.values()])
-        if any(p.dtype is not torch.float32 or not p.is_cpu for p in parameters):
-            return None
-        if form.step:
-            x, start = x[None], [s[None] for s in start]
-        y, *ends = operator.run(self._network, x, start, None, parameters, module=self)
-        return y, ends
+        return built(form.result, y, ends)
 
     def _packed(
         self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
@@ -194,44 +189,13 @@ class Forward:
             return kept.served  # type: ignore[no-any-return]
         served = made(network, parameters, (), None)
         if own:
-            self._kept = keep(network, None, self._record, served, 2 if self.forms[0].step else 0)
+            self._kept = keep(network, None, self._record, served, bool(self.forms[0].step))
         return served
 
-    def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
-        """Returns the arguments of a call in the order of the module's forward; None if some are absent."""
+    def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Returns the arguments of a call in the order of the module's forward; () if some are absent."""
         names = self._names[len(arguments) :][: len(named)]
-        if {*names} != {*named}:
-            return None
-        return (*arguments, *(named[name] for name in names))
-
-    def _form(self, arguments: tuple[Any, ...]) -> Form | None:
-        """Returns the form of a call if lnrnn computes it; None if the module's own forward computes it."""
-        form = self._form_of(arguments)
-        if form is None or other_system() or not self._settings.hold(self.trains):
-            return None
-        x = arguments[0]
-        shape = x.shape
-        if not _plain(x) or shape[-1] != self._input_size or 0 in shape or (form.step == 3 and shape[0] != 1):
-            return None
-        states: dict[Leaf, Tensor] = {}
-        collect(form.states, arguments[1:], states)
-        B = shape[self._axis] if len(shape) == 3 else shape[0]
-        if all(_plain(t) and t.shape == self._state_shape(at, B) for at, t in states.items()):
-            return form
-        return None
-
-    def _state_shape(self, at: Leaf, B: int) -> tuple[int, ...]:
-        row = B, self._widths[at.kind or 0]
-        return row if at.place is not None else (self._places, *row)
-
-    def _start(self, kind: int, given: Mapping[Leaf, Tensor]) -> Tensor:
-        """Returns a state (layers * directions, B, H), or for a step as it was given."""
-        whole = given.get(Leaf(kind))
-        if whole is not None:
-            return whole
-        if self.forms[0].step:
-            return given[Leaf(kind, 0)]
-        return torch.stack([given[Leaf(kind, place)] for place in range(self._places)])
+        return (*arguments, *(named[name] for name in names)) if {*names} == {*named} else ()
 
     def _parameters(self, sources: list[Tensor]) -> list[Tensor]:
         if self._record is not None and self._record.holds(sources):

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from ..importers.blocks import Unsuitable
 from ..importers.own_modules import find
-from ..importers.running import Tested, Way, arguments, filled, one_thread, tensors, unchanged
+from ..importers.running import Tested, Way, filled, one_thread, tensors, unchanged, ways
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import convert_torch, known_cells
 from ..importers.weights import Converted
@@ -166,18 +166,23 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
     arch = architecture(converted.model())
     forms, trains, order = list[Form](), True, None
     reason = Differs("it returns something else, or does not run in a usual way")
-    tested = Tested(module, convert), Tested(_OfTwoAxes(module), lambda outer: convert(outer.inner))
-    for way in _ways(arch):
+    tested = Tested(module, convert)
+    given = [*inspect.signature(module.forward).parameters.values()]
+    optional = len(given) > 1 and given[1].default is None  # then module(x) and module(x, None) are one call
+    every = [(way, Lifted.of(way)) if way.axes == "BI" else (way,) for way in ways(arch)]
+    for way in chain.from_iterable(every):
         if forms and way.batch_first is not order:
             break
-        for step in (0,) if way.batch_first is not None else (2, 3):
-            try:
-                if (form := _form(module, settings, arch, way, step, converted.last_states)) is not None:
-                    trains &= _compared(tested[step == 3], arch, way, converted.last_states)
-                    forms.append(form)
-                    order = way.batch_first
-            except Differs as difference:
-                reason = difference if reason.at_first else reason
+        try:
+            form = _form(module, settings, arch, way, converted.last_states)
+            if form is None:
+                continue
+            if not (optional and way.states == (None,) and forms and forms[-1].states == ()):
+                trains &= _compared(tested, arch, way, converted.last_states)
+            forms.append(form)
+            order = way.batch_first
+        except Differs as difference:
+            reason = difference if reason.at_first else reason
     if not forms:
         raise reason
     own = replace(converted, arguments={**converted.arguments, "batch_first": bool(order)})
@@ -185,39 +190,34 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
     return arch, Forward(module, arch, recipes(module, convert, arch), forms, trains)
 
 
-def _ways(arch: Architecture) -> Iterator[Way]:
-    """Yields the usual ways to call a module: with whole sequences, or with one step and its states."""
-    kinds = arch.cell.states
-    for axes in ("BTI", "TBI") if arch.batch_first else ("TBI", "BTI"):
-        for states in arguments(kinds, arch.num_layers, arch.directions):
-            if len(states) < 2:
-                yield Way(axes, states)
-    leaves = tuple(Leaf(kind, 0) for kind in range(kinds))
-    if len(arch.suffixes) == 1 and kinds <= 2:
-        every: tuple[Any, ...] = (leaves, (leaves,), ([*leaves],))
-        yield from (Way("BI", states) for states in every[: 1 if kinds == 1 else 3])
+class Lifted(Way):
+    """A way to call a cell for one step, with x (1, B, I) and states (1, B, H)."""
+
+    @classmethod
+    def of(cls, way: Way) -> Lifted:
+        return cls(way.axes, tree_map(lambda leaf: replace(leaf, place=None), way.states))
+
+    def call(self, module: Any, x: Any, states: Sequence[Any]) -> Any:
+        return tree_map(lambda t: t[0], super().call(module, x[None], states))
 
 
-def _form(
-    module: Any, settings: Settings, arch: Architecture, way: Way, step: int, has_ends: bool
-) -> Form | None:
+def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_ends: bool) -> Form | None:
     """Returns the form of calls in a way; None if the module does not run so, or returns something else.
 
-    step: as in Form. has_ends: whether the states that the module returns are the network's.
+    has_ends: whether the states that the module returns are the network's.
     """
     generator = torch.Generator().manual_seed(0)
+    step = 0 if way.batch_first is not None else 3 if isinstance(way, Lifted) else 2
     sizes = {0: (BATCH, STEPS) if way.batch_first else (STEPS, BATCH), 2: (BATCH,), 3: (1, BATCH)}[step]
     x = torch.randn(*sizes, arch.input_size, generator=generator)
     places = len(arch.suffixes)
     ends = [torch.rand(places, BATCH, n, generator=generator) for n in arch.state_widths]
-    # A step with x (1, B, I) has states (1, B, H).
-    templates = tree_map(lambda leaf: replace(leaf, place=None), way.states) if step == 3 else way.states
-    given, changed = filled(templates, ends), list[str]()
+    changed = list[str]()
     for training in (True, False):
         try:
             with unchanged(module, torch):
                 module.train(training)
-                result = module(x.clone(), *filled(templates, [s.clone() for s in ends]))
+                result = module(x.clone(), *filled(way.states, [s.clone() for s in ends]))
                 changed += settings.changed(written=True)
         except Exception:  # with unexpected arguments, a module may raise any exception
             if not training:
@@ -244,42 +244,20 @@ def _form(
         if len(states) != len(others) or (others and not has_ends):
             return None
         leaves = [*states[:at], Leaf(), *states[at:]]
-    template = _with_leaves(result, iter(leaves))
-    return None if template is None else Form(templates, signature(given), template[0], step)
-
-
-def _with_leaves(value: Any, leaves: Iterator[Leaf]) -> tuple[Any] | None:
-    """Returns the structure of a result with a Leaf for each tensor, in a tuple. Returns None if it has other
-    parts, as numbers, which may depend on the input."""
-    if value is None:
-        return (None,)
-    if isinstance(value, Tensor):
-        return (next(leaves),)
-    if type(value) not in (tuple, list, dict):
-        return None
-    parts = [_with_leaves(part, leaves) for part in (value.values() if type(value) is dict else value)]
-    if None in parts:
-        return None
-    own = [part[0] for part in parts if part is not None]
-    return (dict(zip(value, own, strict=True)) if type(value) is dict else type(value)(own),)
-
-
-class _OfTwoAxes(torch.nn.Module):
-    """Takes x (B, I) and states (B, H) for a cell that is called with (1, B, *)."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *given: Any) -> Any:
-        return tree_map(lambda t: t[0], self.inner(*tree_map(lambda t: t[None], given)))
+    if not all(part is None or isinstance(part, Tensor) for part in tree_leaves(result)):
+        return None  # a number may depend on the input
+    rest = iter(leaves)
+    template = tree_map_only(Tensor, lambda _: next(rest), result)
+    return Form(way.states, signature(filled(way.states, ends)), template, step)
 
 
 def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> bool:
     """Returns whether results in training are the network's too. Raises Differs if those in evaluation are
     not, or if the module cannot be run."""
     for training in (False, True):
-        given, passed, reason = probes(arch, None, bool(way.kinds)), 0, ""
+        # A module that computes one step cannot know how many there are. Noise in training shows in few.
+        most = STEPS if training or way.batch_first is None else None
+        given, passed, reason = probes(arch, most, bool(way.kinds)), 0, ""
         try:
             for probe, outputs, difference in tested.results(way, arch, given, has_ends, training):
                 if outputs is None or difference:

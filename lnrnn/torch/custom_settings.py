@@ -60,7 +60,6 @@ class Settings:
                 continue
             seen.add(id(value))
             inside.extend((inner, name) for inner in self._note(value, name))
-        self.compared = self._contents, self._tensors, self._constants  # the arguments of `same_objects`
 
     def _note(self, value: Any, name: str) -> Sequence[Any]:
         """Records a value. Returns the values inside of it."""
@@ -82,9 +81,13 @@ class Settings:
         self._contents.append((value, own, _NONE, name))
         return [*own.values()]
 
+    def same(self) -> bool:
+        """Returns whether all values are the same objects. If not, they may still be equal."""
+        return same_objects(self._contents, self._tensors, self._constants)
+
     def hold(self, training: bool) -> bool:
         """Returns whether nothing has changed. training: whether modules may be in training mode."""
-        if not same_objects(*self.compared) and next(self.changed(), None) is not None:
+        if not self.same() and next(self.changed(), None) is not None:
             return False
         return training or not any(part.training for part in self._parts)
 

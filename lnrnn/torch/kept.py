@@ -2,6 +2,16 @@
 
 A module keeps those of its own parameters. So no weak reference to these exists, and
 torch.utils.swap_tensors can swap them.
+
+`seen` makes a record of tensors, and `record.holds(tensors)` says whether they are as they were. It compares
+the address of the memory, torch's counter of writes (`tensor._version`), the size, and 8 elements of each
+tensor. So it notices all writes that torch counts: in-place operations, optimisers, load_state_dict,
+module.to(), and `p.data = new`. Torch does not count writes of fused optimisers, and those through p.data,
+NumPy or an alias. Such a write is noticed only if it changes one of the elements. An optimiser's step does
+so, but a write of few elements perhaps does not.
+
+A record keeps the memory of its tensors, unless their storage is resized, as by FSDP. So no other tensor can
+get their address, while the record exists.
 """
 
 from __future__ import annotations
@@ -15,12 +25,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _core
 from ..arguments import Flag
-from ..rnn.functional import Served, architecture, dtype_of, with_dtype
+from ..rnn.functional import Served, architecture, dtype_of
 from ..rnn.snapshot import Snapshot
-from .freshness import seen
 
 Tensor = torch.Tensor
+PLAIN = Tensor, torch.nn.Parameter
 FEW_STEPS = 4
+SEQUENCES, STEPS = 0b1100, 0b110  # the numbers of axes that x may have: see Kept.call
 
 
 def arrays(tensors: Sequence[Any]) -> list[Any]:
@@ -36,6 +47,35 @@ def arrays(tensors: Sequence[Any]) -> list[Any]:
         ]
 
 
+def counted(tensors: Sequence[Tensor]) -> bool:
+    """Returns whether no tensor is in shared memory or an inference tensor, whose writes are not counted."""
+    return not any(
+        type(t) in PLAIN and (t.is_inference() or t.untyped_storage().is_shared()) for t in tensors
+    )
+
+
+def seen(
+    tensors: Sequence[Tensor | None], same_objects: bool = False, frozen: bool = False
+) -> _core.Seen | None:
+    """Returns a record of tensors, or None if writes cannot be noticed.
+
+    This is so for inference tensors, which have no counter, and for shared memory, into which other processes
+    write. same_objects: the record has references to the tensors, and other objects count as changed.
+    Otherwise `holds` must get tensors on the CPU that are of no subclass. frozen, with same_objects: only
+    other objects count as changed. Make the record before the tensors are read, so that it shows writes of
+    other threads while they are read.
+    """
+    if frozen:
+        return _core.Seen(list(tensors), None, same_objects)
+    for t in (t for t in tensors if t is not None):
+        if type(t) not in PLAIN or not t.is_cpu or t.is_neg() or t.is_conj() or not counted([t]):
+            return None
+        if t.element_size() not in (4, 8):
+            return None
+    memory = [None if t is None else _core.array_of(t.detach()) for t in tensors]  # no reference to t
+    return _core.Seen(list(tensors), memory, same_objects)
+
+
 def made(
     network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
 ) -> Served:
@@ -43,8 +83,11 @@ def made(
     return Served(architecture(network), arrays(parameters), arrays(statistics), overrun, dtype_of(network))
 
 
-def keep(network: str, overrun: str | None, record: _core.Seen | None, served: Served, step: int) -> Any:
-    """Returns the object that runs calls with these packed weights while `record` holds. step: as in Kept."""
+def keep(network: str, overrun: str | None, record: _core.Seen | None, served: Served, step: bool) -> Any:
+    """Returns the object that runs calls with these packed weights while `record` holds.
+
+    step: whether a call is one step.
+    """
     cell = architecture(network).cell
     ready = served.snapshot.compiled() if cell.parts == 1 and overrun is None else None
     return _core.Kept(network, overrun, record, served, ready, len(cell.state_names) > 1, step)
@@ -87,29 +130,24 @@ def pack_again(tensors: Iterable[Any]) -> None:
 # --- by module ----------------------------------------------------------------------------------------------
 
 
-def use_exchange(exchange: Any) -> None:
-    """Sets how to read tensors: by DLPack's functions in a capsule, or if None by attributes."""
-    # In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
-    modes = (
-        torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
-        torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled,
-    )  # fmt: skip
-    _core.use_torch(
-        Tensor, torch.float32, torch.from_numpy, torch.get_num_threads, modes, COMPILES, vars(forward_ad),
-        exchange,
-    )  # fmt: skip
-
-
 # Returns None if torch.compile is not active.
 COMPILES = torch._C._dynamo.eval_frame.get_eval_frame_callback
-EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later have it
-use_exchange(EXCHANGE)
+_core.use_torch(
+    Tensor,
+    {torch.float32: (2, 32), torch.float64: (2, 64), torch.int64: (0, 64)},
+    torch.from_numpy,
+    torch.get_num_threads,
+    # In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
+    (torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
+     torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled),
+    vars(forward_ad),
+    getattr(Tensor, "__dlpack_c_exchange_api__", None),
+)  # fmt: skip
 
 
 def forget(part: torch.nn.Module) -> None:
     """Lets the next call of a module read all weights."""
-    for name in ("_kept", "_kept_to_train"):
-        vars(part).pop(name, None)
+    vars(part).pop("_kept", None)
     pack_again(part._parameters.values())
 
 
@@ -117,7 +155,6 @@ class Keeping(torch.nn.Module):
     """The base of modules that keep packed weights."""
 
     _kept: _core.Kept | None = None
-    _kept_to_train: _core.Kept | None = None  # if calls without gradients have other weights
     _frozen: bool = False
     _steps: bool = False  # whether a call is one step
 
@@ -149,26 +186,15 @@ class Keeping(torch.nn.Module):
         self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
     ) -> Served:
         """Returns a network with packed weights, and keeps it for the next call."""
-        return self._keep_packed("_kept", network, parameters, statistics, overrun, self._frozen)
-
-    def _keep_packed(
-        self, name: str, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor],
-        overrun: str | None, frozen: bool,
-    ) -> Served:  # fmt: skip
-        """Does the work of `_packed`. name: the attribute that keeps the network; frozen: as in `seen`."""
-        kept = getattr(self, name)
-        own: dict[str, Any] = self._parameters
-        sources = [*own.values(), *statistics]
+        kept, sources = self._kept, [*self._parameters.values(), *statistics]
         if kept is not None and kept.network == network and kept.overrun == overrun:  # noqa: SIM102
             if kept.record is not None and kept.record.holds(sources):
                 return kept.served  # type: ignore[no-any-return]
         known = {id(t) for t in sources}
-        if all(id(t) in known for t in parameters):
-            record = seen(sources, True, frozen)
-            found = made(network, parameters, statistics, overrun)
-        else:  # weights that are computed from parameters
-            record, found = None, made(network, parameters, statistics, overrun)
-        vars(self)[name] = keep(network, overrun, record, found, self._steps)
+        # Weights that are computed from parameters have no record.
+        record = seen(sources, True, self._frozen) if all(id(t) in known for t in parameters) else None
+        found = made(network, parameters, statistics, overrun)
+        vars(self)["_kept"] = keep(network, overrun, record, found, self._steps)
         return found
 
     def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None:
@@ -176,17 +202,14 @@ class Keeping(torch.nn.Module):
 
         They do if they are packed already, or if the call has few steps. Then more calls probably follow
         before the weights change, as from a decoder's loop. Otherwise the weights are packed without a copy.
-        Shorter weights serve calls without gradients only, and so do those of a frozen module.
+        Those of a frozen module, and shorter ones, serve calls without gradients only.
         """
         kept = self._kept
         if self._frozen or dtype_of(network) != "float32":
-            if steps > FEW_STEPS:
-                return None
-            exact = with_dtype(network, "float32")
-            return self._keep_packed("_kept_to_train", exact, parameters, (), None, False).snapshot
-        if steps > FEW_STEPS:
-            if kept is None or kept.record is None or kept.network != network:
-                return None
-            own: dict[str, Any] = self._parameters
-            return kept.served.snapshot if kept.record.holds([*own.values()]) else None
-        return self._packed(network, parameters, (), None).snapshot
+            return None
+        if steps <= FEW_STEPS:
+            return self._packed(network, parameters, (), None).snapshot
+        if kept is None or kept.record is None or kept.network != network:
+            return None
+        own: dict[str, Any] = self._parameters
+        return kept.served.snapshot if kept.record.holds([*own.values()]) else None

@@ -32,8 +32,7 @@ from ..rnn.snapshot import tape_width
 from ..rnn.statistics import named_shapes
 from ..runtime import get_num_threads, num_threads
 from . import plain
-from .freshness import PLAIN
-from .kept import arrays, packed
+from .kept import PLAIN, arrays, packed
 
 Tensor = torch.Tensor
 

@@ -11,11 +11,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..rnn import functional
-from ..rnn.architecture import Architecture
-from ..rnn.cells import CELLS
 from . import cells, derived, operator
-from .accelerated import Accelerated
+from .accelerated import Accelerated, network_of
 from .common import LayerResult, contradicts_itself, layer_by_layer, run_packed, through_padding
 from .kept import forget
 
@@ -51,21 +48,16 @@ class AcceleratedLayer(Accelerated):
 
         Raises ValueError if lnrnn has no such network.
         """
-        directions = 2 if module.bidirectional else 1
+        cell, kind = module.mode.partition("_")[0], "relu" if module.mode == "RNN_RELU" else "tanh"
 
         def named(input_size: int, num_layers: int, batch_first: bool) -> str:
-            return functional.described(
-                Architecture.checked(
-                    CELLS[module.mode.partition("_")[0]], input_size=input_size,
-                    hidden_size=module.hidden_size, num_layers=num_layers, norm=None,
-                    bias=bool(module.bias), batch_first=batch_first,
-                    nonlinearity="relu" if module.mode == "RNN_RELU" else "tanh",
-                    bidirectional=bool(module.bidirectional), proj_size=module.proj_size,
-                )
+            return network_of(
+                module, cell, input_size, num_layers=num_layers, batch_first=batch_first, nonlinearity=kind,
+                bidirectional=bool(module.bidirectional), proj_size=module.proj_size,
             )  # fmt: skip
 
         whole = [named(module.input_size, module.num_layers, batch_first) for batch_first in (False, True)]
-        below = directions * (module.proj_size or module.hidden_size)
+        below = (2 if module.bidirectional else 1) * (module.proj_size or module.hidden_size)
         return (*whole, named(module.input_size, 1, False), named(below, 1, False))
 
     @classmethod
@@ -186,5 +178,5 @@ def accelerate_module(module: torch.nn.Module) -> None:
 
 def restore_module(module: torch.nn.Module) -> None:
     derived.restore_class(module)
-    for name in ("_networks", "_small", "_engine", "_kept", "_kept_to_train", "_frozen"):
+    for name in ("_networks", "_small", "_engine", "_kept", "_frozen"):
         vars(module).pop(name, None)

@@ -21,7 +21,7 @@ from ..rnn.specs import Overrun
 from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .common import LayerResult, contradicts_itself, exporting, layer_by_layer, run_packed, through_padding
-from .kept import Keeping, forget
+from .kept import SEQUENCES, Keeping, forget
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -240,7 +240,7 @@ class Twin(Keeping):
         whole = lengths is None and resets is None and not torch.compiler.is_compiling()
         kept = self._kept if whole else None
         if kept is not None and not (self.training and self._dropout):
-            found = kept.call(self._network, self._parameters, x, h0)
+            found = kept.call(self._network, [*self._parameters.values()], x, h0, SEQUENCES)
             if found is not None:
                 return found  # type: ignore[no-any-return]
         if isinstance(x, PackedSequence):

@@ -145,7 +145,3 @@ def test_submodules_in_training_mode_count_as_training():
         each.cell.train()
     with torch.no_grad():
         assert torch.equal(module(x), plain(x))
-
-
-def test_an_ordinary_module_passes():
-    lnrnn.from_torch(shaken(deceiver("none", I, H)), check=True)

@@ -16,7 +16,7 @@ import lnrnn.torch  # noqa: E402
 from helpers import available_isas, using_isa  # noqa: E402
 from lnrnn.rnn import functional  # noqa: E402
 from lnrnn.rnn.snapshot import tape_width  # noqa: E402
-from lnrnn.torch import kept, operator  # noqa: E402
+from lnrnn.torch import operator  # noqa: E402
 from mixed_models import flat  # noqa: E402
 from torch_twins import CELLS, LENGTHS, B, Batch, H, I, Layer, T, twin  # noqa: E402
 
@@ -112,56 +112,46 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("exchange", [kept.EXCHANGE, None], ids=["dlpack", "attributes"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_steps_read_tensors_of_every_layout(layout, exchange, monkeypatch):
+def test_steps_read_tensors_of_every_layout(layout, monkeypatch):
     """Kept weights serve them, without another function, if the tensors are in memory as they are."""
     other = []
     monkeypatch.setattr(operator, "_run_cpu", lambda *a, run=operator._run_cpu: other.append(0) or run(*a))
     changed = LAYOUTS[layout]
-    try:
-        kept.use_exchange(exchange)
-        for kind, width in (("LSTM", I), ("GRU", 1), ("LSTMCell", 1), ("GRUCell", I), ("RNNCell", 1)):
-            model = getattr(torch.nn, kind)(width, 1 if width == 1 else H)
-            plain = copy.deepcopy(model)
-            lnrnn.torch.accelerate(model)
-            first = () if kind.endswith("Cell") else (1,)
-            for batch in ((1,), (3,), ()):
-                with torch.inference_mode() if layout == "inference" else torch.no_grad():
-                    sizes = width, model.hidden_size, model.hidden_size
-                    x, h, c = (changed(torch.randn(*first, *batch, n)) for n in sizes)
-                    state = (h, c) if kind.startswith("LSTM") else h
-                    model(x, state)  # packs the weights
-                    other.clear()
-                    for got, want in zip(flat(model(x, state)), flat(plain(x, state)), strict=True):
-                        assert got.shape == want.shape and not got.requires_grad
-                        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=0, atol=2e-6)
-                    assert not other or layout.startswith("negative") or layout == "a parameter"
-    finally:
-        kept.use_exchange(kept.EXCHANGE)
+    for kind, width in (("LSTM", I), ("GRU", 1), ("LSTMCell", 1), ("GRUCell", I), ("RNNCell", 1)):
+        model = getattr(torch.nn, kind)(width, 1 if width == 1 else H)
+        plain = copy.deepcopy(model)
+        lnrnn.torch.accelerate(model)
+        first = () if kind.endswith("Cell") else (1,)
+        for batch in ((1,), (3,), ()):
+            with torch.inference_mode() if layout == "inference" else torch.no_grad():
+                sizes = width, model.hidden_size, model.hidden_size
+                x, h, c = (changed(torch.randn(*first, *batch, n)) for n in sizes)
+                state = (h, c) if kind.startswith("LSTM") else h
+                model(x, state)  # packs the weights
+                other.clear()
+                for got, want in zip(flat(model(x, state)), flat(plain(x, state)), strict=True):
+                    assert got.shape == want.shape and not got.requires_grad
+                    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=0, atol=2e-6)
+                assert not other or layout.startswith("negative") or layout == "a parameter"
 
 
-@pytest.mark.parametrize("exchange", [kept.EXCHANGE, None], ids=["dlpack", "attributes"])
-def test_steps_refuse_what_torch_refuses(exchange):
+def test_steps_refuse_what_torch_refuses():
     model, cell = torch.nn.LSTM(I, H), torch.nn.LSTMCell(I, H)
     lnrnn.torch.accelerate(torch.nn.ModuleList([model, cell]))
     x, h = torch.randn(1, 2, I), torch.randn(1, 2, H)
-    try:
-        kept.use_exchange(exchange)
-        with torch.no_grad():
-            for _ in range(2):
-                model(x, (h, h))
-                cell(x[0], (h[0], h[0]))
-            for bad in (h[..., :1], h[:, :1], h[0], h[None], h.double(), None, 1.0, h.to("meta")):
-                for state in ((h, bad), (bad, h), [h, bad, h], bad):
-                    if bad is not None or state is not None:
-                        with pytest.raises((RuntimeError, TypeError, ValueError, AttributeError, IndexError)):
-                            model(x, state)
-                            raise AssertionError(state)
-            for bad in (x[..., :1], x.double(), x.to("meta"), x[0, 0], x[None]):
-                with pytest.raises((RuntimeError, ValueError)):
-                    model(bad, (h, h))
+    with torch.no_grad():
+        for _ in range(2):
+            model(x, (h, h))
+            cell(x[0], (h[0], h[0]))
+        for bad in (h[..., :1], h[:, :1], h[0], h[None], h.double(), None, 1.0, h.to("meta")):
+            for state in ((h, bad), (bad, h), [h, bad, h], bad):
+                if bad is not None or state is not None:
+                    with pytest.raises((RuntimeError, TypeError, ValueError, AttributeError, IndexError)):
+                        model(x, state)
+                        raise AssertionError(state)
+        for bad in (x[..., :1], x.double(), x.to("meta"), x[0, 0], x[None]):
             with pytest.raises((RuntimeError, ValueError)):
-                cell(x, (h, h))
-    finally:
-        kept.use_exchange(kept.EXCHANGE)
+                model(bad, (h, h))
+        with pytest.raises((RuntimeError, ValueError)):
+            cell(x, (h, h))
