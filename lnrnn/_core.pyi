@@ -148,11 +148,12 @@ def array_of(t: Any) -> ndarray: ...
 def same_memory(arrays: list[ndarray], others: list[ndarray]) -> bool: ...
 def use_torch(
     tensor: Any,
-    dtypes: dict[Any, int],
+    types: dict[Any, tuple[int, int]],
     to_tensor: Any,
     threads: Any,
     active: tuple[Any, ...],
     forward_ad: dict[str, Any],
+    exchange_api: Any,
 ) -> None: ...
 
 class Kept:

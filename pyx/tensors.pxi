@@ -1,40 +1,102 @@
 # Calls with tensors of torch. The functions of torch come from Python, so the compiled module does not need
 # torch.
 
+cdef extern from *:
+    """
+    /* A part of DLPack's C exchange API, dlpack.h 1.2. */
+    typedef struct {
+        void *data;
+        int32_t device[2]; /* type, number */
+        int32_t ndim;
+        struct {
+            uint8_t code, bits;
+            uint16_t lanes;
+        } dtype;
+        int64_t *shape, *strides;
+        uint64_t byte_offset;
+    } lnrnn_dl_tensor;
+    typedef struct {
+        uint32_t version[2]; /* major, minor */
+        void *others[4];
+        int (*look)(void *object, lnrnn_dl_tensor *to);
+    } lnrnn_dl_functions;
+    """
+    ctypedef struct lnrnn_dl_type "typeof(((lnrnn_dl_tensor *)0)->dtype)":
+        unsigned char code, bits
+    ctypedef struct lnrnn_dl_tensor:
+        void *data
+        int32_t device[2]
+        int32_t ndim
+        lnrnn_dl_type dtype
+        int64_t *shape
+        int64_t *strides
+        uint64_t byte_offset
+    ctypedef struct lnrnn_dl_functions:
+        uint32_t version[2]
+        int (*look)(void *object, lnrnn_dl_tensor *to) except -1
+
 cdef enum:
     SAMPLES = 8  # elements of each tensor that are compared
-    AXES = 8  # the most axes that array_of reads
+    AXES = 8  # the most axes of a tensor that is read
 
 cdef object torch_tensor = None, from_numpy = None, torch_threads = None
-cdef dict kinds = {}, derivatives = {}
+cdef dict dtypes = {}, derivatives = {}
 cdef tuple modes = ()
+cdef lnrnn_dl_functions *exchange = NULL  # NULL for torch before 2.10
 
 
-def use_torch(tensor, dict dtypes, to_tensor, threads, tuple active, dict forward_ad):
+def use_torch(tensor, dict types, to_tensor, threads, tuple active, dict forward_ad, exchange_api):
     """Sets torch's Tensor, from_numpy and get_num_threads.
 
-    dtypes: NumPy's type number of torch's dtypes. active: functions that return a true value if a mode is
-    active. forward_ad: the names of torch.autograd.forward_ad."""
-    global torch_tensor, kinds, from_numpy, torch_threads, modes, derivatives
-    torch_tensor, kinds, from_numpy, torch_threads = tensor, dtypes, to_tensor, threads
-    modes, derivatives = active, forward_ad
+    types: DLPack's code and bits of torch's dtypes. active: functions that return a true value if a mode is
+    active. forward_ad: the names of torch.autograd.forward_ad. exchange_api: the capsule of DLPack's
+    functions, or None."""
+    global torch_tensor, dtypes, from_numpy, torch_threads, modes, derivatives, exchange
+    torch_tensor, dtypes, from_numpy, torch_threads = tensor, types, to_tensor, threads
+    modes, derivatives, exchange = active, forward_ad, NULL
+    if PyCapsule_IsValid(exchange_api, b"dlpack_exchange_api"):
+        exchange = <lnrnn_dl_functions *>PyCapsule_GetPointer(exchange_api, b"dlpack_exchange_api")
+        if exchange.version[0] != 1:
+            exchange = NULL
 
 
-cdef object memory_of(t, int kind, int ndim, int at):
+cdef struct Sight:
+    lnrnn_dl_tensor of
+    int64_t[AXES] shape, strides  # of `of`, without exchange
+
+
+cdef int look(Sight *s, t) except -1:
+    """Reads where the numbers of a tensor of at most AXES axes are. Raises RuntimeError if it has no
+    memory."""
+    cdef int k
+    if exchange != NULL:
+        return exchange.look(<void *>t, &s.of)
+    s.of.data, s.of.byte_offset, s.of.ndim = <void *><uintptr_t>t.data_ptr(), 0, t.dim()
+    s.of.device[0], s.of.shape, s.of.strides = 1 if t.is_cpu else 0, s.shape, s.strides
+    s.of.dtype.code, s.of.dtype.bits = dtypes.get(t.dtype, (0, 0))
+    for k in range(min(s.of.ndim, AXES)):
+        s.shape[k], s.strides[k] = t.size(k), t.stride(k)
+    return 0
+
+
+cdef object memory_of(t, Sight *s, int ndim, int at):
     """Returns a tensor's memory as an array, with a reference to `t`, and with new axes before axis `at`, up
-    to ndim axes. Raises RuntimeError if it has no memory."""
+    to ndim axes. Returns None for other dtypes than float32, float64 and int64, and for other devices."""
     cdef cnp.npy_intp[AXES] dims, strides
-    cdef cnp.npy_intp size = t.element_size()
-    cdef uintptr_t address = t.data_ptr()
-    cdef int k, new = ndim - <int>t.dim()
-    if not address and t.numel():  # as torch._efficientzerotensor
-        raise RuntimeError("the tensor has no memory")
+    cdef int k, from_, new = ndim - s.of.ndim, bits = s.of.dtype.bits, kind = -1
+    if s.of.dtype.code == 2:
+        kind = cnp.NPY_FLOAT32 if bits == 32 else cnp.NPY_FLOAT64 if bits == 64 else -1
+    elif s.of.dtype.code == 0 and bits == 64:
+        kind = cnp.NPY_INT64
+    if kind < 0 or ndim > AXES or s.of.data == NULL or s.of.device[0] != 1:
+        return None
     for k in range(ndim):
         if at <= k < at + new:
-            dims[k], strides[k] = 1, size
+            dims[k], strides[k] = 1, bits // 8
         else:
-            dims[k], strides[k] = t.size(k if k < at else k - new), t.stride(k if k < at else k - new) * size
-    array = cnp.PyArray_New(cnp.ndarray, ndim, dims, kind, strides, <void *>address, 0,
+            from_ = k if k < at else k - new
+            dims[k], strides[k] = s.of.shape[from_], s.of.strides[from_] * (bits // 8)
+    array = cnp.PyArray_New(cnp.ndarray, ndim, dims, kind, strides, <char *>s.of.data + s.of.byte_offset, 0,
                             cnp.NPY_ARRAY_WRITEABLE, <object>NULL)
     cnp.set_array_base(<cnp.ndarray>array, t)
     return array
@@ -45,10 +107,12 @@ def array_of(t):
 
     t.numpy() does the same, but then the storage cannot be resized, as FSDP does between calls. Raises the
     errors of t.numpy()."""
-    cdef int kind = kinds.get(t.dtype, -1)
-    if kind < 0 or type(t) is not torch_tensor or t.dim() > AXES or not t.is_cpu or t.is_neg():
+    cdef Sight s
+    if type(t) is not torch_tensor or t.is_neg():
         return t.numpy()
-    return memory_of(t, kind, t.dim(), 0) if t.data_ptr() else t.numpy()
+    look(&s, t)
+    array = memory_of(t, &s, s.of.ndim, 0)
+    return t.numpy() if array is None else array
 
 
 def same_memory(list arrays, list others):
@@ -62,16 +126,20 @@ def same_memory(list arrays, list others):
     return True
 
 
-cdef struct Sight:
+cdef struct Mark:
     uintptr_t address
-    int64_t version  # torch's count of writes
-    Py_ssize_t bytes, stride
+    int64_t version, first, last, stride  # torch's count of writes; two lengths and a stride
+    int ndim
 
 
-cdef int look(Sight *s, t) except -1:
+cdef int mark(Mark *m, t) except -1:
     """Reads the signs of a change of a tensor. Raises RuntimeError if it has no memory or no version."""
-    s.address, s.version, s.bytes = t.data_ptr(), t._version, t.nbytes
-    s.stride = t.stride(0) if t.dim() else 0
+    cdef Sight s
+    look(&s, t)
+    memset(m, 0, sizeof(Mark))
+    m.address, m.version, m.ndim = <uintptr_t>s.of.data + s.of.byte_offset, t._version, s.of.ndim
+    if m.ndim:
+        m.first, m.last, m.stride = s.of.shape[0], s.of.shape[m.ndim - 1], s.of.strides[0]
     return 0
 
 
@@ -85,7 +153,7 @@ cdef class Seen:
     cdef tuple tensors
     cdef list arrays
     cdef Py_ssize_t count, samples
-    cdef Sight *sights
+    cdef Mark *marks
     cdef const uint32_t **places
     cdef uint32_t *values
 
@@ -97,15 +165,15 @@ cdef class Seen:
         if arrays is None:
             return
         self.arrays = arrays
-        self.sights = <Sight *>calloc(self.count + 1, sizeof(Sight))
+        self.marks = <Mark *>calloc(self.count + 1, sizeof(Mark))
         self.places = <const uint32_t **>calloc(self.count * SAMPLES + 1, sizeof(uint32_t *))
         self.values = <uint32_t *>calloc(self.count * SAMPLES + 1, sizeof(uint32_t))
-        if self.sights == NULL or self.places == NULL or self.values == NULL:
+        if self.marks == NULL or self.places == NULL or self.values == NULL:
             raise MemoryError
         for k in range(self.count):
             if tensors[k] is None:
                 continue
-            look(&self.sights[k], tensors[k])
+            mark(&self.marks[k], tensors[k])
             array = <cnp.ndarray?>arrays[k]
             if cnp.PyArray_ITEMSIZE(array) < 4:
                 raise AssertionError(f"broken promise: items of {array.dtype}")
@@ -122,7 +190,7 @@ cdef class Seen:
                 self.samples += 1
 
     def __dealloc__(self):
-        free(self.sights)
+        free(self.marks)
         free(self.places)
         free(self.values)
 
@@ -130,7 +198,7 @@ cdef class Seen:
         """Returns whether tensors are those of the record and have not changed, as far as versions and
         samples show."""
         cdef Py_ssize_t k
-        cdef Sight now
+        cdef Mark now
         if len(tensors) != self.count:
             return False
         for k in range(self.count):
@@ -142,9 +210,8 @@ cdef class Seen:
             # An inference tensor has no version. A negative view may have the memory of a recorded tensor.
             if self.tensors is None and (t.is_inference() or t.is_neg()):
                 return False
-            look(&now, t)
-            if (now.address != self.sights[k].address or now.version != self.sights[k].version
-                    or now.bytes != self.sights[k].bytes or now.stride != self.sights[k].stride):
+            mark(&now, t)
+            if memcmp(&now, &self.marks[k], sizeof(Mark)):
                 return False
         for k in range(self.samples):
             if self.places[k][0] != self.values[k]:
@@ -195,7 +262,7 @@ cdef class Kept:
         if type(x) is not torch_tensor:
             return None
         own, at = x.dim(), 0 if self.cell else 1  # unbatched states have no axis `at`
-        x = input_of(x, own, 0 if n.d.batch_first else at) if axes >> min(own, 31) & 1 else None
+        x = input_of(x, own, 0 if n.d.batch_first else at) if own <= 3 and axes >> own & 1 else None
         if x is None or (self.cell and cnp.PyArray_DIMS(<cnp.ndarray>x)[0] != 1):
             return None
         if state is not None:
@@ -222,11 +289,20 @@ cdef object input_of(t, int ndim, int at):
     """Returns the memory of a float32 tensor of ndim axes on the CPU, or a contiguous copy; None for others.
 
     The array has three axes, with new ones before axis `at`."""
-    if type(t) is not torch_tensor or t.dim() != ndim or kinds.get(t.dtype) != cnp.NPY_FLOAT32:
+    cdef Sight s
+    if type(t) is not torch_tensor:
         return None
     try:
+        look(&s, t)
         # The memory of a negative view has the numbers with the other sign.
-        return None if not t.is_cpu or t.is_neg() else memory_of(t.contiguous(), cnp.NPY_FLOAT32, 3, at)
+        if s.of.ndim != ndim or s.of.dtype.code != 2 or s.of.dtype.bits != 32 or t.is_neg():
+            return None
+        array = memory_of(t, &s, 3, at)
+        if array is None or cnp.PyArray_ISCARRAY_RO(<cnp.ndarray>array):
+            return array
+        t = t.contiguous()
+        look(&s, t)
+        return memory_of(t, &s, 3, at)
     except RuntimeError:  # it has no memory
         return None
 

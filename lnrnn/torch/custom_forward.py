@@ -62,6 +62,15 @@ def signature(value: Any) -> Any:
     return value if value is None else "unknown"
 
 
+def built(template: Any, y: Any, ends: Sequence[Tensor]) -> Any:
+    """Replaces each Leaf in a template by a tensor. ends: h, or h and c, (layers * directions, B, H)."""
+    if isinstance(template, Leaf):
+        return template.of(y, ends)
+    if type(template) in (tuple, list):
+        return type(template)([built(part, y, ends) for part in template])
+    return tree_map_only(Leaf, lambda leaf: leaf.of(y, ends), template)
+
+
 _disabled: Any = None
 
 
@@ -139,23 +148,22 @@ class Forward:
         form = self._by_call.get((x.dim(), signature(arguments[1:]))) if isinstance(x, Tensor) else None
         if x is None or form is None or other_system() or not self._settings.hold(self.trains):
             return None
-        shape, states = x.shape, dict(zip(form.leaves, tensors(arguments[1:]), strict=True))
+        shape, states = x.shape, [*zip(form.leaves, tensors(arguments[1:]), strict=True)]
         B = shape[self._axis] if len(shape) == 3 else shape[0]
         if shape[-1] != self._input_size or 0 in shape or (form.step == 3 and shape[0] != 1):
             return None
-        for at, t in states.items():
+        for at, t in states:
             if t.shape != (*[self._places] * (at.place is None), B, self._widths[at.kind or 0]):
                 return None
-        if not all(isinstance(t, Tensor) for t in sources) or not all(map(_plain, (x, *states.values()))):
+        given = [x, *(t for _, t in states)]
+        if not all(isinstance(t, Tensor) for t in sources) or not all(map(_plain, given)):
             return None
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states.values())):
+        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
             return None
-        x = x[None] if form.step == 2 else x
-        start = [
-            whole if (whole := states.get(Leaf(kind))) is not None
-            else torch.stack([states[Leaf(kind, place)] for place in range(self._places)])
-            for kind in sorted({at.kind or 0 for at in states})
-        ]  # fmt: skip
+        x, start = x[None] if form.step == 2 else x, list[Tensor]()
+        for kind in sorted({at.kind or 0 for at, _ in states}):
+            parts = [t if at.place is None else t[None] for at, t in states if at.kind == kind]
+            start.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         found = None
         if self._kept is not None:
             state = None if not start else start[0] if len(start) == 1 else tuple(start)
@@ -170,7 +178,7 @@ class Forward:
             y, *ends = operator.run(self._network, x, start, None, parameters, module=self)
         else:
             return None
-        return tree_map_only(Leaf, lambda leaf: leaf.of(y, ends), form.result)
+        return built(form.result, y, ends)
 
     def _packed(
         self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None

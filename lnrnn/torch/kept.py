@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -135,13 +134,14 @@ def pack_again(tensors: Iterable[Any]) -> None:
 COMPILES = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _core.use_torch(
     Tensor,
-    {getattr(torch, name): np.dtype(name).num for name in ("float32", "float64", "int64")},
+    {torch.float32: (2, 32), torch.float64: (2, 64), torch.int64: (0, 64)},
     torch.from_numpy,
     torch.get_num_threads,
     # In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
     (torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
      torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled),
     vars(forward_ad),
+    getattr(Tensor, "__dlpack_c_exchange_api__", None),
 )  # fmt: skip
 
 
