@@ -20,7 +20,7 @@ MISSPELT = [
     (lambda: lnrnn.RNN(3, 4, 2, bidirectional=True), "weight_hh_l1_revers", "weight_hh_l1_reverse"),
     (lambda: lnrnn.RNN(3, 4), "statedict", "state_dict"),
     (lambda: lnrnn.RNN(3, 4, norm="batch"), "running_men_l0", "running_mean_l0"),
-    (lambda: lnrnn.LSTM(3, 4).stream(2), "stepp", "step"),
+    (lambda: lnrnn.LSTM(3, 4).stream(2), "step_done", "steps_done"),
     (lambda: lnrnn.LayerNorm(3), "trainning", "training"),
     (lambda: lnrnn.BatchNorm(3), "runing_var", "running_var"),
     (lambda: lnrnn.LayerNormSpec(), "inner_bais", "inner_bias"),
