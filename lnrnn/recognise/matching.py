@@ -34,7 +34,6 @@ ROOTS = (
 MOST_NODES = 400  # of one step
 MOST_MISSES = 64  # nodes in a row that are compared with a step and are no copy of it
 
-
 _LETTERS = {"value": "v", "product": "p", "norm": "n", "one": "1", "function": "f"}
 BY_OUTLINE: dict[tuple[str, ...], list[Pattern]] = {}  # patterns by the factors of h's summands
 for _pattern in PATTERNS:

@@ -213,6 +213,7 @@ lnrnn_status lnrnn_network_run(const lnrnn_network *n, const lnrnn_sequences *s,
     lnrnn_status status = check(n, s, message);
     if (!status && s->sequences)
         status = run(&m, message);
-    empty(&own);
+    if (!w)
+        empty(&own);
     return status;
 }
