@@ -24,12 +24,13 @@ def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | No
 
     wanted: the layers' names; None for the only recurrent layer.
     """
+    path = os.fspath(path)
+    os.stat(path)  # FileNotFoundError also without h5py
     try:
         h5py: Any = importlib.import_module("h5py")  # it has no types
     except ImportError:
         raise ImportError("from_keras of a path needs h5py: pip install h5py") from None
-    path = os.fspath(path)
-    if os.path.exists(path) and not h5py.is_hdf5(path):
+    if not h5py.is_hdf5(path):
         raise bad_value("arrays_or_layer", "the path of an HDF5 file of Keras", path)
     try:
         with h5py.File(path, "r") as file:

@@ -179,11 +179,14 @@ def memory_of_steps():
 
     calls(5000)  # Python 3.10 keeps frames and small objects until then
     tracemalloc.start()
-    gc.collect()
-    before = tracemalloc.get_traced_memory()[0]
-    calls(1000)
-    gc.collect()
-    assert tracemalloc.get_traced_memory()[0] - before < 10_000  # ten bytes a call, less than any object
+    more = []
+    for _ in range(3):  # Python may keep an object of its own once
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        calls(1000)
+        gc.collect()
+        more.append(tracemalloc.get_traced_memory()[0] - before)
+    assert min(more) < 10_000, more  # ten bytes a call, less than any object
 
 
 def test_step_all_keeps_no_memory():

@@ -9,7 +9,7 @@
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 
 /* Calls f(.., act, ...) for H units. act, the activation of n, is a constant for tanh. */
-#define GRU_FOR_PAIRS(act, H, f, ...)                           \
+#define LNRNN_FOR_GRU_PAIRS(act, H, f, ...)                     \
     do {                                                        \
         if ((act) == LNRNN_ACT_TANH)                            \
             LNRNN_FOR_PAIRS(H, f, LNRNN_ACT_TANH, __VA_ARGS__); \
@@ -65,7 +65,7 @@ LNRNN_INLINE void gru_rows(const int how, const int separate, const lnrnn_step_c
                         rows->xs, &m);
     for (size_t r = 0; r < rows->n; r++) {
         const gate_row row = gate_row_of(GRU_GATES, GATE_N, how, separate, step, rows, r, &m);
-        GRU_FOR_PAIRS(step->act, step->hidden->H, gru_units, how, separate, &row);
+        LNRNN_FOR_GRU_PAIRS(step->act, step->hidden->H, gru_units, how, separate, &row);
     }
 }
 
@@ -215,7 +215,7 @@ LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_st
         const gate_row row = gate_row_of(GRU_GATES, GATE_N, how, 1, step, rows, r, &m);
         float *const reset = rows->reset + (ptrdiff_t)r * rows->rs, *const z = reset + rows->rs / 2;
         if (states)
-            GRU_FOR_PAIRS(step->act, step->hidden->H, gru_reset_state_units, how, &row, z);
+            LNRNN_FOR_GRU_PAIRS(step->act, step->hidden->H, gru_reset_state_units, how, &row, z);
         else
             LNRNN_FOR_PAIRS(step->hidden->H, gru_reset_gate_units, how, &row, reset, z);
     }
@@ -250,7 +250,7 @@ static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows 
 /* --- backward --------------------------------------------------------------------------------------- */
 
 /* As LNRNN_FOR_GRADIENTS, for f that reads row->act, which is a constant for tanh. */
-#define GRU_FOR_GRADIENTS(b, f)                                    \
+#define LNRNN_FOR_GRU_GRADIENTS(b, f)                              \
     if ((b)->act == LNRNN_ACT_TANH)                                \
         LNRNN_FOR_GRADIENTS(b, f)                                  \
     else                                                           \
@@ -296,7 +296,7 @@ LNRNN_INLINE void gru_backward_units(size_t i, size_t k, const int whole, const 
 /* u: the gate n of W h after its norm. Back-propagates gh through h = (1 - z) n + z h_prev and n = act(x + r
  * u). Writes gx and ga, which differ only in the gate n. Replaces gh by the gradient of h_prev without its
  * path through W h. If gx is NULL, n = act(r u). */
-static void gru_backward(const lnrnn_gate_gradients *b) { GRU_FOR_GRADIENTS(b, gru_backward_units); }
+static void gru_backward(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRU_GRADIENTS(b, gru_backward_units); }
 
 /* --- backward, a norm for each gate ----------------------------------------------------------------- */
 
@@ -327,7 +327,7 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
  * gradient of h_prev without its path through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
-    GRU_FOR_GRADIENTS(b, gru_gate_output_backward_units);
+    LNRNN_FOR_GRU_GRADIENTS(b, gru_gate_output_backward_units);
 }
 
 LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
@@ -375,7 +375,7 @@ LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int 
  * through the products. */
 static void gru_reset_output_backward(const lnrnn_gate_gradients *b)
 {
-    GRU_FOR_GRADIENTS(b, gru_reset_output_backward_units);
+    LNRNN_FOR_GRU_GRADIENTS(b, gru_reset_output_backward_units);
 }
 
 LNRNN_INLINE void gru_reset_backward_units(size_t i, size_t k, const int whole, const gradient_row *row)
