@@ -29,11 +29,9 @@ class Utterances:
     Attributes
     ----------
     x : list of array of float32 of shape (T_i, 12)
-        Steps and channels of each utterance.
+        Steps and channels of each utterance; `lengths` has all T_i.
     labels : array of int64 of shape (N,)
         The speaker of each utterance, 0 to 8.
-    lengths : array of int64 of shape (N,)
-        The number of steps of each utterance.
 
     Examples
     --------
