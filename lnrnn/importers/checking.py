@@ -145,9 +145,8 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
     differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # with whether ordinary input does
     failures: list[str] = []
     for way in tries if most != 0 else ():
-        y, own = None, probes(arch, most, bool(way.kinds), way.axes == "BI")
-        if x is not None:
-            own = iter([Probe("input", way.sequence(x))])
+        usual = probes(arch, most, bool(way.kinds), way.axes == "BI")
+        y, own = None, usual if x is None else iter([Probe("input", way.sequence(x))])
         try:
             for probe, outputs, difference in tested.results(way, arch, own, converted.last_states):
                 if outputs is not None and difference is not None:

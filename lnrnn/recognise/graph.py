@@ -11,7 +11,7 @@ from .folding import FOLDED, MOVES, REPEATS, Unfolded, size_of
 from .interface import DOMAINS, FRONT, PARENT, PLACE, Array, Front, Graph, Node, Value, named
 from .patterns import OPERATORS
 
-# the results of `constant`, also with any_batch, and of `rank`
+# Keys of the results of `constant`, also with any_batch, and of `rank`.
 VALUE, ROW, RANK = "lnrnn.constant", "lnrnn.row", "lnrnn.rank"
 MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
 ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
@@ -309,11 +309,11 @@ def rank(value: Value) -> int | None:
     stack = [value]
     while stack:  # a loop, since chains of nodes may be longer than Python's stack
         top = stack[-1]
-        missing = [v for v in _ranked_by(top) if v.shape is None and RANK not in v.meta]
-        if top.shape is None and RANK not in top.meta and missing:
-            stack += missing
-            continue
         if top.shape is None and RANK not in top.meta:
+            missing = [v for v in _ranked_by(top) if v.shape is None and RANK not in v.meta]
+            if missing:
+                stack += missing
+                continue
             top.meta[RANK] = _rank_of_result(top)
         stack.pop()
     return _known_rank(value)

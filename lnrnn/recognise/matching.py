@@ -278,7 +278,7 @@ def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | N
             while value is not source and (same := value.producer()) and (before := passes_on(same)):
                 added = producer(same.inputs[0], "Unsqueeze")
                 seen |= {id(each): each for each in (same, added) if each is not None}
-                value = before  # noqa: PLW2901
+                value = before
     result = in_order(seen.values())
     return result if len(result) == len(seen) else None
 
