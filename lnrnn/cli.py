@@ -274,7 +274,7 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
         **architecture(model).stated,
         "norm": model.norm,
     }
-    facts["parameters"] = sum(value.size for value in model.parameters().values())
+    facts["parameters"] = model.num_parameters
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
     facts |= {name: rate for name in ("dropout", "zoneout") if np.any(rate := getattr(model, name))}

@@ -91,6 +91,12 @@ class _Norm(Closed):
         """Return copies of parameters and statistics, with torch's names."""
         return {name: np.array(value) for name, value in self._tensors.items() if value is not None}
 
+    @property
+    def num_parameters(self) -> int:
+        """The number of values in weight and bias, without running statistics."""
+        tensors = (self._tensors.get(name) for name in ("weight", "bias"))
+        return sum(tensor.size for tensor in tensors if tensor is not None)
+
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Set all parameters and statistics in one step.
 
@@ -143,8 +149,9 @@ class LayerNorm(_RowNorm):
 
     Notes
     -----
-    ``layer(x, out=None)`` returns the layer norm of x (*, *normalized_shape). weight, bias, eps and training
-    may be assigned. To read or set an unknown attribute raises AttributeError.
+    ``layer(x, out=None)`` returns the layer norm of x (*, *normalized_shape). `layer_norm` takes other axes,
+    with ``axis=``. weight, bias, eps and training may be assigned. To read or set an unknown attribute
+    raises AttributeError.
 
     Examples
     --------
@@ -191,8 +198,9 @@ class RMSNorm(_RowNorm):
 
     Notes
     -----
-    ``layer(x, out=None)`` returns the RMS norm of x (*, *normalized_shape). weight, eps and training may be
-    assigned. To read or set an unknown attribute raises AttributeError.
+    ``layer(x, out=None)`` returns the RMS norm of x (*, *normalized_shape). `rms_norm` takes other axes, with
+    ``axis=``. weight, eps and training may be assigned. To read or set an unknown attribute raises
+    AttributeError.
 
     Examples
     --------

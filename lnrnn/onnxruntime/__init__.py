@@ -23,6 +23,7 @@ from ..errors import bad_type, bad_value, message
 from ..recognise.patterns import OPERATORS
 
 __all__ = ["ep_name", "library_path", "register", "session"]
+__dir__ = __all__.copy  # dir() shows the public names alone
 
 _PROVIDER = "LnrnnExecutionProvider"
 TAKES["onnxruntime.session"] = {

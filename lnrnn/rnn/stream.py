@@ -385,7 +385,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
 
     def __repr__(self) -> str:
         lanes, steps = len(self._all), _shown(self._lanes.steps)
-        return f"Stream({self._snapshot.architecture}, lanes={lanes}, steps_done={steps})"
+        return f"Stream({self._snapshot}, lanes={lanes}, steps_done={steps})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]

@@ -390,8 +390,7 @@ class SessionPool(Closed):
         return sum(map(len, self._parked))
 
     def __repr__(self) -> str:
-        made = self._snapshot.architecture
-        return f"SessionPool({made}, sessions={len(self)}, parked={self.parked})"
+        return f"SessionPool({self._snapshot}, sessions={len(self)}, parked={self.parked})"
 
     def __reduce__(self) -> Any:
         raise TypeError("a SessionPool cannot be copied or pickled: park its sessions into a store")
