@@ -10,7 +10,7 @@ from typing import Any
 
 from ..onnxruntime import register
 from ..packages import require
-from ..recognise.part import Part
+from ..recognise.part import GraphPart
 from .errors import OnnxFileError
 from .parts import parts_of
 from .running.states import Tensor, find_states, inputs, outputs, shown
@@ -75,7 +75,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     return result
 
 
-def describe_part(part: Part) -> dict[str, Any]:
+def describe_part(part: GraphPart) -> dict[str, Any]:
     return {
         "path": part.path,
         "same_weights": list(part.paths[1:]),
