@@ -1,4 +1,4 @@
-"""What bfloat16 and int8 weights cost on an input of the user: time, differences of outputs, decisions.
+"""The costs of bfloat16 and int8 weights on an input of the user: time, differences of outputs, decisions.
 
 Networks, sessions of ONNX Runtime and accelerated models have the same report.
 """
@@ -51,7 +51,7 @@ class Cost:
 
 @dataclass(frozen=True, repr=False)
 class Rounding:
-    """What short weights cost on the input `check`, part by part. As text it is a table.
+    """The costs of short weights on the input `check`, part by part. As text it is a table.
 
     Attributes
     ----------
@@ -59,7 +59,8 @@ class Rounding:
         The type of the weights.
     float32 : Cost
         All parts in float32, compared with the model without lnrnn. A network is compared with itself, after
-        changes of its weights by 2^-23. The differences are NaN if the model does not run without lnrnn.
+        changes of its weights by 2^-23. The differences are NaN if the model does not run without lnrnn. Here
+        and in `kept`, a DynamicQuantizeLSTM of ONNX Runtime has 14 bits for its inputs and states.
     whole : Cost
         All parts with weights of the dtype.
     parts : dict of str to Cost
@@ -108,19 +109,20 @@ def options_of_check(check: Any, tolerance: Any, threshold: Any) -> dict[str, An
 def timed(call: Callable[[], Result]) -> tuple[Result, float]:
     """Returns the result of a call, and the least seconds of more calls."""
     result, times = call(), list[float]()
-    while not times or (sum(times) < SECONDS and len(times) < 10):
+    while not times or (sum(times) < SECONDS and len(times) < 100):
         times.append(timeit(call, number=1))
     return result, min(times)
 
 
 def compared(
     run: Callable[[Sequence[str]], tuple[Sequence[Any], float]], parts: Sequence[str], dtype: str,
-    original: Sequence[Any] | None, tolerance: float | None, threshold: float,
+    original: Sequence[Any] | None, tolerance: float | None, threshold: float, is_exact: bool = True,
 ) -> Rounding:  # fmt: skip
     """Returns the report. `kept` has the fewest parts that let the tolerance hold, by their own differences.
 
     run: returns the outputs of a call on the input `check`, and its seconds. The parts that it is given have
-    weights of `dtype`, and the others of float32. original: the outputs without lnrnn.
+    weights of `dtype`, and the others of float32. original: the outputs without lnrnn. is_exact: whether
+    they are as exact as those of float32 weights, so that a tolerance must not be less than the difference.
     """
     given, seconds = run(())
     exact = [*map(_numbers, given)]
@@ -138,7 +140,7 @@ def compared(
         outputs, seconds = run(short)
         return _cost(exact, [*map(_numbers, outputs)], seconds, threshold, dtype)
 
-    if tolerance is not None and float32.largest > tolerance:
+    if tolerance is not None and is_exact and float32.largest > tolerance:
         raise bad_value("tolerance", f"at least {float32.largest:.3g}, the difference in float32", tolerance)
     whole = result = of(parts)
     alone = {name: of([name]) if len(parts) > 1 else whole for name in parts}

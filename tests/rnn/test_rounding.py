@@ -1,4 +1,4 @@
-"""to_dtype(check=): the report of what short weights cost, and the tolerance."""
+"""to_dtype(check=): the report of the costs of short weights, and the tolerance."""
 
 from __future__ import annotations
 
