@@ -134,7 +134,7 @@ def compared(
         raise ValueError(message("check", "an input for which the outputs have numbers", "none", INPUT))
     float32 = Cost(seconds, math.nan, math.nan)
     if original is not None:
-        float32 = _cost([*map(_numbers, original)], exact, seconds, threshold, "float32")
+        float32 = _cost(exact, [*map(_numbers, original)], seconds, threshold, "float32")
 
     def of(short: Sequence[str]) -> Cost:
         outputs, seconds = run(short)
@@ -159,7 +159,7 @@ def compared(
         text = f"no part holds tolerance={tolerance:g} with {dtype} weights, so all are in float32"
         warnings.warn(f"{text}:\nthe least difference is {alone[worst[-1]].largest:.3g}", stacklevel=4)
     numbers = sum(a.size for a in exact if a.dtype.kind == "f")
-    decisions = sum(_decisions(a).size for a in exact)
+    decisions = sum(_decisions(a, a.dtype.kind == "f").size for a in exact)
     return Rounding(dtype, float32, whole, alone, tuple(worst[:most]), result, decisions, numbers)
 
 
@@ -169,8 +169,8 @@ def _numbers(output: Any) -> Array:
     return np.stack([a.real, a.imag], -1) if a.dtype.kind == "c" else a
 
 
-def _decisions(a: Array) -> Array:
-    if a.dtype.kind != "f":
+def _decisions(a: Array, of_float: bool) -> Array:
+    if not of_float:
         return a
     return a.argmax(-1) if a.ndim and a.shape[-1] > 1 else np.zeros(0)
 
@@ -186,8 +186,9 @@ def _cost(
         )
     largest, total, count, decisions, sides = 0.0, 0.0, 0, 0, 0
     for a, b in zip(exact, other, strict=True):
-        decisions += int(np.count_nonzero(_decisions(a) != _decisions(b)))
-        if a.dtype.kind != "f" or not a.size:
+        of_float = a.dtype.kind == "f"
+        decisions += int(np.count_nonzero(_decisions(a, of_float) != _decisions(b, of_float)))
+        if not (of_float and a.size):
             continue
         difference = np.zeros(a.shape)
         np.subtract(a, b, difference, where=a != b, dtype=float)  # infinities may be equal
