@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ pytest.importorskip("onnx")
 from onnx import helper  # noqa: E402
 
 import lnrnn.onnxruntime  # noqa: E402
+from lnrnn import cli  # noqa: E402
 from onnx_files import FLOAT, model, weights  # noqa: E402
 from plugin_runs import alone, options, plugged  # noqa: E402
 from quantized_lstm import feed, proto, quantized  # noqa: E402
@@ -129,3 +133,42 @@ def test_quantised_nodes_have_14_bits_with_int8_and_where_they_are_kept(rng, tmp
         exact = plugged(made, check=x, tolerance=0.9 * coarse.whole.largest)
     assert exact.rounding.kept == ("node",)
     assert difference(exact.run(None, x), plugged(made, dtype="int8").run(None, x)) == 0
+
+
+COMMANDS = {
+    "m.onnx --dtype int8": "--input must be given with --dtype, got none; give an input like the model's own",
+    "m.onnx --dtype int8 --input random": "no such file or directory: 'random'",
+    "m.onnx --dtype int8 --input x.npy": "x.npy must be a .npz file of numbers, got one that",
+    "m.onnx --dtype int8 --input o.npz": "o.npz must be a .npz file of numbers, got .*Object arrays",
+    "m.onnx --dtype int8 --input empty.npz": "empty.npz must be a .npz file of numbers",
+    "m.onnx --dtype int8 --input other.npz": "check must be a mapping with the inputs X, got no input 'X'",
+    "empty.npz --dtype int8 --input x.npz": "empty.npz: ",
+    "m.onnx -o n.onnx --dtype int8": "--dtype and --input must be given without -o",
+    "m.onnx --input x.npz --tolerance 0": "tolerance must be at least ",
+}
+
+
+def test_the_command_prints_the_report(rng, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made, x = three_nodes(rng), given(rng)
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    np.savez("x.npz", **x), np.savez("other.npz", Y=x["X"]), np.savez("o.npz", X=np.array([{}]))
+    np.save("x.npy", x["X"]), (tmp_path / "empty.npz").touch()
+    want = plugged(made, dtype="int8", check=x, threshold=0.1).rounding
+    tolerance = 0.99 * want.whole.largest
+    words = f"onnx m.onnx --dtype int8 --input x.npz --threshold 0.1 --tolerance {tolerance}".split()
+    assert cli.main([*words, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["whole"]["largest"] == want.whole.largest and facts["whole"]["sides"] == want.whole.sides
+    assert [*facts["parts"]] == NODES and facts["result"]["largest"] <= tolerance and len(facts["kept"]) == 1
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert (
+        shown[0].split()[0] == "weights"
+        and shown[2].startswith("all int8 ")
+        and shown[-2].startswith("result ")
+    )
+    for words, error in COMMANDS.items():
+        assert cli.main(["onnx", *words.split()]) == 2
+        out, said = capsys.readouterr()
+        assert out == "" and said.count("\n") == 1 and re.search(f"lnrnn onnx: error: {error}", said), said
