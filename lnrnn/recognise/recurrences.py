@@ -149,9 +149,8 @@ def recurrence(
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))
         values.setdefault(f"c{name}", tuple(v for each in states for v in each[1:]))
-    return Recurrence(
-        GraphPart(first.meta[PATH], kind, **values), [[layer.weights] for layer in layers], reverse
-    )
+    part = GraphPart(first.meta[PATH], kind, **values)
+    return Recurrence(part, [[layer.weights] for layer in layers], reverse)
 
 
 def used(value: Value, inside: Collection[int] = ()) -> bool:

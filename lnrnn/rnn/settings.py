@@ -342,7 +342,7 @@ class Settings(Closed):
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the network to a .safetensors file, as `lnrnn.save` does."""
+        """Write the network to a .safetensors file. `path` and errors are as in `lnrnn.save`."""
         file_format.write(self._snapshot, path)
 
     @property

@@ -64,13 +64,8 @@ def read_back(model: onnx_ir.Model, parts_of: Callable[..., list[GraphPart]]) ->
         return None
     converted = Converted(made.cell.name, dict(made.arguments), dict(snapshot.state()), "ONNX", rates)
     baked = {"T": 1} if form.step else {}
-    return GraphPart(
-        model.graph.name or made.cell.name,
-        WHOLE_FILE,
-        nodes=tuple(model.graph),
-        converted=converted,
-        baked=baked,
-    )
+    name, nodes = model.graph.name or made.cell.name, tuple(model.graph)
+    return GraphPart(name, WHOLE_FILE, nodes=nodes, converted=converted, baked=baked)
 
 
 def _zoneout(rates: list[float]) -> Any:
