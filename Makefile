@@ -128,13 +128,13 @@ $(VENV)/.build: $(VENV)/.tools $(SOURCES)
 	@$(PIP) --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
-# An environment for type checkers, with lnrnn as a user installs it, and the packages of .venv.
+# An environment for type checkers, with the files of lnrnn that a user installs except compiled ones, and the packages of .venv.
 $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
-	rm -rf build/lib* $(VENV)/user
+	rm -rf $(VENV)/user
 	$(BIN)/python -m venv --without-pip $(VENV)/user
-	$(PIP) --quiet --no-build-isolation --no-deps --prefix $(VENV)/user --ignore-installed .
-	$(BIN)/python -c 'import sysconfig as s; print(s.get_path("purelib"))' \
-	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
+	site="$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')" && \
+	    $(BIN)/python setup.py --quiet build_py --build-lib "$$site" && \
+	    $(BIN)/python -c 'import sysconfig as s; print(s.get_path("purelib"))' >"$$site/beside.pth"
 	touch $@
 
 # Builds lnrnn, and at the same time installs the packages of an extra of pyproject.toml.
