@@ -250,11 +250,14 @@ LSTM_SITES = sites_of(4)
 
 def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
     """Computes c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')). With "carry" the new c is
-    norm(c')."""
+    norm(c'). With peepholes p: sig(i + p_i c), sig(f + p_f c), sig(o + p_o c')."""
     i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     sig, _ = gate_activation(options)
-    i, f, g, o = sig(i), sig(f), np.tanh(g), sig(o)
+    if options["peepholes"]:
+        i, f = i + norm("peephole i", state[1]), f + norm("peephole f", state[1])
+    i, f, g = sig(i), sig(f), np.tanh(g)
     raw = f * state[1] + i * g
+    o = sig(o + norm("peephole o", raw) if options["peepholes"] else o)
     seen = norm("c", raw)
     tanh_c = np.tanh(seen)
     c = seen if options["cell"] == "carry" else raw
@@ -267,8 +270,14 @@ def lstm_step_backward(options: Options, gstate: State, kept: State, norm: Norm)
     _, slope = gate_activation(options)
     gseen = gh * o * (1 - tanh_c * tanh_c)
     gc = norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc
-    ga = join(gc * g * slope(i), gc * c * slope(f), gc * i * (1 - g * g), gh * tanh_c * slope(o))
-    return *sum_of_sides_backward(options, ga, norm), (0, gc * f)
+    go = gh * tanh_c * slope(o)
+    if options["peepholes"]:
+        gc = gc + norm("peephole o", go)
+    gi, gf, gg = gc * g * slope(i), gc * c * slope(f), gc * i * (1 - g * g)
+    gold = gc * f
+    if options["peepholes"]:
+        gold = gold + norm("peephole i", gi) + norm("peephole f", gf)
+    return *sum_of_sides_backward(options, join(gi, gf, gg, go), norm), (0, gold)
 
 
 def lstm(
@@ -305,7 +314,7 @@ def lstm(
             "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh
             "batch"               gain_ih, gain_hh, bias
 
-        The norm of c has gain_c and bias_c, (H,).
+        The norm of c has gain_c and bias_c, (H,). peephole (3H,) has the peepholes of i, f and o.
     norm : {"layer", "rms", "batch"} or None
         The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
@@ -347,8 +356,11 @@ def lstm(
     options: dict[str, Any] = dict(
         placement=placement if norm in BY_ROW else "split", cell=cell, num_heads=num_heads
     )
-    options["gate_activation"] = gate_activation
+    options |= dict(gate_activation=gate_activation, peepholes=parameters.get("peephole") is not None)
     sites = dict(LSTM_SITES[placement if norm in BY_ROW else norm])
+    if options["peepholes"]:
+        for k, gate in enumerate("ifo"):
+            sites[f"peephole {gate}"] = Site("peephole", None, first=k, normed=False)
     if cell:
         sites["c"] = Site("gain_c", "bias_c")
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, zoneout or (None, None))

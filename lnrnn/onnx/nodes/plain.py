@@ -325,7 +325,7 @@ def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
     """Returns whether two layers can be layers of one network."""
     a, b = layer.weights[0], above.weights[0]
     order = ("B", "T") if above.batch_first else ("T", "B")
-    same = ("cell", "nonlinearity", "gate_activation", "reset_after", "hidden_size")
+    same = ("cell", "nonlinearity", "gate_activation", "peepholes", "reset_after", "hidden_size")
     return (
         walk.axes[:2] == order
         and layer.batch_first == above.batch_first
