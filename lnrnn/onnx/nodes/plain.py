@@ -16,9 +16,17 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
-from ...recognise.graph import attribute, constant, has_references, moved_axes, outside_of_loops, producer
+from ...recognise.graph import (
+    attribute,
+    constant,
+    has_references,
+    moved_axes,
+    outside,
+    outside_of_loops,
+    producer,
+)
 from ...recognise.interface import DOMAINS, PATH, named
-from ...recognise.matching import Step, outside
+from ...recognise.matching import Step
 from ...recognise.part import Difference, Part, is_batch_first, restarts
 from ...recognise.patterns import PATTERNS
 from ...recognise.sizes import Counting, Linear, Numbers
