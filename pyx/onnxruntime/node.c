@@ -28,10 +28,11 @@ typedef struct {
     int row;      /* of OPERATORS */
     const OrtValueInfo *input[MOST_INPUTS], *output[OUTPUTS]; /* NULL: left out */
     lnrnn_description description;
-    size_t directions;          /* D */
-    int contradictory;          /* the shapes of weights contradict each other or an attribute */
-    double gate_factor;         /* multiplies the sums of the gates, because hard sigmoids differ in slope */
-    const float *weight[B + 1]; /* at W (D, G * H, I), at R (D, G * H, H), at B (D, 2 * G * H) or NULL */
+    size_t directions;  /* D */
+    int contradictory;  /* the shapes of weights contradict each other or an attribute */
+    double gate_factor; /* multiplies the sums of the gates, because hard sigmoids differ in slope */
+    /* At W (D, G * H, I), at R (D, G * H, H); or NULL: at B (D, 2 * G * H), at PEEPHOLES (D, 3 * H). */
+    const float *weight[INPUTS];
     quantized_weight quantized[2]; /* in place of W and R of weight; else data is NULL */
 } recurrent_node;
 
@@ -240,18 +241,18 @@ static int floats(recurrent_node *read, const OrtValueInfo *info, const char *na
     return right;
 }
 
-/* Returns 1 if the peepholes are left out, or are zero. */
-static int no_peepholes(recurrent_node *read, size_t H)
+/* Reads the peepholes. If all are 0, the cell has none. */
+static int peepholes(recurrent_node *read, size_t H)
 {
     size_t shape[2] = {read->directions, 3 * H};
-    const float *peepholes = NULL;
+    const float *found = NULL;
     if (!read->input[PEEPHOLES])
         return 1;
-    if (!floats(read, read->input[PEEPHOLES], "P", shape, 2, &peepholes))
+    if (!floats(read, read->input[PEEPHOLES], "P", shape, 2, &found))
         return 0;
     for (size_t k = 0; k < shape[0] * shape[1]; k++)
-        if (peepholes[k] != 0)
-            return REFUSE("peepholes (input P) are not supported");
+        if (found[k] != 0)
+            read->weight[PEEPHOLES] = found, read->description.peepholes = 1;
     return 1;
 }
 
@@ -345,7 +346,7 @@ static int inputs(recurrent_node *read)
         return REFUSE("attribute hidden_size is %lld, but R has %zu units", (long long)hidden_size, H);
     if (read->description.cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
         return REFUSE("the node has more inputs than its operator");
-    if (!no_peepholes(read, H))
+    if (!peepholes(read, H))
         return 0;
     static const char *const names[INPUTS] = {
         [X] = "X", [LENGTHS] = "sequence_lens", [H0] = "initial_h", [C0] = "initial_c"};
@@ -363,19 +364,23 @@ static int inputs(recurrent_node *read)
 
 /* --- its network ---------------------------------------------------------------------------------------- */
 
-/* Writes W (k = 0), R (1), or the biases of W (2) and R (3) of direction d to target (G * H, n), with lnrnn's
- * order of gates. */
+enum { P_ARRAY = 4 }; /* an index of the arrays of a direction: W, R, the biases of W and of R, P */
+
+/* Writes array k of direction d to target (G * H, n), with lnrnn's order of gates. The gates of P are i, o, f
+ * of ONNX, and i, f, o. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
 {
-    const size_t G = OPERATORS[read->row].gates, H = read->description.hidden_size,
+    const size_t G = k == P_ARRAY ? 3 : OPERATORS[read->row].gates, H = read->description.hidden_size,
                  shape[3] = {read->directions, G * H, n};
     const quantized_weight *const q = k < 2 && read->quantized[k].data ? &read->quantized[k] : NULL;
-    const float *const source = q       ? NULL
-                                : k < 2 ? read->weight[W + k] + d * G * H * n
-                                        : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
+    const float *const source = q              ? NULL
+                                : k < 2        ? read->weight[W + k] + d * G * H * n
+                                : k == P_ARRAY ? read->weight[PEEPHOLES] + d * G * H
+                                               : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
     for (size_t g = 0; g < G; g++) {
-        const size_t from = OPERATORS[read->row].onnx_gate[g] * H;
-        const double factor = g == 2 ? 1 : read->gate_factor; /* the candidate of LSTM and GRU */
+        const size_t from = (k == P_ARRAY ? (G - g) % G : OPERATORS[read->row].onnx_gate[g]) * H;
+        const int candidate = g == 2 && k != P_ARRAY; /* of LSTM and GRU */
+        const double factor = candidate ? 1 : read->gate_factor;
         if (source && factor == 1) {
             memcpy(target, source + from * n, H * n * sizeof *target);
             target += H * n;
@@ -395,27 +400,30 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
 static lnrnn_status network_of(network_list *list, const recurrent_node *read, lnrnn_network **network,
                                char message[LNRNN_MESSAGE])
 {
-    static const char *const names[2][4] = {
-        {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"},
-        {"weight_ih_l0_reverse", "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse"}};
+    static const char *const names[2][P_ARRAY + 1] = {
+        {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "peephole_l0"},
+        {"weight_ih_l0_reverse", "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse",
+         "peephole_l0_reverse"}};
     const size_t H = read->description.hidden_size, GH = OPERATORS[read->row].gates * H,
-                 widths[4] = {read->description.input_size, H, 1, 1};
-    const int each = read->weight[B] ? 4 : 2;
-    const size_t floats = read->directions * GH * (widths[0] + H + (each == 4 ? 2 : 0));
+                 widths[] = {read->description.input_size, H, 1, 1, 1};
+    const size_t floats = read->directions * GH * (widths[0] + H + 3);
     float *const memory = malloc(floats * sizeof *memory), *next = memory;
-    lnrnn_array arrays[8];
+    lnrnn_array arrays[2 * (P_ARRAY + 1)];
     size_t n = 0;
     if (!memory)
         return LNRNN_NO_MEMORY;
     for (size_t d = 0; d < read->directions; d++)
-        for (int k = 0; k < each; k++) {
+        for (int k = 0; k <= P_ARRAY; k++) {
+            const size_t rows = k == P_ARRAY ? 3 * H : GH;
+            if (k > 1 && !read->weight[k == P_ARRAY ? PEEPHOLES : B])
+                continue;
             reorder(read, d, k, widths[k], next);
             arrays[n++] = (lnrnn_array){.name = names[d][k],
                                         .dtype = LNRNN_ARRAY_F32,
                                         .ndim = k < 2 ? 2 : 1,
-                                        .shape = {GH, widths[k]},
+                                        .shape = {rows, widths[k]},
                                         .data = next};
-            next += GH * widths[k];
+            next += rows * widths[k];
         }
     const lnrnn_status status = networks_add(list, &read->description, arrays, n, network, message);
     free(memory);

@@ -131,7 +131,7 @@ def constructor(cell, library=lnrnn):
     valid = dict(
         input_size=2, hidden_size=4, num_layers=2, nonlinearity="relu", bias=True, batch_first=True,
         dropout=0.0, bidirectional=False, reverse=False, seed=2, proj_size=0, num_heads=1,
-        gate_activation="sigmoid", reset_after=True, exp_forget=False, state_dtype="float32",
+        gate_activation="sigmoid", reset_after=True, exp_forget=False, state_dtype="float32", peepholes=True,
     )  # fmt: skip
     tables = "Network Network.rates"
     if library is not lnrnn:
