@@ -3,7 +3,7 @@
 # make build        compile changed C and Cython (make test does it too)
 # make lib          build liblnrnn for C programs, and the plug-in for ONNX Runtime, in build/lib
 # make install      install these libraries, the header and lnrnn.pc into PREFIX (/usr/local)
-# make bench        compare lnrnn with installed libraries, K=pattern; two commits: tests/benchmarks/README.md
+# make bench        compare lnrnn with installed libraries, K=pattern selects races by name
 # make lint         check types, style, spelling, sentences and the numbers of lines
 # make docs         build the documentation, build/docs/index.html
 # make studies      run the studies of examples/studies, an hour on two cores; TUNE=1 chooses the settings first
@@ -38,6 +38,8 @@ help:
 	@echo "For all targets, ARGS= has more arguments for the program, and VENV= names another folder than .venv."
 	@echo "make types, style, spelling, sentences, sizes   run a part of lint; make format formats all sources"
 	@echo "make warnings                 compile every C file with warnings, with all installed compilers"
+	@echo "make bench ARGS='--benchmark-json A.json'   measure one commit; B.json in the other commit, then compare:"
+	@echo "                              .venv/bin/pytest-benchmark compare A.json B.json --columns=median,iqr"
 	@echo "make peers                    install the libraries with which benchmarks compare lnrnn"
 	@echo "make .venv/.whole             install packages without which some tests are skipped"
 

@@ -174,7 +174,7 @@ def test_each_parameter_affects_the_output(rng, variant):
     rnn = calm(3, 17, num_layers=2, bidirectional=True, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 3, 3)
     rnn(x)
-    assert rnn.packed_bytes > 0 and f"packed_bytes={rnn.packed_bytes}" in repr(rnn)
+    assert rnn.packed_bytes > 0
     before = rnn(x)[0]
     for key in rnn.parameters():
         # A larger change could make the network amplify rounding errors.
