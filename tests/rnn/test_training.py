@@ -161,7 +161,7 @@ def test_gradients_of_sizes_that_amplify(norm, kind):
                 assert absolute_error(g, want[name]) < allowed, (isa, name, hidden)
 
 
-@settings(max_examples=70)
+@settings(max_examples=40)
 @given(
     st.sampled_from([*(f"RNN {name}" for name in NONLINEARITIES), *["LSTM", "GRU"] * 3, "LiGRU"]),
     st.sampled_from(NORMS), st.integers(1, 3), st.booleans(), st.booleans(), st.booleans(),
