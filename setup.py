@@ -189,6 +189,7 @@ setup(
     ext_modules=cythonize(
         [core],
         force=True,  # the default compares times of files, which a checkout does not keep
+        emit_linenums="LNRNN_LINES" in os.environ,  # for tests/campaigns/coverage
         include_path=["pyx", "."],
         compiler_directives={
             "language_level": 3,
