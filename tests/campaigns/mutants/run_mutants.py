@@ -62,7 +62,7 @@ def noticed(copy: Path, tests: list[str], limit: float | None) -> str | None:
         process.wait()
     if process.returncode in (0, 4, 5):  # passed, or the test's name is no longer known
         return None
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", output, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+?::\w+(?:\[.*?\](?= - |: |$))?)", output, re.MULTILINE)
     return failed[1] if failed else f"exit status {process.returncode}"
 
 
