@@ -2,11 +2,6 @@
 
 A study is one file with constants to change, the functions ``tune`` and ``measure``, its clauses, tables and
 figure. As a script it measures. In a page or a notebook it draws the results stored in ``results/``.
-
-    python long_sequences.py            runs seeds 5 to 24 with the stored settings
-    python long_sequences.py --tune     chooses the settings first, with some or all of the seeds 0 to 4
-    python long_sequences.py --quick    checks within a minute that the study works
-    python long_sequences.py --kept     prints and draws the stored results
 """
 
 from __future__ import annotations

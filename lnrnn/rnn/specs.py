@@ -38,6 +38,13 @@ def _check_fields(spec: Any, function: str) -> None:
         object.__setattr__(spec, name, value)
 
 
+def _call(spec: Any) -> str:
+    """Returns the call that creates a spec, without default arguments."""
+    usual = vars(type(spec)())
+    given = [f"{name}={value!r}" for name, value in vars(spec).items() if value != usual[name]]
+    return f"{type(spec).__name__}({', '.join(given)})"
+
+
 @dataclass(frozen=True)
 class LayerNormSpec:
     """Layer norm inside a cell: its placement and its options.
@@ -77,6 +84,7 @@ class LayerNormSpec:
     _: KW_ONLY
     span: Span | None = None
     inner_bias: bool = False
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         _check_fields(self, type(self).__name__)
@@ -111,6 +119,7 @@ class RMSNormSpec(LayerNormSpec):
     eps: float | None = None  # type: ignore[assignment]  # __post_init__ replaces None
     _: KW_ONLY
     bias: bool = False
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,6 +160,7 @@ class BatchNormSpec:
     overrun: Overrun = "raise"
     momentum: float | None = 0.1
     eps: float = 1e-5
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         _check_fields(self, "BatchNormSpec")
@@ -189,6 +199,7 @@ class DropoutSpec:
     _: KW_ONLY
     inputs: float = 0.0
     states: float = 0.0
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         _check_fields(self, "DropoutSpec")
