@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,8 @@ from lnrnn.errors import message, reason
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.settings import architecture
+from lnrnn.rnn.snapshot import DTYPES
+from lnrnn.rounding import INPUT
 from lnrnn.scoring import bulk
 from lnrnn.scoring.report import LOGS, say
 from lnrnn.scoring.scorer import GONE
@@ -221,6 +224,12 @@ def build_parser() -> argparse.ArgumentParser:
     onnx.add_argument("--json", action="store_true", help="print JSON instead of text")
     onnx.add_argument("-o", type=Path, metavar="OUT", dest="out", help="write the converted file to OUT")
     onnx.add_argument("--no-functions", action="store_true", help="write nodes of ONNX alone to OUT")
+    onnx.add_argument("--dtype", choices=DTYPES, help="print the costs of these weights on --input instead")
+    onnx.add_argument("--input", type=Path, metavar="IN.npz", help="the file's inputs by name, like its own")
+    onnx.add_argument(
+        "--tolerance", type=float, help="keep float32 in the nodes without which a difference is larger"
+    )
+    onnx.add_argument("--threshold", type=float, default=0.0, help="of decisions by sign (default: 0)")
     onnx.set_defaults(command=print_onnx)
     return parser
 
@@ -328,9 +337,14 @@ def score_files(arguments: argparse.Namespace) -> int:
 
 
 def print_onnx(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn onnx FILE [--json]`` and ``lnrnn onnx FILE -o OUT``."""
+    """Implements ``lnrnn onnx FILE [--json]`` and ``lnrnn onnx FILE -o OUT``, and calls print_costs."""
     from lnrnn.onnx import convert, report  # unused by other commands
 
+    if arguments.dtype is not None or arguments.input is not None:
+        if arguments.out is not None:
+            raise ValueError("--dtype and --input must be given without -o: a file keeps its weights")
+        print_costs(arguments)
+        return
     if arguments.out is not None:
         reasons = convert(arguments.file, arguments.out, functions=not arguments.no_functions)
         lines = (f"{path}: {reason or 'replaced'}" for path, reason in reasons.items())
@@ -338,6 +352,31 @@ def print_onnx(arguments: argparse.Namespace) -> None:
         return
     facts = report.describe(arguments.file)
     print(json.dumps(facts, indent=2) if arguments.json else report.text(facts))
+
+
+def print_costs(arguments: argparse.Namespace) -> None:
+    """Implements ``lnrnn onnx FILE --dtype int8 --input IN.npz``."""
+    from lnrnn.onnx import report
+    from lnrnn.onnx.errors import text_of
+    from lnrnn.onnx.reading import read
+    from lnrnn.onnxruntime import session
+
+    if arguments.input is None:
+        raise ValueError(message("--input", "given with --dtype", "none", INPUT))
+    read(arguments.file)  # whose errors are lnrnn's
+    options = {name: getattr(arguments, name) for name in ("dtype", "tolerance", "threshold")}
+    feed = read_arrays(arguments.input)
+    try:
+        found = session(arguments.file, check=feed, **options).rounding
+    except USER_ERRORS:
+        raise
+    except Exception as error:  # onnxruntime's errors have no common class
+        raise ValueError(f"{arguments.file}: onnxruntime refuses it: {text_of(error)}") from None
+    if arguments.json:
+        plain = asdict(found, dict_factory=lambda pairs: {k: None if v != v else v for k, v in pairs})
+        print(json.dumps(plain, indent=2))
+    else:
+        print("\n".join(map(report.printable, repr(found).splitlines())))
 
 
 def read_array(path: Path) -> np.ndarray:
@@ -351,6 +390,18 @@ def read_array(path: Path) -> np.ndarray:
         # Cut the message, because it may quote a long header.
         got = f"one that NumPy cannot read ({str(error)[:400]})"
         raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays in a .npz file. Raises ValueError for other contents."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except OSError:
+        raise
+    except Exception as error:  # as in read_array
+        got = f"one that NumPy cannot read ({str(error)[:400]})"
+        raise ValueError(message(str(path), "a .npz file of numbers", got)) from error
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

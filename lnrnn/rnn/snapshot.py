@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .. import _core
+from ..rounding import Rounding
 from .architecture import Architecture, Norm
 from .specs import BatchNormSpec, Overrun
 from .statistics import StepStatistics
@@ -34,6 +35,7 @@ class Snapshot:
     """One version of a network: its parameters by name, its statistics by suffix, and its settings.
 
     zoneout: a rate for each state, or (). activation_bits: the argument of to_dtype. dropout: between layers.
+    rounding: the report of to_dtype, about these numbers.
 
     A snapshot never changes. A network has an attribute with its current snapshot, and a setter replaces this
     with the result of `changed`. So a call uses the same values to its end, even if other threads set new
@@ -48,12 +50,13 @@ class Snapshot:
     zoneout: tuple[float, ...] = ()
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
+    rounding: Rounding | None = None
     # Both fields are computed when first needed. They need no lock, because all threads compute equal values.
     _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
     def changed(self, **fields: Any) -> Snapshot:
-        return replace(self, **fields)
+        return replace(self, **{"rounding": None} | fields)
 
     @property
     def norm(self) -> Norm:

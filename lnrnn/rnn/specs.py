@@ -63,7 +63,7 @@ class LayerNormSpec:
         The norm of an LSTM's c. With "out", h is computed from the normalised c. With "carry", the next step
         also gets the normalised c. None does not normalise c. Other cells ignore "out" and None.
     eps : float
-        Added to the variance; at least 0.
+        Added to the variance; at least 0. With 0, rows of equal or subnormal numbers give NaN.
     span : {"all"} or None
         For a GRU with placement "split". None normalises the 2H units of r and z together, and the H of n, in
         x_ and in h_, as the paper does. "all" normalises all 3H units together.
@@ -102,6 +102,7 @@ class RMSNormSpec(LayerNormSpec):
         As in `LayerNormSpec`.
     eps : float or None
         Added to the mean square; at least 0. None is the machine epsilon of float32, as in torch.nn.RMSNorm.
+        With 0, rows of zeros or subnormal numbers give NaN.
     bias : bool
         Whether the norms have biases b. The argument `bias` of the network must be true too.
 

@@ -437,8 +437,7 @@ static int read_node(const provider *p, const OrtNode *node, recurrent_node *rea
         return runtime_refuse(reason, "the node is not recurrent");
     read->description = lnrnn_describe(OPERATORS[row].cell, 1, 1);
     read->description.norm = LNRNN_NORM_NONE;
-    /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
-    read->description.weights = is_quantized ? LNRNN_WEIGHT_I8A8 : p->weights;
+    read->description.weights = provider_weights(p, node, is_quantized);
     if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && !is_quantized))
         return runtime_refuse(reason, "the operator must be of opset 7 or later");
     if (!runtime_values(ort, node, read->input, &in, read->output, &out))

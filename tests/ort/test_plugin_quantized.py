@@ -30,8 +30,12 @@ def in_float32(own):
 
 def exact(rng, own, tmp_path, dtype="float32"):
     """Compares with float32. All inputs and states are multiples of 1 / 64 up to 127 / 64, which 8 bits
-    represent."""
+    represent; or with dtype "int8" multiples of 1 / 4096 up to 8191 / 4096, which 14 bits represent."""
     given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
+    if dtype == "int8":
+        given = {
+            name: np.rint(a * np.float32(64 * 8191 / 127)) / np.float32(4096) for name, a in given.items()
+        }
     ours, nodes = claimed(proto(own), given, tmp_path, dtype=dtype)
     assert nodes == 1
     agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
