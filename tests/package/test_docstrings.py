@@ -105,3 +105,11 @@ def test_calls_have_no_thread_limit_and_objects_that_run_beside_others_have_one_
     defaults = {name: own["threads"].default for name, own in parameters.items() if "threads" in own}
     alone = {"Scorer", "onnx.Model", "onnxruntime.session"}
     assert defaults == {name: 1 if name in alone else None for name in defaults} and len(defaults) > 4
+
+
+def test_every_public_property_has_a_docstring():
+    for name, (cls, _) in CALLABLES.items():
+        for base in cls.__mro__ if inspect.isclass(cls) else ():
+            own = vars(base).items() if base.__module__.startswith("lnrnn") else ()
+            missing = [k for k, v in own if isinstance(v, property) and k[0] != "_" and not v.__doc__]
+            assert not missing, (name, missing)
