@@ -143,6 +143,8 @@ def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: lis
 def mend(app: Any, what: str, name: str, thing: Any, options: Any, arguments: str, result: str) -> Any:
     """Mends signatures: Sphinx shows an alias in a union as TypeAliasForwardRef, and full paths of types if a
     default is <factory>, which is no Python."""
+    if name == "lnrnn.onnx.Part":  # its constructor is not for users
+        return "", ""
     if name.startswith("lnrnn.torch.") and what == "class":  # its base is a mock without a signature
         arguments = stringify_signature(
             signature(thing.__init__, bound_method=True), unqualified_typehints=True
