@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 
 import record  # noqa: E402
 
-NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
+NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX", "torch": "torch, eager"}
 COLOURS = ("#2f6fae", "#7fb77e", "#f0b57a", "#b9b9b9", "#c9a0d0")
 DOCS = Path(__file__).parent
 CAMPAIGNS = DOCS.parent / "tests/campaigns"

@@ -26,7 +26,7 @@ from lnrnn.rounding import INPUT
 from lnrnn.scoring import bulk
 from lnrnn.scoring.report import LOGS, say
 from lnrnn.scoring.scorer import GONE
-from lnrnn.scoring.sequences import INTO
+from lnrnn.scoring.sequences import BAD, INTO
 from lnrnn.speakers import CELLS
 
 # Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
@@ -189,9 +189,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     score.add_argument(
         "--bad",
-        choices=("raise", "skip"),
+        choices=BAD,
         default="raise",
-        help="raise: a row that is no sequence for the model ends the command. skip: its result is null, and "
+        help="raise: a row that is no sequence for the model ends the command. null: its result is null, and "
         "a column NAME_error has the reason (default: raise)",
     )
     score.add_argument("--id-column", metavar="NAME", help="a column that identifies a bad row in the error")
@@ -283,7 +283,7 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
         **architecture(model).stated,
         "norm": model.norm,
     }
-    facts["parameters"] = sum(value.size for value in model.parameters().values())
+    facts["parameters"] = model.num_parameters
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
     facts |= {name: rate for name in ("dropout", "zoneout") if np.any(rate := getattr(model, name))}
@@ -323,7 +323,7 @@ def score_files(arguments: argparse.Namespace) -> int:
         if workers is None:
             workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
         command = bulk.Command(
-            scorer, arguments.output, arguments.bad == "skip", arguments.keep, arguments.compression,
+            scorer, arguments.output, arguments.bad == "null", arguments.keep, arguments.compression,
             arguments.overwrite, workers, arguments.log,
         )  # fmt: skip
         left_out = command.run(arguments.input)

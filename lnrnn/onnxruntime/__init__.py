@@ -26,6 +26,7 @@ from ..rounding import options_of_check
 from .checking import checked
 
 __all__ = ["ep_name", "library_path", "register", "session"]
+__dir__ = __all__.copy  # dir() shows the public names alone
 
 _PROVIDER = "LnrnnExecutionProvider"
 TAKES["onnxruntime.session"] = {

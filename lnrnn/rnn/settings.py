@@ -7,7 +7,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -206,9 +205,7 @@ class Settings(Closed):
     @property
     def norm(self) -> LayerNormSpec | BatchNormSpec | None:
         """The spec of the norm inside the cell, with all defaults and the current `overrun`, or None."""
-        now = self._snapshot
-        norm = now.architecture.norm
-        return replace(norm, overrun=now.overrun) if now.overrun and isinstance(norm, BatchNormSpec) else norm
+        return self._snapshot.norm
 
     @property
     def known_steps(self) -> int | None:
@@ -344,8 +341,13 @@ class Settings(Closed):
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the network to a .safetensors file, as `lnrnn.save` does."""
+        """Write the network to a .safetensors file. `path` and errors are as in `lnrnn.save`."""
         file_format.write(self._snapshot, path)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of values in all parameters: weights, biases and gains, without running statistics."""
+        return sum(value.size for value in self._snapshot.parameters.values())
 
     @property
     def packed_bytes(self) -> int:
@@ -353,12 +355,7 @@ class Settings(Closed):
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        names = (*list(self._snapshot.architecture.stated)[2:], "dtype")
-        names += ("activation_bits",) if self.activation_bits else ()
-        names += ("packed_bytes",)
-        names += tuple(name for name in ("dropout", "zoneout") if getattr(self._snapshot, name))
-        named = [f"{name}={getattr(self, name)!r}" for name in names]
-        return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
+        return f"{type(self).__name__}({self._snapshot.shown()})"
 
 
 def _generator(seed: Any, rng: Any) -> np.random.Generator:

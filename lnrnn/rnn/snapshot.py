@@ -12,8 +12,8 @@ import numpy as np
 
 from .. import _core
 from ..rounding import Rounding
-from .architecture import Architecture
-from .specs import Overrun
+from .architecture import Architecture, Norm
+from .specs import BatchNormSpec, Overrun
 from .statistics import StepStatistics
 
 Array = np.ndarray
@@ -58,6 +58,24 @@ class Snapshot:
     def changed(self, **fields: Any) -> Snapshot:
         return replace(self, **{"rounding": None} | fields)
 
+    @property
+    def norm(self) -> Norm:
+        """The norm with the current `overrun`."""
+        norm = self.architecture.norm
+        if self.overrun and isinstance(norm, BatchNormSpec):
+            return replace(norm, overrun=self.overrun)
+        return norm
+
+    def shown(self) -> str:
+        """Returns the arguments and settings as text, without usual values, for reprs."""
+        dtype = "" if self.dtype == "float32" else self.dtype
+        rates = self.zoneout[0] if len(self.zoneout) == 1 else self.zoneout
+        more = {"activation_bits": self.activation_bits, "dropout": self.dropout, "zoneout": rates}
+        return self.architecture.shown(self.norm, dtype=dtype, **more)
+
+    def __str__(self) -> str:
+        return f"{self.architecture.cell.name}({self.shown()})"
+
     def state(self) -> dict[str, Array]:
         """Returns parameters and statistics by name, not copied."""
         found = dict(self.parameters)
@@ -82,6 +100,7 @@ class Snapshot:
         if found is None:
             made = self.architecture
             said = {name: value for name, value in sorted(made.stated.items()) if name != "batch_first"}
+            said["norm"] = made.norm_kind, vars(made.norm) if made.norm else None
             facts: tuple[Any, ...] = made.cell.name, said, self.overrun, self.dtype
             facts += (self.zoneout,) if self.zoneout else ()
             facts += (f"{self.activation_bits} bits",) if self.activation_bits == 8 else ()

@@ -172,6 +172,8 @@ class Table:
 
     def text(self) -> list[str]:
         means = "; ".join(f"{name} {value}" for name, value in self.means().items())
+        if all(race.disturbed for race in self.races):
+            means = "none, because other processes disturbed every row: run it again on an idle machine"
         lines = [self.title, *in_columns(self.cells()), f"geometric mean: {means}"]
         return [*lines, *self.notes(), *in_columns(self.errors()), ""]
 
