@@ -37,6 +37,17 @@ enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
+/* Returns the number of blocks of w (n, k), contiguous. Returns 0 if its product is dense, because it has too
+ * many blocks, or a size that no block divides. */
+size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w);
+/* For tests: sets the largest share of blocks that are packed as blocks, or with -1 the one of tuning.h. */
+void lnrnn_set_share_of_blocks(double share);
+/* w (n, k), contiguous, with `count` blocks -> packed, lnrnn_blocks_size words. */
+size_t lnrnn_blocks_size(int dtype, size_t n, size_t count);
+void lnrnn_pack_blocks(int dtype, size_t n, size_t k, size_t count, const float *w, uint32_t *packed);
+/* Returns the number of outputs between which threads divide products with blocks, a multiple of a panel. */
+size_t lnrnn_block_window(int dtype);
+
 typedef struct lnrnn_rnn_config lnrnn_rnn_config;
 /* w (gates * H, head_units), the rows of `gates` gates of W_hh -> packed, lnrnn_packed_heads_size words: head
  * after head, (gates * H / num_heads, head_units) each. work: lnrnn_pack_heads_work floats. */
@@ -68,7 +79,8 @@ struct lnrnn_rnn_config {
     int reset_before;    /* GRU: r multiplies h before the product; not with layer norm JOINT or GATE */
     int reverse;         /* read each sequence from its last step to its first */
     int dtype;           /* type of the packed weights */
-    int exp_forget, round_states;     /* SLSTM: see lnrnn_step_config */
+    size_t blocks_ih, blocks_hh;  /* the numbers of blocks of W_ih, W_hh, or 0: dense (lnrnn_block_count) */
+    int exp_forget, round_states; /* SLSTM: see lnrnn_step_config */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
     const float *peephole;            /* LSTM: (3*H), the factors of c in i, f and o, or NULL */
@@ -118,6 +130,7 @@ enum { LNRNN_PHASES = 25 };
 typedef struct {
     const struct lnrnn_kernels *kernels;
     const struct lnrnn_product *product; /* the product with the layer's weights */
+    const struct lnrnn_blocks *blocks;   /* the product with block-sparse weights */
     int threads;
     int brief;        /* little work: use one thread if other processes use the cores */
     int divide_units; /* the number of threads that divide a group's units; 0: one thread computes a group */
@@ -128,6 +141,7 @@ typedef struct {
     int both_products;   /* the step's phase for W h also computes W x */
     size_t input_rows;   /* the largest number of rows of x in one product */
     size_t panels;       /* the number of panels of the packed weights */
+    size_t window;       /* with block-sparse weights lnrnn_block_window, else 0 */
     size_t wide, narrow; /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */

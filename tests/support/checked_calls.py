@@ -387,6 +387,9 @@ OTHER_CALLS = {
         "sessions.RedisStore",
         partial(lnrnn.sessions.RedisStore, SimpleNamespace(register_script=len)), dict(seconds=9),
     ),
+    "sparsify": lambda tmp_path: Call(
+        "sparsify", partial(lnrnn.sparsify, network(4, 8), 0.5), dict(keep_diagonal=True)
+    ),
     "Scorer": scorer, "to_onnx": to_onnx, "from_torch": from_torch, "from_keras": from_keras,
     "accelerate": accelerated, **{f"torch.{cell}": partial(torch_module, cell) for cell in (*CELLS, "SLSTM")},
     **{f: partial(onnx_model, f) for f in ("session", "from_onnx", "convert", "Model", "Model.stream")},

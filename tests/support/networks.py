@@ -140,6 +140,12 @@ def learn(rnn, rng, steps, batch):
     return rnn
 
 
+def sparse(rnn, density):
+    """Returns a network with block-sparse weights where its cell has kernels for them."""
+    dense = getattr(rnn, "num_heads", 1) > 1 or not getattr(rnn, "reset_after", True)
+    return lnrnn.sparsify(rnn, {"weight_ih": density, "weight_hh": 1 if dense else density})
+
+
 def normal(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 

@@ -139,6 +139,18 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_,
                                                                       pack_rows, matmul_columns);
 #endif
 
+/* Larger vectors than a block have no products of their own: their sets use those of avx2. */
+#if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8))
+#include "lnrnn/kernels/product_blocks.h"
+
+#ifdef LNRNN_PART_INT8
+const lnrnn_blocks LNRNN_CAT(lnrnn_int8_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pack_blocks,
+                                                                      matmul_blocks};
+#else
+const lnrnn_blocks LNRNN_CAT(lnrnn_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pack_blocks, matmul_blocks};
+#endif
+#endif
+
 #ifdef LNRNN_TILES
 #include "lnrnn/kernels/product_amx.h"
 #else
