@@ -294,8 +294,7 @@ class Study:
         return tables
 
     def main(self, argv: Sequence[str] | None = None) -> None:
-        """Runs the script, or prints the stored results in a page or a notebook. Bad input exits with code 2
-        after one line on stderr, Ctrl-C with code 130."""
+        """Runs the script, or prints the stored results in a page. Bad input exits with code 2."""
         if in_page():
             print(self.text(needed(self.file(None))))
             return
@@ -310,6 +309,8 @@ class Study:
             require("tqdm", "this study", "demo")
         if words.kept and (words.quick or words.tune or words.seeds):
             raise ValueError("--kept measures nothing: leave out --quick, --tune and --seeds")
+        if words.seeds is not None and words.seeds < 1:
+            raise ValueError(f"--seeds must be at least 1, got {words.seeds}")
         if words.output_dir.is_file():
             raise NotADirectoryError(f"--output-dir must be a folder: {words.output_dir} is a file")
         words.output_dir.mkdir(parents=True, exist_ok=True)
@@ -344,7 +345,7 @@ class Study:
         if self.options:
             add("--cell", dest="option", choices=self.options, help=f"default: {self.options[0]}")
         seeds = f"number of seeds: 5, 6, 7 and so on (default: {len(SEEDS)})"
-        add("--seeds", type=positive, metavar="N", help=seeds)
+        add("--seeds", type=int, metavar="N", help=seeds)
         for flag, words in FLAGS.items():
             add(f"--{flag}", action="store_true", help=words)
         add("--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure")
@@ -352,19 +353,11 @@ class Study:
 
 
 def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
-    """Draws the stored results of a study in its page or notebook. In a script this does nothing, because
-    `Study.main` draws there, and in an imported study it does nothing either."""
+    """Draws the stored results in the page or notebook of a study. A script draws in `Study.main`."""
     if in_page() and draw.__module__ == "__main__":
         from matplotlib import pyplot
 
         draw(needed(f"{name}.json")["results"], pyplot.figure(figsize=size, layout="constrained"))
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
-    return number
 
 
 def in_page() -> bool:

@@ -113,8 +113,7 @@ class Fixed(FeedForward):
 
 def multiply_adds(size, images, sizes=(64, 32, 32, 10)):
     """Returns the multiply-adds of an update on ``size`` images, and of BN's statistics over all ``images``.
-
-    The statistics need the summed inputs of both hidden layers. Backward costs twice as much as forward."""
+    Backward costs twice as much as forward."""
     products = [a * b for a, b in zip(sizes, sizes[1:], strict=False)]
     return 3 * size * sum(products), images * sum(products[:-1])
 
