@@ -218,7 +218,7 @@ def _layers(
         raise Unsuitable("it changes what its last layer returns, or has further outputs")
     y = next((b for b in outputs if len(b.axes) == len(x.axes)), None)
     if y is None or y.axes[:-1] != x.axes[:-1] or [*reader.flat(y).values.flat] != current:
-        raise Unsuitable("its first output is not that of its last layer, for each step and in order")
+        raise Unsuitable("its first output is not the output of its last layer, for each step and in order")
     return layers, reverse
 
 

@@ -224,9 +224,23 @@ def rnn(
 def rnn_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Return gx, gh0 and the gradients of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Back-propagate through time.
 
-    Values of gy past a length have no effect, for y is constant there.
+    Parameters
+    ----------
+    tape
+        The record that `rnn` returned.
+    gy : array_like of shape (T, B, H)
+        Gradient of y. Values past a length have no effect, for y is constant there.
+    gh : array_like of shape (B, H), optional
+        Gradient of the last h, zeros by default.
+
+    Returns
+    -------
+    gx, gh0 : array of float64 of the shapes of x and h0
+        Gradients of x and h0.
+    gradients : dict of str to array of float64
+        The gradients of the given parameters.
 
     Examples
     --------
@@ -373,7 +387,13 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Return gx, (gh0, gc0) and gradients of given parameters, from gy (T, B, P), gh (B, P) and gc (B, H)."""
+    """Return gx, (gh0, gc0) and the parameters' gradients, with other arguments as in `rnn_backward`.
+
+    Parameters
+    ----------
+    gy, gh, gc : array_like of shapes (T, B, P), (B, P) and (B, H)
+        Gradients of y, and of the last h and c, zeros by default.
+    """
     gx, state, grads = run_backward(tape, gy, (gh, gc))
     return gx, state, heads_backward(tape, grads)
 

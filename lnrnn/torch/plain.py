@@ -90,7 +90,7 @@ def _in_parts(
     rows = reset(resets, lengths, T, B)
     parts, longest = rows.parts, rows.longest
     if parts is None:
-        raise AssertionError("broken promise: rows with resets have no parts")
+        raise AssertionError("internal error: rows with resets have no parts")
     table = rows.table[np.argsort(rows.table[:, STATE])]
     sequence, first, length = table[:, SEQUENCE], table[:, FIRST], table[:, LENGTH]
 

@@ -211,7 +211,8 @@ kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
     int version = 0;
     if (runtime_failed(p->ort, p->ort->node_version(node, &version)) || version != FORMAT)
         runtime_refuse(reason, "it needs version %d of the domain lnrnn, got %d", FORMAT, version);
-    else if (describe(p->ort, node, p->weights, &c, reason) && inputs(p->ort, node, &c, &w, reason)) {
+    else if (describe(p->ort, node, provider_weights(p, node, 0), &c, reason)
+             && inputs(p->ort, node, &c, &w, reason)) {
         char message[LNRNN_MESSAGE] = NO_MEMORY;
         if (!networks_add(p->networks, &c.description, w.arrays, w.count, &network, message))
             k = kernel_new(p, node, network, &c.form);

@@ -215,12 +215,18 @@ static int attributes(recurrent_node *read)
 /* Returns the place of the number of output o of direction d in a scale or zero point. */
 static size_t of_column(size_t columns, size_t d, size_t o) { return columns == 1 ? d : d * columns + o; }
 
-static int integer_of(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i)
+static inline int zero_of(const quantized_weight *q, size_t d, size_t o)
 {
-    const size_t at = (d * shape[2] + i) * shape[1] + o, zero = of_column(q->zero_columns, d, o);
-    if (q->type == ORT_UINT8)
-        return ((const uint8_t *)q->data)[at] - ((const uint8_t *)q->zero)[zero];
-    return ((const int8_t *)q->data)[at] - ((const int8_t *)q->zero)[zero];
+    const size_t at = of_column(q->zero_columns, d, o);
+    return q->type == ORT_UINT8 ? ((const uint8_t *)q->zero)[at] : ((const int8_t *)q->zero)[at];
+}
+
+static inline __attribute__((always_inline)) int integer_of(const quantized_weight *q, const size_t shape[3],
+                                                            size_t d, size_t o, size_t i)
+{
+    const size_t at = (d * shape[2] + i) * shape[1] + o;
+    const int n = q->type == ORT_UINT8 ? ((const uint8_t *)q->data)[at] : ((const int8_t *)q->data)[at];
+    return n - zero_of(q, d, o);
 }
 
 /* Reads a constant as runtime_constant does. Returns 1, or 0 with a reason. */
@@ -246,11 +252,9 @@ static int peepholes(recurrent_node *read, size_t H)
 {
     size_t shape[2] = {read->directions, 3 * H};
     const float *found = NULL;
-    if (!read->input[PEEPHOLES])
-        return 1;
-    if (!floats(read, read->input[PEEPHOLES], "P", shape, 2, &found))
+    if (read->input[PEEPHOLES] && !floats(read, read->input[PEEPHOLES], "P", shape, 2, &found))
         return 0;
-    for (size_t k = 0; k < shape[0] * shape[1]; k++)
+    for (size_t k = 0; found && k < shape[0] * shape[1]; k++)
         if (found[k] != 0)
             read->weight[PEEPHOLES] = found, read->description.peepholes = 1;
     return 1;
@@ -289,8 +293,6 @@ static int scales(recurrent_node *read, int which, size_t columns, quantized_wei
 static int quantized(recurrent_node *read, int which, size_t shape[3], quantized_weight *q)
 {
     static const char *const names[] = {"W", "R"};
-    /* A sum of 32 bits holds fewer products by -128. */
-    enum { LOW_INPUTS = INT32_MAX / (127 * 128) };
     size_t is[3] = {shape[0], shape[2], shape[1]}, rank;
     q->type =
         runtime_type(read->ort, read->input[W + which], NULL, 0, &rank) == ORT_UINT8 ? ORT_UINT8 : ORT_INT8;
@@ -298,16 +300,20 @@ static int quantized(recurrent_node *read, int which, size_t shape[3], quantized
         || !scales(read, which, is[2], q))
         return 0;
     shape[1] = is[2], shape[2] = is[1];
-    const int lowest = shape[2] <= LOW_INPUTS ? -128 : -127;
+    /* A sum of 32 bits holds fewer products by -128. */
+    const int lowest = shape[2] <= INT32_MAX / (127 * 128) ? -128 : -127;
     for (size_t d = 0; d < shape[0]; d++)
-        for (size_t i = 0; i < shape[2]; i++)
-            for (size_t o = 0; o < shape[1]; o++) {
+        for (size_t o = 0; o < shape[1]; o++) {
+            const int least = (q->type == ORT_UINT8 ? 0 : -128) - zero_of(q, d, o);
+            /* With the usual zero points, all integers of the type fit, and none is read. */
+            for (size_t i = 0; i < shape[2] && (least < lowest || least + 255 > 127); i++) {
                 const int n = integer_of(q, shape, d, o, i);
                 if (n < lowest || n > 127)
                     return REFUSE("input %s has integers that differ by more than %d .. 127 from "
                                   "their zero point, which int8 weights do not hold",
                                   names[which], lowest);
             }
+        }
     return 1;
 }
 
@@ -364,10 +370,23 @@ static int inputs(recurrent_node *read)
 
 /* --- its network ---------------------------------------------------------------------------------------- */
 
+/* Writes the weights of outputs from .. from + H - 1 of direction d to target (H, n), n = shape[2]. In q, the
+ * weights of an input are contiguous, so a few outputs are written at a time. */
+static void dequantize(const quantized_weight *q, const size_t shape[3], size_t d, size_t from, size_t H,
+                       double factor, float *target)
+{
+    enum { FEW = 16 };
+    for (size_t first = 0, n = shape[2]; first < H; first += FEW)
+        for (size_t j = 0; j < n; j++)
+            for (size_t o = first; o < H && o < first + FEW; o++)
+                target[o * n + j] =
+                    (float)(integer_of(q, shape, d, from + o, j)
+                            * (double)q->scale[of_column(q->scale_columns, d, from + o)] * factor);
+}
+
 enum { P_ARRAY = 4 }; /* an index of the arrays of a direction: W, R, the biases of W and of R, P */
 
-/* Writes array k of direction d to target (G * H, n), with lnrnn's order of gates. The gates of P are i, o, f
- * of ONNX, and i, f, o. */
+/* Writes array k of direction d to target (G * H, n), in lnrnn's order of gates: of P i, f, o. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
 {
     const size_t G = k == P_ARRAY ? 3 : OPERATORS[read->row].gates, H = read->description.hidden_size,
@@ -377,23 +396,13 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
                                 : k < 2        ? read->weight[W + k] + d * G * H * n
                                 : k == P_ARRAY ? read->weight[PEEPHOLES] + d * G * H
                                                : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
-    for (size_t g = 0; g < G; g++) {
+    for (size_t g = 0; g < G; g++, target += H * n) {
         const size_t from = (k == P_ARRAY ? (G - g) % G : OPERATORS[read->row].onnx_gate[g]) * H;
-        const int candidate = g == 2 && k != P_ARRAY; /* of LSTM and GRU */
-        const double factor = candidate ? 1 : read->gate_factor;
-        if (source && factor == 1) {
-            memcpy(target, source + from * n, H * n * sizeof *target);
-            target += H * n;
-            continue;
-        }
-        for (size_t i = 0; i < H; i++)
-            for (size_t j = 0; j < n; j++) {
-                const size_t o = from + i;
-                const double w =
-                    q ? integer_of(q, shape, d, o, j) * (double)q->scale[of_column(q->scale_columns, d, o)]
-                      : (double)source[o * n + j];
-                *target++ = (float)(w * factor);
-            }
+        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 1: the candidate */
+        for (size_t i = 0; i < H * n && !q; i++)
+            target[i] = (float)(source[from * n + i] * factor);
+        if (q)
+            dequantize(q, shape, d, from, H, factor, target);
     }
 }
 
@@ -406,8 +415,8 @@ static lnrnn_status network_of(network_list *list, const recurrent_node *read, l
          "peephole_l0_reverse"}};
     const size_t H = read->description.hidden_size, GH = OPERATORS[read->row].gates * H,
                  widths[] = {read->description.input_size, H, 1, 1, 1};
-    const size_t floats = read->directions * GH * (widths[0] + H + 3);
-    float *const memory = malloc(floats * sizeof *memory), *next = memory;
+    float *const memory = malloc(read->directions * GH * (widths[0] + H + 3) * sizeof *memory),
+                 *next = memory;
     lnrnn_array arrays[2 * (P_ARRAY + 1)];
     size_t n = 0;
     if (!memory)
@@ -418,11 +427,7 @@ static lnrnn_status network_of(network_list *list, const recurrent_node *read, l
             if (k > 1 && !read->weight[k == P_ARRAY ? PEEPHOLES : B])
                 continue;
             reorder(read, d, k, widths[k], next);
-            arrays[n++] = (lnrnn_array){.name = names[d][k],
-                                        .dtype = LNRNN_ARRAY_F32,
-                                        .ndim = k < 2 ? 2 : 1,
-                                        .shape = {rows, widths[k]},
-                                        .data = next};
+            arrays[n++] = (lnrnn_array){names[d][k], LNRNN_ARRAY_F32, k < 2 ? 2 : 1, {rows, widths[k]}, next};
             next += rows * widths[k];
         }
     const lnrnn_status status = networks_add(list, &read->description, arrays, n, network, message);
@@ -445,8 +450,7 @@ static int read_node(const provider *p, const OrtNode *node, recurrent_node *rea
         return runtime_refuse(reason, "the node is not recurrent");
     read->description = lnrnn_describe(OPERATORS[row].cell, 1, 1);
     read->description.norm = LNRNN_NORM_NONE;
-    /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
-    read->description.weights = is_quantized ? LNRNN_WEIGHT_I8A8 : p->weights;
+    read->description.weights = provider_weights(p, node, is_quantized);
     if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && !is_quantized))
         return runtime_refuse(reason, "the operator must be of opset 7 or later");
     if (!runtime_values(ort, node, read->input, &in, read->output, &out))

@@ -268,6 +268,10 @@ NETWORK_CALLS = {
     "ragged": ragged, "backward": backward,
     "tape_bytes": simple("Network.tape_bytes", lambda: network(D, H).tape_bytes, T=2, B=3, checkpoint=2),
     "to_dtype": simple("Network.to_dtype", lambda: network(D, H).to_dtype, dtype="int8"),
+    "to_dtype with check": lambda: Call(
+        "Network.to_dtype check", partial(network(D, H).to_dtype, check=X), dict(dtype="int8", tolerance=9),
+        edges=False,
+    ),
     "stream": simple("Network.stream", lambda: network(D, H).stream, lanes=2),
     "step": partial(stream_call, 3, None), "step of lanes": partial(stream_call, 4, [2, 0]),
     "step of one lane": partial(stream_call, 1, None), "chunk": partial(stream_call, 3, None, chunk=True),

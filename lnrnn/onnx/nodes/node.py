@@ -104,7 +104,7 @@ def read_layer(node: onnx_ir.Node, opset: int | None, reset_after: bool | None =
     opset: the version of ONNX's operators in the file. reset_after: replaces the attribute of GRU nodes.
     """
     if has_references(node):
-        raise ValueError(f"node {named(node)}: attributes must have values, got those of a function")
+        raise ValueError(f"node {named(node)}: attributes must have values, got a function's references")
     given, arrays, values = attributes(node), constants(node), dict(enumerate(node.inputs))
     kind = "LSTM" if is_quantized(node) else node.op_type
     _check_version(node, opset)

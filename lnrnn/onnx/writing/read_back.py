@@ -18,7 +18,7 @@ from onnx_ir.serde import SerdeError, serialize_node, serialize_value
 
 from ...importers.weights import Converted
 from ...recognise.graph import constant, same_bits
-from ...recognise.part import WHOLE_FILE, Part
+from ...recognise.part import WHOLE_FILE, GraphPart
 from ...rnn.architecture import Architecture
 from ...rnn.file_format import architecture_of
 from ...rnn.snapshot import Snapshot
@@ -44,7 +44,7 @@ def claim(snapshot: Snapshot, form: Form) -> str:
     return json.dumps({"network": config, "zoneout": snapshot.zoneout, "form": vars(form)}, sort_keys=True)
 
 
-def read_back(model: onnx_ir.Model, parts_of: Callable[..., list[Part]]) -> Part | None:
+def read_back(model: onnx_ir.Model, parts_of: Callable[..., list[GraphPart]]) -> GraphPart | None:
     """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes.
 
     parts_of: the function of parts.py, for a file that `convert` has changed.
@@ -64,9 +64,8 @@ def read_back(model: onnx_ir.Model, parts_of: Callable[..., list[Part]]) -> Part
         return None
     converted = Converted(made.cell.name, dict(made.arguments), dict(snapshot.state()), "ONNX", rates)
     baked = {"T": 1} if form.step else {}
-    return Part(
-        model.graph.name or made.cell.name, WHOLE_FILE, tuple(model.graph), converted=converted, baked=baked
-    )
+    name, nodes = model.graph.name or made.cell.name, tuple(model.graph)
+    return GraphPart(name, WHOLE_FILE, nodes=nodes, converted=converted, baked=baked)
 
 
 def _zoneout(rates: list[float]) -> Any:
@@ -75,7 +74,7 @@ def _zoneout(rates: list[float]) -> Any:
 
 
 def _writes(
-    snapshot: Snapshot, form: Form, model: onnx_ir.Model, parts_of: Callable[..., list[Part]]
+    snapshot: Snapshot, form: Form, model: onnx_ir.Model, parts_of: Callable[..., list[GraphPart]]
 ) -> bool:
     """Returns whether to_onnx writes the graph of a model for a network, or `convert` of such a file."""
     from ..reading import opset_of, read

@@ -18,7 +18,7 @@ from onnx_ir.passes import common
 from ...recognise.graph import attribute, constant, dependents, is_zero, moved_axes, parent, subgraphs
 from ...recognise.interface import DOMAINS
 from ...recognise.loops import REPEATS
-from ...recognise.part import WHOLE_FILE, Part
+from ...recognise.part import WHOLE_FILE, GraphPart
 from ...recognise.proof import STEPS, Unchecked
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
@@ -37,7 +37,7 @@ FARTHEST = -(2**31)  # the end of a Slice backwards
 
 
 def changed(
-    source: Any, parts_of: Callable[..., list[Part]], functions: bool = True, quick: bool = False
+    source: Any, parts_of: Callable[..., list[GraphPart]], functions: bool = True, quick: bool = False
 ) -> tuple[onnx_ir.Model, dict[str, str]]:
     """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
 
@@ -71,13 +71,13 @@ def state_of(path: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Call:
-    """The call of a network in place of a part: its values in the file, and their axes as in Part.
+    """The call of a network in place of a part: its values in the file, and their axes as in GraphPart.
 
     before, after: the values of each kind of state. An initial state that is constant is an array. repeats:
     whether y has the last output of a sequence past its end, in place of 0.
     """
 
-    part: Part
+    part: GraphPart
     network: Snapshot
     form: Form
     x: Any
@@ -89,7 +89,7 @@ class Call:
     repeats: bool
 
     @classmethod
-    def of(cls, part: Part, model: onnx_ir.Model) -> Call:
+    def of(cls, part: GraphPart, model: onnx_ir.Model) -> Call:
         assert part.network is not None
         now = snapshot(part.network)
         made, axes = replace(now.architecture, batch_first=False), part.axes
@@ -125,7 +125,7 @@ class Call:
         return (v for values in ([self.y], *self.after) for v in values if v is not None)
 
 
-def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
+def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
     """Returns why a part stays as it is, or ""."""
     if part.network is None:
         return part.reason
@@ -168,7 +168,7 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
     return f"it could not be checked: {doubt}" if doubt else ""
 
 
-def _agrees(part: Part, model: onnx_ir.Model) -> bool:
+def _agrees(part: GraphPart, model: onnx_ir.Model) -> bool:
     """Returns whether the outputs of a part and of the kernels are nearly equal on a random input."""
     given: Any
     rnn: Any = part.network
