@@ -429,7 +429,7 @@ class Matcher:
             return
         value = self.terms.outer_value(atom)
         if name in INSIDE:
-            if value is not None and bound.get(("value", name), value) is value:
+            if value is not None:
                 yield {**bound, ("value", name): value}
             return
         known = bound.get(name)

@@ -252,11 +252,9 @@ static int peepholes(recurrent_node *read, size_t H)
 {
     size_t shape[2] = {read->directions, 3 * H};
     const float *found = NULL;
-    if (!read->input[PEEPHOLES])
-        return 1;
-    if (!floats(read, read->input[PEEPHOLES], "P", shape, 2, &found))
+    if (read->input[PEEPHOLES] && !floats(read, read->input[PEEPHOLES], "P", shape, 2, &found))
         return 0;
-    for (size_t k = 0; k < shape[0] * shape[1]; k++)
+    for (size_t k = 0; found && k < shape[0] * shape[1]; k++)
         if (found[k] != 0)
             read->weight[PEEPHOLES] = found, read->description.peepholes = 1;
     return 1;
@@ -388,8 +386,7 @@ static void dequantize(const quantized_weight *q, const size_t shape[3], size_t 
 
 enum { P_ARRAY = 4 }; /* an index of the arrays of a direction: W, R, the biases of W and of R, P */
 
-/* Writes array k of direction d to target (G * H, n), with lnrnn's order of gates. P has i, o, f in ONNX,
- * and i, f, o in lnrnn. */
+/* Writes array k of direction d to target (G * H, n), in lnrnn's order of gates: of P i, f, o. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
 {
     const size_t G = k == P_ARRAY ? 3 : OPERATORS[read->row].gates, H = read->description.hidden_size,
@@ -401,8 +398,7 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
                                                : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
     for (size_t g = 0; g < G; g++, target += H * n) {
         const size_t from = (k == P_ARRAY ? (G - g) % G : OPERATORS[read->row].onnx_gate[g]) * H;
-        const int candidate = g == 2 && k != P_ARRAY; /* of LSTM and GRU */
-        const double factor = candidate ? 1 : read->gate_factor;
+        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 1: the candidate */
         for (size_t i = 0; i < H * n && !q; i++)
             target[i] = (float)(source[from * n + i] * factor);
         if (q)
@@ -419,8 +415,8 @@ static lnrnn_status network_of(network_list *list, const recurrent_node *read, l
          "peephole_l0_reverse"}};
     const size_t H = read->description.hidden_size, GH = OPERATORS[read->row].gates * H,
                  widths[] = {read->description.input_size, H, 1, 1, 1};
-    const size_t floats = read->directions * GH * (widths[0] + H + 3);
-    float *const memory = malloc(floats * sizeof *memory), *next = memory;
+    float *const memory = malloc(read->directions * GH * (widths[0] + H + 3) * sizeof *memory),
+                 *next = memory;
     lnrnn_array arrays[2 * (P_ARRAY + 1)];
     size_t n = 0;
     if (!memory)
@@ -431,11 +427,7 @@ static lnrnn_status network_of(network_list *list, const recurrent_node *read, l
             if (k > 1 && !read->weight[k == P_ARRAY ? PEEPHOLES : B])
                 continue;
             reorder(read, d, k, widths[k], next);
-            arrays[n++] = (lnrnn_array){.name = names[d][k],
-                                        .dtype = LNRNN_ARRAY_F32,
-                                        .ndim = k < 2 ? 2 : 1,
-                                        .shape = {rows, widths[k]},
-                                        .data = next};
+            arrays[n++] = (lnrnn_array){names[d][k], LNRNN_ARRAY_F32, k < 2 ? 2 : 1, {rows, widths[k]}, next};
             next += rows * widths[k];
         }
     const lnrnn_status status = networks_add(list, &read->description, arrays, n, network, message);
