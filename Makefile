@@ -88,8 +88,9 @@ warnings:
 # These campaigns need more packages than the tests.
 whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
-    $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns) $(if $(filter site,$(NAME)),$(VENV)/.docs)
+    $(if $(filter site,$(NAME)),$(VENV)/.docs)
 	$(if $(filter engines,$(NAME)),$(PIP) --quiet "pyspark>=4" "ray[serve]>=2.40")
+	$(if $(filter mutants,$(NAME)),$(PIP) --quiet universalmutator)
 	$(if $(filter coverage,$(NAME)),$(PIP) --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 
@@ -138,7 +139,7 @@ $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
 	touch $@
 
 # Builds lnrnn, and at the same time installs the packages of an extra of pyproject.toml.
-$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(SOURCES) pyproject.toml
+$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels): $(VENV)/.%: $(SOURCES) pyproject.toml
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.build $(VENV)/$*.txt
 	@touch $@
 

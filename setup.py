@@ -71,6 +71,7 @@ class BuildExt(build_ext):
         (written,) = cythonize(
             [ext],
             force=True,  # the default compares times of files, which a checkout does not keep
+            emit_linenums="LNRNN_LINES" in os.environ,  # for tests/campaigns/coverage
             include_path=["pyx", "."],
             compiler_directives={
                 "language_level": 3,

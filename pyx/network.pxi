@@ -8,7 +8,8 @@ cdef enum:
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]
 # `use` in the tuples of Description.arrays, indexed by the roles of description.h.
 cdef tuple USES = (
-    "weight", "weight", "weight", "inner", "inner", "count", *3 * ("gain", "bias", "mean", "variance"))
+    "weight", "weight", "weight", "inner", "inner", "peephole", "count",
+    *3 * ("gain", "bias", "mean", "variance"))
 
 
 cdef int check(int status, const char *message) except -1:

@@ -40,8 +40,9 @@ TAKES["BatchNorm.tensors"] = TAKES["LayerNorm.tensors"] | {
 def _tensor(name: str) -> Any:
     """Returns a property for a tensor, which checks assigned values."""
     return property(
-        lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)})
-    )
+        lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)}),
+        doc=f"The array {name}, or None without one. Assign it.",
+    )  # fmt: skip
 
 
 class _Norm(Closed):

@@ -1,6 +1,7 @@
 """The RNN and LSTM of lnrnn.reference, whose docstring explains the symbols. Other cells share functions.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. Gates are in torch's order: i, f, g, o.
+Peepholes: Gers, Schraudolph, Schmidhuber 2002; o reads the new c.
 Layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement.
 "carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is in Lingvo and icefall.
 "joint" is in torchaudio's LSTM. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
@@ -264,11 +265,14 @@ LSTM_SITES = sites_of(4)
 
 def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
     """Computes c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')). With "carry" the new c is
-    norm(c')."""
+    norm(c'). With peepholes p: sig(i + p_i c), sig(f + p_f c), sig(o + p_o c')."""
     i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     sig, _ = gate_activation(options)
-    i, f, g, o = sig(i), sig(f), np.tanh(g), sig(o)
+    if options["peepholes"]:
+        i, f = i + norm("peephole i", state[1]), f + norm("peephole f", state[1])
+    i, f, g = sig(i), sig(f), np.tanh(g)
     raw = f * state[1] + i * g
+    o = sig(o + norm("peephole o", raw) if options["peepholes"] else o)
     seen = norm("c", raw)
     tanh_c = np.tanh(seen)
     c = seen if options["cell"] == "carry" else raw
@@ -281,8 +285,14 @@ def lstm_step_backward(options: Options, gstate: State, kept: State, norm: Norm)
     _, slope = gate_activation(options)
     gseen = gh * o * (1 - tanh_c * tanh_c)
     gc = norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc
-    ga = join(gc * g * slope(i), gc * c * slope(f), gc * i * (1 - g * g), gh * tanh_c * slope(o))
-    return *sum_of_sides_backward(options, ga, norm), (0, gc * f)
+    go = gh * tanh_c * slope(o)
+    if options["peepholes"]:
+        gc = gc + norm("peephole o", go)
+    gi, gf, gg = gc * g * slope(i), gc * c * slope(f), gc * i * (1 - g * g)
+    gold = gc * f
+    if options["peepholes"]:
+        gold = gold + norm("peephole i", gi) + norm("peephole f", gf)
+    return *sum_of_sides_backward(options, join(gi, gf, gg, go), norm), (0, gold)
 
 
 def lstm(
@@ -319,7 +329,7 @@ def lstm(
             "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh
             "batch"               gain_ih, gain_hh, bias
 
-        The norm of c has gain_c and bias_c, (H,).
+        The norm of c has gain_c and bias_c, (H,). peephole (3H,) has the peepholes of i, f and o.
     norm : {"layer", "rms", "batch"} or None
         The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
@@ -361,8 +371,11 @@ def lstm(
     options: dict[str, Any] = dict(
         placement=placement if norm in BY_ROW else "split", cell=cell, num_heads=num_heads
     )
-    options["gate_activation"] = gate_activation
+    options |= dict(gate_activation=gate_activation, peepholes=parameters.get("peephole") is not None)
     sites = dict(LSTM_SITES[placement if norm in BY_ROW else norm])
+    if options["peepholes"]:
+        for k, gate in enumerate("ifo"):
+            sites[f"peephole {gate}"] = Site("peephole", None, first=k, normed=False)
     if cell:
         sites["c"] = Site("gain_c", "bias_c")
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, zoneout or (None, None))

@@ -30,8 +30,8 @@ TAKES["Network"] = {
     "input_size": _SIZE, "hidden_size": _SIZE, "num_layers": Integer(1, 1024),
     "nonlinearity": Choice(NONLINEARITIES), "bias": Flag(), "batch_first": Flag(), "bidirectional": Flag(),
     "reverse": Flag(), "reset_after": Flag(), "num_heads": _SIZE, "proj_size": Integer(0, LIMIT),
-    "gate_activation": Choice(GATE_ACTIVATIONS), "exp_forget": Flag(), "state_dtype": Choice(STATE_DTYPES),
-    "seed": Optional(Integer(0)),
+    "gate_activation": Choice(GATE_ACTIVATIONS), "peepholes": Flag(), "exp_forget": Flag(),
+    "state_dtype": Choice(STATE_DTYPES), "seed": Optional(Integer(0)),
 }  # fmt: skip
 
 
@@ -65,6 +65,7 @@ class Architecture:
     num_heads: int = 1
     proj_size: int = 0
     gate_activation: GateActivation = "sigmoid"
+    peepholes: bool = False
     exp_forget: bool = False
     state_dtype: StateDtype = "float32"
     # These fields are not functools.cached_property, which has a lock before Python 3.12. If another thread

@@ -263,8 +263,10 @@ class Network(Settings, Generic[State]):
 
         Parameters
         ----------
-        T, B, checkpoint : int
-            The numbers of steps and sequences, at least 0, and K as in `forward_train`.
+        T, B : int
+            The numbers of steps and sequences, at least 0.
+        checkpoint : int, optional
+            As in `forward_train`.
 
         Returns
         -------

@@ -291,8 +291,8 @@ class Settings(Closed):
             `load_state_dict` takes them as (q, scale, zero_point).
         activation_bits : {14, 8}, optional
             For int8: inputs and states are rounded too. Those of one step, a, become multiples of
-            max abs(a) / 8191 (14 bits, the default) or max abs(a) / 127 (8 bits). With 8 bits there are half
-            as many products; docs/precision.md has the error.
+            max abs(a) / 8191 (14 bits, the default), or of (max a - min a) / 254, where the range has 0 (8
+            bits). With 8 bits there are half as many products; docs/precision.md has the error.
         check : array_like, or dict of arguments of a call, optional
             An input x like the network's own. `rounding` of the result then is a report of the time, and of
             the difference of y and the state from those with float32 weights.

@@ -101,8 +101,7 @@ class RMSNormSpec(LayerNormSpec):
     placement, cell, span, inner_bias
         As in `LayerNormSpec`.
     eps : float or None
-        Added to the mean square; at least 0. None is the machine epsilon of float32, as in torch.nn.RMSNorm.
-        With 0, rows of zeros or subnormal numbers give NaN.
+        Added to the mean square; at least 0. With 0, zeros and subnormals give NaN. None: float32's epsilon.
     bias : bool
         Whether the norms have biases b. The argument `bias` of the network must be true too.
 

@@ -62,6 +62,7 @@ class Twin(Keeping):
     reverse: bool
     num_heads: int  # of an LSTM or GRU
     gate_activation: str  # of an LSTM or GRU
+    peepholes: bool  # of an LSTM
     reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0

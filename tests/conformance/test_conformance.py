@@ -24,6 +24,7 @@ from networks import (
     normal,
     parts,
     reference_forward,
+    sparse,
     zone_out,
 )
 
@@ -50,14 +51,18 @@ SETTINGS = {
     "bfloat16": dict(dtype="bfloat16", num_layers=2, dropout=0.25, B=20, lengths=0),
     "int8": dict(dtype="int8", num_layers=2, B=20, D=33, H=48, lengths=0, state=True),
     "int8, 8 bits": dict(dtype="int8", bits=8, B=20, resets=True, zoneout=(0, 0.25)),
+    "blocks": dict(B=9, D=16, H=48, density=0.3, num_layers=2, bidirectional=True, lengths=0, state=True),
+    "blocks, threads": dict(T=32, B=70, D=32, H=160, density=0.35, lengths=0, threads=3),
+    "blocks, bfloat16": dict(B=9, D=16, H=48, density=0.3, dtype="bfloat16", resets=True),
+    "blocks, int8": dict(B=9, D=16, H=48, density=0.3, dtype="int8", num_layers=2, lengths=0),
 }
 USUAL = dict(
     T=6, B=7, D=3, H=17, dtype="float32", bits=None, zoneout=(0, 0), overrun="last", inner=False,
-    nonlinearity=None,
+    nonlinearity=None, density=1,
 )  # fmt: skip
 
 
-def made(variant, D, H, dtype, bits, zoneout, overrun, inner, nonlinearity, **options):
+def made(variant, D, H, dtype, bits, zoneout, overrun, inner, nonlinearity, density, **options):
     kind = WITH_INNER_BIASES.get(f"{variant} inner" if inner else variant, VARIANTS[variant])
     if kind["cell"] in ("RNN", "GRU", "LiGRU") and nonlinearity and not kind.get("nonlinearity"):
         options["nonlinearity"] = nonlinearity
@@ -70,7 +75,7 @@ def made(variant, D, H, dtype, bits, zoneout, overrun, inner, nonlinearity, **op
         running = {name: a.astype(np.float32) for name, a in state.items() if name.startswith("running")}
         rnn.load_state_dict(state | running)
     zone_out(rnn, zoneout if cell_of(rnn) == "LSTM" else zoneout[0])
-    return rnn.to_dtype(dtype, bits)
+    return sparse(rnn, density).to_dtype(dtype, bits)
 
 
 @cache

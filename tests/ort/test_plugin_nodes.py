@@ -82,6 +82,14 @@ def test_activations(rng, tmp_path, kind, activations, more, D):
     computed(model, given, tmp_path)
 
 
+@pytest.mark.parametrize("most", [0.0, 0.6])
+@pytest.mark.parametrize("D", [1, 2])
+def test_peepholes(rng, tmp_path, D, most):
+    names = {"activations": ["HardSigmoid", "Tanh", "Tanh"] * D} if D == 2 else {}
+    model = recurrent(rng, "LSTM", D=D, states=True, peepholes=most, bias=D == 1, **names)
+    computed(model, feed(rng, "LSTM", D=D, states=True), tmp_path)
+
+
 def test_constant_states_and_lengths_are_kept(rng, tmp_path):
     """The fused node has no constant inputs."""
     model = recurrent(rng, "LSTM", lengths=True, states=True)

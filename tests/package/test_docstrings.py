@@ -98,3 +98,18 @@ def test_a_public_callable_describes_its_parameters_results_and_errors(name):
     nothing = inspect.isclass(thing) or str(signature.return_annotation) in ("None", "Self", "Iterator[None]")
     short = not parameters and doc.startswith(("Return ", "Returns "))
     assert nothing or short or found.keys() & {"Returns", "Yields"}
+
+
+def test_calls_have_no_thread_limit_and_objects_that_run_beside_others_have_one_thread():
+    parameters = {name: inspect.signature(thing).parameters for name, (thing, _) in CALLABLES.items()}
+    defaults = {name: own["threads"].default for name, own in parameters.items() if "threads" in own}
+    alone = {"Scorer", "onnx.Model", "onnxruntime.session"}
+    assert defaults == {name: 1 if name in alone else None for name in defaults} and len(defaults) > 4
+
+
+def test_every_public_property_has_a_docstring():
+    for name, (cls, _) in CALLABLES.items():
+        for base in cls.__mro__ if inspect.isclass(cls) else ():
+            own = vars(base).items() if base.__module__.startswith("lnrnn") else ()
+            missing = [k for k, v in own if isinstance(v, property) and k[0] != "_" and not v.__doc__]
+            assert not missing, (name, missing)

@@ -128,7 +128,7 @@ def test_the_repr_of_a_network_is_the_call_that_creates_it(call, module):
         assert repr(rnn.to_dtype("bfloat16")).replace("dtype='bfloat16', ", "").startswith(call[:-1])
 
 
-@pytest.mark.parametrize("norm", ["layer", "batch", "rms", None])
+@pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(5), "rms", None])
 @each_cell
 def test_num_parameters_counts_weights_biases_and_gains_but_no_statistics(cell, norm):
     if cell != "SLSTM" or norm in ("layer", None):

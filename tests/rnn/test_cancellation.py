@@ -40,9 +40,8 @@ GATES, CANDIDATES, STATES = (-200, -87, -20, 0, 20, 40), (10, -1e4, 1e8, 2e38, n
 def test_a_state_is_kept_beside_a_large_candidate(family, cell, nonlinearity):
     """Each unit has its own gate, candidate and state. It may have two ULP of z, and a rounding of h."""
     a, n, h = (v.ravel() for v in np.meshgrid(GATES, CANDIDATES, STATES))
-    name, _, form = cell.partition(" ")
+    (name, _, form), first = cell.partition(" "), int(cell[0] == "G")  # first: of z and n
     options = {"reset": dict(reset_after=False), "hard": dict(gate_activation="hard_sigmoid")}.get(form, {})
-    first = int(name == "GRU")  # of z and n
     rnn = getattr(lnrnn, name)(1, len(a), norm=None, nonlinearity=nonlinearity, seed=0, **options)
     gates = np.concatenate([0 * a] * first + [a, n])[:, None]
     for name, value in rnn.parameters().items():

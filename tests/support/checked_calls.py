@@ -131,7 +131,7 @@ def constructor(cell, library=lnrnn):
     valid = dict(
         input_size=2, hidden_size=4, num_layers=2, nonlinearity="relu", bias=True, batch_first=True,
         dropout=0.0, bidirectional=False, reverse=False, seed=2, proj_size=0, num_heads=1,
-        gate_activation="sigmoid", reset_after=True, exp_forget=False, state_dtype="float32",
+        gate_activation="sigmoid", reset_after=True, exp_forget=False, state_dtype="float32", peepholes=True,
     )  # fmt: skip
     tables = "Network Network.rates"
     if library is not lnrnn:
@@ -386,6 +386,9 @@ OTHER_CALLS = {
     "sessions.RedisStore": lambda tmp_path: Call(
         "sessions.RedisStore",
         partial(lnrnn.sessions.RedisStore, SimpleNamespace(register_script=len)), dict(seconds=9),
+    ),
+    "sparsify": lambda tmp_path: Call(
+        "sparsify", partial(lnrnn.sparsify, network(4, 8), 0.5), dict(keep_diagonal=True)
     ),
     "Scorer": scorer, "to_onnx": to_onnx, "from_torch": from_torch, "from_keras": from_keras,
     "accelerate": accelerated, **{f"torch.{cell}": partial(torch_module, cell) for cell in (*CELLS, "SLSTM")},

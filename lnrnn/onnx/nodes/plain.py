@@ -16,9 +16,17 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
-from ...recognise.graph import attribute, constant, has_references, moved_axes, outside_of_loops, producer
+from ...recognise.graph import (
+    attribute,
+    constant,
+    has_references,
+    moved_axes,
+    outside,
+    outside_of_loops,
+    producer,
+)
 from ...recognise.interface import DOMAINS, PATH, named
-from ...recognise.matching import Step, outside
+from ...recognise.matching import Step
 from ...recognise.part import Difference, GraphPart, is_batch_first, restarts
 from ...recognise.patterns import PATTERNS
 from ...recognise.sizes import Counting, Linear, Numbers
@@ -327,7 +335,7 @@ def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
     """Returns whether two layers can be layers of one network."""
     a, b = layer.weights[0], above.weights[0]
     order = ("B", "T") if above.batch_first else ("T", "B")
-    same = ("cell", "nonlinearity", "gate_activation", "reset_after", "hidden_size")
+    same = ("cell", "nonlinearity", "gate_activation", "peepholes", "reset_after", "hidden_size")
     return (
         walk.axes[:2] == order
         and layer.batch_first == above.batch_first
