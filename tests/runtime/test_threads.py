@@ -299,7 +299,7 @@ assert len(teams) == 12 and all(0 <= team <= 16 for team in teams), teams
 @pytest.mark.parametrize(
     "kind, limit, threads, environment",
     [
-        pytest.param("pthread", 250, 256, {}, marks=pool),
+        pytest.param("pthread", 100, 64, {}, marks=pool),
         pytest.param("openmp", 600, 16, {"OMP_STACKSIZE": "64M"}, marks=openmp),
     ],
 )
