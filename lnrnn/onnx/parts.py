@@ -94,7 +94,8 @@ def _set_initial_states(part: Part) -> None:
     """Sets `initial_states`, or only a warning, if the file starts the part from constants other than 0."""
     assert part.converted is not None
     given, axes = part.converted.arguments, part.axes.get("h", "")
-    own, H = 1 + given["bidirectional"] if "D" in axes else 1, given["hidden_size"]
+    places, H = given["num_layers"] * (1 + given["bidirectional"]), given["hidden_size"]
+    own = places // (len(part.h0) or places)
     every = ((part.h0, given.get("proj_size", H)), (part.c0, H))
     arrays, unknown, found, B = dict[Any, np.ndarray](), list[Any](), list[np.ndarray](), 1
     for v, width in ((v, width) for values, width in every for v in values if v and not is_zero(v)):

@@ -112,6 +112,8 @@ def one_step(group: Sequence[Step]) -> Recurrence | Part | None:
     group: the alternatives, which differ in the roles of x and h.
     """
     whole = [step for step in group if not step.outside]
+    if any(step.sequence is not None for step in group):
+        return None
     own = f"{group[0].pattern.cell} step"
     if not whole:
         node, reason = group[0].nodes[0], f"{group[0].outside[0]} reads a value inside of the step"

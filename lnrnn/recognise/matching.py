@@ -1,7 +1,6 @@
 """Matches one step of a cell: the patterns of patterns.py with the sums of terms.py.
 
-A match binds all constants, values and nodes of the step. It also lists the nodes outside that read a value
-of the step other than x and the states.
+A match binds all constants, values and nodes of the step.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Step:
     x: the input. old, new: the states, h first. old is empty if the step starts with states of 0, which no
     node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
     outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
-    centred: False with RMS norm.
+    centred: False with RMS norm. sequence: the x of all steps, if `x` is an element of its product, or None.
     """
 
     pattern: Pattern
@@ -62,6 +61,7 @@ class Step:
     new: tuple[Value, ...]
     nodes: tuple[Node, ...]
     outside: tuple[str, ...] = ()
+    sequence: Value | None = None
 
     def weights(self) -> Weights:
         """Returns the parameters under lnrnn's names, in lnrnn's order of gates."""
@@ -188,8 +188,8 @@ def _multiplies_concat(node: Node) -> bool:
 
 def alike(h: Sum) -> Sequence[Pattern]:
     """Returns the patterns whose h has summands of the same kinds."""
-    kinds = sorted("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
-    return BY_OUTLINE.get(tuple(kinds), ())
+    kinds = ("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
+    return BY_OUTLINE.get(tuple(sorted(kinds)), ())
 
 
 def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
@@ -213,8 +213,7 @@ def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
 
 def match(value: Value, terms: Terms, zero: bool = False) -> list[Step]:
     """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
-    whole = with_identity(terms.sum(value), terms, zero)
-    result: list[Step] = []
+    whole, result = with_identity(terms.sum(value), terms, zero), list[Step]()
     for pattern in PATTERNS if zero else alike(whole):
         matcher = Matcher(pattern, terms, zero)
         for bound in matcher.whole(value, whole):
@@ -241,22 +240,23 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
                  key[0] not in ("value", "norm", "operand")}  # fmt: skip
     operands = {id(bound["operand", gate]) for gate in pattern.gates if ("operand", gate) in bound}
     for (name, gate), v in tuple(constants.items()):
-        if name == "weight_hh" and len(v[0].columns) != matcher.state_size:
+        if name == "weight_hh" and (len(v[0].columns) != matcher.state_size or v[0].sequence is not None):
             return None
         if name in ("bias_ih", "inner_bias_ih"):
             other = pattern.bias_of_h if name == "bias_ih" else "inner_bias_hh"
             if not pattern.has(other, gate):
                 constants[name, gate] = tuple(each for each in v if each[0] not in operands)
                 constants[other, gate] = tuple(each for each in v if each[0] in operands)
-    nodes = _nodes(new, (x, *old))
-    if nodes is None:
+    sequences = {v[0].sequence for (name, _), v in constants.items() if name == "weight_ih"}
+    nodes = nodes_between(new, (x, *old))
+    if nodes is None or len(sequences) != 1:
         return None
     functions = {name: bound[name] for name in FUNCTIONS if name in bound}
-    eps, centred, others = bound.get("eps"), bound.get("centred", True), outside(nodes, new)
-    return Step(pattern, matcher.units, constants, functions, eps, centred, x, old, new, nodes, others)
+    given = pattern, matcher.units, constants, functions, bound.get("eps"), bound.get("centred", True)
+    return Step(*given, x, old, new, nodes, outside(nodes, new), *sequences)
 
 
-def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:
+def nodes_between(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:
     """Returns the nodes that compute `new` from `given` and constants; None if they read another value."""
     known = {id(v) for v in given}
     seen: dict[int, Node] = {}

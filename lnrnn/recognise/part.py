@@ -50,7 +50,7 @@ class Part:
     converted : Converted or None
         The network's class, arguments and state dict.
     x, lengths : onnx_ir.Value or None
-        The input and the lengths (B,) of int32. lengths is None without them.
+        The input and the lengths (B,), integers. lengths is None without them.
     h0, c0 : tuple of onnx_ir.Value or None
         The initial states, one for each layer. None stands for zeros.
     initial_states : array, pair of arrays or None
@@ -68,7 +68,7 @@ class Part:
         The last states, one for each layer. None if the file does not use them.
     axes : dict of str to str
         The axes of the values: {"x": "TBI", "y": "TDBH", "h": "DBH"}. T are steps, D directions, B sequences,
-        I inputs. H are units, of all directions if there is no D. h stands for h0, c0, h and c.
+        I inputs. H are units, of y in all directions if there is no D. h stands for h0, c0, h and c.
     baked : dict of str to int
         Sizes that nodes of the part set to a number: {"T": 10}.
     layers : tuple of onnx_ir.Node

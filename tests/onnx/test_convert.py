@@ -68,13 +68,13 @@ def convert(tmp_path):
 
 
 def draw(opened, rng, sizes):
-    """Returns random inputs. Integers are 1 to 4. With B=1, masks are true at first and then false."""
+    """Returns random inputs. Integers are 0 to 4. With B=1, masks are true at first and then false."""
     result = {}
     for each in opened.get_inputs():
         shape = [sizes.get(n, 2) if isinstance(n, str) else n for n in each.shape]
         a = rng.standard_normal(shape).astype(np.float32)
         if "int" in each.type:
-            a = rng.integers(1, 5, shape, np.int64 if "int64" in each.type else np.int32)
+            a = rng.integers(0, 5, shape, np.int64 if "int64" in each.type else np.int32)
         elif "bool" in each.type:
             a = np.sort(a, 0)[::-1] > 0 if shape and sizes["B"] == 1 else np.asarray(a > 0)
         result[each.name] = a
