@@ -20,7 +20,7 @@ from ..recognise.loops import KEEPS, REPEATS
 from ..recognise.part import WHOLE_FILE, Part
 from ..recognise.proof import Leaf, Outputs, Unchecked
 from ..rnn.settings import architecture
-from .errors import quiet, text_of
+from .errors import DisprovedError, quiet, text_of
 from .nodes.node import constants, dequantized, is_quantized
 from .runtime import open_session
 
@@ -36,7 +36,7 @@ OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out 
 def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
     """Returns "" if the outputs agree, or why the part could not be run.
 
-    Raises ValueError if the outputs differ. reset_after: as in from_onnx.
+    Raises DisprovedError if the outputs differ. reset_after: as in from_onnx.
     """
     if part.kind == WHOLE_FILE:  # read_back has compared each node
         return ""
@@ -79,7 +79,7 @@ def runner(proto: onnx.ModelProto, part: Part) -> Run:
 
 
 def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
-    """Raises ValueError if the outputs of the part and its network differ on one random input."""
+    """Raises DisprovedError if the outputs of the part and its network differ on one random input."""
     given, feed = drawn(part, steps)
     got = run({name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in feed.items()})
     outputs = Outputs(given.x, given.states, results_of(part, given, got), given.lengths)
@@ -93,7 +93,7 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     eps = max(float(np.finfo(dtype).eps), proof.SINGLE)
     difference = proof.compare(outputs, proof.Reference(converted), eps, True)
     if difference:
-        raise ValueError(
+        raise DisprovedError(
             f"the converted network does not reproduce part {part.path!r}: on random input outputs differ by "
             f"{difference[0]:.3g}, rounding explains {difference[1]:.1g}; report it, or pass check=False"
         )

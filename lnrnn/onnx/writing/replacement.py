@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ...recognise.part import WHOLE_FILE, Part
 from ...recognise.proof import STEPS, Unchecked
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
+from ..parts import parts_of
 from ..proof import drawn, extracted, prove, results_of, runner
 from ..reading import external_file, external_tensors, graphs, opset_of, read
 from . import IR_VERSION, LAYER_NORM, OPSETS
@@ -36,14 +37,11 @@ SMALL = 1024  # bytes of an array that is compared by its numbers
 FARTHEST = -(2**31)  # the end of a Slice backwards
 
 
-def changed(
-    source: Any, parts_of: Callable[..., list[Part]], functions: bool = True, quick: bool = False
-) -> tuple[onnx_ir.Model, dict[str, str]]:
+def changed(source: Any, functions: bool = True, quick: bool = False) -> tuple[onnx_ir.Model, dict[str, str]]:
     """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
 
-    parts_of: the function of parts.py, which imports this file indirectly. functions: whether networks
-    that are no nodes of ONNX are replaced too. quick: whether parts that compute nearly the same as the
-    kernels need no proof, and nodes of ONNX are no parts.
+    functions: whether networks that are no nodes of ONNX are replaced too. quick: whether parts that compute
+    nearly the same as the kernels need no proof, and nodes of ONNX are no parts.
     """
     own = {os.fspath(source)} if isinstance(source, (str, os.PathLike)) else set()
     before = {path: state_of(path) for path in own}
