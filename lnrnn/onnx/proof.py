@@ -16,8 +16,7 @@ import onnx_ir
 from ..recognise import proof
 from ..recognise.graph import attribute, constant, is_zero, subgraphs
 from ..recognise.interface import DOMAINS, named
-from ..recognise.loops import KEEPS, REPEATS
-from ..recognise.part import WHOLE_FILE, Part
+from ..recognise.part import KEEPS, REPEATS, WHOLE_FILE, Part
 from ..recognise.proof import Leaf, Outputs, Unchecked
 from ..rnn.settings import architecture
 from .errors import DisprovedError, quiet, text_of

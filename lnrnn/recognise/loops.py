@@ -8,18 +8,12 @@ from typing import Any
 
 from .graph import attribute, constant, dependents, is_zero, outside_of_loops, producer, rank
 from .interface import DOMAINS, Graph, Node, Value, named
-from .masks import Choice, all_true, choice, in_order_of_x, is_lengths, lengths_of, less, reversed_of
+from .masks import Choice, all_true, choice, in_order_of_x, lengths_at, lengths_of, reversed_of
 from .matching import Step, nodes_between
-from .part import Difference, restarts
+from .part import KEEPS, REPEATS, restarts
 from .recurrences import ORDERS, Layer, Nodes, Recurrence, if_used, linked, recurrence, used, with_unused
-from .sizes import STEP, Element, Linear, Width, element, number, size, widened
+from .sizes import STEP, Element, Linear, Width, element, number, size
 from .terms import Terms
-
-REPEATS = Difference(
-    "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
-    "lengths from a mask that is true and then false"
-)
-KEEPS = Difference("past its end, the y of a sequence is its last state; the network's y is 0 there")
 
 
 @dataclass(frozen=True)
@@ -327,12 +321,9 @@ class Body:
 
     def lengths(self, masked: Choice, steps: Linear, backwards: bool) -> Value | None:
         """Returns the lengths if a mask compares them with the place in x that a step reads."""
-        pair = less(masked.mask)
-        if pair is None or number(pair[0], self.width, self.counters) != _place(steps, backwards):
-            return None
-        value, axis = widened(pair[1])
-        fits = axis == (None if masked.has_row else 1) and value.graph is not self.graph
-        return value if fits and is_lengths(value, pair[1]) else None
+        found = lengths_at(masked, self.width, self.counters)
+        fits = found is not None and found[1] == _place(steps, backwards)
+        return found[0] if found is not None and fits and found[0].graph is not self.graph else None
 
     def _backwards(self, found: Element) -> bool:
         length = size(found.whole, found.axis, self.width)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from .graph import attribute, constant, moved_axes, outside_of_loops, producer, rank
 from .interface import DOMAINS, Node, Value
-from .recurrences import Nodes
-from .sizes import Linear, Width, is_reversal, widened
+from .sizes import Linear, Width, element, is_reversal, number, widened
 
 INTEGERS = 6, 7  # int32, int64
 
@@ -94,8 +94,25 @@ def lengths_of(mask: Value, axis: int = 0) -> Value | None:
     steps, of_steps = widened(pair[0])
     lengths, of_lengths = widened(pair[1])
     along, across = (of_steps, of_lengths) if axis == 0 else (of_lengths, of_steps)
-    fits = along == 1 and across in (0, None) and is_lengths(lengths, pair[1])
+    fits = along == 1 and across in (0, None) and _is_lengths(lengths, pair[1])
     return lengths if fits and _counts(steps) else None
+
+
+def lengths_at(
+    masked: Choice, width: Width, counters: Mapping[int, Linear] | None = None
+) -> tuple[Value, Linear] | None:
+    """Returns lengths and the number with which a mask of one step compares them. counters: of `numbers`."""
+    each = element(masked.mask, width, counters)
+    if each is not None and masked.has_row:
+        lengths = lengths_of(outside_of_loops(each.whole), each.axis)
+        return None if lengths is None or each.index is None else (lengths, each.index)
+    pair = less(masked.mask)
+    at = None if pair is None else number(pair[0], width, counters)
+    if pair is None or at is None:
+        return None
+    value, axis = widened(pair[1])
+    fits = axis == (None if masked.has_row else 1) and _is_lengths(value, pair[1])
+    return (value, at) if fits else None
 
 
 def _counts(value: Value) -> bool:
@@ -107,7 +124,7 @@ def _counts(value: Value) -> bool:
     return first is not None and step is not None and not first.any() and bool((step == 1).all())
 
 
-def is_lengths(value: Value, whole: Value) -> bool:
+def _is_lengths(value: Value, whole: Value) -> bool:
     """Returns whether a value has one integer for each sequence. whole: the same in a comparison."""
     known = value.dtype in INTEGERS or (value.dtype is None and value is not whole)
     return known and rank(value) in (None, 1)
@@ -128,7 +145,7 @@ def reversed_of(
 
 def in_order_of_x(
     y: Value, axes: str, width: Width, steps: Linear, lengths: Value | None = None
-) -> tuple[Value, str, Nodes] | None:
+) -> tuple[Value, str, list[Node]] | None:
     """Returns the only value that is y with its steps reversed, its axes, and the nodes between.
 
     steps: the number of steps. lengths: as for `reversed_of`.

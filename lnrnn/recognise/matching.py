@@ -21,6 +21,7 @@ from .copies import nodes as copied
 from .graph import constant, constant_input, in_order, outside_of_loops, passes_on, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
 from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
+from .sizes import Linear
 from .terms import Atom, Opaque, Sum, Terms, is_one, plus, single, times
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
@@ -48,6 +49,7 @@ class Step:
     node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
     outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
     centred: False with RMS norm. sequence: the x of all steps, if `x` is an element of its product, or None.
+    within: lengths and the step's number, if a mask of these keeps the old states past a sequence's end.
     """
 
     pattern: Pattern
@@ -62,6 +64,7 @@ class Step:
     nodes: tuple[Node, ...]
     outside: tuple[str, ...] = ()
     sequence: Value | None = None
+    within: tuple[Value, Linear] | None = None
 
     def weights(self) -> Weights:
         """Returns the parameters under lnrnn's names, in lnrnn's order of gates."""
@@ -229,9 +232,8 @@ def _same(a: Step, b: Step) -> bool:
 
 def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
     """Returns the step of a match, or None if it does not have all of a cell's nodes and constants."""
-    if "x" not in bound:
+    if (x := bound.get("x")) is None:
         return None
-    x = bound["x"]
     old = tuple(bound[name] for name in pattern.states.values() if name in bound)
     new = tuple(v for name in pattern.states if (v := bound.get(("value", name))) is not None)
     if len(new) < len(pattern.states) or len(old) not in (0, len(new)):
@@ -470,9 +472,7 @@ class Matcher:
         H, gates, whole = self.units, factor.gates, atom.of
         if bound.get("eps", atom.eps) != atom.eps or bound.get("centred", atom.centred) != atom.centred:
             return
-        if atom.width != H:
-            return
-        if whole.width != max(len(gates), 1) * H or atom.start % H:
+        if atom.width != H or whole.width != max(len(gates), 1) * H or atom.start % H:
             return
         bound = {**bound, "eps": atom.eps, "centred": atom.centred}
         if factor.of:

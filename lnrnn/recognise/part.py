@@ -24,6 +24,13 @@ class OneStep(str):
     """A text of `Part.warnings` about a network of one step of a loop, which from_onnx gives by name only."""
 
 
+REPEATS = Difference(
+    "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
+    "lengths from a mask that is true and then false"
+)
+KEEPS = Difference("past its end, the y of a sequence is its state; the network's y is 0 there")
+
+
 @dataclass
 class Part:
     """One recurrent part of a file: a node, a stack of nodes, or nodes that compute the steps of a cell.

@@ -26,10 +26,11 @@ from .graph import (
     rank,
 )
 from .interface import DOMAINS, PATH, Array, Node, Value
-from .matching import Step, match, nodes_between
+from .masks import choice, lengths_at
+from .matching import Step, match, nodes_between, outside
 from .operators import new_terms
-from .part import Part, is_batch_first, restarts
-from .sizes import before_reversal, element, size
+from .part import KEEPS, Part, is_batch_first, restarts
+from .sizes import Width, before_reversal, element, size
 from .terms import Terms
 
 Nodes = Sequence[Node]
@@ -279,7 +280,7 @@ def _join(
 def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
     """Returns steps that follow each other with the same constants. groups: the alternatives of each step."""
     by_state: dict[int, list[Step]] = {}
-    every = [step for group in groups for step in group]
+    every = [_masked(step, terms.width) for group in groups for step in group]
     for step in every:
         if step.old:
             by_state.setdefault(id(step.old[0]), []).append(step)
@@ -294,6 +295,24 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
     # The first step before a single one may start at 0.
     result += [[step] for step in every if id(step.new[0]) not in inside and step.old]
     return [with_start(chain, terms) for chain in result]
+
+
+def _masked(step: Step, width: Width) -> Step:
+    """Returns the step with the states that masks keep past the ends of sequences, if it has such masks."""
+    states = [
+        [v for user in new.consumers() for v in user.outputs[:1]
+         if (c := choice(v)) is not None and c.new is new and c.old is outside_of_loops(old)]
+        for new, old in zip(step.new, step.old, strict=False)
+    ]  # fmt: skip
+    if not states or any(len(found) != 1 for found in states):
+        return step
+    new = tuple(found[0] for found in states)
+    masks = [choice(v) for v in new]
+    within = lengths_at(masks[0], width) if masks[0] is not None else None
+    if within is None or any(each is None or not each.has_mask_of(masks[0]) for each in masks):
+        return step
+    nodes = in_order({*step.nodes, *(node for v in new if (node := v.producer()) is not None)})
+    return replace(step, new=new, nodes=nodes, outside=outside(nodes, new), within=within)
 
 
 def with_start(chain: list[Step], terms: Terms) -> list[Step]:
@@ -330,6 +349,10 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
                 f"The first nodes are those of step 1, which reads element 1 of {first.whole.name!r}"
             )
         return f"the steps read elements {indices} of {first.whole.name!r}, in another order"
+    within = [step.within for layer in layers for step in layer.steps]
+    lengths = None if within[0] is None else within[0][0]
+    if within != [None if lengths is None else (lengths, e.index) for _ in layers for e in given]:
+        return "the steps have different masks"
     whole = first.whole if sequence is None else sequence
     length = size(whole, first.axis, terms.width).number
     if length is not None and length != n:
@@ -363,8 +386,8 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
     c = tuple(if_used(v, kept) for layer in layers for v in layer.new[1:])
     if y is None and not any((*h, *c)):
         return "the file uses none of its outputs"
-    baked = {"T": n}
-    warnings = [f"a length of {n} steps is baked in: the file has the nodes of each step"]
+    baked, warnings = {"T": n}, list[str]([KEEPS] * (lengths is not None and y is not None))
+    warnings += [f"a length of {n} steps is baked in: the file has the nodes of each step"]
     if (sequences := batch(layers[0].steps[0])) is not None:
         baked["B"] = sequences
         warnings.append(f"a batch of {sequences} sequences is baked in: the first states are constants")
@@ -372,7 +395,8 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
         warnings.append(restarts(layers[0].steps[0].nodes[0]))
     return recurrence(
         layers[0].steps[0].nodes[0], f"{n} steps of {layers[0].weights.cell}", layers, reverse, nodes=nodes,
-        x=whole, y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked, warnings=warnings,
+        x=whole, lengths=lengths, y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked,
+        warnings=warnings,
     )  # fmt: skip
 
 

@@ -17,8 +17,7 @@ from onnx_ir.passes import common
 
 from ...recognise.graph import attribute, constant, dependents, is_zero, moved_axes, parent, subgraphs
 from ...recognise.interface import DOMAINS
-from ...recognise.loops import KEEPS, REPEATS
-from ...recognise.part import WHOLE_FILE, Part
+from ...recognise.part import KEEPS, REPEATS, WHOLE_FILE, Part
 from ...recognise.proof import STEPS, Unchecked
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
