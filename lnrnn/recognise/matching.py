@@ -242,7 +242,7 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
                  key[0] not in ("value", "norm", "operand")}  # fmt: skip
     operands = {id(bound["operand", gate]) for gate in pattern.gates if ("operand", gate) in bound}
     for (name, gate), v in tuple(constants.items()):
-        if name == "weight_hh" and (len(v[0].columns) != matcher.state_size or v[0].sequence is not None):
+        if name == "weight_hh" and len(v[0].columns) != matcher.state_size:
             return None
         if name in ("bias_ih", "inner_bias_ih"):
             other = pattern.bias_of_h if name == "bias_ih" else "inner_bias_hh"

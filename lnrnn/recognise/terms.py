@@ -336,8 +336,6 @@ class Terms:
         result = Sum({})
         for product, c in whole.terms.items():
             factors = [single(self._element_atom(atom, value)) for atom in product]
-            if c.ndim > 1:
-                raise Opaque
             result = plus(result, reduce(times, factors, Sum({(): c})))
         self._elements.add(id(value))
         return result
