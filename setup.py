@@ -68,6 +68,19 @@ class BuildExt(build_ext):
         openmp = openmp_flags(command, linker)
         if not openmp:
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
+        (written,) = cythonize(
+            [ext],
+            force=True,  # the default compares times of files, which a checkout does not keep
+            emit_linenums="LNRNN_LINES" in os.environ,  # for tests/campaigns/coverage
+            include_path=["pyx", "."],
+            compiler_directives={
+                "language_level": 3,
+                "boundscheck": False,
+                "wraparound": False,
+                "cdivision": True,
+                "binding": False,  # functions that are no methods need no objects of Python
+            },
+        )
         asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         for_this, for_all = (
             Objects(words, asked.stdout, OBJECTS) for words in (command, without_python(command))
@@ -80,7 +93,7 @@ class BuildExt(build_ext):
         # _core.c is first, because it takes longest. Each file has its own compiler process.
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
-        todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
+        todo = [partial(for_this.compile, module, written.sources[0], flags, python, versions)]
         own = units(self.machine(), openmp)
         todo += [partial(for_all.compile, *unit) for unit in [*own, *plugin_units()]]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -186,17 +199,6 @@ setup(
     long_description=readme(address, version),
     long_description_content_type="text/markdown",
     project_urls=urls(address),
-    ext_modules=cythonize(
-        [core],
-        force=True,  # the default compares times of files, which a checkout does not keep
-        include_path=["pyx", "."],
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "binding": False,  # functions that are no methods need no objects of Python
-        },
-    ),
+    ext_modules=[core],
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
 )

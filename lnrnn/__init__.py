@@ -34,6 +34,7 @@ from .norm.functional import (
 from .norm.layers import BatchNorm, LayerNorm, RMSNorm
 from .rnn.models import GRU, LSTM, RNN, SLSTM, LiGRU
 from .rnn.network import Network
+from .rnn.sparse import sparsify
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec, RMSNormSpec
 from .rnn.stream import Stream, StreamState, step_all
 from .runtime import cpu_info, get_include, get_library, get_num_threads, num_threads, set_num_threads
@@ -80,6 +81,7 @@ __all__ = [
     "save",
     "set_num_threads",
     "sigmoid",
+    "sparsify",
     "step_all",
     "tanh",
     "to_onnx",

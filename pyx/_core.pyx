@@ -3,7 +3,7 @@
 
 Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments
 they return None, and Python converts the arguments or raises an error. All functions assert that Python has
-checked the arrays ("broken promise"). Objects that threads share change in critical sections, for Pythons
+checked the arrays ("internal error"). Objects that threads share change in critical sections, for Pythons
 without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
@@ -170,7 +170,7 @@ cdef void *pointer(object array, int kind, size_t size, bint writable) except? N
     if (cnp.PyArray_TYPE(a) != kind or <size_t>cnp.PyArray_SIZE(a) != size or not cnp.PyArray_ISCARRAY_RO(a)
             or (writable and not cnp.PyArray_ISWRITEABLE(a))):
         raise AssertionError(
-            f"broken promise: {array.dtype} {array.shape}, wanted type {kind} with {size} elements")
+            f"internal error: {array.dtype} {array.shape}, wanted type {kind} with {size} elements")
     return cnp.PyArray_DATA(a)
 
 
@@ -190,7 +190,7 @@ cdef Py_ssize_t axis(object array, int k) except -1:
     """Returns the length of axis k."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     if cnp.PyArray_NDIM(a) <= k:
-        raise AssertionError(f"broken promise: {array.dtype} {array.shape}, wanted more than {k} axes")
+        raise AssertionError(f"internal error: {array.dtype} {array.shape}, wanted more than {k} axes")
     return cnp.PyArray_DIMS(a)[k]
 
 
@@ -206,7 +206,7 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
             or (writable and not cnp.PyArray_ISWRITEABLE(a))
             or (n0 and n1 and n2
                 and ((n2 > 1 and step[2] != 4) or (n0 > 1 and step[0] % 4) or (n1 > 1 and step[1] % 4)))):
-        raise AssertionError(f"broken promise: {array.dtype} {array.shape} {array.strides}")
+        raise AssertionError(f"internal error: {array.dtype} {array.shape} {array.strides}")
     data[0] = <float *>cnp.PyArray_DATA(a)
     s0[0] = step[0] // 4
     s1[0] = step[1] // 4

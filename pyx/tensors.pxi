@@ -176,7 +176,7 @@ cdef class Seen:
             mark(&self.marks[k], tensors[k])
             array = <cnp.ndarray?>arrays[k]
             if cnp.PyArray_ITEMSIZE(array) < 4:
-                raise AssertionError(f"broken promise: items of {array.dtype}")
+                raise AssertionError(f"internal error: items of {array.dtype}")
             n = cnp.PyArray_SIZE(array)
             for i in range(min(n, SAMPLES)):
                 # Elements at equal distances, from the first to the last.

@@ -74,6 +74,11 @@ static inline size_t lnrnn_row_panels(lnrnn_caches c, size_t bytes, size_t panel
     return held >= panels || !held || held > most ? most : held;
 }
 
+/* Returns the share of blocks up to which weights are packed as blocks (product_blocks.h). wide: dense
+ * products have vectors of 16 floats, or a special unit, which products with blocks do not have. (Products of
+ * 1 to 8 rows, H from 64 to 512, on a Zen 3; `wide` is an estimate.) */
+static inline double lnrnn_share_of_blocks(int wide) { return wide ? 0.4 : 0.6; }
+
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */
 
 /* The size of the buffer for W_ih x of a group of sequences. If the weights fit into L2, it is an eighth of

@@ -14,7 +14,7 @@ from ..packages import require
 from ..recognise.finding import find_cells
 from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around
 from ..recognise.interface import PARENT
-from ..recognise.part import Difference, OneStep, Part
+from ..recognise.part import Difference, GraphPart, OneStep, Part
 from .errors import naming
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def parts(path_or_model: Any) -> list[Part]:
     -------
     list of Part
         The parts in the order of the file. Nodes inside of If, Loop and Scan are included. Parts with equal
-        weights are one part with several paths.
+        weights are listed once, with the path of the first.
 
     Raises
     ------
@@ -43,10 +43,10 @@ def parts(path_or_model: Any) -> list[Part]:
     require("onnx_ir", "lnrnn.onnx.parts", "onnx")
     from .reading import read
 
-    return parts_of(read(path_or_model))
+    return [part.public() for part in parts_of(read(path_or_model))]
 
 
-def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bool = True) -> list[Part]:
+def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bool = True) -> list[GraphPart]:
     """Returns the parts of a model that `read` has returned.
 
     reset_after: as in from_onnx. nodes: whether nodes RNN, LSTM and GRU are parts.
@@ -71,7 +71,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
         return _joined(every)
 
 
-def _complete(part: Part) -> None:
+def _complete(part: GraphPart) -> None:
     """Adds the initial states of a part, and warnings about differences between its calls and the file."""
     loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
     if loop is not None and part.layers:  # recognise/finding.py says it for steps in plain operators
@@ -89,7 +89,7 @@ def _complete(part: Part) -> None:
     _set_initial_states(part)
 
 
-def _set_initial_states(part: Part) -> None:
+def _set_initial_states(part: GraphPart) -> None:
     """Sets `initial_states`, or only a warning, if the file starts the part from constants other than 0."""
     assert part.converted is not None
     given, axes = part.converted.arguments, part.axes.get("h", "")
@@ -126,7 +126,7 @@ def _set_initial_states(part: Part) -> None:
     ))  # fmt: skip
 
 
-def _has_layers(part: Part, own: Part) -> bool:
+def _has_layers(part: GraphPart, own: GraphPart) -> bool:
     """Returns whether a part has the same layers as a whole file."""
     mine, theirs = part.converted, own.converted
     if mine is None or theirs is None or part.baked.get("T") != own.baked.get("T"):
@@ -135,11 +135,11 @@ def _has_layers(part: Part, own: Part) -> bool:
     return mine.cell == theirs.cell and mine.zoneout == theirs.zoneout and all(same)
 
 
-def _outermost(every: list[Part]) -> list[Part]:
+def _outermost(every: list[GraphPart]) -> list[GraphPart]:
     """Returns the parts without those inside of a Loop or Scan that is a part itself."""
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
-    def is_inside(part: Part) -> bool:
+    def is_inside(part: GraphPart) -> bool:
         node = part.nodes[0].graph.meta[PARENT] if part.nodes else None
         while node is not None and id(node) not in replaced:
             node = node.graph.meta[PARENT]
@@ -148,7 +148,7 @@ def _outermost(every: list[Part]) -> list[Part]:
     return [part for part in every if not is_inside(part)]
 
 
-def _rename(every: list[Part]) -> None:
+def _rename(every: list[GraphPart]) -> None:
     """Gives parts with equal paths different ones: nodes may have equal names."""
     count = Counter(part.path for part in every)
     number: Counter[str] = Counter()
@@ -159,10 +159,10 @@ def _rename(every: list[Part]) -> None:
         part.paths = (part.path,)
 
 
-def _joined(every: list[Part]) -> list[Part]:
+def _joined(every: list[GraphPart]) -> list[GraphPart]:
     """Returns one part for those with equal weights, and makes their networks."""
-    result: list[Part] = []
-    firsts: dict[Any, Part] = {}
+    result: list[GraphPart] = []
+    firsts: dict[Any, GraphPart] = {}
     for part in every:
         given = part.converted
         key = given and (given.cell, repr((given.zoneout, given.arguments)), given.digest())

@@ -16,7 +16,7 @@ import onnx_ir
 from ..recognise import proof
 from ..recognise.graph import attribute, constant, is_zero, subgraphs
 from ..recognise.interface import DOMAINS, named
-from ..recognise.part import KEEPS, REPEATS, WHOLE_FILE, Part
+from ..recognise.part import KEEPS, REPEATS, WHOLE_FILE, GraphPart
 from ..recognise.proof import Leaf, Outputs, Unchecked
 from ..rnn.settings import architecture
 from .errors import DisprovedError, quiet, text_of
@@ -32,7 +32,7 @@ INT64 = onnx_ir.DataType.INT64
 OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
 
 
-def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
+def prove(part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
     """Returns "" if the outputs agree, or why the part could not be run.
 
     Raises DisprovedError if the outputs differ. reset_after: as in from_onnx.
@@ -51,7 +51,7 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
     return ""
 
 
-def runner(proto: onnx.ModelProto, part: Part) -> Run:
+def runner(proto: onnx.ModelProto, part: GraphPart) -> Run:
     """Returns a function that runs a model on arrays by name, and returns its outputs by name."""
     names, says, session = [value.name for value in proto.graph.output], "ONNX Runtime says", None
     try:
@@ -77,7 +77,7 @@ def runner(proto: onnx.ModelProto, part: Part) -> Run:
     return run
 
 
-def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
+def _compare(part: GraphPart, run: Run, dtype: np.dtype, steps: int) -> None:
     """Raises DisprovedError if the outputs of the part and its network differ on one random input."""
     given, feed = drawn(part, steps)
     got = run({name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in feed.items()})
@@ -98,7 +98,7 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
         )
 
 
-def drawn(part: Part, steps: int) -> tuple[Outputs, dict[str, Array]]:
+def drawn(part: GraphPart, steps: int) -> tuple[Outputs, dict[str, Array]]:
     """Returns random inputs for a part's network: as Outputs without results, and by input name.
 
     The file may fix their sizes. Those by name have the part's axes.
@@ -136,7 +136,7 @@ def drawn(part: Part, steps: int) -> tuple[Outputs, dict[str, Array]]:
     return Outputs(x, states, [], lengths), feed
 
 
-def _lengths_dtype(part: Part) -> np.dtype:
+def _lengths_dtype(part: GraphPart) -> np.dtype:
     return np.dtype(np.int64 if part.lengths is not None and part.lengths.dtype == INT64 else np.int32)
 
 
@@ -145,7 +145,7 @@ def _inside(T: int, lengths: Array | None) -> Array:
     return np.arange(T)[:, None, None] < np.asarray(lengths)[:, None]
 
 
-def results_of(part: Part, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
+def results_of(part: GraphPart, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
     """Returns the outputs of a part, from those by name."""
     assert part.network is not None
     own = part.network.num_layers * part.network.num_directions // len(part.h)
@@ -178,7 +178,7 @@ def _arranged(array: Array, axes: str, wanted: str) -> Array:
 
 
 def extracted(
-    part: Part, model: onnx_ir.Model, reset_after: bool | None = None
+    part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None
 ) -> tuple[onnx.ModelProto, np.dtype]:
     """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
 

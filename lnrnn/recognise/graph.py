@@ -389,6 +389,22 @@ def dependents(values: Iterable[Value]) -> set[int]:
     return result
 
 
+def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
+    """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
+    inside, results = {id(node) for node in nodes}, {id(v) for v in new}
+    names: dict[str, None] = {}
+    for node in nodes:
+        for value in node.outputs:
+            if id(value) in results:
+                continue
+            if value.is_graph_output():
+                names[f"the output {value.name!r}"] = None
+            for user in value.consumers():
+                if id(user) not in inside:
+                    names[f"node {user.name or user.op_type!r}"] = None
+    return tuple(names)
+
+
 def origin(value: Value) -> Value:
     """Returns the value from which this one comes, before operators that only move numbers."""
     for _ in range(MOST_DEPTH):

@@ -18,9 +18,9 @@ from ..rnn.cells import CELLS, GRU
 from ..rnn.specs import LayerNormSpec, RMSNormSpec, norm_spec
 from .copies import Pairs, pairs
 from .copies import nodes as copied
-from .graph import constant, constant_input, in_order, outside_of_loops, passes_on, producer
+from .graph import constant, constant_input, in_order, outside, outside_of_loops, passes_on, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
-from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
+from .patterns import FUNCTIONS, INSIDE, OPERATORS, PATTERNS, Factor, Pattern, Term
 from .sizes import Linear
 from .terms import Atom, Opaque, Sum, Terms, is_one, plus, single, times
 
@@ -84,6 +84,9 @@ class Step:
         if ("weight_hr", "h") in self.constants:
             matrix, scale = self.constants["weight_hr", "h"]
             result["weight_hr"] = matrix.array() * scale[:, None]
+        if pattern.has("peephole", "o"):
+            each = [self.constants.get(("peephole", gate), 0.0) for gate in "ifo"]
+            result["peephole"] = np.concatenate([np.broadcast_to(p, H) for p in each])
         result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
                   name.startswith("inner")}  # fmt: skip
         f = self.functions.get("f")
@@ -285,22 +288,6 @@ def nodes_between(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, .
     return result if len(result) == len(seen) else None
 
 
-def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
-    """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
-    inside, results = {id(node) for node in nodes}, {id(v) for v in new}
-    names: dict[str, None] = {}
-    for node in nodes:
-        for value in node.outputs:
-            if id(value) in results:
-                continue
-            if value.is_graph_output():
-                names[f"the output {value.name!r}"] = None
-            for user in value.consumers():
-                if id(user) not in inside:
-                    names[f"node {user.name or user.op_type!r}"] = None
-    return tuple(names)
-
-
 @dataclass
 class Matcher:
     """Compares the equations of one pattern with sums, and yields all ways to bind its names.
@@ -443,6 +430,10 @@ class Matcher:
         if atom.kind != "value":
             return
         value = self.terms.outer_value(atom)
+        if name in INSIDE:
+            if value is not None and bound.get(("value", name), value) is value:
+                yield {**bound, ("value", name): value}
+            return
         known = bound.get(name)
         if value is None or (known is not None and known is not value):
             return
@@ -462,7 +453,7 @@ class Matcher:
                 yield bound
             return
         assert atom.of is not None
-        if atom.width != self.units:
+        if atom.width != self.units or bound.get(("value", factor.of), atom.value) is not atom.value:
             return
         new = {**bound, known: atom.key, factor.name: atom.kind, ("value", factor.of): atom.value}
         yield from self.sum(self.pattern.of(factor.of), atom.of, factor.of, new)
@@ -476,7 +467,8 @@ class Matcher:
             return
         bound = {**bound, "eps": atom.eps, "centred": atom.centred}
         if factor.of:
-            bound["value", factor.of] = atom.value
+            if bound.setdefault(("value", factor.of), atom.value) is not atom.value:
+                return
             yield from self.sum(self.pattern.of(factor.of), whole, factor.of, bound)
             return
         if gates:
@@ -493,7 +485,7 @@ class Matcher:
 
 def _reads_state(factor: Factor) -> bool:
     if factor.kind == "value":
-        return factor.name != "x"
+        return factor.name not in ("x", *INSIDE)
     if factor.kind == "norm":
         products = [term for term in factor.terms if term.factors]
         return bool(products) and all(any(map(_reads_state, term.factors)) for term in products)

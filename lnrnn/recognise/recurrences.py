@@ -21,15 +21,16 @@ from .graph import (
     in_order,
     is_zero,
     moved_axes,
+    outside,
     outside_of_loops,
     producer,
     rank,
 )
 from .interface import DOMAINS, PATH, Array, Node, Value
 from .masks import choice, lengths_at
-from .matching import Step, match, nodes_between, outside
+from .matching import Step, match, nodes_between
 from .operators import new_terms
-from .part import KEEPS, Part, is_batch_first, restarts
+from .part import KEEPS, GraphPart, is_batch_first, restarts
 from .sizes import Width, before_reversal, element, size
 from .terms import Terms
 
@@ -123,7 +124,7 @@ def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> l
 class Recurrence:
     """A part and its weights by layer and direction. reverse: whether one direction reads from the end."""
 
-    part: Part
+    part: GraphPart
     weights: list[list[Weights]]
     reverse: bool = False
 
@@ -131,7 +132,7 @@ class Recurrence:
         """Raises ValueError if the layers are not one network."""
         return network(self.weights, batch_first, "ONNX", self.reverse)
 
-    def finished(self) -> Part:
+    def finished(self) -> GraphPart:
         """Returns the part with its network."""
         try:
             self.part.converted = self.converted(is_batch_first(self.part))
@@ -150,7 +151,8 @@ def recurrence(
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))
         values.setdefault(f"c{name}", tuple(v for each in states for v in each[1:]))
-    return Recurrence(Part(first.meta[PATH], kind, **values), [[layer.weights] for layer in layers], reverse)
+    part = GraphPart(first.meta[PATH], kind, **values)
+    return Recurrence(part, [[layer.weights] for layer in layers], reverse)
 
 
 def used(value: Value, inside: Collection[int] = ()) -> bool:
@@ -181,7 +183,7 @@ def with_unused(nodes: Iterable[Node], more: Iterable[Node]) -> tuple[Node, ...]
 
 
 Join = Callable[[Recurrence, Recurrence], Recurrence | None]
-Values = Callable[[Part], Sequence[Value | None]]
+Values = Callable[[GraphPart], Sequence[Value | None]]
 
 
 def joined(found: Sequence[Recurrence]) -> list[Recurrence]:

@@ -136,7 +136,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->saved_gates = of->saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = of->direct_h;
-    c->step_kernel = FORMS[c->cell][form].step_kernel;
+    c->step_kernel = c->peephole ? LNRNN_STEP_LSTM_PEEPHOLE : FORMS[c->cell][form].step_kernel;
     c->separate_products = FORMS[c->cell][form].separate_products;
     c->input_side = FORMS[c->cell][form].input_side;
     c->cell_scratch = FORMS[c->cell][form].scratch_gates * c->H;
@@ -165,6 +165,49 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 {
     LNRNN_DEFAULT_FLOATS;
     lnrnn_product_of(lnrnn_active(), dtype)->pack(dtype, n, k, w, rs, cs, packed);
+}
+
+static double share_of_blocks = -1;
+
+void lnrnn_set_share_of_blocks(double share) { share_of_blocks = share; }
+
+size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w)
+{
+    const lnrnn_kernels *const kernels = lnrnn_active();
+    const lnrnn_product *const dense = lnrnn_product_of(kernels, dtype);
+    const size_t columns = k / LNRNN_BLOCK_INPUTS, blocks = n / LNRNN_BLOCK_OUTPUTS * columns;
+    if (!lnrnn_blocks_of(kernels, dtype) || n % LNRNN_BLOCK_OUTPUTS || k % LNRNN_BLOCK_INPUTS
+        || dense->width(n) != n || blocks > UINT32_MAX || columns > UINT16_MAX
+        || (lnrnn_is_int8(dtype) && k > LNRNN_BLOCK_INT8_INPUTS))
+        return 0;
+    const double share = share_of_blocks < 0
+                             ? lnrnn_share_of_blocks(dense->width(1) > LNRNN_BLOCK_OUTPUTS || dense->unit)
+                             : share_of_blocks;
+    const size_t most = (size_t)(share * (double)blocks);
+    size_t count = 0;
+    for (size_t o = 0; o < n; o += LNRNN_BLOCK_OUTPUTS)
+        for (size_t j = 0; j < k; j += LNRNN_BLOCK_INPUTS)
+            if (lnrnn_has_block(k, w + o * k + j) && ++count > most)
+                return 0;
+    return count;
+}
+
+size_t lnrnn_blocks_size(int dtype, size_t n, size_t count)
+{
+    return lnrnn_blocks_of(lnrnn_active(), dtype)->size(dtype, n, count);
+}
+
+void lnrnn_pack_blocks(int dtype, size_t n, size_t k, size_t count, const float *w, uint32_t *packed)
+{
+    LNRNN_DEFAULT_FLOATS;
+    lnrnn_blocks_of(lnrnn_active(), dtype)->pack(dtype, n, k, count, lnrnn_block_window(dtype), w, packed);
+}
+
+/* Panels of two vectors have 16 outputs at most, panels of three have 12 or 48. */
+size_t lnrnn_block_window(int dtype)
+{
+    const size_t panel = lnrnn_product_of(lnrnn_active(), dtype)->start(LNRNN_MOST_WINDOW, 1);
+    return 64 % panel ? LNRNN_MOST_WINDOW : 64;
 }
 
 size_t lnrnn_packed_heads_size(const lnrnn_rnn_config *c, size_t gates)

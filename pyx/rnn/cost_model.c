@@ -134,8 +134,8 @@ size_t lnrnn_panels_of(int dtype, size_t outputs)
 lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, size_t rows)
 {
     return (lnrnn_step_work){.rows = rows,
-                             .inputs = c->D,
-                             .units = c->head_units,
+                             .inputs = read_inputs(c, c->blocks_ih, c->D),
+                             .units = read_inputs(c, c->blocks_hh, c->head_units),
                              .outputs = c->outputs,
                              .projection = c->projection,
                              .panels = lnrnn_panels_of(c->dtype, c->outputs),

@@ -37,6 +37,17 @@ enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
+/* Returns the number of blocks of w (n, k), contiguous. Returns 0 if its product is dense, because it has too
+ * many blocks, or a size that no block divides. */
+size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w);
+/* For tests: sets the largest share of blocks that are packed as blocks, or with -1 the one of tuning.h. */
+void lnrnn_set_share_of_blocks(double share);
+/* w (n, k), contiguous, with `count` blocks -> packed, lnrnn_blocks_size words. */
+size_t lnrnn_blocks_size(int dtype, size_t n, size_t count);
+void lnrnn_pack_blocks(int dtype, size_t n, size_t k, size_t count, const float *w, uint32_t *packed);
+/* Returns the number of outputs between which threads divide products with blocks, a multiple of a panel. */
+size_t lnrnn_block_window(int dtype);
+
 typedef struct lnrnn_rnn_config lnrnn_rnn_config;
 /* w (gates * H, head_units), the rows of `gates` gates of W_hh -> packed, lnrnn_packed_heads_size words: head
  * after head, (gates * H / num_heads, head_units) each. work: lnrnn_pack_heads_work floats. */
@@ -68,9 +79,11 @@ struct lnrnn_rnn_config {
     int reset_before;    /* GRU: r multiplies h before the product; not with layer norm JOINT or GATE */
     int reverse;         /* read each sequence from its last step to its first */
     int dtype;           /* type of the packed weights */
-    int exp_forget, round_states;     /* SLSTM: see lnrnn_step_config */
+    size_t blocks_ih, blocks_hh;  /* the numbers of blocks of W_ih, W_hh, or 0: dense (lnrnn_block_count) */
+    int exp_forget, round_states; /* SLSTM: see lnrnn_step_config */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
+    const float *peephole;            /* LSTM: (3*H), the factors of c in i, f and o, or NULL */
     float zoneout_h, zoneout_c; /* in [0, 1): the part of the old h and c that a step keeps if a call has no
                                  * masks; zoneout_c only in an LSTM */
     lnrnn_site site[LNRNN_SITES];
@@ -95,7 +108,7 @@ struct lnrnn_rnn_config {
 };
 
 /* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a
- * change. Only gain, bias, scale, shift, known, overrun_row, inner_ih and inner_hh may change. */
+ * change. Only gain, bias, scale, shift, known, overrun_row, inner_ih, inner_hh and peephole may change. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Returns how many floats the tape keeps for one step of one row. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
@@ -117,6 +130,7 @@ enum { LNRNN_PHASES = 25 };
 typedef struct {
     const struct lnrnn_kernels *kernels;
     const struct lnrnn_product *product; /* the product with the layer's weights */
+    const struct lnrnn_blocks *blocks;   /* the product with block-sparse weights */
     int threads;
     int brief;        /* little work: use one thread if other processes use the cores */
     int divide_units; /* the number of threads that divide a group's units; 0: one thread computes a group */
@@ -127,6 +141,7 @@ typedef struct {
     int both_products;   /* the step's phase for W h also computes W x */
     size_t input_rows;   /* the largest number of rows of x in one product */
     size_t panels;       /* the number of panels of the packed weights */
+    size_t window;       /* with block-sparse weights lnrnn_block_window, else 0 */
     size_t wide, narrow; /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
@@ -226,6 +241,7 @@ typedef struct {
     int add;                                /* add to the values of gw_ih, gw_hh and gw_hr */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */
+    double *peephole; /* (3*H), the same */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 

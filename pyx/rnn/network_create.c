@@ -109,17 +109,23 @@ static const float *sum_of(construction *b, const float *x, const float *y, size
     return sum;
 }
 
-static const uint32_t *packed(construction *b, int dtype, const float *w, size_t n, size_t k)
+/* blocks: the number of blocks, or 0: dense. */
+static const uint32_t *packed(construction *b, int dtype, const float *w, size_t n, size_t k, size_t blocks)
 {
-    uint32_t *const words = part_of(b, lnrnn_packed_size(dtype, n, k) * sizeof(uint32_t));
-    if (words)
+    const size_t size = blocks ? lnrnn_blocks_size(dtype, n, blocks) : lnrnn_packed_size(dtype, n, k);
+    uint32_t *const words = part_of(b, size * sizeof(uint32_t));
+    if (words && blocks)
+        lnrnn_pack_blocks(dtype, n, k, blocks, w, words);
+    else if (words)
         lnrnn_pack(dtype, n, k, w, (ptrdiff_t)k, 1, words);
-    b->weight_bytes += lnrnn_packed_size(dtype, n, k) * sizeof(uint32_t);
+    b->weight_bytes += size * sizeof(uint32_t);
     return words;
 }
 
 static const uint32_t *packed_heads(construction *b, const lnrnn_rnn_config *c, const float *w)
 {
+    if (c->blocks_hh)
+        return packed(b, c->dtype, w, c->outputs, c->P, c->blocks_hh);
     const size_t first = c->first_gates, rest = c->num_gates - first;
     const size_t before = lnrnn_packed_heads_size(c, first),
                  words = before + (rest ? lnrnn_packed_heads_size(c, rest) : 0);
@@ -205,6 +211,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
     const int apart = c->separate_products;
     c->inner_ih = sum_of(b, roles[LNRNN_INNER_IH], apart ? NULL : roles[LNRNN_INNER_HH], c->outputs, -1);
     c->inner_hh = apart ? sum_of(b, roles[LNRNN_INNER_HH], NULL, c->outputs, -1) : NULL;
+    c->peephole = sum_of(b, roles[LNRNN_PEEPHOLE], NULL, 3 * c->H, -1);
     if (d->norm == LNRNN_NORM_BATCH) {
         c->known = known_steps(roles[LNRNN_COUNT], d->steps);
         c->overrun_row = d->overrun == LNRNN_OVERRUN_BATCH ? -1 : (ptrdiff_t)c->known - 1;
@@ -214,9 +221,12 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
     for (int k = 0; k < LNRNN_SITES; k++)
         fill_site(b, c, k, roles);
     lnrnn_rnn_configure(c);
-    weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D);
+    c->blocks_ih = lnrnn_block_count(c->dtype, c->outputs, c->D, roles[LNRNN_WEIGHT_IH]);
+    if (c->num_heads == 1 && !c->reset_before)
+        c->blocks_hh = lnrnn_block_count(c->dtype, c->outputs, c->P, roles[LNRNN_WEIGHT_HH]);
+    weights->ih = packed(b, c->dtype, roles[LNRNN_WEIGHT_IH], c->outputs, c->D, c->blocks_ih);
     weights->hh = packed_heads(b, c, roles[LNRNN_WEIGHT_HH]);
-    weights->hr = c->projection ? packed(b, c->dtype, roles[LNRNN_WEIGHT_HR], c->P, c->H) : NULL;
+    weights->hr = c->projection ? packed(b, c->dtype, roles[LNRNN_WEIGHT_HR], c->P, c->H, 0) : NULL;
 }
 
 /* Builds the network in b->memory. If b->memory is NULL, only counts the bytes. */

@@ -113,7 +113,7 @@ static size_t rows_ahead(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
                  bytes = p->wide * c->P * sizeof(float) / team;
     const int able = rows && p->panels > 2 && c->dtype == LNRNN_WEIGHT_F32 && p->group == 1
                      && p->chunk >= 3 * rows && c->D == c->P && c->P % rows == 0 && c->num_heads == 1
-                     && !c->reset_before;
+                     && !c->reset_before && !p->window;
     return able && lnrnn_computes_ahead(p->caches, 2 * bytes) ? rows : 0;
 }
 
@@ -131,6 +131,8 @@ void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *p
     const lnrnn_rnn_config *c = r->config;
     *p = (lnrnn_rnn_plan){.kernels = lnrnn_active(), .caches = lnrnn_get_caches()};
     p->product = lnrnn_product_of(p->kernels, c->dtype);
+    p->blocks = lnrnn_blocks_of(p->kernels, c->dtype);
+    p->window = c->blocks_ih || c->blocks_hh ? lnrnn_block_window(c->dtype) : 0;
     p->input_rows = c->dtype == LNRNN_WEIGHT_F32 ? lnrnn_input_rows(p->caches, c->D * sizeof(float)) : TILE;
     p->panels = p->product->panels(c->outputs);
     p->first_words = c->reset_before ? lnrnn_packed_heads_size(c, c->first_gates) : 0;

@@ -21,9 +21,23 @@ static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
 /* Returns the panel whose beginning is nearest to the cut (lnrnn_cut). */
 static size_t near_panel(lnrnn_cut cut) { return cut.panel + (2 * cut.part > cut.of); }
 
+/* Returns the cut at the multiple of `window` outputs that is nearest to output `at`, and begins a panel. It
+ * may be the end. */
+static lnrnn_cut cut_between_windows(const lnrnn_rnn_call *r, size_t at, size_t window)
+{
+    const size_t N = r->config->outputs, width = r->plan->product->width(N);
+    size_t windows = (at + window / 2) / window;
+    lnrnn_cut cut = cut_at(r, N, at < width && windows * window < width ? windows * window : width);
+    while (cut.part)
+        cut = cut_at(r, N, --windows * window);
+    return cut;
+}
+
 static lnrnn_cut cut_of(const lnrnn_rnn_call *r, size_t index, size_t team)
 {
     const size_t N = r->config->outputs;
+    if (r->plan->window)
+        return cut_between_windows(r, r->plan->product->width(N) * index / team, r->plan->window);
     const lnrnn_cut cut = cut_at(r, N, r->plan->product->width(N) * index / team);
     return r->config->dtype == LNRNN_WEIGHT_F32 && !r->plan->rows_ahead
                ? cut
@@ -55,6 +69,7 @@ static size_t rows_before(lnrnn_cut cut, size_t n)
 typedef struct {
     size_t outputs, inputs;
     const uint32_t *w;
+    size_t blocks;      /* as in lnrnn_matmul */
     const float *inner; /* (outputs) or NULL: biases, added to the product */
     int add, from_end;  /* add: add the product to the output; from_end: compute the last panel first */
     int rest;           /* compute only narrow panels */
@@ -75,18 +90,24 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, u->inner + from, (to - from) * sizeof *a);
     }
-    const lnrnn_matmul m = {.dtype = s->r->config->dtype,
-                            .n = N,
-                            .k = u->inputs,
-                            .w = u->w,
-                            .p0 = p0,
-                            .p1 = p1,
-                            .add = u->add || u->inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
-                            .from_end = u->from_end,
-                            .caches = &p->caches,
-                            .scratch = s->packed,
-                            .ahead = u->ahead};
-    k->matmul(&m, n, rows, a, as);
+    lnrnn_matmul m = {.dtype = s->r->config->dtype,
+                      .n = N,
+                      .k = u->inputs,
+                      .w = u->w,
+                      .blocks = u->blocks,
+                      .p0 = p0,
+                      .p1 = p1,
+                      .add = u->add || u->inner ? LNRNN_ADD_ON : LNRNN_ADD_NOT,
+                      .from_end = u->from_end,
+                      .caches = &p->caches,
+                      .scratch = s->packed,
+                      .ahead = u->ahead};
+    if (u->blocks) {
+        m.p0 = k->start(N, p0) / LNRNN_GROUP_OUTPUTS;
+        m.p1 = (k->start(N, p1) + LNRNN_GROUP_OUTPUTS - 1) / LNRNN_GROUP_OUTPUTS;
+        p->blocks->matmul(&m, n, rows, a, as);
+    } else
+        k->matmul(&m, n, rows, a, as);
 }
 
 /* Computes this thread's share of panels_product: all rows of its whole panels, and some rows of a panel that
@@ -118,6 +139,7 @@ void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end, int rest)
     const weights w_ih = {.outputs = c->outputs,
                           .inputs = c->D,
                           .w = s->r->w_ih,
+                          .blocks = c->blocks_ih,
                           .inner = c->inner_ih,
                           .from_end = from_end,
                           .rest = rest};
@@ -228,6 +250,7 @@ void lnrnn_hidden_product(lnrnn_step *s, int add)
     const weights w_hh = {.outputs = r->config->outputs,
                           .inputs = r->config->P,
                           .w = r->w_hh,
+                          .blocks = r->config->blocks_hh,
                           .inner = r->config->inner_hh,
                           .add = add,
                           .from_end = (int)(((size_t)r->rows[0].start + s->t) % 2),

@@ -106,13 +106,21 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
     return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
 }
 
+/* Returns the mean number of inputs by which an output is multiplied. blocks: the number of blocks of its
+ * weights, or 0: dense. */
+static inline size_t read_inputs(const lnrnn_rnn_config *c, size_t blocks, size_t inputs)
+{
+    const size_t weights = blocks * LNRNN_BLOCK_OUTPUTS * LNRNN_BLOCK_INPUTS;
+    return blocks ? (weights + c->outputs - 1) / c->outputs : inputs;
+}
+
 /* Returns the number of multiply-adds of a call: each active row of each step is multiplied by all
  * weights. */
 static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 {
     const lnrnn_rnn_config *c = r->config;
-    return (double)all_rows(r)
-           * ((double)c->outputs * (double)(c->D + c->head_units) + (double)c->projection);
+    const size_t inputs = read_inputs(c, c->blocks_ih, c->D) + read_inputs(c, c->blocks_hh, c->head_units);
+    return (double)all_rows(r) * ((double)c->outputs * (double)inputs + (double)c->projection);
 }
 
 /* Returns the cost of a step of `rows` rows in multiply-adds: G*H outputs with k inputs each, and the

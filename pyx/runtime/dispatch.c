@@ -11,6 +11,7 @@
     extern const lnrnn_norm lnrnn_norm_##isa[]; \
     extern const lnrnn_cells lnrnn_cells_##isa; \
     extern const lnrnn_product lnrnn_product_##isa, lnrnn_int8_##isa;
+#define BLOCKS(isa) extern const lnrnn_blocks lnrnn_blocks_##isa, lnrnn_int8_blocks_##isa;
 
 static int always(void) { return 1; }
 
@@ -19,7 +20,10 @@ static int always(void) { return 1; }
 
 TABLES(sse2)
 TABLES(avx2)
+BLOCKS(sse2)
+BLOCKS(avx2)
 TABLES(avx512)
+extern const lnrnn_blocks lnrnn_int8_blocks_avxvnni;
 extern const lnrnn_product lnrnn_int8_avxvnni, lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16,
     lnrnn_bf16_avx512bf16_emulated, lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated, lnrnn_int8_avx512amx,
     lnrnn_int8_avx512amx_emulated;
@@ -27,16 +31,24 @@ extern const lnrnn_product lnrnn_int8_avxvnni, lnrnn_int8_avx512vnni, lnrnn_bf16
 #include "runtime/cpu_arm.h"
 
 TABLES(neon)
+BLOCKS(neon)
+extern const lnrnn_blocks lnrnn_int8_blocks_neondot, lnrnn_int8_blocks_neoni8mm;
 extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_neonbf16,
     lnrnn_bf16_neonbf16_emulated;
 #endif
 
 TABLES(scalar)
+BLOCKS(scalar)
 
-/* A row of the table below: the name of a set, the set whose other kernels it uses, its bfloat16 and its int8
- * product. */
-#define SET(name, isa, bf16, int8) \
-    {#name, lnrnn_norm_##isa, &lnrnn_cells_##isa, &lnrnn_product_##isa, &lnrnn_##bf16, &lnrnn_##int8}
+/* Vectors of 16 floats are larger than a block. */
+#define lnrnn_blocks_avx512 lnrnn_blocks_avx2
+
+/* A row of the table below: the name of a set, and the set whose other kernels it uses. Then come its
+ * products of bfloat16, of int8, and of int8 with blocks. NULL: products of avx2 with blocks would be slower
+ * than dense ones. */
+#define SET(name, isa, bf16, int8, int8_blocks)                                  \
+    {#name,         lnrnn_norm_##isa, &lnrnn_cells_##isa,  &lnrnn_product_##isa, \
+     &lnrnn_##bf16, &lnrnn_##int8,    &lnrnn_blocks_##isa, int8_blocks}
 
 /* The instruction sets, best first. runs(): can this machine run the set? chosen(): if so, is it the default?
  * chosen NULL: the set emulates another set in plain C, and is never the default. */
@@ -45,24 +57,28 @@ static const struct {
     int (*runs)(void), (*chosen)(void);
 } sets[] = {
 #if defined(__x86_64__)
-    {SET(avx512amx, avx512, bf16_avx512amx, int8_avx512amx), lnrnn_has_amx, always},
-    {SET(avx512bf16, avx512, bf16_avx512bf16, int8_avx512vnni), lnrnn_has_avx512bf16, lnrnn_fast_bf16},
-    {SET(avx512vnni, avx512, product_avx512, int8_avx512vnni), lnrnn_has_avx512vnni, always},
-    {SET(avx512, avx512, product_avx512, int8_avx512), lnrnn_has_avx512, always},
-    {SET(avxvnni, avx2, product_avx2, int8_avxvnni), lnrnn_has_avxvnni, always},
-    {SET(avx2, avx2, product_avx2, int8_avx2), lnrnn_has_avx2, always},
-    {SET(sse2, sse2, product_sse2, int8_sse2), always, always},
-    {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512amx_emulated), lnrnn_has_avx512,
-     NULL},
-    {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512), lnrnn_has_avx512, NULL},
+    {SET(avx512amx, avx512, bf16_avx512amx, int8_avx512amx, NULL), lnrnn_has_amx, always},
+    {SET(avx512bf16, avx512, bf16_avx512bf16, int8_avx512vnni, NULL), lnrnn_has_avx512bf16, lnrnn_fast_bf16},
+    {SET(avx512vnni, avx512, product_avx512, int8_avx512vnni, NULL), lnrnn_has_avx512vnni, always},
+    {SET(avx512, avx512, product_avx512, int8_avx512, &lnrnn_int8_blocks_avx2), lnrnn_has_avx512, always},
+    {SET(avxvnni, avx2, product_avx2, int8_avxvnni, &lnrnn_int8_blocks_avxvnni), lnrnn_has_avxvnni, always},
+    {SET(avx2, avx2, product_avx2, int8_avx2, &lnrnn_int8_blocks_avx2), lnrnn_has_avx2, always},
+    {SET(sse2, sse2, product_sse2, int8_sse2, &lnrnn_int8_blocks_sse2), always, always},
+    {SET(avx512amx_emulated, avx512, bf16_avx512amx_emulated, int8_avx512amx_emulated, NULL),
+     lnrnn_has_avx512, NULL},
+    {SET(avx512bf16_emulated, avx512, bf16_avx512bf16_emulated, int8_avx512, &lnrnn_int8_blocks_avx2),
+     lnrnn_has_avx512, NULL},
 #elif defined(__aarch64__)
-    {SET(neoni8mm, neon, bf16_neonbf16, int8_neoni8mm), lnrnn_has_neoni8mm, always},
-    {SET(neonbf16, neon, bf16_neonbf16, int8_neondot), lnrnn_has_neonbf16, always},
-    {SET(neondot, neon, product_neon, int8_neondot), lnrnn_has_neondot, always},
-    {SET(neon, neon, product_neon, int8_neon), always, always}, /* every aarch64 CPU has NEON */
-    {SET(neonbf16_emulated, neon, bf16_neonbf16_emulated, int8_neon), always, NULL},
+    {SET(neoni8mm, neon, bf16_neonbf16, int8_neoni8mm, &lnrnn_int8_blocks_neoni8mm), lnrnn_has_neoni8mm,
+     always},
+    {SET(neonbf16, neon, bf16_neonbf16, int8_neondot, &lnrnn_int8_blocks_neondot), lnrnn_has_neonbf16,
+     always},
+    {SET(neondot, neon, product_neon, int8_neondot, &lnrnn_int8_blocks_neondot), lnrnn_has_neondot, always},
+    {SET(neon, neon, product_neon, int8_neon, &lnrnn_int8_blocks_neon), always,
+     always}, /* every aarch64 CPU has NEON */
+    {SET(neonbf16_emulated, neon, bf16_neonbf16_emulated, int8_neon, &lnrnn_int8_blocks_neon), always, NULL},
 #endif
-    {SET(scalar, scalar, product_scalar, int8_scalar), always, always},
+    {SET(scalar, scalar, product_scalar, int8_scalar, &lnrnn_int8_blocks_scalar), always, always},
 };
 enum { SETS = sizeof sets / sizeof *sets };
 _Static_assert((int)SETS <= (int)LNRNN_ISAS, "lists of LNRNN_ISAS names hold all sets");

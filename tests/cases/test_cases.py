@@ -34,6 +34,7 @@ def words(part, model):
     more = {
         f"{network.num_layers} layers": network.num_layers > 1, "bidirectional": network.bidirectional,
         "hard sigmoids": getattr(network, "gate_activation", "sigmoid") != "sigmoid",
+        "peepholes": getattr(network, "peepholes", False),
         f"candidate {candidate}": type(network).__name__ == "GRU" and candidate != "tanh",
         "projection": getattr(network, "proj_size", 0) > 0,
         "reverse": network.reverse, "y flipped": part.flipped,

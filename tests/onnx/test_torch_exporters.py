@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
-from onnx_cells import exported, only_part, taken  # noqa: E402
+from onnx_cells import exported, graph_parts, only_part, taken  # noqa: E402
 
 T, B, WIDTH, H = 6, 5, 3, 4
 
@@ -40,7 +40,7 @@ def check(raw, module, lengths=None):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rnn = lnrnn.from_onnx(raw)
-    (part,) = lnrnn.onnx.parts(raw)
+    (part,) = graph_parts(raw)
     torch_s = module.rnn if lengths is not None else module
     for name in ("num_layers", "bidirectional", "bias"):
         assert getattr(rnn, name) == getattr(torch_s, name)

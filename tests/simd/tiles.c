@@ -6,7 +6,8 @@
 
 #include "lnrnn/kernels/all.h"
 
-enum { MOST_ROWS = 37, MOST_K = 70, MOST_N = 9 * NR, SPARE = 5, STRIDE = MOST_N + SPARE };
+enum { BLOCK_N = 200, MOST_N = 9 * NR > BLOCK_N ? 9 * NR : BLOCK_N };
+enum { MOST_ROWS = 37, MOST_K = 70, SPARE = 5, STRIDE = MOST_N + SPARE };
 
 static float a[MOST_ROWS][MOST_K], w[MOST_N][MOST_K], c[MOST_ROWS][STRIDE], before[MOST_ROWS][STRIDE];
 static float definition[MOST_ROWS][MOST_N];
@@ -138,7 +139,7 @@ static v32 defined(const kind *of, const product_job *job, const void *rows, siz
             const int input = q->parts == 2 ? 128 * first + second - 8192
                               : S8_OFFSET   ? first - S8_OFFSET
                                             : (int8_t)first;
-            sum[l] += input * (int)lrintf(w[o + l][j] * inverse);
+            sum[l] += (input + q->zero[i]) * (int)lrintf(w[o + l][j] * inverse);
         }
     const v32 scale = v32_load(job->scale + o) * v32_set1(q->scale[i]), was = v32_load(&before[i][o]);
     return v32_fma(vi32_to_v32(vi32_load(sum)), scale, job->add ? was : v32_zero());
@@ -242,6 +243,36 @@ static void loops(const kind *of, size_t n, size_t k, int add)
         }
 }
 
+#ifdef LNRNN_PRODUCT_BLOCKS_H
+/* Tests products with blocks. Absent blocks are zeros in w, and the definition multiplies by them. Some bands
+ * have no block. */
+static void blocks(const kind *of, size_t n, size_t k, size_t window, int add)
+{
+    static float together[BLOCK_N * MOST_K];
+    size_t count = 0;
+    for (size_t o = 0; o < n; o++)
+        for (size_t j = 0; j < k; j++) {
+            const size_t band = o / LNRNN_BLOCK_OUTPUTS, column = j / LNRNN_BLOCK_INPUTS;
+            const int kept = band % 5 != 3 && (band * band + 3 * column + band * column) % 7 < band % 4 + 1;
+            w[o][j] = together[o * k + j] = kept ? number() : 0;
+            count += kept && o % LNRNN_BLOCK_OUTPUTS == 0 && j % LNRNN_BLOCK_INPUTS == 0;
+        }
+    pack_blocks(of->dtype, n, k, count, window, together, packed);
+    const block_matrix b = block_matrix_of(of->dtype, n, count, packed);
+    const product_job job = {.k = k, .words = k, .n = n, .add = add, .scale = b.scale};
+    define(of, &job, rows_of(of, &job), MOST_ROWS);
+    for (size_t rows = 1; rows <= MOST_ROWS; rows += rows < 10 ? 1 : 9)
+        for (int way = 0; way < 6; way++) {
+            lnrnn_matmul m = {.dtype = of->dtype, .n = n, .k = k, .w = packed, .blocks = count, .add = add};
+            m.caches = &CACHES[way % 3], m.from_end = way / 3, m.scratch = scratch;
+            m.p0 = way == 1 ? window / LNRNN_GROUP_OUTPUTS : 0;
+            m.p1 = way == 4 ? window / LNRNN_GROUP_OUTPUTS : block_groups(n);
+            matmul_blocks(&m, rows, row, c[0], STRIDE);
+            compare("blocks", of, &job, rows, way == 1 ? window : 0, way == 4 ? window : n);
+        }
+}
+#endif
+
 int main(void)
 {
     for (int i = 0; i < MOST_ROWS; i++) {
@@ -263,6 +294,13 @@ int main(void)
             for (size_t vecs = 1; vecs <= 9 * NR_VECS; vecs += 5)
                 loops(&KINDS[i], vecs * V32_LANES, MOST_K - 1, add);
         }
+#ifdef LNRNN_PRODUCT_BLOCKS_H
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+        for (int add = LNRNN_ADD_NOT; add <= LNRNN_ADD_ON && KINDS[i].number != PRODUCT_F32_COLUMNS; add++) {
+            blocks(&KINDS[i], BLOCK_N, 68, 64, add);
+            blocks(&KINDS[i], BLOCK_N, 36, LNRNN_MOST_WINDOW, add);
+        }
+#endif
     if (wrong > 20)
         printf("and %d more\n", wrong - 20);
     puts("done");

@@ -136,6 +136,7 @@ def set_partition(groups: int = 0, team: int = 0, divide_rows: bool = False) -> 
 NETWORK_WAYS = ("fastest", "in turn", "side by side")
 _set_network_way = function("set_network_way", None, c_int)
 set_part = function("set_part", None, c_double)
+set_share_of_blocks = function("set_share_of_blocks", None, c_double)
 
 
 def set_network_way(way: str) -> None:

@@ -207,6 +207,12 @@ def using_network_way(way: str):
     return _switched("set_network_way", way, "fastest")
 
 
+def using_share_of_blocks(share: float):
+    """Runs the body with weights packed as blocks if at most this share of blocks is not zero: 0 never, 1
+    always."""
+    return _switched("set_share_of_blocks", share, -1)
+
+
 @contextmanager
 def several_threads(n: int, divide: str = "tasks", had: int | None = None):
     """Runs the body with up to n threads for each call, and asserts that the largest team had n threads.

@@ -78,6 +78,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
         {
             [LNRNN_STEP_RNN] = rnn_step,
             [LNRNN_STEP_LSTM] = lstm_step,
+            [LNRNN_STEP_LSTM_PEEPHOLE] = lstm_peephole_step,
             [LNRNN_STEP_GRU] = gru_step,
             [LNRNN_STEP_GRU_GATE] = gru_gate_step,
             [LNRNN_STEP_LIGRU] = ligru_step,
@@ -136,6 +137,18 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 const lnrnn_product LNRNN_CAT(lnrnn_product_,
                               LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_f32, matmul_f32_scratch,
                                                                       pack_rows, matmul_columns);
+#endif
+
+/* Larger vectors than a block have no products of their own: their sets use those of avx2. */
+#if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8))
+#include "lnrnn/kernels/product_blocks.h"
+
+#ifdef LNRNN_PART_INT8
+const lnrnn_blocks LNRNN_CAT(lnrnn_int8_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pack_blocks,
+                                                                      matmul_blocks};
+#else
+const lnrnn_blocks LNRNN_CAT(lnrnn_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pack_blocks, matmul_blocks};
+#endif
 #endif
 
 #ifdef LNRNN_TILES

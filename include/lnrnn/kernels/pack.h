@@ -184,6 +184,21 @@ static float int8_scale(size_t k, const float *w, ptrdiff_t cs, float most)
     return most / (float)(top ? top : 127);
 }
 
+/* w (n, k), strides rs, cs -> scale (n). Below 2^-100, 1 / scale would overflow, so such weights become 0. If
+ * a weight is NaN or infinite, the output is NaN. */
+static void int8_scales(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, float *scale)
+{
+    for (size_t o = 0; o < n; o++, w += rs) {
+        float most = 0, check = 0;
+        for (size_t j = 0; j < k; j++) {
+            const float v = w[(ptrdiff_t)j * cs];
+            most = fmaxf(most, fabsf(v));
+            check += v * 0;
+        }
+        scale[o] = check != 0 ? NAN : most < 0x1p-100f ? 0 : int8_scale(k, w, cs, most);
+    }
+}
+
 /* w (n, k) float, strides rs, cs -> packed, packed_size words. */
 static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
                          uint32_t *packed)
@@ -201,20 +216,10 @@ static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_
             pack_column(n, k, j, w + (ptrdiff_t)j * cs, (float *)packed);
         return;
     }
-    if (int8)
-        for (size_t o = 0; o < width; o++) {
-            float most = 0, check = 0;
-            for (size_t j = 0; o < n && j < k; j++) {
-                const float v = w[(ptrdiff_t)o * rs + (ptrdiff_t)j * cs];
-                most = fmaxf(most, fabsf(v));
-                check += v * 0;
-            }
-            /* Below 2^-100, 1 / scale would overflow, so such weights become 0. If a weight is NaN or
-             * infinite, the output is NaN. */
-            scale[o] = check != 0         ? NAN
-                       : most < 0x1p-100f ? 0
-                                          : int8_scale(k, w + (ptrdiff_t)o * rs, cs, most);
-        }
+    if (int8) {
+        int8_scales(n, k, w, rs, cs, scale);
+        memset(scale + n, 0, (width - n) * sizeof *scale);
+    }
     if (int8)
         memset(sums, 0, int8_blocks(words) * width * sizeof *sums);
     for (size_t p = 0, m; p < width; p += m) {

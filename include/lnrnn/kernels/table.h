@@ -111,6 +111,26 @@ enum {
 /* Returns 1 for both types of int8 weights, which are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
+/* Block-sparse weights (product_blocks.h). A window is a number of outputs that one thread computes, at most
+ * MOST_WINDOW. With more than BLOCK_INT8_INPUTS inputs, sums of int8 could exceed 32 bits. */
+enum {
+    LNRNN_BLOCK_OUTPUTS = 8,
+    LNRNN_BLOCK_INPUTS = 4,
+    LNRNN_GROUP_OUTPUTS = 32,
+    LNRNN_MOST_WINDOW = 96,
+    LNRNN_BLOCK_INT8_INPUTS = 2048
+};
+
+/* w: the weights of a block, row stride k. Returns 1 if one of them is not 0. */
+static inline int lnrnn_has_block(size_t k, const float *w)
+{
+    for (size_t o = 0; o < LNRNN_BLOCK_OUTPUTS; o++)
+        for (size_t j = 0; j < LNRNN_BLOCK_INPUTS; j++)
+            if (w[o * k + j] != 0)
+                return 1;
+    return 0;
+}
+
 /* W_ih x of later steps, which products with W_hh compute in addition to their own. The inputs are divided
  * into rows_ahead parts. A product with W_hh computes one part for each of its whole panels, so rows_ahead
  * products compute all. */
@@ -127,8 +147,9 @@ typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
     size_t n, k;       /* the numbers of outputs, of inputs */
     const uint32_t *w; /* packed (n, k) */
-    size_t p0, p1;
-    int add;      /* LNRNN_ADD_NOT .. */
+    size_t blocks;     /* the number of blocks, or 0: dense weights */
+    size_t p0, p1;     /* with blocks: groups of LNRNN_GROUP_OUTPUTS outputs */
+    int add;           /* LNRNN_ADD_NOT .. */
     int from_end; /* begin with the last panel; alternate calls do, because it is then still in the cache */
     const lnrnn_caches *caches;
     uint32_t *scratch;  /* scratch(dtype, rows, k) words */
@@ -153,6 +174,14 @@ typedef struct lnrnn_product {
                            ptrdiff_t cs);
 } lnrnn_product;
 
+/* The products with block-sparse weights of some types. Sizes are multiples of a block. */
+typedef struct lnrnn_blocks {
+    size_t (*size)(int dtype, size_t n, size_t count);
+    void (*pack)(int dtype, size_t n, size_t k, size_t count, size_t window, const float *w,
+                 uint32_t *packed);
+    void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
+} lnrnn_blocks;
+
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
 /* How a kernel reads the values of a row. PLAIN adds a bias. AFFINE is batch norm. NORMED is layer or RMS
@@ -169,11 +198,12 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
 } lnrnn_gate_norm;
 
-/* The kernels that compute new states: one for each cell, and two more for a GRU. GRU_GATE has a norm for
- * each gate. GRU_RESET has the reset gate before the product. */
+/* The kernels that compute new states: one for each cell, and three more. LSTM_PEEPHOLE has peepholes.
+ * GRU_GATE has a norm for each gate. GRU_RESET has the reset gate before the product. */
 enum {
     LNRNN_STEP_RNN,
     LNRNN_STEP_LSTM,
+    LNRNN_STEP_LSTM_PEEPHOLE,
     LNRNN_STEP_GRU,
     LNRNN_STEP_GRU_GATE,
     LNRNN_STEP_GRU_RESET,
@@ -189,6 +219,7 @@ typedef struct {
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, GRU, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
+    const float *peephole;         /* LSTM_PEEPHOLE: (3*H), of i, f and o */
     int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
     int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;
@@ -286,6 +317,7 @@ typedef struct lnrnn_kernels {
     const lnrnn_norm *norm; /* indexed by LNRNN_FLOAT32 .. */
     const lnrnn_cells *cells;
     const lnrnn_product *product, *bf16, *int8; /* for float32, bfloat16 and int8 weights */
+    const lnrnn_blocks *blocks, *int8_blocks;   /* without a special unit for bfloat16 */
 } lnrnn_kernels;
 
 /* Returns the kernels in use (dispatch.c). */
@@ -295,6 +327,14 @@ const lnrnn_kernels *lnrnn_active(void);
 static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int dtype)
 {
     return lnrnn_is_int8(dtype) ? k->int8 : dtype == LNRNN_WEIGHT_BF16 ? k->bf16 : k->product;
+}
+
+/* Returns the products with block-sparse weights of this type, or NULL if the set has none. */
+static inline const lnrnn_blocks *lnrnn_blocks_of(const lnrnn_kernels *k, int dtype)
+{
+    if (lnrnn_is_int8(dtype))
+        return k->int8_blocks;
+    return dtype == LNRNN_WEIGHT_BF16 && k->bf16->unit ? NULL : k->blocks;
 }
 
 #endif

@@ -17,7 +17,7 @@ from onnx_ir.serde import SerdeError, serialize_node, serialize_value
 
 from ...importers.weights import Converted
 from ...recognise.graph import constant, same_bits
-from ...recognise.part import WHOLE_FILE, Part
+from ...recognise.part import WHOLE_FILE, GraphPart
 from ...rnn.architecture import Architecture
 from ...rnn.file_format import architecture_of
 from ...rnn.snapshot import Snapshot
@@ -43,7 +43,7 @@ def claim(snapshot: Snapshot, form: Form) -> str:
     return json.dumps({"network": config, "zoneout": snapshot.zoneout, "form": vars(form)}, sort_keys=True)
 
 
-def read_back(model: onnx_ir.Model) -> Part | None:
+def read_back(model: onnx_ir.Model) -> GraphPart | None:
     """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes."""
     text = model.metadata_props.get(KEY, "")
     if not 0 < len(text) <= MOST_TEXT:
@@ -60,9 +60,8 @@ def read_back(model: onnx_ir.Model) -> Part | None:
         return None
     converted = Converted(made.cell.name, dict(made.arguments), dict(snapshot.state()), "ONNX", rates)
     baked = {"T": 1} if form.step else {}
-    return Part(
-        model.graph.name or made.cell.name, WHOLE_FILE, tuple(model.graph), converted=converted, baked=baked
-    )
+    name, nodes = model.graph.name or made.cell.name, tuple(model.graph)
+    return GraphPart(name, WHOLE_FILE, nodes=nodes, converted=converted, baked=baked)
 
 
 def _zoneout(rates: list[float]) -> Any:

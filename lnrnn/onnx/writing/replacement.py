@@ -17,7 +17,7 @@ from onnx_ir.passes import common
 
 from ...recognise.graph import attribute, constant, dependents, is_zero, moved_axes, parent, subgraphs
 from ...recognise.interface import DOMAINS
-from ...recognise.part import KEEPS, REPEATS, WHOLE_FILE, Part
+from ...recognise.part import KEEPS, REPEATS, WHOLE_FILE, GraphPart
 from ...recognise.proof import STEPS, Unchecked
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
@@ -68,13 +68,13 @@ def state_of(path: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Call:
-    """The call of a network in place of a part: its values in the file, and their axes as in Part.
+    """The call of a network in place of a part: its values in the file, and their axes as in GraphPart.
 
     before, after: the values of each kind of state. An initial state that is constant is an array. repeats:
     whether y has the last output of a sequence past its end, in place of 0.
     """
 
-    part: Part
+    part: GraphPart
     network: Snapshot
     form: Form
     x: Any
@@ -86,7 +86,7 @@ class Call:
     repeats: bool
 
     @classmethod
-    def of(cls, part: Part, model: onnx_ir.Model) -> Call:
+    def of(cls, part: GraphPart, model: onnx_ir.Model) -> Call:
         assert part.network is not None
         now = snapshot(part.network)
         made, axes = replace(now.architecture, batch_first=False), part.axes
@@ -123,7 +123,7 @@ class Call:
         return (v for values in ([self.y], *self.after) for v in values if v is not None)
 
 
-def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
+def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
     """Returns why a part stays as it is, or ""."""
     if part.network is None:
         return part.reason
@@ -167,7 +167,7 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
     return f"it could not be checked: {doubt}" if doubt else ""
 
 
-def _agrees(part: Part, model: onnx_ir.Model) -> bool:
+def _agrees(part: GraphPart, model: onnx_ir.Model) -> bool:
     """Returns whether the outputs of a part and of the kernels are nearly equal on a random input."""
     given: Any
     rnn: Any = part.network

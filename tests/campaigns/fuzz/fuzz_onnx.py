@@ -24,6 +24,7 @@ try:
     import graph_cases
     import onnx_files
     from lnrnn.onnx import errors, plugin_trial, report
+    from onnx_cells import graph_parts
 
     plugin_trial.SECONDS = 0  # one call of each session
     FILES = [path for path in sorted(graph_cases.FOLDER.glob("*.txt")) if path.name != "cells.txt"]
@@ -332,5 +333,5 @@ def are_dependent(raw: bytes) -> bool:
             found.update(stack)
         return found
 
-    every = ((part.x, state) for part in lnrnn.onnx.parts(raw) for state in (*part.h0, *part.c0) if state)
+    every = ((part.x, state) for part in graph_parts(raw) for state in (*part.h0, *part.c0) if state)
     return any(x in before(state) or state in before(x) for x, state in every)

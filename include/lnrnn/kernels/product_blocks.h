@@ -1,0 +1,381 @@
+/* Products with block-sparse weights: blocks of 8 outputs by 4 inputs are stored, and all other weights are
+ * 0.
+ *
+ * Every output is the sum of the dense product (tile.h) without the terms of absent blocks. Such a term is an
+ * exact 0, so for finite inputs at most the sign of a zero differs. Sums of int8 are exact.
+ *
+ * The blocks of eight outputs are a band. Bands are sorted by their numbers of blocks, within windows of
+ * outputs. Four bands are a group, which is multiplied together, because the sums of one band wait for each
+ * other. Packed weights have a table of groups, the columns of all blocks, and the blocks. A group has the
+ * first block of each band, then the second ones, and so on, so one row reads them in order. */
+#ifndef LNRNN_PRODUCT_BLOCKS_H
+#define LNRNN_PRODUCT_BLOCKS_H
+
+#include "lnrnn/kernels/tile.h"
+#ifdef LNRNN_PART_INT8
+#include "lnrnn/kernels/int8_rows.h"
+#endif
+
+/* BLOCK_VECS: the number of vectors of a band. GROUP_BANDS: the number of bands of a group. */
+enum {
+    BLOCK_VECS = LNRNN_BLOCK_OUTPUTS / V32_LANES,
+    GROUP_BANDS = LNRNN_GROUP_OUTPUTS / LNRNN_BLOCK_OUTPUTS
+};
+
+/* The most sums of bands that fit into registers: rows times bands that are multiplied together. */
+#if V32_LANES == 8 || defined(__aarch64__)
+enum { BLOCK_SUMS = 8 };
+#else
+enum { BLOCK_SUMS = 4 };
+#endif
+
+/* A group of 1 to 4 bands, longest first. A last group has only `first`, the number of all blocks. */
+typedef struct {
+    uint32_t first, bands;        /* the number of blocks of earlier groups; the number of bands */
+    uint32_t output[GROUP_BANDS]; /* the first output of each band */
+    uint32_t steps[GROUP_BANDS];  /* the number of steps with four blocks, with three, .. */
+} block_group;
+
+/* Packed weights. With int8 the scales of the outputs, and minus the sums of their weights, follow. */
+typedef struct {
+    block_group *group;
+    uint16_t *column; /* the first input of each block, divided by 4 */
+    uint32_t *w;      /* a block has the words of its outputs in the order of a panel (pack.h) */
+    float *scale;     /* (n) */
+    int32_t *sums;    /* (n) */
+    size_t words;     /* all words */
+} block_matrix;
+
+/* Returns the number of words of an output in a block. */
+LNRNN_INLINE size_t words_of_block(int dtype)
+{
+    return lnrnn_is_int8(dtype) ? 1 : dtype == LNRNN_WEIGHT_BF16 ? 2 : 4;
+}
+
+static size_t block_groups(size_t n) { return (n + LNRNN_GROUP_OUTPUTS - 1) / LNRNN_GROUP_OUTPUTS; }
+
+/* Returns packed weights (n, k) with `count` blocks. Each part begins with a cache line. */
+LNRNN_INLINE block_matrix block_matrix_of(int dtype, size_t n, size_t count, const uint32_t *packed)
+{
+    const size_t cl = LINE_WORDS, of_groups = (block_groups(n) + 1) * sizeof(block_group) / sizeof *packed,
+                 columns = (of_groups + cl - 1) / cl * cl,
+                 blocks = columns + ((count + 1) / 2 + cl - 1) / cl * cl,
+                 end = blocks + count * words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
+    uint32_t *const words = (uint32_t *)packed;
+    return (block_matrix){.group = (block_group *)words,
+                          .column = (uint16_t *)(words + columns),
+                          .w = words + blocks,
+                          .scale = (float *)(words + end),
+                          .sums = (int32_t *)(words + end + n),
+                          .words = end + (lnrnn_is_int8(dtype) ? 2 * n : 0)};
+}
+
+static size_t blocks_size(int dtype, size_t n, size_t count)
+{
+    return block_matrix_of(dtype, n, count, NULL).words;
+}
+
+/* --- packing -------------------------------------------------------------------------------------------- */
+
+/* The bands of a window, longest first. */
+typedef struct {
+    size_t output, blocks;
+} block_band;
+
+enum { MOST_WINDOW_BANDS = LNRNN_MOST_WINDOW / LNRNN_BLOCK_OUTPUTS };
+
+/* w: the weights of a band, row stride k. Returns the first column from `from` on that has a block, or the
+ * number of columns. */
+static size_t next_block(size_t k, const float *w, size_t from)
+{
+    while (from < k / LNRNN_BLOCK_INPUTS && !lnrnn_has_block(k, w + from * LNRNN_BLOCK_INPUTS))
+        from++;
+    return from;
+}
+
+/* Writes the bands of outputs from .. end - 1. Returns their number. */
+static size_t sort_bands(size_t k, const float *w, size_t from, size_t end, block_band *bands)
+{
+    size_t count = 0;
+    for (size_t o = from; o < end; o += LNRNN_BLOCK_OUTPUTS, count++) {
+        block_band band = {.output = o};
+        for (size_t c = 0; (c = next_block(k, w + o * k, c)) < k / LNRNN_BLOCK_INPUTS; c++)
+            band.blocks++;
+        size_t at = count;
+        for (; at && bands[at - 1].blocks < band.blocks; at--)
+            bands[at] = bands[at - 1];
+        bands[at] = band;
+    }
+    return count;
+}
+
+/* w (n, k) float -> packed, blocks_size words. Threads divide the outputs only between windows. */
+static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t window, const float *w,
+                        uint32_t *packed)
+{
+    const block_matrix b = block_matrix_of(dtype, n, count, packed);
+    const size_t words = words_of_block(dtype);
+    const int int8 = LNRNN_PACKS_INT8(dtype);
+    uint32_t *to = b.w, at = 0;
+    block_group *group = b.group;
+    memset(group, 0, (block_groups(n) + 1) * sizeof *group);
+    if (int8) {
+        int8_scales(n, k, w, (ptrdiff_t)k, 1, b.scale);
+        memset(b.sums, 0, n * sizeof *b.sums);
+    }
+    for (size_t from = 0; from < n; from += window) {
+        block_band bands[MOST_WINDOW_BANDS];
+        const size_t all = sort_bands(k, w, from, n - from < window ? n : from + window, bands);
+        for (size_t first = 0; first < all; first += GROUP_BANDS, group++) {
+            size_t column[GROUP_BANDS] = {0};
+            group->first = at;
+            group->bands = (uint32_t)(all - first < GROUP_BANDS ? all - first : GROUP_BANDS);
+            for (size_t q = 0; q < group->bands; q++) {
+                group->output[q] = (uint32_t)bands[first + q].output;
+                const size_t shorter = q + 1 < group->bands ? bands[first + q + 1].blocks : 0;
+                group->steps[GROUP_BANDS - 1 - q] = (uint32_t)(bands[first + q].blocks - shorter);
+            }
+            for (size_t step = 0; step < bands[first].blocks; step++)
+                for (size_t q = 0; q < group->bands && step < bands[first + q].blocks; q++, at++) {
+                    const size_t o = bands[first + q].output, c = next_block(k, w + o * k, column[q]);
+                    column[q] = c + 1;
+                    b.column[at] = (uint16_t)c;
+                    for (size_t j = c * words; j < (c + 1) * words; j++)
+                        for (size_t i = o; i < o + LNRNN_BLOCK_OUTPUTS; i++, to++) {
+                            const float inverse = int8 && b.scale[i] > 0 ? 1 / b.scale[i] : 0;
+                            *to = pack_word(dtype, k, w + i * k, 1, j, inverse);
+                            for (int byte = 0; int8 && byte < 4; byte++)
+                                b.sums[i] -= (int8_t)(*to >> 8 * byte);
+                        }
+                }
+        }
+    }
+    group->first = at;
+}
+
+/* --- tiles of constant shapes --------------------------------------------------------------------------- */
+
+/* A product, for its tiles. */
+typedef struct {
+    block_matrix b;
+    const void *const *a; /* pointers to the inputs of rows, or to the parts of quantized_rows */
+    const float *scale;   /* int8: the scales of the rows */
+    float *c;             /* as product_job */
+    ptrdiff_t cs;
+    int add;
+} block_job;
+
+#ifdef LNRNN_PART_INT8
+typedef vi32 block_sum;
+
+/* Adds the products of a block w with the parts x of rows to the sums of its outputs. */
+LNRNN_INLINE void add_block(const int dtype, const int parts, const void *const *x, size_t column,
+                            const uint32_t *w, block_sum (*acc)[BLOCK_VECS])
+{
+    LNRNN_FOR_EACH (i, parts)
+        LNRNN_FOR_EACH (v, BLOCK_VECS) {
+            const uint32_t four = ((const uint32_t *)x[i])[column], *const p = w + v * V32_LANES;
+            acc[i][v] =
+                dtype == LNRNN_WEIGHT_I8 ? vi32_dot4(acc[i][v], four, p) : vi32_dot4_s8(acc[i][v], four, p);
+        }
+}
+
+LNRNN_INLINE void begin_band(const int parts, const float *c, ptrdiff_t cs, block_sum (*acc)[BLOCK_VECS])
+{
+    (void)c, (void)cs;
+    LNRNN_FOR_EACH (i, parts)
+        LNRNN_FOR_EACH (v, BLOCK_VECS)
+            acc[i][v] = vi32_zero();
+}
+
+/* See int8_rows.h. */
+LNRNN_INLINE void end_band(const int dtype, const int parts, const block_job *job, size_t r, size_t o,
+                           block_sum (*acc)[BLOCK_VECS])
+{
+    const int each = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
+    LNRNN_FOR_EACH (v, BLOCK_VECS) {
+        const v32 scales = v32_load(job->b.scale + o + v * V32_LANES);
+        const product_job of_sums = {.sums = job->b.sums + v * V32_LANES};
+        const vi32 start = int8_start(each, &of_sums, o);
+        for (int i = 0; i < parts; i += each) {
+            const size_t row = (r + (size_t)i) / (size_t)each;
+            float *const c = job->c + (ptrdiff_t)row * job->cs + (ptrdiff_t)o + v * V32_LANES;
+            vi32 sum = acc[i][v] + start;
+            if (each == 2)
+                sum = (sum << 7) + acc[i + 1][v];
+            v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->scale[row]),
+                                 job->add ? v32_load(c) : v32_zero()));
+        }
+    }
+}
+#else
+typedef v32 block_sum;
+
+/* Adds the products of a block w with rows x to the sums of its outputs, in the order of the inputs. */
+LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *x, size_t column,
+                            const uint32_t *w, block_sum (*acc)[BLOCK_VECS])
+{
+    LNRNN_FOR_EACH (j, LNRNN_BLOCK_INPUTS) {
+        v32 weights[BLOCK_VECS];
+        LNRNN_FOR_EACH (v, BLOCK_VECS) {
+            v32 odd;
+            if (dtype == LNRNN_WEIGHT_F32)
+                weights[v] = v32_load((const float *)w + j * LNRNN_BLOCK_OUTPUTS + v * V32_LANES);
+            else
+                weights[v] = v32_bf16_pair(w + j / 2 * LNRNN_BLOCK_OUTPUTS + v * V32_LANES, &odd);
+            if (dtype != LNRNN_WEIGHT_F32 && j % 2)
+                weights[v] = odd;
+        }
+        LNRNN_FOR_EACH (i, rows) {
+            const v32 input = v32_set1(((const float *)x[i])[LNRNN_BLOCK_INPUTS * column + (size_t)j]);
+            LNRNN_FOR_EACH (v, BLOCK_VECS)
+                acc[i][v] = v32_fma(input, weights[v], acc[i][v]);
+        }
+    }
+}
+
+/* c: the outputs to which the sums are added, or NULL. */
+LNRNN_INLINE void begin_band(const int rows, const float *c, ptrdiff_t cs, block_sum (*acc)[BLOCK_VECS])
+{
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (v, BLOCK_VECS)
+            acc[i][v] = c ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
+}
+
+LNRNN_INLINE void end_band(const int dtype, const int rows, const block_job *job, size_t r, size_t o,
+                           block_sum (*acc)[BLOCK_VECS])
+{
+    float *const c = job->c + (ptrdiff_t)r * job->cs + (ptrdiff_t)o;
+    const ptrdiff_t cs = job->cs;
+    (void)dtype;
+    LNRNN_FOR_EACH (i, rows)
+        LNRNN_FOR_EACH (v, BLOCK_VECS)
+            v32_store(c + i * cs + v * V32_LANES, acc[i][v]);
+}
+#endif
+
+/* Multiplies rows (or parts) r .. r + rows - 1 by a group. All but the last three arguments are constants. */
+LNRNN_INLINE void block_tile(const int dtype, const int prefetch, const int rows, const block_job *job,
+                             size_t r, const block_group *g)
+{
+    const int together = rows * GROUP_BANDS <= BLOCK_SUMS ? GROUP_BANDS : rows * 2 <= BLOCK_SUMS ? 2 : 1;
+    const size_t words = words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
+    const int given = (int)g->bands;
+    const void *x[BLOCK_SUMS];
+    if (rows > BLOCK_SUMS || (dtype == LNRNN_WEIGHT_I8 && rows % 2))
+        return;
+    LNRNN_FOR_EACH (i, rows)
+        x[i] = job->a[r + (size_t)i];
+    LNRNN_FOR_EACH (turn, GROUP_BANDS / together) {
+        const int first = turn * together;
+        const uint16_t *column = job->b.column + g->first + first;
+        const uint32_t *w = job->b.w + (g->first + (size_t)first) * words;
+        block_sum acc[GROUP_BANDS][BLOCK_SUMS][BLOCK_VECS];
+        LNRNN_FOR_EACH (q, together) {
+            const float *const c = job->c + (ptrdiff_t)r * job->cs + g->output[first + q];
+            begin_band(rows, job->add && first + q < given ? c : NULL, job->cs, acc[q]);
+        }
+        LNRNN_FOR_EACH (ended, GROUP_BANDS) {
+            const int bands = GROUP_BANDS - ended, here = bands - first < together ? bands - first : together;
+            for (uint32_t t = here > 0 ? g->steps[ended] : 0; t; t--) {
+                if (prefetch)
+                    LNRNN_FOR_EACH (l, here * (int)words / LINE_WORDS)
+                        v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_ROW);
+                LNRNN_FOR_EACH (q, here)
+                    add_block(dtype, rows, x, column[q], w + (size_t)q * words, acc[q]);
+                column += bands, w += (size_t)bands * words;
+            }
+        }
+        LNRNN_FOR_EACH (q, together)
+            if (first + q < given)
+                end_band(dtype, rows, job, r, g->output[first + q], acc[q]);
+    }
+}
+
+/* Calls block_tile with constants. */
+LNRNN_INLINE void block_rows(const int dtype, int prefetch, size_t rows, const block_job *job, size_t r,
+                             const block_group *g)
+{
+    switch (rows) {
+    case 1:
+        if (prefetch)
+            block_tile(dtype, 1, 1, job, r, g);
+        else
+            block_tile(dtype, 0, 1, job, r, g);
+        return;
+    case 2:
+        if (prefetch)
+            block_tile(dtype, 1, 2, job, r, g);
+        else
+            block_tile(dtype, 0, 2, job, r, g);
+        return;
+    case 3: block_tile(dtype, 0, 3, job, r, g); return;
+    case 4: block_tile(dtype, 0, 4, job, r, g); return;
+    case 5: block_tile(dtype, 0, 5, job, r, g); return;
+    case 6: block_tile(dtype, 0, 6, job, r, g); return;
+    case 7: block_tile(dtype, 0, 7, job, r, g); return;
+    case 8: block_tile(dtype, 0, 8, job, r, g); return;
+    }
+}
+
+/* Multiplies `rows` rows (or parts) by groups p0 .. p1 - 1 of m. each: 2 if a row has two parts. Several
+ * tiles of rows read as many groups, one after the other, as L2 holds. */
+LNRNN_INLINE void block_loop(const int dtype, const lnrnn_matmul *m, size_t each, size_t rows,
+                             const block_job *job)
+{
+    const size_t most = BLOCK_SUMS, tiles = (rows + most - 1) / most, groups = m->p1 - m->p0,
+                 bytes = job->b.words * sizeof(uint32_t) / block_groups(m->n),
+                 held = m->caches->l2 / 4 / bytes,
+                 part = tiles == 1 ? groups
+                        : held     ? held
+                                   : 1;
+    const int prefetch =
+        job->b.words * sizeof(uint32_t) > lnrnn_prefetch_from(*m->caches, dtype != LNRNN_WEIGHT_F32)
+        && lnrnn_prefetch_rows(*m->caches, rows);
+    for (size_t i = 0; i < groups; i += part)
+        for (size_t t = 0, r = 0, height; t < tiles; t++, r += height) {
+            height = (rows - r) / (tiles - t);
+            height += each == 2 && height % 2;
+            for (size_t q = i; q < groups && q < i + part; q++)
+                block_rows(dtype, prefetch, height, job, r,
+                           &job->b.group[m->from_end ? m->p1 - 1 - q : m->p0 + q]);
+        }
+}
+
+/* --- the products --------------------------------------------------------------------------------------- */
+
+#ifdef LNRNN_PART_INT8
+static void matmul_blocks(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+{
+    quantized_rows q;
+    block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w),
+                     .a = (const void *const *)q.part,
+                     .scale = q.scale,
+                     .cs = cs,
+                     .add = m->add};
+    for (size_t r = 0; r < rows; r += INT8_ROWS) {
+        const size_t some = rows - r < INT8_ROWS ? rows - r : INT8_ROWS;
+        int8_quantize_rows(m, some, a + r, &q);
+        job.c = c + (ptrdiff_t)r * cs;
+        if (m->dtype == LNRNN_WEIGHT_I8)
+            block_loop(LNRNN_WEIGHT_I8, m, 2, 2 * some, &job);
+        else
+            block_loop(LNRNN_WEIGHT_I8A8, m, 1, some, &job);
+    }
+}
+#else
+static void matmul_blocks(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
+{
+    const block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w),
+                           .a = (const void *const *)a,
+                           .c = c,
+                           .cs = cs,
+                           .add = m->add};
+    if (m->dtype == LNRNN_WEIGHT_F32)
+        block_loop(LNRNN_WEIGHT_F32, m, 1, rows, &job);
+    else
+        block_loop(LNRNN_WEIGHT_BF16, m, 1, rows, &job);
+}
+#endif
+
+#endif
