@@ -325,10 +325,6 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         "batch_first": bool(options["batch_first"]),
         "bidirectional": any(name.endswith("_reverse") for name in state),
     }
-    if like.nonlinearity is not None:
-        arguments["nonlinearity"] = like.nonlinearity
-    if like.proj_size:
-        arguments["proj_size"] = like.proj_size
     if "peephole_l0" in arrays:
         arguments["peepholes"] = True
     return Converted(like.cell, arguments, arrays, "lnrnn")

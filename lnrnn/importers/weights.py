@@ -175,14 +175,9 @@ def network(
         "batch_first": batch_first,
         "bidirectional": directions == 2,
     }
-    if reverse:
-        arguments["reverse"] = True
-    if first.nonlinearity is not None:
-        arguments["nonlinearity"] = first.nonlinearity
-    if first.proj_size:
-        arguments["proj_size"] = first.proj_size
-    if first.peepholes:
-        arguments["peepholes"] = True
+    others = {"reverse": reverse, "nonlinearity": first.nonlinearity, "proj_size": first.proj_size,
+              "peepholes": first.peepholes}  # fmt: skip
+    arguments |= {name: value for name, value in others.items() if value}
     if not first.reset_after:
         arguments["reset_after"] = False
     if first.num_heads > 1 or CELLS[first.cell].parts > 1:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..importers.weights import Converted
 from ..packages import require
 from ..recognise.finding import find_cells
-from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around, same_bits
+from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around
 from ..recognise.interface import PARENT
 from ..recognise.part import Difference, GraphPart, OneStep, Part
 from .errors import naming
@@ -57,7 +56,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
     from .writing.read_back import read_back
 
     with naming(model.meta.get(SOURCE, "")), np.errstate(all="ignore"):  # a file may have any numbers
-        own = read_back(model, parts_of)
+        own = read_back(model)
         every = [] if own is None else [own]
         if nodes or own is None:
             graphs, of_functions = checked_graphs(model)
@@ -94,7 +93,8 @@ def _set_initial_states(part: GraphPart) -> None:
     """Sets `initial_states`, or only a warning, if the file starts the part from constants other than 0."""
     assert part.converted is not None
     given, axes = part.converted.arguments, part.axes.get("h", "")
-    own, H = 1 + given["bidirectional"] if "D" in axes else 1, given["hidden_size"]
+    places, H = given["num_layers"] * (1 + given["bidirectional"]), given["hidden_size"]
+    own = places // (len(part.h0) or places)
     every = ((part.h0, given.get("proj_size", H)), (part.c0, H))
     arrays, unknown, found, B = dict[Any, np.ndarray](), list[Any](), list[np.ndarray](), 1
     for v, width in ((v, width) for values, width in every for v in values if v and not is_zero(v)):
@@ -162,30 +162,16 @@ def _rename(every: list[GraphPart]) -> None:
 def _joined(every: list[GraphPart]) -> list[GraphPart]:
     """Returns one part for those with equal weights, and makes their networks."""
     result: list[GraphPart] = []
-    alike: dict[Any, list[GraphPart]] = {}
+    firsts: dict[Any, GraphPart] = {}
     for part in every:
-        if part.converted is None:
+        given = part.converted
+        key = given and (given.cell, repr((given.zoneout, given.arguments)), given.digest())
+        same = firsts.setdefault(key, part)
+        if given is None or same is part:
+            part.network = None if given is None else part.network or given.model()
             result.append(part)
             continue
-        given = part.converted
-        firsts = alike.setdefault((_outline(given), *(a[:1].tobytes() for a in given.state.values())), [])
-        same = next((each for each in firsts if _are_equal(each.converted, given)), part)
-        if same is not part:
-            part.network = same.network
-            same.paths += part.paths
-            same.same.append(part)
-            continue
-        if part.network is None:
-            part.network = given.model()
-        firsts.append(part)
-        result.append(part)
+        part.network = same.network
+        same.paths += part.paths
+        same.same.append(part)
     return result
-
-
-def _are_equal(a: Converted | None, b: Converted) -> bool:
-    return a is not None and all(same_bits(array, b.state[name]) for name, array in a.state.items())
-
-
-def _outline(converted: Converted) -> tuple[Any, ...]:
-    arguments = tuple((name, repr(value)) for name, value in converted.arguments.items())
-    return (converted.cell, repr(converted.zoneout), *arguments)

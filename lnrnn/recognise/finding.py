@@ -82,14 +82,14 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Graph
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
-    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their new h
+    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their nodes
     result: list[Recurrence | GraphPart] = []
     # layers whose x is the h of the layer before
     for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
         whole = unrolled(stack, terms)
         if isinstance(whole, str):
             text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
-            reasons |= {id(h): text for layer in stack for h in layer.h}
+            reasons |= {id(n): text for layer in stack for step in layer.steps for n in step.nodes}
         else:
             result.append(whole)
             done.update(id(node) for node in whole.part.nodes)
@@ -98,7 +98,8 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Graph
             single = one_step(group)
             if single is not None:
                 part = single.part if isinstance(single, Recurrence) else single
-                part.warnings += [Difference(reasons[id(v)]) for v in group[0].new if id(v) in reasons]
+                text = reasons.get(id(group[0].new[0].producer()), "")
+                part.warnings += [Difference(text)] * bool(text)
                 result.append(single)
     return result
 
@@ -112,6 +113,8 @@ def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
     group: the alternatives, which differ in the roles of x and h.
     """
     whole = [step for step in group if not step.outside]
+    if any(step.sequence is not None for step in group):
+        return None
     own = f"{group[0].pattern.cell} step"
     if not whole:
         node, reason = group[0].nodes[0], f"{group[0].outside[0]} reads a value inside of the step"

@@ -343,6 +343,9 @@ def _rank_of_result(value: Value) -> int | None:
         return None if found is None else _known_rank(found[0])
     if node.op_type == "Gemm":
         return 2
+    if node.op_type == "Constant":
+        array = constant(value)
+        return None if array is None else array.ndim
     if node.op_type in ELEMENTWISE:
         ranks = [_known_rank(v) for v in node.inputs if v is not None]
         return None if None in ranks else max(r for r in ranks if r is not None)

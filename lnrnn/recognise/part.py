@@ -24,6 +24,13 @@ class OneStep(str):
     """A text of `Part.warnings` about a network of one step of a loop, which from_onnx gives by name only."""
 
 
+REPEATS = Difference(
+    "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
+    "lengths from a mask that is true and then false"
+)
+KEEPS = Difference("past its end, the y of a sequence is its state; the network's y is 0 there")
+
+
 @dataclass
 class Part:
     """One recurrent part of a file: a node, a stack of nodes, or nodes that compute the steps of a cell.
@@ -67,15 +74,15 @@ class GraphPart(Part):
     weights, with values of their own, and the same network. converted: the network's class, arguments and
     state dict.
 
-    x, lengths: the input and the lengths (B,) of int32, or None. h0, c0: the initial states; None stands for
+    x, lengths: the input and the lengths (B,), integers, or None. h0, c0: the initial states; None stands for
     zeros. mask: a mask that is true at the steps of a sequence and false at others, for a part without
     `lengths`. It gives lengths if each sequence has its steps first. y: the outputs of all steps. h, c: the
     last states. y, h and c are None if the file does not use them. A "file of to_onnx" has none of these.
 
     axes: the axes of the values: {"x": "TBI", "y": "TDBH", "h": "DBH"}. T are steps, D directions, B
-    sequences, I inputs. H are units, of all directions if there is no D. h stands for h0, c0, h and c. baked:
-    sizes that nodes of the part set to a number: {"T": 10}. layers: the nodes RNN, LSTM or GRU; empty for
-    other parts.
+    sequences, I inputs. H are units, of y in all directions if there is no D. h stands for h0, c0, h and c.
+    baked: sizes that nodes of the part set to a number: {"T": 10}. layers: the nodes RNN, LSTM or GRU; empty
+    for other parts.
     """
 
     nodes: tuple[Any, ...] = ()

@@ -178,8 +178,9 @@ def _step(layer: NodeLayer) -> Step | None:
     x, *old = (outside_of_loops(value) for value in values)
     pattern = next(p for p in PATTERNS if p.cell == layer.kind)
     return NodeStep(
-        pattern, layer.hidden_size, {}, {}, None, True, x, tuple(old), new, nodes, outside(nodes, new), layer
-    )
+        pattern, layer.hidden_size, {}, {}, None, True, x, tuple(old), new, nodes, outside(nodes, new),
+        layer=layer,
+    )  # fmt: skip
 
 
 def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
