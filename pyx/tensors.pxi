@@ -195,8 +195,8 @@ cdef class Seen:
         free(self.values)
 
     def holds(self, list tensors):
-        """Returns whether tensors are those of the record and have not changed, as far as versions and
-        samples show."""
+        """Returns whether `tensors` are the recorded tensors and unchanged, as far as torch's versions and
+        the sampled elements show."""
         cdef Py_ssize_t k
         cdef Mark now
         if len(tensors) != self.count:
@@ -240,11 +240,11 @@ cdef class Kept:
         return type(None), ()
 
     def call(self, str network, list tensors, x, state, int axes):
-        """Runs the network on tensors. Returns (y, h) or (y, (h, c)), of a cell h or (h, c).
+        """Runs the network on tensors. Returns (y, h) or (y, (h, c)); for a single step only h or (h, c).
 
-        Returns None if a mode of torch is active or the weights may have changed. It also does so for an
-        argument that is no float32 tensor on the CPU, of the right shape. tensors: those of `record`. axes:
-        bit n is set if x may have n axes."""
+        Returns None if a mode of torch is active, or the weights may have changed. Also returns None if an
+        argument is no float32 CPU tensor of the right shape. tensors: the tensors of `record`. axes: bit n
+        is set if x may have n axes."""
         cdef Network n = self.packed
         cdef int threads, own, at
         if self.record is None or n is None or (network is not self.network and network != self.network):
@@ -286,9 +286,9 @@ cdef class Kept:
 
 
 cdef object input_of(t, int ndim, int at):
-    """Returns the memory of a float32 tensor of ndim axes on the CPU, or a contiguous copy; None for others.
+    """Returns an array of three axes for a float32 CPU tensor of ndim axes; None for any other object.
 
-    The array has three axes, with new ones before axis `at`."""
+    The array shares the tensor's memory if this is contiguous. New axes of size 1 stand before axis `at`."""
     cdef Sight s
     if type(t) is not torch_tensor:
         return None

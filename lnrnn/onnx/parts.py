@@ -160,7 +160,7 @@ def _rename(every: list[GraphPart]) -> None:
 
 
 def _joined(every: list[GraphPart]) -> list[GraphPart]:
-    """Returns one part for those with equal weights, and makes their networks."""
+    """Joins parts with equal weights to one part, and makes the network of each."""
     result: list[GraphPart] = []
     firsts: dict[Any, GraphPart] = {}
     for part in every:

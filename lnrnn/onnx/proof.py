@@ -285,7 +285,7 @@ def _layer(
 
 
 def _set_reset_after(nodes: Iterable[onnx.NodeProto], reset_after: bool) -> None:
-    """Replaces linear_before_reset of GRUs, also of those in the graphs inside of nodes."""
+    """Replaces the attribute linear_before_reset of all GRUs, also within sub-graphs."""
     for node in nodes:
         for a in node.attribute:
             for graph in (a.g, *a.graphs):

@@ -40,7 +40,7 @@ def _in_body(
     node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | GraphPart]:  # fmt: skip
-    """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
+    """Returns the Loop or Scan as a part, or else the steps in its body. every: also steps that are nodes."""
     if not every:
         return []
     carried = [kept for group in every if (kept := [step for step in group if _is_carried(step, body)])]

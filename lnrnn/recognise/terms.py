@@ -152,7 +152,7 @@ def constant_sum(c: Array) -> Sum:
         c = c[0]
     if c.size > MOST_NUMBERS:
         raise Opaque
-    with np.errstate(invalid="ignore"):  # a NaN of other bits
+    with np.errstate(invalid="ignore"):  # a signalling NaN would warn
         c = c.astype(np.float64)
     return Sum({(): c} if c.any() else {})
 

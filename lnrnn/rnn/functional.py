@@ -49,7 +49,7 @@ def architecture(network: str) -> Architecture:
 
 @lru_cache(maxsize=256)
 def with_dtype(network: str, dtype: Dtype) -> str:
-    """Returns the text with another dtype of the packed weights. Calls with gradients compute in float32."""
+    """Returns the JSON text of a network with another dtype of its packed weights."""
     check("Network.to_dtype", {"dtype": dtype})
     return json.dumps(json.loads(network) | {"dtype": dtype})
 
@@ -216,8 +216,8 @@ def forward(
     record: bool = True,
     snapshot: Snapshot | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: that
-    of a network with equal parameters, to pack no weights; not for batch norm.
+    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: of a
+    network with equal parameters, whose packed weights are used again; not for batch norm.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the

@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 class AcceleratedCell(Accelerated):
-    """The base of these classes. A call is one step of a network of one layer."""
+    """Base class of the accelerated RNNCell, LSTMCell and GRUCell. A call computes one step."""
 
     _steps = True
     _cell: str  # its name in lnrnn

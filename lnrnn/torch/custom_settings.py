@@ -119,7 +119,7 @@ class Settings:
 
 
 def _constants(part: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
-    """Yields the numbers, strings and None that the classes of a module have."""
+    """Yields (module, name, value) of class attributes that are numbers, strings or None."""
     for cls in type(part).__mro__:
         if cls.__module__.startswith("torch.nn.") or cls is object:
             break

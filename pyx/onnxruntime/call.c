@@ -102,7 +102,7 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
         return 0;
     const lnrnn_description given = *d;
     if (d->norm == LNRNN_NORM_BATCH)
-        return runtime_refuse(reason, "attribute norm is %d, batch norm", d->norm);
+        return runtime_refuse(reason, "attribute norm must not be batch norm, got %d", d->norm);
     if (lnrnn_description_resolve(d, message))
         return runtime_refuse(reason, "%s", message);
     if (!networks_equal(&given, d))

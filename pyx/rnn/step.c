@@ -1,4 +1,4 @@
-/* The phases of a step, from W_ih x to the states. step_view.c has the view (lnrnn_step) that they read.
+/* The phases of a step, from W_ih x to the states. step_view.c fills lnrnn_step, which the phases read.
  *
  * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm
  * has a scale and a shift for each step. Layer norm uses the statistics of each row. */

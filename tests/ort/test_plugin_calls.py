@@ -173,7 +173,7 @@ LEFT = {
         f"{name} {value}": (integer(name, value), reason)
         for name, value, reason in (
             ("cell", 5, "attribute cell is beyond"), ("norm", 4, "attribute norm is beyond"),
-            ("norm", 2, "attribute norm is 2, batch norm"),
+            ("norm", 2, "attribute norm must not be batch norm, got 2"),
             ("placement", 5, "attribute placement is beyond"), ("bias", 2, "attribute bias is beyond"),
             ("hidden_size", -1, "attribute hidden_size is beyond"), ("hidden_size", 0, "hidden_size must be"),
             ("num_layers", 2**62, "attribute num_layers is beyond"), ("num_layers", 1000, "another number"),

@@ -21,7 +21,7 @@ enum { INT8_ROWS = 64 };
 /* Rows of activations, a = scale * (n + zero). A part has four integers per word. With two parts n = 128 *
  * first + second - 8192, and zero is 0. With one, the part is n as v32_store_s8 writes it. */
 typedef struct {
-    const uint32_t *part[2 * INT8_ROWS]; /* those of row 0, then those of row 1, .. */
+    const uint32_t *part[2 * INT8_ROWS]; /* all parts of row 0, then of row 1, .. */
     float scale[INT8_ROWS];
     int32_t zero[INT8_ROWS];
     int parts;  /* the number of parts of a row */

@@ -195,7 +195,7 @@ typedef struct {
     size_t H;
     int how, spans, centred; /* not centred: RMS norm */
     float eps;
-    const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
+    const float *mean, *gain, *bias; /* (G*H); NULL unless `how` reads it */
 } lnrnn_gate_norm;
 
 /* The kernels that compute new states: one for each cell, and three more. LSTM_PEEPHOLE has peepholes.

@@ -50,8 +50,8 @@ class NodeLayer:
     """A node as one layer of a network.
 
     weights: for each direction. reverse: whether the node reads from the end. batch_first: whether layout is
-    1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for others. The values are the node's,
-    or None for those that are left out. h0 and c0 are None if they are 0.
+    1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for float32 weights. Values are the
+    node's inputs and outputs, or None where the node leaves one out. h0 and c0 are None if they are 0.
     """
 
     node: onnx_ir.Node

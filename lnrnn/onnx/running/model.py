@@ -98,12 +98,12 @@ class Model(Closed):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the inputs of a call: those that are neither states nor constants."""
+        """The names of the inputs of a call, without states and constants."""
         return tuple(self._file.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs of a call: those that are not states."""
+        """The names of the outputs of a call, without states."""
         return self._file.outputs
 
     @property
