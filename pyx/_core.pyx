@@ -111,8 +111,8 @@ cdef int allowed_threads() except -1:
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """Returns `threads`, or if that is 0, the largest number of threads for a call of recurrent layers: 1 for
-    little work."""
+    """Returns the largest number of threads for a call of recurrent layers: `threads`, unless this is 0. Then
+    returns 1 for little work, and else the default."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 

@@ -142,7 +142,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
     tries = ways(arch, flat)
     if isinstance(graph, Call) and (not flat or graph.way.axes == "BI"):
         tries = iter([graph.way])
-    differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # with whether ordinary input does
+    differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # first: if ordinary input differs
     failures: list[str] = []
     for way in tries if most != 0 else ():
         usual = probes(arch, most, bool(way.kinds), way.axes == "BI")

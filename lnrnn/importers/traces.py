@@ -227,7 +227,7 @@ class Reader(Blocks):
 
 
 # --- operators ----------------------------------------------------------------------------------------------
-# Each function has the Reader, torch's arguments by name, and torch's description of the result.
+# Each function takes the Reader, the operator's arguments by name, and torch's metadata of the result.
 
 Given = dict[str, Any]
 FILLED = "full", "full_like", "empty", "empty_like"  # operators that fill a tensor, "empty" with zeros

@@ -144,9 +144,9 @@ class Recurrence:
 def recurrence(
     first: Node, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
 ) -> Recurrence:
-    """Returns a recurrence of these layers. first: the node with its part's path.
+    """Returns a recurrence of these layers. first: the node whose path names the part.
 
-    values: fields of the part, by default the layers' states.
+    values: fields of the part. Without them, the part has the layers' states.
     """
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))

@@ -2,9 +2,9 @@
 
 Everything that `forward` saves for `backward` is an array. `described` returns a text for an architecture,
 because operators accept texts. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
-arrays in the order of statistics.named_shapes, for each layer and direction. Lengths are (B,) int64, or with
-resets (1 + T, B): lengths, and below them 1 where a state is reset before a step; or None. If x is (N, D), in
-the order of torch's PackedSequence, they are the table (B, 6) of packed_rows, and y is in this order too.
+arrays in the order of statistics.named_shapes, for each layer and direction. `lengths` is None or (B,) int64.
+With resets it is (1 + T, B): row 0 has lengths, row 1 + t has 1 for each state that is reset before step t.
+If x is (N, D), as in torch's PackedSequence, it is the table (B, 6) of packed_rows, and y has the same order.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Report:
     _frozen: bool = False
 
     def restore(self) -> None:
-        """Restores all modules, with the present values of their parameters. `left` has them all then."""
+        """Restores all modules, with the present values of their parameters. Moves `replaced` into `left`."""
         while self._undo:
             self._undo.pop()()
         self.left += [(name, "restore() has restored it") for name, _ in self.replaced]
@@ -119,7 +119,7 @@ def accelerate(
 
     tolerance : float, optional
         With `check` and `dtype`: the largest difference of an output from float32 that is permitted. The
-        fewest modules keep float32 weights, those that differ most alone. A UserWarning says if all do.
+        fewest modules keep float32 weights, chosen by their own differences. A UserWarning says if all do.
     threshold : float
         With `check`: the report counts how many outputs change from one side of it to the other.
 

@@ -15,7 +15,7 @@ from ..rnn.architecture import Architecture
 
 Tensor = torch.Tensor
 Array = np.ndarray
-STEP = 4  # between numbered elements: constants that are added to them are less than half of it
+STEP = 4  # between the numbers of elements; constants that a module adds to elements are below STEP / 2
 
 
 @dataclass(frozen=True)

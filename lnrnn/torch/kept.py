@@ -72,7 +72,7 @@ def seen(
             return None
         if t.element_size() not in (4, 8):
             return None
-    memory = [None if t is None else _core.array_of(t.detach()) for t in tensors]  # no reference to t
+    memory = [None if t is None else _core.array_of(t.detach()) for t in tensors]  # has no reference to t
     return _core.Seen(list(tensors), memory, same_objects)
 
 

@@ -61,7 +61,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
               && among(d->placement, LNRNN_PLACEMENTS + 1) && among(d->span, LNRNN_SPAN_ALL + 1)
               && among(d->cell_norm, LNRNN_CELL_CARRY + 1) && among(d->overrun, LNRNN_OVERRUNS)
               && among(d->gate_activation, LNRNN_GATES_HARD_SIGMOID + 1),
-          "a choice has a value beyond its enumeration");
+          "cell, act, weights, norm, placement, span, or another choice is beyond its enumeration");
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);

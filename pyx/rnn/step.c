@@ -360,7 +360,7 @@ void lnrnn_step_meet(lnrnn_step *s)
     if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
         return;
     s->team = 1;
-    s->ahead.w = NULL; /* other threads would compute parts of it */
+    s->ahead.w = NULL; /* the chunk ahead would need the other threads */
     if (s->index) {
         s->active = s->cell.n = 0;
         return;

@@ -125,7 +125,7 @@ typedef struct {
     vreal d[4], dd[4], g[4], gd[4];
 } T(accumulators);
 
-/* Adds a vector d, and if has_g a vector g, to accumulator number a of each sum. */
+/* Adds d and d^2 to accumulator a of their sums. has_g: also adds g and g d. */
 LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal g, const int has_g)
 {
     s->d[a] += d;

@@ -396,7 +396,7 @@ def _simplify(node: onnx_ir.Node) -> None:
 
 
 def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
-    """Returns initial states as a Call has them. given: the `initial_states` of their part."""
+    """Returns initial states in the form of Call's field. given: the part's `initial_states`."""
     arrays = given if isinstance(given, tuple) else (given,)
     result = []
     for values, array in itertools.zip_longest(states, arrays[: len(states)]):
