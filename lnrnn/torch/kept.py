@@ -162,10 +162,10 @@ class Keeping(torch.nn.Module):
     def frozen(self) -> bool:
         """Whether calls without gradients use the weights of the first such call.
 
-        The weights are packed then, and not looked at again. Setting `frozen`, load_state_dict, and module.to
-        and its like let the next call pack them again. So do other tensors as parameters. In-place writes do
-        not. False by default: each call looks whether the weights have changed, as `lnrnn.torch.accelerate`
-        describes. Calls with gradients do so in either case.
+        That call packs the weights. Later calls do not notice in-place writes. The next call packs them again
+        after an assignment to `frozen`, load_state_dict, module.to and its like, or other tensors as
+        parameters. False, the default: each call checks whether weights have changed, as
+        `lnrnn.torch.accelerate` describes. Calls with gradients always check it.
         """
         return self._frozen
 
