@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import is_
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-
-from .._core import same_objects
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
@@ -38,6 +38,8 @@ class Settings:
         self._contents: list[tuple[Any, Any, frozenset[str], str]] = []
         self._tensors: list[list[Any]] = []  # a tensor, its version, a copy, the attribute's name
         self._constants: list[tuple[Any, str, Any]] = []  # numbers and strings of classes
+        self._views: list[Any] = []  # of keys and values in _contents
+        self._objects: list[Any] = []  # in these views, when nothing had changed
         self.unseen: list[str] = []
         inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
@@ -65,9 +67,9 @@ class Settings:
         """Records a value. Returns the values inside of it."""
         if isinstance(value, torch.Tensor):
             if not isinstance(value, torch.nn.Parameter):
-                tensor = value
-                version = -1 if tensor.is_inference() else tensor._version
-                self._tensors.append([tensor, version, tensor.detach().clone(), name])
+                t = value
+                version = -1 if t.is_inference() else t._version
+                self._tensors.append([t, version, t.detach().clone(), name])
             return []
         if isinstance(value, (np.ndarray, bytearray, set)) or _has_slots(type(value)):
             self.unseen.append(name)
@@ -81,14 +83,26 @@ class Settings:
         self._contents.append((value, own, _NONE, name))
         return [*own.values()]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_views": [], "_objects": []}
+
     def same(self) -> bool:
-        """Returns whether all values are the same objects. If not, they may still be equal."""
-        return same_objects(self._contents, self._tensors, self._constants)
+        """Returns whether all values are the objects that `hold` saw. If not, they may still be equal."""
+        now = [*chain.from_iterable(self._views)]
+        return (
+            0 < len(now) == len(self._objects)
+            and all(map(is_, now, self._objects))
+            and all(version != -1 and t._version == version for t, version, *_ in self._tensors)
+            and all(getattr(part, name, ...) is value for part, name, value in self._constants)
+        )
 
     def hold(self, training: bool) -> bool:
         """Returns whether no attribute changed since the probes, and no module trains unless `training`."""
-        if not self.same() and next(self.changed(), None) is not None:
-            return False
+        if not self.same():
+            if next(self.changed(), None) is not None:
+                return False
+            self._views = [view for of, *_ in self._contents for view in _views(of)]
+            self._objects = [*chain.from_iterable(self._views)]
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
@@ -106,16 +120,21 @@ class Settings:
                 if name in new or name not in now or not _same(now[name], then[name]):
                     yield where if where and not where.endswith(".") else f"{where}{name}"
         for entry in self._tensors:
-            tensor, version, copy, where = entry
-            current = -1 if tensor.is_inference() else tensor._version
+            t, version, copy, where = entry
+            current = -1 if t.is_inference() else t._version
             if current != version or current == -1 or written:
-                if not _equal(tensor, copy):
+                if not _equal(t, copy):
                     yield where
                 else:
                     entry[1] = current
         for part, name, value in self._constants:
             if not _same(getattr(part, name, ...), value):
                 yield name
+
+
+def _views(of: Any) -> tuple[Any, ...]:
+    own = of if isinstance(of, (*_SEQUENCES, dict)) else vars(of)
+    return (own, own.values()) if isinstance(own, dict) else (own,)
 
 
 def _constants(part: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:

@@ -21,7 +21,7 @@ from tree_sitter import Language, Node, Parser
 
 FOLDERS = ("include/lnrnn", "pyx", "lnrnn")
 SUFFIXES = (".c", ".h", ".pyx", ".pxi", ".py")
-GENERATED = ("pyx/_core.c", "pyx/build_flags.py", "pyx/library.py", "pyx/objects.py")
+GENERATED = ("pyx/_core.c", "pyx/layouts.c", "pyx/build_flags.py", "pyx/library.py", "pyx/objects.py")
 PARSERS = {
     "C": Parser(Language(tree_sitter_c.language())),
     "Python": Parser(Language(tree_sitter_python.language())),

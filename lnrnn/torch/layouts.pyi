@@ -1,0 +1,3 @@
+from typing import Any
+
+def read(exchange: Any, tensors: tuple[Any, ...]) -> tuple[bytes, tuple[int, ...]]: ...
