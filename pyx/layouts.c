@@ -71,8 +71,25 @@ static PyObject *read_layouts(PyObject *self, PyObject *const *given, Py_ssize_t
     return result;
 }
 
-static PyMethodDef methods[] = {{"read", (PyCFunction)(void (*)(void))read_layouts, METH_FASTCALL, NULL},
-                                {0}};
+/* identical(a, b): whether two lists have the same objects. */
+static PyObject *identical(PyObject *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_CheckExact(given[0]) || !PyList_CheckExact(given[1])) {
+        return PyErr_Format(PyExc_TypeError, "identical takes two lists");
+    }
+    Py_ssize_t n = PyList_GET_SIZE(given[0]);
+    int same = PyList_GET_SIZE(given[1]) == n;
+    for (Py_ssize_t k = 0; same && k < n; k++) {
+        same = PyList_GET_ITEM(given[0], k) == PyList_GET_ITEM(given[1], k);
+    }
+    return PyBool_FromLong(same);
+}
+
+static PyMethodDef methods[] = {
+    {"read", (PyCFunction)(void (*)(void))read_layouts, METH_FASTCALL, NULL},
+    {"identical", (PyCFunction)(void (*)(void))identical, METH_FASTCALL, NULL},
+    {0},
+};
 
 static PyModuleDef_Slot slots[] = {
 #ifdef Py_GIL_DISABLED

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from operator import is_
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+
+from .layouts import identical
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
@@ -38,7 +39,8 @@ class Settings:
         self._contents: list[tuple[Any, Any, frozenset[str], str]] = []
         self._tensors: list[list[Any]] = []  # a tensor, its version, a copy, the attribute's name
         self._constants: list[tuple[Any, str, Any]] = []  # numbers and strings of classes
-        self._views: list[Any] = []  # of keys and values in _contents
+        self._views: list[Any] = []  # of the values in _contents, and of the keys of dicts
+        self._empty: list[Any] = []  # the dicts without keys
         self._objects: list[Any] = []  # in these views, when nothing had changed
         self.unseen: list[str] = []
         inside: deque[tuple[Any, str]] = deque()
@@ -84,14 +86,15 @@ class Settings:
         return [*own.values()]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_views": [], "_objects": []}
+        return {**vars(self), "_views": [], "_empty": [], "_objects": []}
 
     def same(self) -> bool:
         """Returns whether all values are the objects that `hold` saw. If not, they may still be equal."""
         now = [*chain.from_iterable(self._views)]
         return (
-            0 < len(now) == len(self._objects)
-            and all(map(is_, now, self._objects))
+            len(now) > 0
+            and identical(now, self._objects)
+            and not any(self._empty)
             and all(version != -1 and t._version == version for t, version, *_ in self._tensors)
             and all(getattr(part, name, ...) is value for part, name, value in self._constants)
         )
@@ -101,7 +104,9 @@ class Settings:
         if not self.same():
             if next(self.changed(), None) is not None:
                 return False
-            self._views = [view for of, *_ in self._contents for view in _views(of)]
+            known = [of for of, *_ in self._contents]
+            self._empty = [of for of in known if isinstance(of, dict) and not of]
+            self._views = [view for of in known for view in _views(of)]
             self._objects = [*chain.from_iterable(self._views)]
         return training or not any(part.training for part in self._parts)
 
@@ -133,8 +138,11 @@ class Settings:
 
 
 def _views(of: Any) -> tuple[Any, ...]:
-    own = of if isinstance(of, (*_SEQUENCES, dict)) else vars(of)
-    return (own, own.values()) if isinstance(own, dict) else (own,)
+    if isinstance(of, _SEQUENCES):
+        return (of,)
+    if not isinstance(of, dict):
+        return (vars(of).values(),)
+    return (of, of.values()) if of else ()
 
 
 def _constants(part: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from operator import is_
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from .. import _core
 from ..arguments import Flag
 from ..rnn.functional import Served, architecture, dtype_of
 from ..rnn.snapshot import Snapshot
+from .layouts import identical
 from .layouts import read as read_layouts
 
 Tensor = torch.Tensor
@@ -120,13 +120,13 @@ class Record:
             self.places = np.concatenate([np.empty(0, np.uint64), *map(_places, there)]).astype(np.uint64)
             self.words = _words_at(self.places)
 
-    def holds(self, tensors: Sequence[Any]) -> bool:
+    def holds(self, tensors: list[Any]) -> bool:
         """Returns whether tensors are those of the record and have not changed, as far as it shows.
 
         Without `objects` they must be on the CPU and of no subclass.
         """
         if self.tensors is not None:
-            if len(tensors) != len(self.tensors) or not all(map(is_, tensors, self.tensors)):
+            if not identical(tensors, self.tensors):
                 return False
         # An inference tensor has no version. A negative view may have the memory of a recorded tensor.
         elif [t is None or t.is_inference() or t.is_neg() for t in tensors] != self.absent:
@@ -185,7 +185,7 @@ class Kept:
     def __reduce__(self) -> Any:
         return type(None), ()
 
-    def serves(self, network: str, overrun: str | None, tensors: Sequence[Any]) -> bool:
+    def serves(self, network: str, overrun: str | None, tensors: list[Any]) -> bool:
         """Returns whether it is this network, and the weights have not changed."""
         return (
             self.network == network
@@ -194,7 +194,7 @@ class Kept:
             and self.record.holds(tensors)
         )
 
-    def call(self, network: str, tensors: Sequence[Any], x: Any, state: Any, axes: int) -> Any:
+    def call(self, network: str, tensors: list[Any], x: Any, state: Any, axes: int) -> Any:
         """Runs the network on tensors. Returns (y, h) or (y, (h, c)), of a cell h or (h, c).
 
         Returns None if a mode of torch is active or the weights may have changed. It also does so for an
