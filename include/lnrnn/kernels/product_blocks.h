@@ -254,38 +254,50 @@ LNRNN_INLINE void end_band(const int dtype, const int rows, const block_job *job
 }
 #endif
 
-/* Multiplies rows (or parts) r .. r + rows - 1 by a group. All but the last three arguments are constants. */
+/* Multiplies rows x by the next `steps` blocks of each of `together` bands, of `bands` that have not ended.
+ * dtype, prefetch, rows and together are constants. */
+LNRNN_INLINE void block_steps(const int dtype, const int prefetch, const int rows, const int together,
+                              size_t bands, uint32_t steps, const void *const *x, const uint16_t **columns,
+                              const uint32_t **weights, block_sum (*acc)[BLOCK_SUMS][BLOCK_VECS])
+{
+    const int words = (int)words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
+    const uint16_t *column = *columns;
+    const uint32_t *w = *weights;
+    for (; steps; steps--, column += bands, w += bands * (size_t)words) {
+        if (prefetch)
+            LNRNN_FOR_EACH (l, together * words / LINE_WORDS)
+                v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_ROW);
+        LNRNN_FOR_EACH (q, together)
+            add_block(dtype, rows, x, column[q], w + q * words, acc[q]);
+    }
+    *columns = column, *weights = w;
+}
+
+/* Multiplies rows (or parts) r .. r + rows - 1 by a group. dtype, prefetch and rows are constants. */
 LNRNN_INLINE void block_tile(const int dtype, const int prefetch, const int rows, const block_job *job,
                              size_t r, const block_group *g)
 {
     const int together = rows * GROUP_BANDS <= BLOCK_SUMS ? GROUP_BANDS : rows * 2 <= BLOCK_SUMS ? 2 : 1;
-    const size_t words = words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
     const int given = (int)g->bands;
     const void *x[BLOCK_SUMS];
     if (rows > BLOCK_SUMS || (dtype == LNRNN_WEIGHT_I8 && rows % 2))
         return;
     LNRNN_FOR_EACH (i, rows)
         x[i] = job->a[r + (size_t)i];
-    LNRNN_FOR_EACH (turn, GROUP_BANDS / together) {
-        const int first = turn * together;
+    for (int first = 0; first < given; first += together) {
         const uint16_t *column = job->b.column + g->first + first;
-        const uint32_t *w = job->b.w + (g->first + (size_t)first) * words;
+        const uint32_t *w =
+            job->b.w + (g->first + (size_t)first) * words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
         block_sum acc[GROUP_BANDS][BLOCK_SUMS][BLOCK_VECS];
         LNRNN_FOR_EACH (q, together) {
             const float *const c = job->c + (ptrdiff_t)r * job->cs + g->output[first + q];
             begin_band(rows, job->add && first + q < given ? c : NULL, job->cs, acc[q]);
         }
-        LNRNN_FOR_EACH (ended, GROUP_BANDS) {
-            const int bands = GROUP_BANDS - ended, here = bands - first < together ? bands - first : together;
-            for (uint32_t t = here > 0 ? g->steps[ended] : 0; t; t--) {
-                if (prefetch)
-                    LNRNN_FOR_EACH (l, here * (int)words / LINE_WORDS)
-                        v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_ROW);
-                LNRNN_FOR_EACH (q, here)
-                    add_block(dtype, rows, x, column[q], w + (size_t)q * words, acc[q]);
-                column += bands, w += (size_t)bands * words;
-            }
-        }
+        for (int bands = GROUP_BANDS; bands > first; bands--)
+            LNRNN_FOR_EACH (q, together)
+                if (q + 1 == together ? bands - first > q : bands - first == q + 1)
+                    block_steps(dtype, prefetch, rows, q + 1, (size_t)bands, g->steps[GROUP_BANDS - bands], x,
+                                &column, &w, acc);
         LNRNN_FOR_EACH (q, together)
             if (first + q < given)
                 end_band(dtype, rows, job, r, g->output[first + q], acc[q]);
