@@ -74,11 +74,11 @@ _disabled: Any = None
 
 
 def _untraced() -> Any:
-    """Returns Forward.call, with tracing of this function by torch.compile disabled."""
+    """Returns Forward.served, with tracing by torch.compile disabled."""
     global _disabled  # functools.cache warns under torch.compile
     if _disabled is None:
         disable: Any = torch.compiler.disable
-        _disabled = disable(Forward.call, recursive=False)
+        _disabled = disable(Forward.served)
     return _disabled
 
 
@@ -120,14 +120,16 @@ class Forward:
         return type(self._module).forward.__code__
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        result = None
         if not torch.compiler.is_compiling():
-            return self.call(*arguments, **named)
-        if torch.compiler.is_dynamo_compiling():
-            return _untraced()(self, *arguments, **named)
-        return type(self._module).forward(self._module, *arguments, **named)  # torch.export
+            result = self.served(arguments, named)
+        elif torch.compiler.is_dynamo_compiling():  # torch.export has no results of kernels
+            result = _untraced()(self, arguments, named)
+        return type(self._module).forward(self._module, *arguments, **named) if result is None else result
 
-    def call(self, *arguments: Any, **named: Any) -> Any:
-        module, states = self._module, arguments[1:]
+    def served(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Returns the result of a call; None if the module's own forward computes it."""
+        states = arguments[1:]
         sources: list[Any] = [owner.get(name) for owner, name in self._owners]
         if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in sources)):
             axes = self._axes.get(tuple(map(type, states)), 0)
@@ -136,13 +138,10 @@ class Forward:
                 found = self._kept.call(self._network, sources, arguments[0], state, axes)
                 if found is not None:
                     return found
-            result = self._computed(self._positional(arguments, named), sources)
-            if result is not None:
-                return result
-        return type(module).forward(module, *arguments, **named)
+            return self._computed(self._positional(arguments, named), sources)
+        return None
 
     def _computed(self, arguments: tuple[Any, ...], sources: list[Any]) -> Any:
-        """Returns the result of a call; None if the module's own forward computes it."""
         x = arguments[0] if arguments else None
         form = self._by_call.get((x.dim(), signature(arguments[1:]))) if isinstance(x, Tensor) else None
         if x is None or form is None or other_system() or not self._settings.hold(self.trains):
