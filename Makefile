@@ -3,7 +3,7 @@
 # make build        compile changed C and Cython (make test does it too)
 # make lib          build liblnrnn for C programs, and the plug-in for ONNX Runtime, in build/lib
 # make install      install these libraries, the header and lnrnn.pc into PREFIX (/usr/local)
-# make bench        compare lnrnn with installed libraries, K=pattern; two commits: tests/benchmarks/README.md
+# make bench        compare lnrnn with installed libraries, K=pattern selects races by name
 # make lint         check types, style, spelling, sentences and the numbers of lines
 # make docs         build the documentation, build/docs/index.html
 # make studies      run the studies of examples/studies, an hour on two cores; TUNE=1 chooses the settings first
@@ -16,14 +16,17 @@ ifneq ($(words $(VENV)),1)
 $(error VENV must be one path without spaces, got "$(VENV)")
 endif
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip --disable-pip-version-check
+# Python compiles imported files to bytecode. If pip compiled all 10,000 files of the packages, that would take longer than lnrnn itself.
+PIP = $(BIN)/python -m pip --disable-pip-version-check install --no-compile
+# Tests start hundreds of processes. Without stored bytecode, each would compile the sources that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 NAME ?=
 PREFIX ?= /usr/local
 
 PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
-SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
+SOURCES = setup.py pyproject.toml pyx/layouts.c $(wildcard pyx/*.py include/*.h include/lnrnn/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
 .PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences sizes format warnings peers
 .DEFAULT_GOAL := help
@@ -35,6 +38,8 @@ help:
 	@echo "For all targets, ARGS= has more arguments for the program, and VENV= names another folder than .venv."
 	@echo "make types, style, spelling, sentences, sizes   run a part of lint; make format formats all sources"
 	@echo "make warnings                 compile every C file with warnings, with all installed compilers"
+	@echo "make bench ARGS='--benchmark-json A.json'   measure one commit; B.json in the other commit, then compare:"
+	@echo "                              .venv/bin/pytest-benchmark compare A.json B.json --columns=median,iqr"
 	@echo "make peers                    install the libraries with which benchmarks compare lnrnn"
 	@echo "make .venv/.whole             install packages without which some tests are skipped"
 
@@ -83,9 +88,10 @@ warnings:
 # These campaigns need more packages than the tests.
 whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
-    $(if $(filter mutants,$(NAME)),$(VENV)/.campaigns) $(if $(filter site,$(NAME)),$(VENV)/.docs)
-	$(if $(filter engines,$(NAME)),$(PIP) install --quiet "pyspark>=4" "ray[serve]>=2.40")
-	$(if $(filter coverage,$(NAME)),$(PIP) install --quiet "coverage[toml]>=7.10" "gcovr>=8")
+    $(if $(filter site,$(NAME)),$(VENV)/.docs)
+	$(if $(filter engines,$(NAME)),$(PIP) --quiet "pyspark>=4" "ray[serve]>=2.40")
+	$(if $(filter mutants,$(NAME)),$(PIP) --quiet universalmutator)
+	$(if $(filter coverage,$(NAME)),$(PIP) --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 
 wheels:
@@ -108,32 +114,32 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m pytest tests/benchmarks --confcutdir=tests/benchmarks --benchmark-quiet $(if $(K),-k "$(K)") $(ARGS)
 
 peers: $(VENV)/.bench
-	$(PIP) install torch==2.13.0
-	$(PIP) install onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
+	$(PIP) torch==2.13.0
+	$(PIP) onnx==1.23.2 onnxruntime==1.31.1 jax==0.10.2 openvino==2026.4.1
 
 # Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
-	$(PIP) install --quiet "torch==2.13.0" "keras>=3" "onnxscript>=0.5" "openvino>=2025.4" redis prometheus_client "websockets>=15"
-	$(PIP) install --quiet --no-deps silero-vad piper-tts ddddocr
+	$(PIP) --quiet "torch==2.13.0" "keras>=3" "onnxscript>=0.5" "openvino>=2025.4" redis prometheus_client "websockets>=15"
+	$(PIP) --quiet --no-deps silero-vad piper-tts ddddocr
 	touch $@
 
 # An editable install. Without build isolation only C files are compiled that changed, or include a changed header.
 $(VENV)/.build: $(VENV)/.tools $(SOURCES)
 	@echo "Compiling changed files: all of lnrnn takes 40 to 80 seconds on two cores"
-	@$(PIP) install --quiet --no-build-isolation --no-deps -e .
+	@$(PIP) --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
-# An environment for type checkers, with lnrnn as a user installs it, and the packages of .venv.
+# An environment for type checkers, with the files of lnrnn that a user installs except compiled ones, and the packages of .venv.
 $(VENV)/.user: $(VENV)/.build $(shell find lnrnn -name '*.py*' ! -name '*.pyc')
-	rm -rf build/lib* $(VENV)/user
+	rm -rf $(VENV)/user
 	$(BIN)/python -m venv --without-pip $(VENV)/user
-	$(PIP) install --quiet --no-build-isolation --no-deps --prefix $(VENV)/user --ignore-installed .
-	$(BIN)/python -c 'import sysconfig as s; print(s.get_path("purelib"))' \
-	    >"$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/beside.pth"
+	site="$$($(VENV)/user/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')" && \
+	    $(BIN)/python setup.py --quiet build_py --build-lib "$$site" && \
+	    $(BIN)/python -c 'import sysconfig as s; print(s.get_path("purelib"))' >"$$site/beside.pth"
 	touch $@
 
 # Builds lnrnn, and at the same time installs the packages of an extra of pyproject.toml.
-$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels campaigns): $(VENV)/.%: $(SOURCES) pyproject.toml
+$(addprefix $(VENV)/.,demo test dask ray lint bench docs wheels): $(VENV)/.%: $(SOURCES) pyproject.toml
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.build $(VENV)/$*.txt
 	@touch $@
 
@@ -141,13 +147,13 @@ $(VENV)/%.txt: $(VENV)/.tools pyproject.toml
 	@echo "Installing the packages of the extra $* into $(VENV)"
 	@$(BIN)/python -c 'from setuptools.config.pyprojecttoml import load_file as f; print(*f("pyproject.toml")["project"] \
 	    ["optional-dependencies"]["$*"], sep="\n")' >$@
-	@$(PIP) install --quiet -r $@
+	@$(PIP) --quiet -r $@
 
 $(VENV)/.tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lnrnn needs Python 3.10 or later, this is " + sys.version)'
 	@echo "Creating $(VENV), with setuptools, Cython and NumPy"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet "setuptools>=77" "cython>=3.1" "numpy>=2"
+	@$(PIP) --quiet "setuptools>=77" "cython>=3.1" "numpy>=2"
 	@touch $@
 
 clean:

@@ -1,6 +1,7 @@
 """Builds the shared library liblnrnn, and two libraries that are linked to it.
 
-These are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime.
+These are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime. A module of its own,
+lnrnn.torch.layouts, reads torch's tensors.
 
 The kernels are compiled once for each instruction set, the other C code once. Object files are kept in
 build/objects. A file is compiled again only if its source, an included header, the compiler or its flags
@@ -58,6 +59,9 @@ class BuildExt(build_ext):
     """Builds the shared library, and the plug-in and the module that are linked to it, in one folder."""
 
     def build_extension(self, ext: Extension) -> None:
+        if ext.name != core.name:
+            super().build_extension(ext)
+            return
         command, linker = self.compiler.compiler_so, self.compiler.linker_so
         if not self.editable_mode:
             # A wheel is 50 kB smaller without names of local functions and tables for unwinding, which serve
@@ -68,6 +72,19 @@ class BuildExt(build_ext):
         openmp = openmp_flags(command, linker)
         if not openmp:
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
+        (written,) = cythonize(
+            [ext],
+            force=True,  # the default compares times of files, which a checkout does not keep
+            emit_linenums="LNRNN_LINES" in os.environ,  # for tests/campaigns/coverage
+            include_path=["pyx", "."],
+            compiler_directives={
+                "language_level": 3,
+                "boundscheck": False,
+                "wraparound": False,
+                "cdivision": True,
+                "binding": False,  # functions that are no methods need no objects of Python
+            },
+        )
         asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         for_this, for_all = (
             Objects(words, asked.stdout, OBJECTS) for words in (command, without_python(command))
@@ -80,7 +97,7 @@ class BuildExt(build_ext):
         # _core.c is first, because it takes longest. Each file has its own compiler process.
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
-        todo = [partial(for_this.compile, module, ext.sources[0], flags, python, versions)]
+        todo = [partial(for_this.compile, module, written.sources[0], flags, python, versions)]
         own = units(self.machine(), openmp)
         todo += [partial(for_all.compile, *unit) for unit in [*own, *plugin_units()]]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -186,17 +203,6 @@ setup(
     long_description=readme(address, version),
     long_description_content_type="text/markdown",
     project_urls=urls(address),
-    ext_modules=cythonize(
-        [core],
-        force=True,  # the default compares times of files, which a checkout does not keep
-        include_path=["pyx", "."],
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "binding": False,  # functions that are no methods need no objects of Python
-        },
-    ),
+    ext_modules=[core, Extension("lnrnn.torch.layouts", ["pyx/layouts.c"])],
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import sys
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -107,36 +105,8 @@ python_use_unqualified_type_names = True
 # Types of other packages are text: links to their pages would need the network.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
-TABULAR = re.compile(r"\S {3,}\S")  # the columns of a table in plain text
-NAMED = re.compile(r"(\w+(?:, \w+)*)(?: \([^)]*\))?:(?= )")  # arguments before a description
-RESULT = re.compile(r"->|Raises\b|Returns\b|Source:")
-ARGUMENT = re.compile(r"(?<![\w.`])(\w+(?:, \w+)*)((?: \([^)]*\))?:)(?= |$)")
 CODE = re.compile(r"``.+?``|`[^`]+`")
 SECTION = re.compile(r"-{3,}$")  # below the heading of a numpydoc section
-
-
-def as_rest(lines: list[str], names: set[str]) -> list[str]:
-    """Returns a plain docstring as reStructuredText. Indented lines and lines with columns become literal
-    blocks, and `name` becomes code. An argument of `names`, a result and an exception begin a paragraph."""
-    found: list[str] = []
-    literal = False
-    for line in lines:
-        if not line.strip():
-            found.append("")
-            continue
-        if line.startswith("  ") or TABULAR.search(line):
-            if not literal:
-                found += ["", "::", ""]
-            found.append(f"    {line}")
-            literal = True
-            continue
-        begun = NAMED.match(line)
-        named = begun is not None and set(begun[1].split(", ")) <= names
-        if literal or named or RESULT.match(line):
-            found.append("")
-        literal = False
-        found.append(_text(line, names))
-    return found
 
 
 def escaped(lines: list[str]) -> list[str]:
@@ -166,43 +136,15 @@ def _escaped(line: str) -> str:
     return "".join(parts)
 
 
-def _text(line: str, names: set[str]) -> str:
-    """Returns prose as reStructuredText: text in backquotes and arguments before a colon become code."""
-    line = ARGUMENT.sub(
-        lambda found: (
-            re.sub(r"\w+", r"`\g<0>`", found[1]) + found[2]
-            if set(found[1].split(", ")) <= names
-            else found[0]
-        ),
-        line,
-    )
-    parts = []
-    at = 0
-    for code in CODE.finditer(line):
-        parts.append(re.sub(r"([\\*|_`])", r"\\\1", line[at : code.start()]))
-        parts.append(f"``{code[0].strip('`')}``")
-        at = code.end()
-    parts.append(re.sub(r"([\\*|_`])", r"\\\1", line[at:]))
-    text = "".join(parts)
-    return f"\\{text}" if re.match(r"[-+] |\d+\. ", text) else text
-
-
 def rewrite(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    if any(map(SECTION.match, lines)):
-        lines[:] = escaped(lines)
-        return
-    try:
-        names = set(inspect.signature(thing).parameters)
-    except (TypeError, ValueError):
-        names = set()
-    names |= set(getattr(thing, "__slots__", ())) | set(getattr(thing, "__annotations__", {}))
-    names |= {"x", "y", "h0", "lengths", "lanes", "out", "resets", "threads", "weight"}
-    lines[:] = [*as_rest(lines, names), ""]
+    lines[:] = escaped(lines)
 
 
 def mend(app: Any, what: str, name: str, thing: Any, options: Any, arguments: str, result: str) -> Any:
     """Mends signatures: Sphinx shows an alias in a union as TypeAliasForwardRef, and full paths of types if a
     default is <factory>, which is no Python."""
+    if name == "lnrnn.onnx.Part":  # its constructor is not for users
+        return "", ""
     if name.startswith("lnrnn.torch.") and what == "class":  # its base is a mock without a signature
         arguments = stringify_signature(
             signature(thing.__init__, bound_method=True), unqualified_typehints=True
@@ -251,22 +193,11 @@ def list_cells(app: Any, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"(?m)^(\.\. autoclass:: .+\.)CELL$", lines, source[0])
 
 
-def fold_method(app: Any, doctree: Any, page: str) -> None:
-    """Folds the text of a study's method, since pages are long."""
-    for section in doctree.findall(nodes.section):
-        if page.startswith("studies/") and section[0].astext() == "How it was measured":
-            words = sum(1 for _ in takewhile(lambda part: isinstance(part, nodes.paragraph), section[1:]))
-            folded = "<details><summary>Data, networks, settings and seeds</summary>"
-            section.insert(1 + words, nodes.raw("", "</details>", format="html"))
-            section.insert(1, nodes.raw("", folded, format="html"))
-
-
 def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", mend)
     app.connect("source-read", link_pages)
     app.connect("source-read", list_cells)
-    app.connect("doctree-resolved", fold_method)
     app.add_directive("lnrnn-help", Help)
     app.add_html_math_renderer("mathml", as_mathml(False), as_mathml(True))
     return {"parallel_read_safe": True}

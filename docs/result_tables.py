@@ -2,7 +2,7 @@
 
 The results are in tests/benchmarks, tests/campaigns and examples/studies. Comments mark their places:
 
-    <!-- table recurrent_zen5 -->            all tables of a record, with machine and date below, up to
+    <!-- table recurrent_zen5 -->            all tables of a record, with machine and date, up to
     <!-- end -->
     <!-- table campaigns -->                 the results of all campaigns, up to the same mark
     1.26<!-- heldout_zen4 LSTM of limit -->  a number of a record's `figures`, or of its geometric means
@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 
 import record  # noqa: E402
 
-NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
+NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX", "torch": "torch, eager"}
 COLOURS = ("#2f6fae", "#7fb77e", "#f0b57a", "#b9b9b9", "#c9a0d0")
 DOCS = Path(__file__).parent
 CAMPAIGNS = DOCS.parent / "tests/campaigns"
@@ -132,12 +132,11 @@ def table(name: str) -> str:
     """Returns the tables of a record in Markdown."""
     lines = [f"<!-- table {name} -->"]
     if name == "campaigns":
-        return "\n".join([*lines, *_rows(_campaigns()), "", "<!-- end -->"])
+        return "\n".join([*lines, *_rows(_campaigns()), "<!-- end -->"])
     found = record.load(name)
     for caption, cells, notes in record.contents(found):
-        lines += [f"**{caption}**", "", *_rows(cells), ""]
-        lines += [line for note in notes for line in (note, "")]
-    return "\n".join([*lines, f"*{record.source(found)}*", "", "<!-- end -->"])
+        lines += [f"**{caption}** ({record.source(found)})", *notes, "", *_rows(cells), ""]
+    return "\n".join([*lines[:-1], "<!-- end -->"])
 
 
 def number(name: str, key: str) -> str:

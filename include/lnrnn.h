@@ -203,6 +203,7 @@ typedef struct {
     size_t proj_size;                /* LSTM: P, the number of values of h, below hidden_size; 0: P is H */
     int gate_activation;             /* LNRNN_GATES_HARD_SIGMOID only without a norm */
     int exp_forget, bfloat16_states; /* SLSTM: an exponential forget gate; states rounded after each step */
+    int peepholes;                   /* LSTM: i and f also read the old c, o reads the new c */
 } lnrnn_description;
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */

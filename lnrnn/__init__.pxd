@@ -114,6 +114,7 @@ cdef extern from "lnrnn_api.h" nogil:
         size_t proj_size
         int gate_activation
         int exp_forget, bfloat16_states
+        int peepholes
 
     ctypedef struct lnrnn_array:
         const char *name

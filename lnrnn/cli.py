@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,12 @@ from lnrnn.errors import message, reason
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
 from lnrnn.rnn.settings import architecture
+from lnrnn.rnn.snapshot import DTYPES
+from lnrnn.rounding import INPUT
 from lnrnn.scoring import bulk
 from lnrnn.scoring.report import LOGS, say
 from lnrnn.scoring.scorer import GONE
-from lnrnn.scoring.sequences import INTO
+from lnrnn.scoring.sequences import BAD, INTO
 from lnrnn.speakers import CELLS
 
 # Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
@@ -186,9 +189,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     score.add_argument(
         "--bad",
-        choices=("raise", "skip"),
+        choices=BAD,
         default="raise",
-        help="raise: a row that is no sequence for the model ends the command. skip: its result is null, and "
+        help="raise: a row that is no sequence for the model ends the command. null: its result is null, and "
         "a column NAME_error has the reason (default: raise)",
     )
     score.add_argument("--id-column", metavar="NAME", help="a column that identifies a bad row in the error")
@@ -221,6 +224,12 @@ def build_parser() -> argparse.ArgumentParser:
     onnx.add_argument("--json", action="store_true", help="print JSON instead of text")
     onnx.add_argument("-o", type=Path, metavar="OUT", dest="out", help="write the converted file to OUT")
     onnx.add_argument("--no-functions", action="store_true", help="write nodes of ONNX alone to OUT")
+    onnx.add_argument("--dtype", choices=DTYPES, help="print the costs of these weights on --input instead")
+    onnx.add_argument("--input", type=Path, metavar="IN.npz", help="the file's inputs by name, like its own")
+    onnx.add_argument(
+        "--tolerance", type=float, help="keep float32 in the nodes without which a difference is larger"
+    )
+    onnx.add_argument("--threshold", type=float, default=0.0, help="of decisions by sign (default: 0)")
     onnx.set_defaults(command=print_onnx)
     return parser
 
@@ -274,7 +283,7 @@ def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
         **architecture(model).stated,
         "norm": model.norm,
     }
-    facts["parameters"] = sum(value.size for value in model.parameters().values())
+    facts["parameters"] = model.num_parameters
     if model.known_steps is not None:
         facts |= {"known_steps": model.known_steps, "overrun": model.overrun}
     facts |= {name: rate for name in ("dropout", "zoneout") if np.any(rate := getattr(model, name))}
@@ -314,7 +323,7 @@ def score_files(arguments: argparse.Namespace) -> int:
         if workers is None:
             workers = max(lnrnn.cpu_info()["cores"] // arguments.threads, 1)
         command = bulk.Command(
-            scorer, arguments.output, arguments.bad == "skip", arguments.keep, arguments.compression,
+            scorer, arguments.output, arguments.bad == "null", arguments.keep, arguments.compression,
             arguments.overwrite, workers, arguments.log,
         )  # fmt: skip
         left_out = command.run(arguments.input)
@@ -328,9 +337,14 @@ def score_files(arguments: argparse.Namespace) -> int:
 
 
 def print_onnx(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn onnx FILE [--json]`` and ``lnrnn onnx FILE -o OUT``."""
+    """Implements ``lnrnn onnx FILE [--json]`` and ``lnrnn onnx FILE -o OUT``, and calls print_costs."""
     from lnrnn.onnx import convert, report  # unused by other commands
 
+    if arguments.dtype is not None or arguments.input is not None:
+        if arguments.out is not None:
+            raise ValueError("--dtype and --input must be given without -o: a file keeps its weights")
+        print_costs(arguments)
+        return
     if arguments.out is not None:
         reasons = convert(arguments.file, arguments.out, functions=not arguments.no_functions)
         lines = (f"{path}: {reason or 'replaced'}" for path, reason in reasons.items())
@@ -340,17 +354,47 @@ def print_onnx(arguments: argparse.Namespace) -> None:
     print(json.dumps(facts, indent=2) if arguments.json else report.text(facts))
 
 
-def read_array(path: Path) -> np.ndarray:
-    """Returns the array in a .npy file. Raises ValueError for other contents, such as pickled objects."""
+def print_costs(arguments: argparse.Namespace) -> None:
+    """Implements ``lnrnn onnx FILE --dtype int8 --input IN.npz``."""
+    from lnrnn.onnx import report
+    from lnrnn.onnx.errors import text_of
+    from lnrnn.onnx.reading import read
+    from lnrnn.onnxruntime import session
+
+    if arguments.input is None:
+        raise ValueError(message("--input", "given with --dtype", "none", INPUT))
+    read(arguments.file)  # whose errors are lnrnn's
+    options = {name: getattr(arguments, name) for name in ("dtype", "tolerance", "threshold")}
+    feed = read_array(arguments.input, ".npz")
+    try:
+        found = session(arguments.file, check=feed, **options).rounding
+    except USER_ERRORS:
+        raise
+    except Exception as error:  # onnxruntime's errors have no common class
+        raise ValueError(f"{arguments.file}: onnxruntime refuses it: {text_of(error)}") from None
+    if arguments.json:
+        plain = asdict(found, dict_factory=lambda pairs: {k: None if v != v else v for k, v in pairs})
+        print(json.dumps(plain, indent=2))
+    else:
+        print("\n".join(map(report.printable, repr(found).splitlines())))
+
+
+def read_array(path: Path, kind: str = ".npy") -> Any:
+    """Returns the array in a .npy file, or a dict of those in a .npz file.
+
+    Raises ValueError for other contents, such as pickled objects.
+    """
     try:
         with path.open("rb") as file:
+            if kind == ".npz":
+                return dict(np.load(file, allow_pickle=False))
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # a damaged header raises any error of NumPy's parser, such as SyntaxError
         # Cut the message, because it may quote a long header.
         got = f"one that NumPy cannot read ({str(error)[:400]})"
-        raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
+        raise ValueError(message(str(path), f"a {kind} file of numbers", got)) from error
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

@@ -46,6 +46,11 @@ def set_num_threads(n: int) -> None:
     n : int
         Number of threads, 1 to 1024. Results do not depend on it.
 
+    Raises
+    ------
+    ValueError, TypeError
+        For another number.
+
     Notes
     -----
     The maximum is the first of these that is set: the argument of this function, LNRNN_NUM_THREADS,
@@ -90,7 +95,7 @@ def num_threads(n: int) -> Iterator[None]:
     ----------
     n : int
         Number of threads, 1 to 1024. It overrides `set_num_threads`. The argument `threads` of a call
-        overrides both.
+        overrides both. Errors are as in `set_num_threads`.
 
     Notes
     -----

@@ -3,23 +3,24 @@
 
 Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments
 they return None, and Python converts the arguments or raises an error. All functions assert that Python has
-checked the arrays ("broken promise"). Objects that threads share change in critical sections, for Pythons
+checked the arrays ("internal error"). Objects that threads share change in critical sections, for Pythons
 without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongAndOverflow
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_New
 from cpython.pystate cimport PyThreadState
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset, strcmp
+from libc.string cimport memcpy, memset, strcmp
 
 from lnrnn cimport *
 from lnrnn_c cimport *
@@ -170,7 +171,7 @@ cdef void *pointer(object array, int kind, size_t size, bint writable) except? N
     if (cnp.PyArray_TYPE(a) != kind or <size_t>cnp.PyArray_SIZE(a) != size or not cnp.PyArray_ISCARRAY_RO(a)
             or (writable and not cnp.PyArray_ISWRITEABLE(a))):
         raise AssertionError(
-            f"broken promise: {array.dtype} {array.shape}, wanted type {kind} with {size} elements")
+            f"internal error: {array.dtype} {array.shape}, wanted type {kind} with {size} elements")
     return cnp.PyArray_DATA(a)
 
 
@@ -190,7 +191,7 @@ cdef Py_ssize_t axis(object array, int k) except -1:
     """Returns the length of axis k."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     if cnp.PyArray_NDIM(a) <= k:
-        raise AssertionError(f"broken promise: {array.dtype} {array.shape}, wanted more than {k} axes")
+        raise AssertionError(f"internal error: {array.dtype} {array.shape}, wanted more than {k} axes")
     return cnp.PyArray_DIMS(a)[k]
 
 
@@ -206,7 +207,7 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
             or (writable and not cnp.PyArray_ISWRITEABLE(a))
             or (n0 and n1 and n2
                 and ((n2 > 1 and step[2] != 4) or (n0 > 1 and step[0] % 4) or (n1 > 1 and step[1] % 4)))):
-        raise AssertionError(f"broken promise: {array.dtype} {array.shape} {array.strides}")
+        raise AssertionError(f"internal error: {array.dtype} {array.shape} {array.strides}")
     data[0] = <float *>cnp.PyArray_DATA(a)
     s0[0] = step[0] // 4
     s1[0] = step[1] // 4
@@ -222,12 +223,21 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
+def words_at(addresses):
+    """Returns the 4 bytes at each of the addresses, (n,) uint64, as one object of bytes."""
+    cdef Py_ssize_t k, n = axis(addresses, 0)
+    cdef const uint64_t *at = <const uint64_t *>pointer(addresses, cnp.NPY_UINT64, n, False)
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, 4 * n)
+    for k in range(n):
+        memcpy(<char *>found + 4 * k, <const void *><uintptr_t>at[k], 4)
+    return found
+
+
 include "result_memory.pxi"
 include "arrays.pxi"
 include "norm.pxi"
 include "network.pxi"
 include "packed.pxi"
 include "stream.pxi"
-include "tensors.pxi"
 include "file.pxi"
 include "c_api.pxi"

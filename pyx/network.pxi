@@ -8,7 +8,8 @@ cdef enum:
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]
 # `use` in the tuples of Description.arrays, indexed by the roles of description.h.
 cdef tuple USES = (
-    "weight", "weight", "weight", "inner", "inner", "count", *3 * ("gain", "bias", "mean", "variance"))
+    "weight", "weight", "weight", "inner", "inner", "peephole", "count",
+    *3 * ("gain", "bias", "mean", "variance"))
 
 
 cdef int check(int status, const char *message) except -1:
@@ -231,6 +232,16 @@ cdef class Network:
         self.give(call)
         return found
 
+    def call_at(self, uintptr_t x, uintptr_t h, uintptr_t cell, Py_ssize_t T, Py_ssize_t B, int most):
+        """Computes as `call`, of contiguous float32 at addresses. h, cell: 0 for zeros. most: a further limit
+        on the number of threads."""
+        cdef Call call = self.take()
+        found = None
+        if self.starts(call, T, B, <const float *>x, <const float *>h, <const float *>cell, None):
+            found = self.run(call, min(most, threads_for(call.work(), 0)))
+        self.give(call)
+        return found
+
     def train(self, x, h0, lengths):
         """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts
         of the tape; or None.
@@ -368,20 +379,20 @@ cdef class Network:
         if n.states == 2:
             c.c0, c.cn = floats(c0, cells), <float *>pointer(cn, cnp.NPY_FLOAT32, cells, writable)
             if c.c0 == NULL or c.cn == NULL:
-                raise AssertionError("broken promise: an LSTM without c")
+                raise AssertionError("internal error: an LSTM without c")
         c.B, c.rows = axis(rows, 0), <const lnrnn_row *>indices(rows, 6 * <size_t>axis(rows, 0))
         seen = np.zeros(c.states, np.bool_)
         if not lnrnn_rows_fit(c, <char *>data(seen)):
-            raise AssertionError("broken promise: rows that cannot be")
+            raise AssertionError("internal error: rows that cannot be")
         if training is None:
             return 0
         if <size_t>len(training) != lnrnn_training_begin(c):
-            raise AssertionError(f"broken promise: {len(training)} arrays of training")
+            raise AssertionError(f"internal error: {len(training)} arrays of training")
         for k in range(<size_t>len(training)):
             one = lnrnn_training_array_of(c, k, not writable)
             one.to[0] = pointer(training[k], KINDS[one.dtype], one.size, writable and one.written)
             if one.needed and training[k] is None:
-                raise AssertionError(f"broken promise: no array {k} of training")
+                raise AssertionError(f"internal error: no array {k} of training")
         return 0
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
@@ -401,7 +412,7 @@ cdef class Network:
         rows = copied(<cnp.ndarray?>rows)
         self.fill(call, x, y, h0, h0, c0, c0, rows, training, False)
         if <size_t>len(grads) != lines * self.parameters:
-            raise AssertionError(f"broken promise: gradients of {len(grads)} parameters")
+            raise AssertionError(f"internal error: gradients of {len(grads)} parameters")
         memset(&g, 0, sizeof(g))
         strided(gy, c.steps, c.sequences, n.directions * n.h_width, False, &pgy, &g.gyt, &g.gyb)
         states = lines * c.states

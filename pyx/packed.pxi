@@ -65,10 +65,10 @@ cdef object reordered(array, table, bint apart):
     for i in range(active):
         if (row[i].first != t or row[i].length < 1 or row[i].length > dims[0] - t
                 or (i and row[i].length > row[i - 1].length)):
-            raise AssertionError(f"broken promise: row {i} of a packed sequence")
+            raise AssertionError(f"internal error: row {i} of a packed sequence")
         t += row[i].length
     if t != dims[0]:
-        raise AssertionError(f"broken promise: {t} steps in {dims[0]} rows")
+        raise AssertionError(f"internal error: {t} steps in {dims[0]} rows")
     result = empty_of(2, dims, cnp.NPY_FLOAT32, dims[0] * width * sizeof(float))
     found, t = <float *>data(result), 0
     with nogil:

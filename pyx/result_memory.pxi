@@ -56,7 +56,7 @@ def empty(tuple shape):
     cdef cnp.npy_intp dims[3]
     cdef int k, ndim = len(shape)
     if ndim > 3:
-        raise AssertionError(f"broken promise: {ndim} axes")
+        raise AssertionError(f"internal error: {ndim} axes")
     for k in range(ndim):
         dims[k] = shape[k]
     return empty_of(ndim, dims, cnp.NPY_FLOAT32, cnp.PyArray_MultiplyList(dims, ndim) * sizeof(float))

@@ -156,13 +156,13 @@ cdef class Lanes:
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]
         if states and len(states) != len(self.states):
-            raise AssertionError(f"broken promise: {len(states)} states, of {len(self.states)}")
+            raise AssertionError(f"internal error: {len(states)} states, of {len(self.states)}")
         for k in range(len(states)):
             shape = self.states[k].shape
             given[k] = floats(states[k], <size_t>shape[0] * R * <size_t>shape[2])
         if not lnrnn_stream_put(
                 &self.stream, indices(rows, R), R, given if states else NULL, indices(steps, R)):
-            raise AssertionError(f"broken promise: lanes {rows}, steps {steps}")
+            raise AssertionError(f"internal error: lanes {rows}, steps {steps}")
 
 
 cdef class StreamBase:

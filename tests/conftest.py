@@ -35,7 +35,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Files with long tests come first, so that parallel processes end at about the same time.
 LONG = (
     "test_aarch64.py", "test_campaigns.py", "test_studies.py", "test_threads.py",
-    "test_score_resume.py",
+    "test_score_resume.py", "test_torch_operator.py", "test_torch_processes.py",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ same place of all images in a batch).
 import numpy as np
 from common import Study, checks, show, table
 from measures import SHAPES, probe_case
-from plots import STYLES, headline, marked
+from plots import HEADLINE, STYLES, marked
 
 # Constants to change.
 # {norm and layout: the axes over which the norm averages, according to the papers}.
@@ -43,7 +43,7 @@ def draw(results, figure):
             below = f"rows {layout[0]}, columns {' x '.join(layout[1:])}"
             axes.text(0.5, -0.05, below, transform=axes.transAxes, ha="center", va="top", fontsize=9)
             axes.set_title(f"{name}\nmean over {', '.join(CLAIMED[case])}", fontsize=9.5)
-    headline(figure, "BN averages a channel over the batch, LN a sample over its units")
+    figure.suptitle("BN averages a channel over the batch, LN a sample over its units", **HEADLINE)
 
 
 show("axes", draw, SIZE)

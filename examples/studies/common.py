@@ -2,11 +2,6 @@
 
 A study is one file with constants to change, the functions ``tune`` and ``measure``, its clauses, tables and
 figure. As a script it measures. In a page or a notebook it draws the results stored in ``results/``.
-
-    python long_sequences.py            runs seeds 5 to 24 with the stored settings
-    python long_sequences.py --tune     chooses the settings first, with some or all of the seeds 0 to 4
-    python long_sequences.py --quick    checks within a minute that the study works
-    python long_sequences.py --kept     prints and draws the stored results
 """
 
 from __future__ import annotations
@@ -17,8 +12,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import product
@@ -38,7 +32,6 @@ TUNING_SEEDS = range(5)
 SEEDS = range(5, 25)
 QUICK_SEEDS = range(5, 7)
 SIZE = (9.0, 4.2)  # of a figure, in inches
-KEYS = ("lnrnn", "isa", "quick", "seeds", "settings", "clauses")  # of a stored file, with "results"
 NORMS: dict[str, speakers.NormName | None] = {"no norm": None, "LN": "layer", "BN": "batch"}
 
 
@@ -261,15 +254,11 @@ class Study:
 
     def kept(self, option: str | None = None) -> dict[str, Any] | None:
         """Returns the stored run: version, isa, seeds, settings, results, clauses. None without a file."""
-        return read(self.file(option), self.tune is not None)
+        return read(self.file(option))
 
     def results(self, option: str | None = None) -> Results:
         """Returns the stored results."""
-        return dict(self.needed(option)["results"])
-
-    def needed(self, option: str | None = None) -> dict[str, Any]:
-        """Returns the stored run. Without its file it raises FileNotFoundError."""
-        return needed(self.file(option), self.tune is not None)
+        return dict(needed(self.file(option))["results"])
 
     def measured(
         self, seeds: Sequence[int], quick: bool = False, tune: bool = False, option: str | None = None
@@ -305,10 +294,9 @@ class Study:
         return tables
 
     def main(self, argv: Sequence[str] | None = None) -> None:
-        """Runs the script, or prints the stored results in a page or a notebook. Bad input exits with code 2
-        after one line on stderr, Ctrl-C with code 130."""
+        """Runs the script, or prints the stored results in a page. Bad input exits with code 2."""
         if in_page():
-            print(self.text(self.needed()))
+            print(self.text(needed(self.file(None))))
             return
         words = self._parser().parse_args(argv)
         code = cli.guarded(f"{self.name}.py", lambda: self._run(words), at_once=True)
@@ -321,6 +309,8 @@ class Study:
             require("tqdm", "this study", "demo")
         if words.kept and (words.quick or words.tune or words.seeds):
             raise ValueError("--kept measures nothing: leave out --quick, --tune and --seeds")
+        if words.seeds is not None and words.seeds < 1:
+            raise ValueError(f"--seeds must be at least 1, got {words.seeds}")
         if words.output_dir.is_file():
             raise NotADirectoryError(f"--output-dir must be a folder: {words.output_dir} is a file")
         words.output_dir.mkdir(parents=True, exist_ok=True)
@@ -329,25 +319,24 @@ class Study:
         for path in (kept_at, figure_at):
             check_replaceable(path)
         if words.kept:
-            found = self.needed(option)
+            found = needed(self.file(option))
             if found["lnrnn"] != lnrnn.__version__:
                 print(f"Stored results, measured with lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
         else:
             seeds = QUICK_SEEDS if words.quick else range(SEEDS[0], SEEDS[0] + (words.seeds or len(SEEDS)))
             found = self.measured(seeds, words.quick, words.tune, option)
-        with blaming(FOLDER / "results" / self.file(option)) if words.kept else nullcontext():
-            try:
-                if not words.kept:
-                    write(kept_at, found)
-            finally:  # If the disk is full, the terminal still shows the results.
-                print(f"\n{self.text(found)}\n", flush=True)
-            if words.quick:
-                print("A quick run: too small to decide anything.")
-            print("Nothing was measured." if words.kept else f"Results: {kept_at.resolve()}")
-            if not words.no_figure:
-                require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
-                save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
-                print(f"Figure: {figure_at.resolve()}")
+        try:
+            if not words.kept:
+                write(kept_at, found)
+        finally:  # If the disk is full, the terminal still shows the results.
+            print(f"\n{self.text(found)}\n", flush=True)
+        if words.quick:
+            print("A quick run: too small to decide anything.")
+        print("Nothing was measured." if words.kept else f"Results: {kept_at.resolve()}")
+        if not words.no_figure:
+            require("matplotlib", "the figure", "demo", "leave it out: --no-figure")
+            save_figure(figure_at, self.size, lambda figure: self.draw(found["results"], figure))
+            print(f"Figure: {figure_at.resolve()}")
         print(f"Took {time.perf_counter() - began:.0f} s.")
 
     def _parser(self) -> argparse.ArgumentParser:
@@ -356,7 +345,7 @@ class Study:
         if self.options:
             add("--cell", dest="option", choices=self.options, help=f"default: {self.options[0]}")
         seeds = f"number of seeds: 5, 6, 7 and so on (default: {len(SEEDS)})"
-        add("--seeds", type=positive, metavar="N", help=seeds)
+        add("--seeds", type=int, metavar="N", help=seeds)
         for flag, words in FLAGS.items():
             add(f"--{flag}", action="store_true", help=words)
         add("--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure")
@@ -364,19 +353,11 @@ class Study:
 
 
 def show(name: str, draw: Callable[[Results, Any], object], size: tuple[float, float] = SIZE) -> None:
-    """Draws the stored results of a study in its page or notebook. In a script this does nothing, because
-    `Study.main` draws there, and in an imported study it does nothing either."""
+    """Draws the stored results in the page or notebook of a study. A script draws in `Study.main`."""
     if in_page() and draw.__module__ == "__main__":
         from matplotlib import pyplot
 
         draw(needed(f"{name}.json")["results"], pyplot.figure(figsize=size, layout="constrained"))
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
-    return number
 
 
 def in_page() -> bool:
@@ -384,37 +365,20 @@ def in_page() -> bool:
     return "sphinx_gallery" in sys.modules or "ipykernel" in sys.modules
 
 
-def read(name: str, settings: bool = False) -> dict[str, Any] | None:
-    """Returns a file of results/, with arrays for lists of numbers in its results. None without the file.
-    Raises ValueError if it is damaged, or without settings if ``settings`` is True."""
+def read(name: str) -> dict[str, Any] | None:
+    """Returns a file of results/, with arrays for lists of numbers in its results. None without the file."""
     path = FOLDER / "results" / name
     if not path.exists():
         return None
-    with blaming(path):
-        found = dict(json.loads(path.read_text("utf-8")))
-        filled = ["results", *["settings"] * settings]
-        if missing := [n for n in (*KEYS, *filled) if n not in found or (n in filled and not found[n])]:
-            raise LookupError(f"it has no {missing[0]}")
-        return found | {"results": as_arrays(found["results"])}
+    found = dict(json.loads(path.read_text("utf-8")))
+    return found | {"results": as_arrays(found["results"])}
 
 
-def needed(name: str, settings: bool = False) -> dict[str, Any]:
+def needed(name: str) -> dict[str, Any]:
     """Reads a file of results/ as `read` does. Without the file it raises FileNotFoundError."""
-    if (found := read(name, settings)) is None:
+    if (found := read(name)) is None:
         raise FileNotFoundError(f"results/{name} is missing: run {name.partition('.')[0]}.py")
     return found
-
-
-@contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Turns errors in reading, printing or drawing a stored file into a ValueError that names the file."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(
-            f"{path} is damaged, or from another version of the study; delete it to measure again ({reason})"
-        ) from error
 
 
 def write(path: Path, found: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 from common import Check, Clause, Study, interval, plus_minus, show, side_by_side, table
-from plots import SHADE, STYLES, headline, tidy
+from plots import HEADLINE, SHADE, STYLES, tidy
 from recurrent import LARGEST, SMALLEST, bare_rnn, recurrent_weights, run
 
 # Constants to change.
@@ -60,7 +60,7 @@ def draw(results, figure):
     panels[0, 0].set_ylabel("size of the state, decades")
     panels[1, 0].set_ylabel("size of the gradient, decades")
     panels[0, 3].legend(loc="lower left", frameon=False)  # here the legend hides no curve
-    headline(figure, "LN keeps every state in range (above), but not the gradients (below)")
+    figure.suptitle("LN keeps every state in range (above), but not the gradients (below)", **HEADLINE)
 
 
 show("dynamics", draw, SIZE)

@@ -18,7 +18,7 @@ plain SGD: "即使使用简单的SGD也能更快地收敛".
 import numpy as np
 from common import NORMS, Clause, Study, best, percent, show, side_by_side, table
 from nets import Adam, FeedForward, Sgd, accuracy, held_out, train_on_digits
-from plots import headline, tidy
+from plots import HEADLINE, tidy
 from study_data import load_digits
 
 # Constants to change.
@@ -45,7 +45,7 @@ def draw(results, figure):
         share = 100 * share_of_grid(results, name).mean()
         tidy(axes, f"{name}: {share:.0f} % of the grid", xlabel="initial weights, times He's")
     maps[0].set_ylabel("learning rate of Adam")
-    headline(figure, "With a norm more of the grid trains: inside the line 90 % are right")
+    figure.suptitle("With a norm more of the grid trains: inside the line 90 % are right", **HEADLINE)
     figure.colorbar(image, ax=list(maps), label="right on the test images, %", pad=0.01)
 
 

@@ -25,6 +25,7 @@ STYLES: dict[str, tuple[str, str, float]] = {
 OTHER = "#009E73"
 SHADE = "#f1efe9"
 HEADING = {"fontsize": 10.5, "fontweight": "bold"}
+HEADLINE = {**HEADING, "x": 0.01, "ha": "left"}  # of a whole figure
 
 
 def tidy(axes: Any, title: str = "", **labels: Any) -> None:
@@ -32,11 +33,6 @@ def tidy(axes: Any, title: str = "", **labels: Any) -> None:
     axes.set(**labels)
     axes.set_title(title, loc="left", **HEADING)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def headline(figure: Any, title: str) -> None:
-    """Sets a title of the whole figure on the left."""
-    figure.suptitle(title, x=0.01, ha="left", **HEADING)
 
 
 def marked(axes: Any, where: np.ndarray, colour: str, other: str) -> None:

@@ -16,6 +16,7 @@ from ..arguments import TAKES, Integer, Optional, check
 from ..errors import bad_value, message, real
 
 __all__ = ["JapaneseVowels", "Utterances", "japanese_vowels", "pad_sequence"]
+__dir__ = __all__.copy  # dir() shows the public names alone
 
 TAKES["data.pad_sequence"] = {"max_steps": Optional(Integer(1))}
 _FILE = Path(__file__).with_name("japanese_vowels.npz")

@@ -304,7 +304,7 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
             fitting.append(k)
     shapes = [w.shape for w in arrays]
     if not fitting:
-        raise ValueError(f"weights must be those of {kind or 'a known cell'}, got arrays of shapes {shapes}")
+        raise ValueError(f"weights must be the arrays of {kind or 'a known cell'}, got shapes {shapes}")
     if len(fitting) > 1:
         raise ValueError(
             f"kind must be given for weights of shapes {shapes}, which a SimpleRNN and a "
@@ -374,7 +374,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
             f"{k}: {', '.join(KINDS[k].shapes)}" for k in KINDS if options["kind"] in (None, k)
         )
         raise ValueError(
-            f"weights must be those of a known cell, got {', '.join(sorted(names))}; known are {wanted}"
+            f"weights must be the arrays of a known cell, got {', '.join(sorted(names))}; known are {wanted}"
         )
     ((name, kind),) = fitting.items()
     shapes = dict(kind.shapes)

@@ -24,7 +24,7 @@ from .traces import Reader, Trace, traced
 from .weights import Converted, Weights, network
 
 NAME = "the cell of its graph"
-OTHER = "its equation is none of lnrnn's, which have no peepholes, clipped states or std + eps"
+OTHER = "its equation is none of lnrnn's, which have no clipped states or std + eps"
 STEPS = 3, 2  # of the two traces of a layer
 SEQUENCES = 5, 131  # the least numbers of sequences of the two traces
 TRIED = 3, 4  # steps and sequences of the calls that show how a module is called
@@ -218,7 +218,7 @@ def _layers(
         raise Unsuitable("it changes what its last layer returns, or has further outputs")
     y = next((b for b in outputs if len(b.axes) == len(x.axes)), None)
     if y is None or y.axes[:-1] != x.axes[:-1] or [*reader.flat(y).values.flat] != current:
-        raise Unsuitable("its first output is not that of its last layer, for each step and in order")
+        raise Unsuitable("its first output is not the output of its last layer, for each step and in order")
     return layers, reverse
 
 

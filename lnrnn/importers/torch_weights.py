@@ -75,7 +75,7 @@ def convert_torch(source: Any, **arguments: Any) -> Converted:
     own = (
         kind == "lnrnn"
         or hasattr(source, "lnrnn_arguments")
-        or (kind is None and any(map(_LNRNN.fullmatch, state)))
+        or (kind is None and ("peephole_l0" in state or any(map(_LNRNN.fullmatch, state))))
     )
     if norm is not None and not own and not isinstance(norm, str):
         eps = getattr(norm, "eps", None)
@@ -325,8 +325,6 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         "batch_first": bool(options["batch_first"]),
         "bidirectional": any(name.endswith("_reverse") for name in state),
     }
-    if like.nonlinearity is not None:
-        arguments["nonlinearity"] = like.nonlinearity
-    if like.proj_size:
-        arguments["proj_size"] = like.proj_size
+    if "peephole_l0" in arrays:
+        arguments["peepholes"] = True
     return Converted(like.cell, arguments, arrays, "lnrnn")

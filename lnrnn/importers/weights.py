@@ -51,6 +51,10 @@ class Weights:
         return int(self.parameters["weight_hr"].shape[0]) if "weight_hr" in self.parameters else 0
 
     @property
+    def peepholes(self) -> bool:
+        return "peephole" in self.parameters
+
+    @property
     def input_size(self) -> int:
         return int(self.parameters["weight_ih"].shape[1])
 
@@ -69,7 +73,7 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
             f"norm must fit the parameters, got {norm!r} for parameters of {system}, which has {has} inside"
         )
     wanted = set(vectors(CELLS[weights.cell], weights.hidden_size, spec, weights.bias))
-    names = set(weights.parameters) - {"weight_ih", "weight_hh", "weight_hr"}
+    names = set(weights.parameters) - {"weight_ih", "weight_hh", "weight_hr", "peephole"}
     if wanted != names:
         differ = (("lack", wanted - names), ("also have", names - wanted))
         parts = " and ".join(f"{verb} {', '.join(sorted(some))}" for verb, some in differ if some)
@@ -91,7 +95,8 @@ def with_functions(weights: Weights, nonlinearity: str | None, factor: float | N
     if factor != 1:
         rows = np.full(len(own["weight_hh"]), factor)
         rows[2 * H : 3 * H] = 1  # lnrnn's order is i, f, g, o or r, z, n
-        own = {name: (v.T * rows).T.astype(v.dtype) for name, v in own.items()}
+        factors = {name: factor if name == "peephole" else rows for name in own}
+        own = {name: (v.T * factors[name]).T.astype(v.dtype) for name, v in own.items()}
     return replace(weights, parameters=own, gate_activation="hard_sigmoid")
 
 
@@ -152,7 +157,7 @@ def network(
         for weights in layer:
             for name in (
                 "cell", "norm", "bias", "nonlinearity", "reset_after", "num_heads", "gate_activation",
-                "hidden_size", "proj_size",
+                "hidden_size", "proj_size", "peepholes",
             ):  # fmt: skip
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
@@ -170,12 +175,9 @@ def network(
         "batch_first": batch_first,
         "bidirectional": directions == 2,
     }
-    if reverse:
-        arguments["reverse"] = True
-    if first.nonlinearity is not None:
-        arguments["nonlinearity"] = first.nonlinearity
-    if first.proj_size:
-        arguments["proj_size"] = first.proj_size
+    others = {"reverse": reverse, "nonlinearity": first.nonlinearity, "proj_size": first.proj_size,
+              "peepholes": first.peepholes}  # fmt: skip
+    arguments |= {name: value for name, value in others.items() if value}
     if not first.reset_after:
         arguments["reset_after"] = False
     if first.num_heads > 1 or CELLS[first.cell].parts > 1:

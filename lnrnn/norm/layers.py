@@ -40,8 +40,9 @@ TAKES["BatchNorm.tensors"] = TAKES["LayerNorm.tensors"] | {
 def _tensor(name: str) -> Any:
     """Returns a property for a tensor, which checks assigned values."""
     return property(
-        lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)})
-    )
+        lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)}),
+        doc=f"The array {name}, or None without one. Assign it.",
+    )  # fmt: skip
 
 
 class _Norm(Closed):
@@ -79,7 +80,13 @@ class _Norm(Closed):
             object.__setattr__(self, "_tensors", {**self._tensors, **new})
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode to training (the mode of a new layer), or with False to inference. Returns self."""
+        """Set the mode to training or inference. Returns self.
+
+        Parameters
+        ----------
+        mode : bool
+            True for training, the mode of a new layer. False for inference.
+        """
         self.training = Flag().check("mode", mode)
         return self
 
@@ -90,6 +97,12 @@ class _Norm(Closed):
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of parameters and statistics, with torch's names."""
         return {name: np.array(value) for name, value in self._tensors.items() if value is not None}
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of values in weight and bias, without running statistics."""
+        tensors = (self._tensors.get(name) for name in ("weight", "bias"))
+        return sum(tensor.size for tensor in tensors if tensor is not None)
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Set all parameters and statistics in one step.
@@ -141,10 +154,15 @@ class LayerNorm(_RowNorm):
     bias : bool
         Whether the layer has a bias.
 
+    Raises
+    ------
+    ValueError, TypeError
+        For a wrong argument or attribute.
+
     Notes
     -----
-    ``layer(x, out=None)`` returns the layer norm of x (*, *normalized_shape). weight, bias, eps and training
-    may be assigned. To read or set an unknown attribute raises AttributeError.
+    `lnrnn.layer_norm` takes other axes, with ``axis=``. weight, bias, eps and training may be assigned. To
+    read or set an unknown attribute raises AttributeError.
 
     Examples
     --------
@@ -174,6 +192,7 @@ class LayerNorm(_RowNorm):
         }
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
+        """Return layer norm of x. Arguments, result and errors are as in `lnrnn.layer_norm`."""
         tensors, shape, eps = self._tensors, self.normalized_shape, self.eps
         y = _core.layer_norm(x, shape, tensors["weight"], tensors["bias"], eps, out)
         return F.layer_norm(x, shape, tensors["weight"], tensors["bias"], eps, out=out) if y is None else y
@@ -191,8 +210,8 @@ class RMSNorm(_RowNorm):
 
     Notes
     -----
-    ``layer(x, out=None)`` returns the RMS norm of x (*, *normalized_shape). weight, eps and training may be
-    assigned. To read or set an unknown attribute raises AttributeError.
+    `lnrnn.rms_norm` takes other axes, with ``axis=``. weight, eps and training may be assigned. To read or
+    set an unknown attribute raises AttributeError.
 
     Examples
     --------
@@ -217,6 +236,7 @@ class RMSNorm(_RowNorm):
         self._tensors = {"weight": ones}
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
+        """Return RMS norm of x. Arguments, result and errors are as in `lnrnn.rms_norm`."""
         weight, shape, eps = self._tensors["weight"], self.normalized_shape, self.eps
         y = _core.layer_norm(x, shape, weight, None, eps, out, False)
         return F.rms_norm(x, shape, weight, eps, out=out) if y is None else y
@@ -240,10 +260,9 @@ class BatchNorm(_Norm):
 
     Notes
     -----
-    ``layer(x, out=None)`` returns the batch norm of x (N, C, *). weight, bias, running_mean, running_var,
-    eps, momentum, training and num_batches_tracked (0 to 2**53) may be assigned. To read or set an unknown
-    attribute raises AttributeError. Training replaces the arrays of running statistics. Several threads may
-    train one layer.
+    weight, bias, running_mean, running_var, eps, momentum, training and num_batches_tracked (0 to 2**53) may
+    be assigned. To read or set an unknown attribute raises AttributeError. Training replaces the arrays of
+    running statistics. Several threads may train one layer.
 
     Examples
     --------
@@ -300,6 +319,7 @@ class BatchNorm(_Norm):
         return np.array(check("BatchNorm.tensors", {name: value})[0], np.int64)
 
     def __call__(self, x: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
+        """Return batch norm of x. Arguments, result and errors are as in `lnrnn.batch_norm`."""
         tensors, eps, momentum = self._tensors, self.eps, self.momentum
         training, tracks = self.training, self.track_running_stats
         mean, var = tensors["running_mean"], tensors["running_var"]

@@ -25,3 +25,4 @@ __all__ = [
     "parts",
     "to_onnx",
 ]
+__dir__ = __all__.copy  # dir() shows the public names alone

@@ -9,7 +9,7 @@ from typing import Any
 from ..arguments import TAKES, Flag, Instance, Optional
 from ..arguments import check as checked
 from ..packages import require
-from ..recognise.part import Difference, OneStep, Part
+from ..recognise.part import Difference, GraphPart, OneStep
 from .parts import parts_of
 
 TAKES["from_onnx"] = {
@@ -133,7 +133,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _named(every: list[Part], name: str) -> Part:
+def _named(every: list[GraphPart], name: str) -> GraphPart:
     """Returns the part with a path or the name of its first node."""
     for part in every:
         if name in part.paths:

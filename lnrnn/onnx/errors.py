@@ -15,6 +15,10 @@ class TooLargeError(OnnxFileError):
     """Raised for a model that cannot be converted in memory, because a protobuf has less than 2 GiB."""
 
 
+class DisprovedError(ValueError):
+    """Raised for a network whose outputs differ from those of its part."""
+
+
 @contextmanager
 def naming(path: str) -> Iterator[None]:
     """A context whose errors of class OnnxFileError begin with the path of the file, unless it is ""."""

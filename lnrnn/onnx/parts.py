@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..importers.weights import Converted
 from ..packages import require
 from ..recognise.finding import find_cells
-from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around, same_bits
+from ..recognise.graph import changes_states, constant, from_constants, is_zero, loop_around
 from ..recognise.interface import PARENT
-from ..recognise.part import Difference, OneStep, Part
+from ..recognise.part import Difference, GraphPart, OneStep, Part
 from .errors import naming
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def parts(path_or_model: Any) -> list[Part]:
     -------
     list of Part
         The parts in the order of the file. Nodes inside of If, Loop and Scan are included. Parts with equal
-        weights are one part with several paths.
+        weights are listed once, with the path of the first.
 
     Raises
     ------
@@ -44,10 +43,10 @@ def parts(path_or_model: Any) -> list[Part]:
     require("onnx_ir", "lnrnn.onnx.parts", "onnx")
     from .reading import read
 
-    return parts_of(read(path_or_model))
+    return [part.public() for part in parts_of(read(path_or_model))]
 
 
-def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bool = True) -> list[Part]:
+def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bool = True) -> list[GraphPart]:
     """Returns the parts of a model that `read` has returned.
 
     reset_after: as in from_onnx. nodes: whether nodes RNN, LSTM and GRU are parts.
@@ -57,7 +56,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
     from .writing.read_back import read_back
 
     with naming(model.meta.get(SOURCE, "")), np.errstate(all="ignore"):  # a file may have any numbers
-        own = read_back(model, parts_of)
+        own = read_back(model)
         every = [] if own is None else [own]
         if nodes or own is None:
             graphs, of_functions = checked_graphs(model)
@@ -72,7 +71,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
         return _joined(every)
 
 
-def _complete(part: Part) -> None:
+def _complete(part: GraphPart) -> None:
     """Adds the initial states of a part, and warnings about differences between its calls and the file."""
     loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
     if loop is not None and part.layers:  # recognise/finding.py says it for steps in plain operators
@@ -90,11 +89,12 @@ def _complete(part: Part) -> None:
     _set_initial_states(part)
 
 
-def _set_initial_states(part: Part) -> None:
+def _set_initial_states(part: GraphPart) -> None:
     """Sets `initial_states`, or only a warning, if the file starts the part from constants other than 0."""
     assert part.converted is not None
     given, axes = part.converted.arguments, part.axes.get("h", "")
-    own, H = 1 + given["bidirectional"] if "D" in axes else 1, given["hidden_size"]
+    places, H = given["num_layers"] * (1 + given["bidirectional"]), given["hidden_size"]
+    own = places // (len(part.h0) or places)
     every = ((part.h0, given.get("proj_size", H)), (part.c0, H))
     arrays, unknown, found, B = dict[Any, np.ndarray](), list[Any](), list[np.ndarray](), 1
     for v, width in ((v, width) for values, width in every for v in values if v and not is_zero(v)):
@@ -126,7 +126,7 @@ def _set_initial_states(part: Part) -> None:
     ))  # fmt: skip
 
 
-def _has_layers(part: Part, own: Part) -> bool:
+def _has_layers(part: GraphPart, own: GraphPart) -> bool:
     """Returns whether a part has the same layers as a whole file."""
     mine, theirs = part.converted, own.converted
     if mine is None or theirs is None or part.baked.get("T") != own.baked.get("T"):
@@ -135,11 +135,11 @@ def _has_layers(part: Part, own: Part) -> bool:
     return mine.cell == theirs.cell and mine.zoneout == theirs.zoneout and all(same)
 
 
-def _outermost(every: list[Part]) -> list[Part]:
+def _outermost(every: list[GraphPart]) -> list[GraphPart]:
     """Returns the parts without those inside of a Loop or Scan that is a part itself."""
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
-    def is_inside(part: Part) -> bool:
+    def is_inside(part: GraphPart) -> bool:
         node = part.nodes[0].graph.meta[PARENT] if part.nodes else None
         while node is not None and id(node) not in replaced:
             node = node.graph.meta[PARENT]
@@ -148,7 +148,7 @@ def _outermost(every: list[Part]) -> list[Part]:
     return [part for part in every if not is_inside(part)]
 
 
-def _rename(every: list[Part]) -> None:
+def _rename(every: list[GraphPart]) -> None:
     """Gives parts with equal paths different ones: nodes may have equal names."""
     count = Counter(part.path for part in every)
     number: Counter[str] = Counter()
@@ -159,33 +159,19 @@ def _rename(every: list[Part]) -> None:
         part.paths = (part.path,)
 
 
-def _joined(every: list[Part]) -> list[Part]:
+def _joined(every: list[GraphPart]) -> list[GraphPart]:
     """Returns one part for those with equal weights, and makes their networks."""
-    result: list[Part] = []
-    alike: dict[Any, list[Part]] = {}
+    result: list[GraphPart] = []
+    firsts: dict[Any, GraphPart] = {}
     for part in every:
-        if part.converted is None:
+        given = part.converted
+        key = given and (given.cell, repr((given.zoneout, given.arguments)), given.digest())
+        same = firsts.setdefault(key, part)
+        if given is None or same is part:
+            part.network = None if given is None else part.network or given.model()
             result.append(part)
             continue
-        given = part.converted
-        firsts = alike.setdefault((_outline(given), *(a[:1].tobytes() for a in given.state.values())), [])
-        same = next((each for each in firsts if _are_equal(each.converted, given)), part)
-        if same is not part:
-            part.network = same.network
-            same.paths += part.paths
-            same.same.append(part)
-            continue
-        if part.network is None:
-            part.network = given.model()
-        firsts.append(part)
-        result.append(part)
+        part.network = same.network
+        same.paths += part.paths
+        same.same.append(part)
     return result
-
-
-def _are_equal(a: Converted | None, b: Converted) -> bool:
-    return a is not None and all(same_bits(array, b.state[name]) for name, array in a.state.items())
-
-
-def _outline(converted: Converted) -> tuple[Any, ...]:
-    arguments = tuple((name, repr(value)) for name, value in converted.arguments.items())
-    return (converted.cell, repr(converted.zoneout), *arguments)

@@ -16,10 +16,10 @@ import onnx_ir
 from ..recognise import proof
 from ..recognise.graph import attribute, constant, is_zero, subgraphs
 from ..recognise.interface import DOMAINS, named
-from ..recognise.part import WHOLE_FILE, Part
+from ..recognise.part import KEEPS, REPEATS, WHOLE_FILE, GraphPart
 from ..recognise.proof import Leaf, Outputs, Unchecked
 from ..rnn.settings import architecture
-from .errors import quiet, text_of
+from .errors import DisprovedError, quiet, text_of
 from .nodes.node import constants, dequantized, is_quantized
 from .runtime import open_session
 
@@ -28,13 +28,14 @@ Run = Callable[[dict[str, Array]], dict[str, Array]]
 MOST = 2**22  # numbers of x, or of y: a file may fix large sizes
 LARGEST = 2.0**56  # of the weights before a norm: squares of their sums are less than 2^128
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
+INT64 = onnx_ir.DataType.INT64
 OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
 
 
-def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
+def prove(part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
     """Returns "" if the outputs agree, or why the part could not be run.
 
-    Raises ValueError if the outputs differ. reset_after: as in from_onnx.
+    Raises DisprovedError if the outputs differ. reset_after: as in from_onnx.
     """
     if part.kind == WHOLE_FILE:  # read_back has compared each node
         return ""
@@ -50,7 +51,7 @@ def prove(part: Part, model: onnx_ir.Model, reset_after: bool | None = None) -> 
     return ""
 
 
-def runner(proto: onnx.ModelProto, part: Part) -> Run:
+def runner(proto: onnx.ModelProto, part: GraphPart) -> Run:
     """Returns a function that runs a model on arrays by name, and returns its outputs by name."""
     names, says, session = [value.name for value in proto.graph.output], "ONNX Runtime says", None
     try:
@@ -76,8 +77,8 @@ def runner(proto: onnx.ModelProto, part: Part) -> Run:
     return run
 
 
-def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
-    """Raises ValueError if the outputs of the part and its network differ on one random input."""
+def _compare(part: GraphPart, run: Run, dtype: np.dtype, steps: int) -> None:
+    """Raises DisprovedError if the outputs of the part and its network differ on one random input."""
     given, feed = drawn(part, steps)
     got = run({name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in feed.items()})
     outputs = Outputs(given.x, given.states, results_of(part, given, got), given.lengths)
@@ -91,13 +92,13 @@ def _compare(part: Part, run: Run, dtype: np.dtype, steps: int) -> None:
     eps = max(float(np.finfo(dtype).eps), proof.SINGLE)
     difference = proof.compare(outputs, proof.Reference(converted), eps, True)
     if difference:
-        raise ValueError(
+        raise DisprovedError(
             f"the converted network does not reproduce part {part.path!r}: on random input outputs differ by "
             f"{difference[0]:.3g}, rounding explains {difference[1]:.1g}; report it, or pass check=False"
         )
 
 
-def drawn(part: Part, steps: int) -> tuple[Outputs, dict[str, Array]]:
+def drawn(part: GraphPart, steps: int) -> tuple[Outputs, dict[str, Array]]:
     """Returns random inputs for a part's network: as Outputs without results, and by input name.
 
     The file may fix their sizes. Those by name have the part's axes.
@@ -113,16 +114,17 @@ def drawn(part: Part, steps: int) -> tuple[Outputs, dict[str, Array]]:
     if part.lengths is not None or part.mask is not None:
         lengths = np.maximum(T - np.arange(B) * 2, 1).astype(np.int32)
     if part.lengths is not None and lengths is not None:
-        feed[part.lengths.name] = lengths
+        feed[part.lengths.name] = lengths.astype(_lengths_dtype(part))
     if part.mask is not None:
         feed[part.mask.name] = _arranged(_inside(T, lengths), "TBI", part.axes["mask"])
     states = []
     known: dict[int, Array] = {}  # a value may be several states
-    places, own = network.num_layers * network.num_directions, _directions(part)
+    places = network.num_layers * network.num_directions
     first = part.initial_states if isinstance(part.initial_states, tuple) else (part.initial_states, None)
     widths = architecture(network).state_widths
     for values, width, fixed in zip((part.h0, part.c0), widths, first, strict=False):
-        state = np.zeros((places // own, own, B, width), np.float32)
+        own = places // len(values)
+        state = np.zeros((len(values), own, B, width), np.float32)
         for k, value in enumerate(values):
             if value is not None:
                 numbers = rng.uniform(-0.9, 0.9, state.shape[1:]).astype(np.float32)
@@ -134,27 +136,27 @@ def drawn(part: Part, steps: int) -> tuple[Outputs, dict[str, Array]]:
     return Outputs(x, states, [], lengths), feed
 
 
+def _lengths_dtype(part: GraphPart) -> np.dtype:
+    return np.dtype(np.int64 if part.lengths is not None and part.lengths.dtype == INT64 else np.int32)
+
+
 def _inside(T: int, lengths: Array | None) -> Array:
     """Returns whether a sequence has a step, (T, B, 1)."""
     return np.arange(T)[:, None, None] < np.asarray(lengths)[:, None]
 
 
-def _directions(part: Part) -> int:
-    """Returns how many directions each state has."""
-    assert part.network is not None
-    return part.network.num_directions if "D" in part.axes["h"] else 1
-
-
-def results_of(part: Part, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
+def results_of(part: GraphPart, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
     """Returns the outputs of a part, from those by name."""
-    own = _directions(part)
+    assert part.network is not None
+    own = part.network.num_layers * part.network.num_directions // len(part.h)
     result = [(Leaf(kind, slice(k * own, k * own + own)), _arranged(got[v.name], part.axes["h"], "DBH"))
               for kind, values in enumerate((part.h, part.c))
               for k, v in enumerate(values) if v is not None]  # fmt: skip
     if part.y is not None:
         y = _arranged(got[part.y.name], part.axes["y"], "TBDH").reshape(*given.x.shape[:2], -1)
         y = y[::-1] if part.flipped else y
-        y = np.where(_inside(len(y), given.lengths), y, 0) if part.mask is not None else y
+        keeps = part.mask is not None or {REPEATS, KEEPS} & {*part.warnings}
+        y = np.where(_inside(len(y), given.lengths), y, 0) if keeps else y
         result.append((Leaf(), y))
     return result
 
@@ -176,7 +178,7 @@ def _arranged(array: Array, axes: str, wanted: str) -> Array:
 
 
 def extracted(
-    part: Part, model: onnx_ir.Model, reset_after: bool | None = None
+    part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None
 ) -> tuple[onnx.ModelProto, np.dtype]:
     """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
 
@@ -213,7 +215,7 @@ def extracted(
         _set_reset_after(nodes, reset_after)
     weights = constant(part.layers[0].inputs[1]) if part.layers else None
     dtype = np.dtype(np.float32) if weights is None or weights.dtype.kind in "iu" else weights.dtype
-    dtypes = {id(part.lengths): np.dtype(np.int32), id(part.mask): np.dtype(bool)}
+    dtypes = {id(part.lengths): _lengths_dtype(part), id(part.mask): np.dtype(bool)}
     kinds = {key: make.np_dtype_to_tensor_dtype(dtypes.get(key, dtype)) for key in values}
     given, results = ([make.make_tensor_value_info(v.name, kinds[id(v)], None) for v in some]
                       for some in (inputs.values(), outputs))  # fmt: skip

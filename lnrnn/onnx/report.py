@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import os
 import re
 import textwrap
@@ -12,9 +10,7 @@ from typing import Any
 
 from ..onnxruntime import register
 from ..packages import require
-from ..recognise.part import Part
-from ..rnn.network import Network
-from ..rnn.settings import architecture
+from ..recognise.part import GraphPart
 from .errors import OnnxFileError
 from .parts import parts_of
 from .running.states import Tensor, find_states, inputs, outputs, shown
@@ -79,13 +75,13 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     return result
 
 
-def describe_part(part: Part) -> dict[str, Any]:
+def describe_part(part: GraphPart) -> dict[str, Any]:
     return {
         "path": part.path,
         "same_weights": list(part.paths[1:]),
         "kind": part.kind,
         "nodes": len(part.nodes),
-        "network": None if part.network is None else _call(part.network),
+        "network": None if part.network is None else repr(part.network),
         "reason": part.reason,
         "warnings": list(part.warnings),
         "stays": {},
@@ -94,31 +90,6 @@ def describe_part(part: Part) -> dict[str, Any]:
 
 def _tensor(each: Tensor) -> dict[str, Any]:
     return {"name": each.name, "shape": each.shape, "dtype": None if each.dtype is None else str(each.dtype)}
-
-
-def _call(network: Network[Any]) -> str:
-    """Returns the call that creates a network: "LSTM(128, 128, num_layers=2)", without default arguments."""
-    stated = architecture(network).stated
-    parameters = inspect.signature(type(network)).parameters
-    sizes = [f"{stated[name]}" for name in ("input_size", "hidden_size")]
-    others = [
-        f"{name}={value!r}"
-        for name, value in stated.items()
-        if name not in ("input_size", "hidden_size", "norm")
-        and not (name in parameters and parameters[name].default == value)
-    ]
-    usual = type(network)(4, 4).norm  # type: ignore[call-arg]  # the class is not Network itself
-    norm = [] if network.norm == usual else [f"norm={_spec(network.norm)}"]
-    return f"{type(network).__name__}({', '.join([*sizes, *others, *norm])})"
-
-
-def _spec(norm: Any) -> str:
-    """Returns the call that creates a spec of a norm, without default arguments."""
-    if not dataclasses.is_dataclass(norm):
-        return repr(norm)
-    given = [(each.name, getattr(norm, each.name), each.default) for each in dataclasses.fields(norm)]
-    arguments = [f"{name}={value!r}" for name, value, default in given if value != default]
-    return f"{type(norm).__name__}({', '.join(arguments)})"
 
 
 # --- text ---------------------------------------------------------------------------------------------------

@@ -15,14 +15,18 @@ import importlib.util
 import os
 import threading
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..arguments import TAKES, THREADS, Choice, Instance, Optional, check
+from ..arguments import TAKES, THREADS, Choice, Instance, Optional, by_name
 from ..errors import bad_type, bad_value, message
 from ..recognise.patterns import OPERATORS
+from ..rounding import options_of_check
+from .checking import checked
 
 __all__ = ["ep_name", "library_path", "register", "session"]
+__dir__ = __all__.copy  # dir() shows the public names alone
 
 _PROVIDER = "LnrnnExecutionProvider"
 TAKES["onnxruntime.session"] = {
@@ -39,6 +43,7 @@ _ENDS = _FUNCTIONS | {  # operators between which no cell adds
     "BatchNormalization", "Conv", "ConvTranspose", "Erf", "Exp", "GRU", "If", "LSTM", "MaxPool", "PRelu",
     "RNN", "Shape", "Softmax",
 }  # fmt: skip
+_NO_CPU, _RECORDS = "session.disable_cpu_ep_fallback", "session.record_ep_graph_assignment_info"
 _registering = threading.Lock()
 
 
@@ -88,7 +93,10 @@ def register() -> None:
     _register()
 
 
-def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_arguments: Any) -> Any:
+def session(
+    path: Any, *, dtype: str | None = None, check: Any = None, tolerance: float | None = None,
+    threshold: float = 0.0, threads: int = 1, **session_arguments: Any,
+) -> Any:  # fmt: skip
     """Open an ONNX file in ONNX Runtime, with the recurrent nodes computed by lnrnn.
 
     With the packages onnx and onnx_ir, the file is converted first, as by `lnrnn.onnx.convert`. A file of
@@ -100,13 +108,23 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
         The file, or its contents.
     dtype : {"float32", "bfloat16", "int8"}, optional
         The form of the recurrent weights, as in `lnrnn.LSTM.to_dtype`. The default is "float32".
+        DynamicQuantizeLSTM keeps its int8 weights. With "int8", its inputs and states have 14 bits, else 8.
+    check : mapping of str to array_like, optional
+        The inputs of a call, like the model's own. The session's attribute `rounding`, a
+        `lnrnn.rounding.Rounding`, then is a report of time and outputs with this dtype, node by node.
+    tolerance : float, optional
+        With `check`: the largest difference of an output from float32 that is permitted. The fewest nodes
+        keep float32 weights, those that differ most alone. A UserWarning says if all do.
+    threshold : float
+        With `check`: the report counts how many outputs change from one side of it to the other.
     threads : int
         The largest number of threads of each recurrent node, 1 to 1024. Without `sess_options`, the
         runtime's own nodes use as many.
     **session_arguments
-        More arguments of ``onnxruntime.InferenceSession``, for example `sess_options`, which do not change.
-        `providers` come after the plug-in, by default ``["CPUExecutionProvider"]``. Options that have
-        providers of their own are not accepted, nor are `provider_options`.
+        More arguments of ``onnxruntime.InferenceSession``, for example `sess_options`, which do not change,
+        but for an entry with `check`. `providers` come after the plug-in, by default
+        ``["CPUExecutionProvider"]``. Options that have providers of their own are not accepted, nor are
+        `provider_options`.
 
     Returns
     -------
@@ -117,7 +135,8 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     ImportError
         If onnxruntime is not installed or is older than 1.25.
     ValueError, TypeError
-        If an argument is wrong.
+        If an argument is wrong. For outputs on `check` that are NaN, or are not finite in another dtype, and
+        for a tolerance that the float32 outputs with and without the plug-in exceed.
 
     Examples
     --------
@@ -125,7 +144,8 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
     >>> session = lnrnn.onnxruntime.session("model.onnx", dtype="int8")  # doctest: +SKIP
     >>> y, h = session.run(None, {"x": x})  # doctest: +SKIP
     """
-    path, dtype, threads = check("onnxruntime.session", locals())
+    path, dtype, threads = by_name("onnxruntime.session", locals()).values()
+    of_check = options_of_check(check, tolerance, threshold)
     file = path if isinstance(path, bytes) else os.fsdecode(path)
     for name in session_arguments:
         if name not in _SESSION_ARGUMENTS:  # the runtime ignores arguments that it does not know
@@ -145,20 +165,32 @@ def session(path: Any, *, dtype: str | None = None, threads: int = 1, **session_
         raise ValueError(message("sess_options", "options without providers", got, "name them in providers"))
     # The runtime changes its own copy of the options. It warns of nodes on a provider that is not named.
     if others is None:
-        others = [] if _refuses_cpu(options) else ["CPUExecutionProvider"]
+        others = [] if _entry(options, _NO_CPU) == "1" else ["CPUExecutionProvider"]
     log = str(options.log_severity_level)
     own = {"dtype": dtype or "float32", "threads": str(threads), "log_severity_level": log, "advice": "0"}
-    providers = [(_PROVIDER, own), *others]
     # By default a session without the plug-in would replace one that cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
-    if (converted := _converted(file)) is not file:
-        try:
-            return runtime.InferenceSession(converted, options, providers, **session_arguments)
-        except Exception as error:  # the runtime's errors have no common class
-            warnings.warn(
-                f"onnxruntime refuses the converted file, so the file runs as it is: {error}", stacklevel=2
-            )
-    return runtime.InferenceSession(file, options, providers, **session_arguments)
+    plain = functools.partial(runtime.InferenceSession, file, options, others, **session_arguments)
+    contents = [_converted(file)]
+
+    def opened(kept: Sequence[str] = ()) -> Any:
+        """Returns a session with float32 weights in the nodes `kept`."""
+        names = {"float32_nodes": "".join(f"{name}\n" for name in kept)} if kept else {}
+        providers = [(_PROVIDER, own | names), *others]
+        if contents[0] is not file:
+            try:
+                return runtime.InferenceSession(contents[0], options, providers, **session_arguments)
+            except Exception as error:  # the runtime's errors have no common class
+                text = f"onnxruntime refuses the converted file, so the file runs as it is: {error}"
+                warnings.warn(text, stacklevel=3)
+                contents[0] = file
+        return runtime.InferenceSession(file, options, providers, **session_arguments)
+
+    if check is None:
+        return opened()
+    if _entry(options, _RECORDS) != "1":
+        options.add_session_config_entry(_RECORDS, "1")
+    return checked(opened, _PROVIDER, own["dtype"], plain, check, of_check)
 
 
 def _converted(file: str | bytes) -> str | bytes:
@@ -220,12 +252,11 @@ def _say_what_is_missing() -> None:
     warnings.warn(f"{text}: pip install onnx onnx-ir", stacklevel=4)
 
 
-def _refuses_cpu(options: Any) -> bool:
-    """Returns whether options forbid the runtime's own kernels for the CPU."""
+def _entry(options: Any, name: str) -> Any:
     try:
-        return bool(options.get_session_config_entry("session.disable_cpu_ep_fallback") == "1")
+        return options.get_session_config_entry(name)
     except RuntimeError:  # the options have no such entry
-        return False
+        return None
 
 
 def _register() -> Any:

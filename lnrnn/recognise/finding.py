@@ -9,21 +9,21 @@ from .interface import PATH, Graph, Node, Value, named
 from .loops import Unfit, whole_loop
 from .matching import Step, steps
 from .operators import new_terms
-from .part import Difference, Part
+from .part import Difference, GraphPart
 from .recurrences import Layer, Recurrence, chains, if_used, joined, linked, recurrence, same_values, unrolled
 from .terms import Terms
 
 Steps = Callable[[Graph], Iterable[list[Step]]]
 
 
-def find_cells(graphs: Iterable[Graph], more: Steps) -> list[Part]:
+def find_cells(graphs: Iterable[Graph], more: Steps) -> list[GraphPart]:
     """Returns the parts of a model whose nodes compute one or more steps of a cell.
 
     The parts are single steps, steps that follow each other, and nodes Loop and Scan whose body is a step.
     graphs: the model's, with bodies after the graphs around them. more: yields further steps that a
     body has, as `steps` of matching.py does.
     """
-    found: list[Recurrence | Part] = []
+    found: list[Recurrence | GraphPart] = []
     terms, of_both = new_terms(), new_terms(joined=True)
     for graph in graphs:
         groups = _largest(list(steps(graph, terms, of_both)))
@@ -33,13 +33,13 @@ def find_cells(graphs: Iterable[Graph], more: Steps) -> list[Part]:
         elif groups:
             found += _in_graph(groups, terms)
     recurrences = joined([each for each in found if isinstance(each, Recurrence)])
-    return [each.finished() for each in recurrences] + [each for each in found if isinstance(each, Part)]
+    return [each.finished() for each in recurrences] + [each for each in found if isinstance(each, GraphPart)]
 
 
 def _in_body(
     node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
-) -> list[Recurrence | Part]:  # fmt: skip
+) -> list[Recurrence | GraphPart]:  # fmt: skip
     """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
     if not every:
         return []
@@ -77,19 +77,19 @@ def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
     return [group for group in kept if group]
 
 
-def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Part]:
+def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | GraphPart]:
     """Returns the parts of the steps in one graph, apart from Loops."""
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
-    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their new h
-    result: list[Recurrence | Part] = []
+    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their nodes
+    result: list[Recurrence | GraphPart] = []
     # layers whose x is the h of the layer before
     for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
         whole = unrolled(stack, terms)
         if isinstance(whole, str):
             text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
-            reasons |= {id(h): text for layer in stack for h in layer.h}
+            reasons |= {id(n): text for layer in stack for step in layer.steps for n in step.nodes}
         else:
             result.append(whole)
             done.update(id(node) for node in whole.part.nodes)
@@ -98,7 +98,8 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Part]
             single = one_step(group)
             if single is not None:
                 part = single.part if isinstance(single, Recurrence) else single
-                part.warnings += [Difference(reasons[id(v)]) for v in group[0].new if id(v) in reasons]
+                text = reasons.get(id(group[0].new[0].producer()), "")
+                part.warnings += [Difference(text)] * bool(text)
                 result.append(single)
     return result
 
@@ -106,16 +107,18 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Part]
 # --- single steps -------------------------------------------------------------------------------------------
 
 
-def one_step(group: Sequence[Step]) -> Recurrence | Part | None:
+def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
     """Returns a step as a part, or None if its nodes may be another thing.
 
     group: the alternatives, which differ in the roles of x and h.
     """
     whole = [step for step in group if not step.outside]
+    if any(step.sequence is not None for step in group):
+        return None
     own = f"{group[0].pattern.cell} step"
     if not whole:
         node, reason = group[0].nodes[0], f"{group[0].outside[0]} reads a value inside of the step"
-        refused = Part(node.meta[PATH], own, group[0].nodes, reason=reason)
+        refused = GraphPart(node.meta[PATH], own, nodes=group[0].nodes, reason=reason)
         return refused if group[0].pattern.cell != "RNN" else None
     ranked = sorted(whole, key=evidence, reverse=True)
     step = ranked[0]
@@ -124,7 +127,7 @@ def one_step(group: Sequence[Step]) -> Recurrence | Part | None:
     for v in (step.x, *step.old, *step.new):
         if rank(v) not in (None, 2):
             reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
-            return Part(step.nodes[0].meta[PATH], own, step.nodes, reason=reason)
+            return GraphPart(step.nodes[0].meta[PATH], own, nodes=step.nodes, reason=reason)
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):
         return None

@@ -343,6 +343,9 @@ def _rank_of_result(value: Value) -> int | None:
         return None if found is None else _known_rank(found[0])
     if node.op_type == "Gemm":
         return 2
+    if node.op_type == "Constant":
+        array = constant(value)
+        return None if array is None else array.ndim
     if node.op_type in ELEMENTWISE:
         ranks = [_known_rank(v) for v in node.inputs if v is not None]
         return None if None in ranks else max(r for r in ranks if r is not None)
@@ -384,6 +387,22 @@ def dependents(values: Iterable[Value]) -> set[int]:
             result.add(id(value))
             stack += [v for user in value.consumers() for v in user.outputs]
     return result
+
+
+def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
+    """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
+    inside, results = {id(node) for node in nodes}, {id(v) for v in new}
+    names: dict[str, None] = {}
+    for node in nodes:
+        for value in node.outputs:
+            if id(value) in results:
+                continue
+            if value.is_graph_output():
+                names[f"the output {value.name!r}"] = None
+            for user in value.consumers():
+                if id(user) not in inside:
+                    names[f"node {user.name or user.op_type!r}"] = None
+    return tuple(names)
 
 
 def origin(value: Value) -> Value:

@@ -8,17 +8,12 @@ from typing import Any
 
 from .graph import attribute, constant, dependents, is_zero, outside_of_loops, producer, rank
 from .interface import DOMAINS, Graph, Node, Value, named
-from .masks import Choice, all_true, choice, in_order_of_x, lengths_of, reversed_of
-from .matching import Step
-from .part import Difference, restarts
+from .masks import Choice, all_true, choice, in_order_of_x, lengths_at, lengths_of, reversed_of
+from .matching import Step, nodes_between
+from .part import KEEPS, REPEATS, restarts
 from .recurrences import ORDERS, Layer, Nodes, Recurrence, if_used, linked, recurrence, used, with_unused
 from .sizes import STEP, Element, Linear, Width, element, number, size
 from .terms import Terms
-
-REPEATS = Difference(
-    "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
-    "lengths from a mask that is true and then false"
-)
 
 
 @dataclass(frozen=True)
@@ -37,14 +32,15 @@ class CarriedStep:
 class Sequences:
     """The sequences around a body. backwards: whether the first step reads the last element of x.
 
-    y_axes: of y. flipped: whether y has the steps in the reverse order of x. after: the nodes behind
-    the body that are a part of it. before: the same before it.
+    lengths: in place of a mask. y_axes: of y. flipped: whether y has the steps in the reverse order of x.
+    after: the nodes behind the body that are a part of it. before: the same before it.
     """
 
     x: Value
     axis: int
     backwards: bool
     mask: Value | None
+    lengths: Value | None
     y: Value | None
     y_axes: str
     flipped: bool
@@ -53,7 +49,8 @@ class Sequences:
 
     def turn(self, width: Width) -> None:
         """Takes the nodes that reverse x, the mask and y around a body into the part, if all are reversed."""
-        x = reversed_of(self.x, self.axis, width)
+        lengths = self.lengths
+        x = reversed_of(self.x, self.axis, width, None, lengths)
         if x is None or self.backwards or self.flipped:
             return
         steps = size(self.x, self.axis, width)
@@ -61,7 +58,7 @@ class Sequences:
         if self.mask is not None and mask is None:
             return
         if self.y is not None:
-            y = in_order_of_x(self.y, self.y_axes, width, steps)
+            y = in_order_of_x(self.y, self.y_axes, width, steps, lengths)
             if y is None:
                 return
             self.y, self.y_axes = y[:2]
@@ -84,27 +81,33 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
         if each.step.outside:
             raise Unfit(f"{each.step.outside[0]} reads a value inside of the step")
     whole, axis, backwards = body.element(found[0].step.x)
+    before_loop: Nodes = ()
+    if (product := found[0].step.sequence) is not None:
+        before_loop, whole = nodes_between([whole], [product]) or (), product
     baked = check_steps(body, whole, axis)
     masked = found[0].choice
     if any(each.choice is not masked and not (masked and masked.has_mask_of(each.choice)) for each in found):
         raise Unfit("its states have different masks")
-    mask = None
-    if masked is not None:
+    mask, steps = None, size(whole, axis, terms.width)
+    lengths = None if masked is None else body.lengths(masked, steps, backwards)
+    if masked is not None and lengths is None:
         mask, of_mask, same = body.element(masked.mask)
         column = rank(mask) == 3 and size(mask, 2, terms.width).number == 1
         if not (rank(mask) in (None, 2) if masked.has_row else column):
             raise Unfit(f"{mask.name!r}, the mask, has not one number for each step and sequence")
-        if of_mask != 0 or same != backwards:
+        lengths = lengths_of(mask, of_mask) if masked.has_row else None
+        if same != backwards or (of_mask != 0 and lengths is None):
             raise Unfit(f"{mask.name!r}, the mask, has the steps in another order than {whole.name!r}")
     y, warnings = _outputs(body, found)
     if y is not None and y.axis not in (0, 1):
         raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
     sequences = Sequences(
-        whole, axis, backwards, mask, None if y is None else y.value,
+        whole, axis, backwards, mask if lengths is None else None, lengths, None if y is None else y.value,
         "" if y is None else ORDERS[y.axis].format("H"), y is not None and y.backwards != backwards,
-        [node, *(() if y is None else y.nodes)], [],
+        [node, *(() if y is None else y.nodes)], [*before_loop],
     )  # fmt: skip
-    sequences.turn(terms.width)
+    if KEEPS not in warnings or lengths is None:
+        sequences.turn(terms.width)
     states = [[if_used(carried.after) for carried in each.states] for each in found]
     before = [[carried.before for carried in each.states] for each in found]
     for value in (v for each in before for v in each):
@@ -127,8 +130,8 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
 
 def _values(sequences: Sequences) -> dict[str, Any]:
     """Returns the fields of a part for its sequences."""
-    mask = sequences.mask
-    lengths = None if mask is None else lengths_of(mask)
+    mask, lengths = sequences.mask, sequences.lengths
+    lengths = lengths_of(mask) if lengths is None and mask is not None else lengths
     axes = {"x": _axes(sequences.x, sequences.axis), "h": "BH"}
     if sequences.y is not None:
         axes["y"] = sequences.y_axes
@@ -187,6 +190,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
     """Returns y, and warnings. Raises Unfit if the body has other outputs."""
     mask = found[0].choice
     states = {id(c.inner) for each in found for c in each.states}
+    held = found[-1].states[0].inner
     h, warnings = found[-1].step.new[0], list[str]()
     joined = [j for j in body.joined if used(j.value)]
     memory: set[int] = set()  # values that repeat the last output in Keras' loops
@@ -202,7 +206,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
         inserted = insertion(carried)
         if inserted is not None:
             joined += _concatenated(carried.after, *inserted)
-        elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner):
+        elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner, held):
             memory.add(id(carried.inner))
         else:
             raise Unfit(f"it also passes {carried.inner.name!r} from step to step")
@@ -212,23 +216,22 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
     if len(joined) > 1:
         raise Unfit(f"it has {len(joined)} outputs of all steps")
     for each in joined:
-        kind = _is_output(each.inner, h, mask, None, memory)
+        kind = _is_output(each.inner, h, mask, None, held, memory)
         if not kind:
             node = outside_of_loops(each.inner).producer()
             raise Unfit(
                 f"its output {each.value.name!r} is not h" + (f", but of node {named(node)}" if node else "")
             )
-        if kind == "repeats":
-            warnings.append(REPEATS)
+        warnings += {"repeats": [REPEATS], "keeps": [KEEPS]}.get(kind, [])
     return (joined[0] if joined else None), warnings
 
 
 def _is_output(
-    value: Value, h: Value, mask: Choice | None, old: Value | None,
+    value: Value, h: Value, mask: Choice | None, old: Value | None, held: Value,
     memory: set[int] | frozenset[int] = frozenset(),
 ) -> str:  # fmt: skip
-    """Returns whether a value is h in all steps ("h"), or past a sequence's end 0 ("0") or its last value
-    ("repeats"). Returns "" for another value."""
+    """Returns whether a value is h in all steps ("h"), or past a sequence's end 0 ("0"), its last value
+    ("repeats") or the state, held ("keeps"). Returns "" for another value."""
     value = outside_of_loops(value)
     if value is h:
         return "h" if mask is None else ""
@@ -237,6 +240,8 @@ def _is_output(
         return ""
     if is_zero(outside_of_loops(found.old)):
         return "0"
+    if found.old is held:
+        return "keeps"
     return "repeats" if found.old is old or id(found.old) in memory else ""
 
 
@@ -307,20 +312,31 @@ class Body:
         if id(value) in self.scanned:
             return self.scanned[id(value)]
         found = element(value, self.width, self.counters)
-        if found is None:
+        if found is None or found.index is None:
             raise Unfit(f"{value.name!r} is no element of a sequence")
         whole = outside_of_loops(found.whole)
         if whole.graph is self.graph:
             raise Unfit(f"{whole.name!r}, whose elements the steps read, changes from step to step")
         return whole, found.axis, self._backwards(replace(found, whole=whole))
 
+    def lengths(self, masked: Choice, steps: Linear, backwards: bool) -> Value | None:
+        """Returns the lengths if a mask compares them with the place in x that a step reads."""
+        found = lengths_at(masked, self.width, self.counters)
+        fits = found is not None and found[1] == _place(steps, backwards)
+        return found[0] if found is not None and fits and found[0].graph is not self.graph else None
+
     def _backwards(self, found: Element) -> bool:
         length = size(found.whole, found.axis, self.width)
-        if found.index == Linear(0, {STEP: 1}):
-            return False
-        if found.index == length.plus(Linear(1), -1).plus(Linear(0, {STEP: 1}), -1):
-            return True
+        for backwards in (False, True):
+            if found.index == _place(length, backwards):
+                return backwards
         raise Unfit(f"the steps read elements of {found.whole.name!r} in another order")
+
+
+def _place(length: Linear, backwards: bool) -> Linear:
+    """Returns the place in a sequence that a step reads."""
+    step = Linear(0, {STEP: 1})
+    return length.plus(Linear(1), -1).plus(step, -1) if backwards else step
 
 
 def body_of(node: Node, width: Width) -> Body:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from .graph import attribute, constant, moved_axes, outside_of_loops, producer, rank
 from .interface import DOMAINS, Node, Value
-from .recurrences import Nodes
-from .sizes import WIDE, Linear, Width, bounds, number, size
+from .sizes import Linear, Width, element, is_reversal, number, widened
 
-INT32 = 6
+INTEGERS = 6, 7  # int32, int64
 
 
 @dataclass(frozen=True)
@@ -70,67 +70,85 @@ def without_axis(mask: Value) -> Value | None:
     return outside_of_loops(node.inputs[0])
 
 
-def lengths_of(mask: Value) -> Value | None:
-    """Returns the lengths (B,) of int32 if a mask (T, B) is true before each sequence's end."""
-    node = producer(mask, "Less")
-    if node is None:
+def less(mask: Value) -> tuple[Value, Value] | None:
+    """Returns a and b of a mask a < b, which may be written as the opposite of a >= b."""
+    node = producer(mask, "Less", "Greater", "Not")
+    negated = node is not None and node.op_type == "Not" and node.inputs[0] is not None
+    if negated:
+        assert node is not None and node.inputs[0] is not None
+        node = producer(outside_of_loops(node.inputs[0]), "GreaterOrEqual", "LessOrEqual")
+    a, b = (None, None) if node is None or len(node.inputs) != 2 else node.inputs
+    if node is None or a is None or b is None:
         return None
-    steps, cast = producer(node.inputs[0], "Unsqueeze"), producer(node.inputs[1], "Cast")
-    if steps is None or cast is None or moved_axes(steps) not in ([1], [-1]):
+    return (b, a) if node.op_type in ("Greater", "LessOrEqual") else (a, b)
+
+
+def lengths_of(mask: Value, axis: int = 0) -> Value | None:
+    """Returns the lengths (B,) if a mask is true before each sequence's end. axis: of the mask's steps."""
+    node = producer(mask, "Transpose")
+    if node is not None and node.inputs[0] is not None and rank(mask) in (None, 2):
+        mask, axis = outside_of_loops(node.inputs[0]), 1 - axis
+    pair = less(mask)
+    if pair is None:
         return None
-    count, lengths = producer(steps.inputs[0], "Range"), cast.inputs[0]
-    if count is None or lengths is None or len(count.inputs) != 3 or attribute(cast, "to", 0) not in WIDE:
+    steps, of_steps = widened(pair[0])
+    lengths, of_lengths = widened(pair[1])
+    along, across = (of_steps, of_lengths) if axis == 0 else (of_lengths, of_steps)
+    fits = along == 1 and across in (0, None) and _is_lengths(lengths, pair[1])
+    return lengths if fits and _counts(steps) else None
+
+
+def lengths_at(
+    masked: Choice, width: Width, counters: Mapping[int, Linear] | None = None
+) -> tuple[Value, Linear] | None:
+    """Returns lengths and the number with which a mask of one step compares them. counters: of `numbers`."""
+    each = element(masked.mask, width, counters)
+    if each is not None and masked.has_row:
+        lengths = lengths_of(outside_of_loops(each.whole), each.axis)
+        return None if lengths is None or each.index is None else (lengths, each.index)
+    pair = less(masked.mask)
+    at = None if pair is None else number(pair[0], width, counters)
+    if pair is None or at is None:
         return None
-    first, step = constant(count.inputs[0]), constant(count.inputs[2])
-    if first is None or step is None or first.any() or not (step == 1).all():
-        return None
-    fits = lengths.dtype in (None, INT32) and rank(lengths) in (None, 1)
-    return lengths if fits else None
+    value, axis = widened(pair[1])
+    fits = axis == (None if masked.has_row else 1) and _is_lengths(value, pair[1])
+    return (value, at) if fits else None
+
+
+def _counts(value: Value) -> bool:
+    """Returns whether a value is 0, 1, 2 and so on."""
+    array, node = constant(value), producer(value, "Range")
+    if array is not None:
+        return array.ndim == 1 and bool((array == np.arange(len(array))).all())
+    first, step = (constant(node.inputs[k]) if node and len(node.inputs) == 3 else None for k in (0, 2))
+    return first is not None and step is not None and not first.any() and bool((step == 1).all())
+
+
+def _is_lengths(value: Value, whole: Value) -> bool:
+    """Returns whether a value has one integer for each sequence. whole: the same in a comparison."""
+    known = value.dtype in INTEGERS or (value.dtype is None and value is not whole)
+    return known and rank(value) in (None, 1)
 
 
 def reversed_of(
-    value: Value, axis: int, width: Width, steps: Linear | None = None
+    value: Value, axis: int, width: Width, steps: Linear | None = None, lengths: Value | None = None
 ) -> tuple[Value, Node] | None:
     """Returns the value that has the steps along an axis in the reverse order, and the node between.
 
-    steps: the length of the axis, if it is known.
+    steps: the length of the axis, if it is known. lengths: if each sequence is reversed up to its end.
     """
     node = value.producer()
-    if node is None or not is_reversal(node, axis, width, steps) or node.inputs[0] is None:
+    if node is None or not is_reversal(node, axis, width, steps, lengths) or node.inputs[0] is None:
         return None
     return node.inputs[0], node
 
 
-def is_reversal(node: Node, axis: int, width: Width, steps: Linear | None = None) -> bool:
-    """Returns whether a node reverses an axis of its input. steps: the length of the axis, if it is known."""
-    data = node.inputs[0] if node.inputs else None
-    if data is None or node.domain not in DOMAINS:
-        return False
-    length = size(data, axis, width)
-    if node.op_type == "ReverseSequence":
-        if attribute(node, "time_axis", 0) != axis or attribute(node, "batch_axis", 1) == axis:
-            return False
-        lengths = node.inputs[1]
-        array = constant(lengths)
-        if array is not None:
-            return length.number is not None and bool((array == length.number).all())
-        expand = producer(lengths, "Expand")
-        given = None if expand is None else number(expand.inputs[0], width)
-        return given is not None and given in (length, steps)
-    if node.op_type != "Slice":
-        return False
-    found = bounds(node, width)
-    if found is None or found[0] % (rank(data) or 3) != axis or found[3] != -1:
-        return False
-    from_last = found[1] in (Linear(-1), length.plus(Linear(1), -1)) or (found[1].number or 0) > 2**30
-    to_first = found[2].number is not None and (found[2].number < -(2**30))
-    return from_last and (to_first or found[2].plus(length).number == -1)
-
-
-def in_order_of_x(y: Value, axes: str, width: Width, steps: Linear) -> tuple[Value, str, Nodes] | None:
+def in_order_of_x(
+    y: Value, axes: str, width: Width, steps: Linear, lengths: Value | None = None
+) -> tuple[Value, str, list[Node]] | None:
     """Returns the only value that is y with its steps reversed, its axes, and the nodes between.
 
-    steps: the number of steps.
+    steps: the number of steps. lengths: as for `reversed_of`.
     """
     ends: list[tuple[Value, str]] = []
     nodes: list[Node] = []
@@ -150,7 +168,7 @@ def in_order_of_x(y: Value, axes: str, width: Width, steps: Linear) -> tuple[Val
                 stack.append((user.outputs[0], "".join(axes[i] for i in order)))
             elif user.op_type == "Identity":
                 stack.append((user.outputs[0], axes))
-            elif user.inputs[0] is value and is_reversal(user, axes.index("T"), width, steps):
+            elif user.inputs[0] is value and is_reversal(user, axes.index("T"), width, steps, lengths):
                 ends.append((user.outputs[0], axes))
             else:
                 return None

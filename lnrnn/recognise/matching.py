@@ -1,7 +1,6 @@
 """Matches one step of a cell: the patterns of patterns.py with the sums of terms.py.
 
-A match binds all constants, values and nodes of the step. It also lists the nodes outside that read a value
-of the step other than x and the states.
+A match binds all constants, values and nodes of the step.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from ..rnn.cells import CELLS, GRU
 from ..rnn.specs import LayerNormSpec, RMSNormSpec, norm_spec
 from .copies import Pairs, pairs
 from .copies import nodes as copied
-from .graph import constant, constant_input, in_order, outside_of_loops, passes_on, producer
+from .graph import constant, constant_input, in_order, outside, outside_of_loops, passes_on, producer
 from .interface import DOMAINS, Array, Graph, Node, Value
-from .patterns import FUNCTIONS, OPERATORS, PATTERNS, Factor, Pattern, Term
+from .patterns import FUNCTIONS, INSIDE, OPERATORS, PATTERNS, Factor, Pattern, Term
+from .sizes import Linear
 from .terms import Atom, Opaque, Sum, Terms, is_one, plus, single, times
 
 Summand = tuple[tuple[Atom, ...], Array, int | None]  # atoms, factor, owner of a bias
@@ -48,7 +48,8 @@ class Step:
     x: the input. old, new: the states, h first. old is empty if the step starts with states of 0, which no
     node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
     outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
-    centred: False with RMS norm.
+    centred: False with RMS norm. sequence: the x of all steps, if `x` is an element of its product, or None.
+    within: lengths and the step's number, if a mask of these keeps the old states past a sequence's end.
     """
 
     pattern: Pattern
@@ -62,6 +63,8 @@ class Step:
     new: tuple[Value, ...]
     nodes: tuple[Node, ...]
     outside: tuple[str, ...] = ()
+    sequence: Value | None = None
+    within: tuple[Value, Linear] | None = None
 
     def weights(self) -> Weights:
         """Returns the parameters under lnrnn's names, in lnrnn's order of gates."""
@@ -81,6 +84,9 @@ class Step:
         if ("weight_hr", "h") in self.constants:
             matrix, scale = self.constants["weight_hr", "h"]
             result["weight_hr"] = matrix.array() * scale[:, None]
+        if pattern.has("peephole", "o"):
+            each = [self.constants.get(("peephole", gate), 0.0) for gate in "ifo"]
+            result["peephole"] = np.concatenate([np.broadcast_to(p, H) for p in each])
         result = {name: v.astype(np.float32) for name, v in result.items() if bias or "bias" not in name or
                   name.startswith("inner")}  # fmt: skip
         f = self.functions.get("f")
@@ -188,8 +194,8 @@ def _multiplies_concat(node: Node) -> bool:
 
 def alike(h: Sum) -> Sequence[Pattern]:
     """Returns the patterns whose h has summands of the same kinds."""
-    kinds = sorted("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
-    return BY_OUTLINE.get(tuple(kinds), ())
+    kinds = ("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
+    return BY_OUTLINE.get(tuple(sorted(kinds)), ())
 
 
 def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
@@ -213,8 +219,7 @@ def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
 
 def match(value: Value, terms: Terms, zero: bool = False) -> list[Step]:
     """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
-    whole = with_identity(terms.sum(value), terms, zero)
-    result: list[Step] = []
+    whole, result = with_identity(terms.sum(value), terms, zero), list[Step]()
     for pattern in PATTERNS if zero else alike(whole):
         matcher = Matcher(pattern, terms, zero)
         for bound in matcher.whole(value, whole):
@@ -230,9 +235,8 @@ def _same(a: Step, b: Step) -> bool:
 
 def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
     """Returns the step of a match, or None if it does not have all of a cell's nodes and constants."""
-    if "x" not in bound:
+    if (x := bound.get("x")) is None:
         return None
-    x = bound["x"]
     old = tuple(bound[name] for name in pattern.states.values() if name in bound)
     new = tuple(v for name in pattern.states if (v := bound.get(("value", name))) is not None)
     if len(new) < len(pattern.states) or len(old) not in (0, len(new)):
@@ -248,15 +252,16 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
             if not pattern.has(other, gate):
                 constants[name, gate] = tuple(each for each in v if each[0] not in operands)
                 constants[other, gate] = tuple(each for each in v if each[0] in operands)
-    nodes = _nodes(new, (x, *old))
-    if nodes is None:
+    sequences = {v[0].sequence for (name, _), v in constants.items() if name == "weight_ih"}
+    nodes = nodes_between(new, (x, *old))
+    if nodes is None or len(sequences) != 1:
         return None
     functions = {name: bound[name] for name in FUNCTIONS if name in bound}
-    eps, centred, others = bound.get("eps"), bound.get("centred", True), outside(nodes, new)
-    return Step(pattern, matcher.units, constants, functions, eps, centred, x, old, new, nodes, others)
+    given = pattern, matcher.units, constants, functions, bound.get("eps"), bound.get("centred", True)
+    return Step(*given, x, old, new, nodes, outside(nodes, new), *sequences)
 
 
-def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:
+def nodes_between(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:
     """Returns the nodes that compute `new` from `given` and constants; None if they read another value."""
     known = {id(v) for v in given}
     seen: dict[int, Node] = {}
@@ -281,22 +286,6 @@ def _nodes(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | N
                 value = before
     result = in_order(seen.values())
     return result if len(result) == len(seen) else None
-
-
-def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
-    """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
-    inside, results = {id(node) for node in nodes}, {id(v) for v in new}
-    names: dict[str, None] = {}
-    for node in nodes:
-        for value in node.outputs:
-            if id(value) in results:
-                continue
-            if value.is_graph_output():
-                names[f"the output {value.name!r}"] = None
-            for user in value.consumers():
-                if id(user) not in inside:
-                    names[f"node {user.name or user.op_type!r}"] = None
-    return tuple(names)
 
 
 @dataclass
@@ -441,6 +430,10 @@ class Matcher:
         if atom.kind != "value":
             return
         value = self.terms.outer_value(atom)
+        if name in INSIDE:
+            if value is not None:
+                yield {**bound, ("value", name): value}
+            return
         known = bound.get(name)
         if value is None or (known is not None and known is not value):
             return
@@ -460,7 +453,7 @@ class Matcher:
                 yield bound
             return
         assert atom.of is not None
-        if atom.width != self.units:
+        if atom.width != self.units or bound.get(("value", factor.of), atom.value) is not atom.value:
             return
         new = {**bound, known: atom.key, factor.name: atom.kind, ("value", factor.of): atom.value}
         yield from self.sum(self.pattern.of(factor.of), atom.of, factor.of, new)
@@ -470,13 +463,12 @@ class Matcher:
         H, gates, whole = self.units, factor.gates, atom.of
         if bound.get("eps", atom.eps) != atom.eps or bound.get("centred", atom.centred) != atom.centred:
             return
-        if atom.width != H:
-            return
-        if whole.width != max(len(gates), 1) * H or atom.start % H:
+        if atom.width != H or whole.width != max(len(gates), 1) * H or atom.start % H:
             return
         bound = {**bound, "eps": atom.eps, "centred": atom.centred}
         if factor.of:
-            bound["value", factor.of] = atom.value
+            if bound.setdefault(("value", factor.of), atom.value) is not atom.value:
+                return
             yield from self.sum(self.pattern.of(factor.of), whole, factor.of, bound)
             return
         if gates:
@@ -493,7 +485,7 @@ class Matcher:
 
 def _reads_state(factor: Factor) -> bool:
     if factor.kind == "value":
-        return factor.name != "x"
+        return factor.name not in ("x", *INSIDE)
     if factor.kind == "norm":
         products = [term for term in factor.terms if term.factors]
         return bool(products) and all(any(map(_reads_state, term.factors)) for term in products)

@@ -11,7 +11,7 @@ from .interface import DOMAINS, PATH, Graph, Node, Value, named
 from .masks import choice
 from .matching import Matcher, alike
 from .operators import new_terms
-from .part import Part
+from .part import GraphPart
 from .patterns import OPERATORS
 from .terms import Atom, Terms
 
@@ -21,7 +21,7 @@ NO_STEP = "its body is no step of a cell of lnrnn"
 MOST_MATRICES = 16  # that are compared in one graph
 
 
-def unknown(graphs: Iterable[Graph], parts: Sequence[Part], states: Pairs = ()) -> list[str]:
+def unknown(graphs: Iterable[Graph], parts: Sequence[GraphPart], states: Pairs = ()) -> list[str]:
     """Returns a text for each recurrence that is no part, and has none inside. states: of the model."""
     every = [each for part in parts for each in (part, *part.same)]
     taken = {id(node) for part in every for node in part.nodes}

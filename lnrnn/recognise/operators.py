@@ -9,7 +9,7 @@ import numpy as np
 
 from .graph import ACTIVATIONS, attribute, constant, constant_input, is_last_axis, outside_of_loops, producer
 from .interface import Node, Value
-from .sizes import bounds
+from .sizes import before_reversal, bounds, element
 from .terms import NORMS, Matrix, Opaque, Operator, Sum, Terms, argument, constant_sum, plus, single, times
 
 
@@ -188,6 +188,16 @@ def _slice(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     return terms.cut(a, part, depth)
 
 
+def _element(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
+    """One step of a product with all steps."""
+    found = element(value, terms.width)
+    found = found and before_reversal(found, terms.width)
+    states = [user for user in value.consumers() if user.op_type == "Mul"]  # no cell multiplies W x by a gate
+    if found is None or is_last_axis(found.axis, found.whole) or states:
+        raise Opaque
+    return terms.element(terms.sum(outside_of_loops(found.whole), depth), value)
+
+
 def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     a = argument(node, 0)
     gain, bias = constant_input(node, 1), constant_input(node, 2)
@@ -273,8 +283,9 @@ def _squared(value: Value | None) -> Value | None:
 
 OPERATORS: dict[str, Operator] = {
     "Add": _add, "Sum": _add, "Sub": _sub, "Div": _div, "Gemm": _gemm,
-    "Split": _split, "Slice": _slice, **dict.fromkeys(NORMS, _layer_norm),
-    **dict.fromkeys(ACTIVATIONS, _activation), **dict.fromkeys(("Clip", "Max", "Min", "Relu"), _clip),
+    "Split": _split, "Slice": _slice, "Gather": _element, "Squeeze": _element,
+    **dict.fromkeys(NORMS, _layer_norm), **dict.fromkeys(ACTIVATIONS, _activation),
+    **dict.fromkeys(("Clip", "Max", "Min", "Relu"), _clip),
     "Identity": lambda terms, node, value, depth: terms.input(node, 0, depth),
     "Reciprocal": lambda terms, node, value, depth: _inverse(terms, argument(node, 0), depth),
     "Neg": lambda terms, node, value, depth: plus(Sum({}), terms.input(node, 0, depth), -1.0),

@@ -1,8 +1,8 @@
-"""`Part` describes one recurrent part of an ONNX file, or of another front's graph."""
+"""`Part` and `GraphPart` describe one recurrent part of an ONNX file, or of a traced module."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ class OneStep(str):
     """A text of `Part.warnings` about a network of one step of a loop, which from_onnx gives by name only."""
 
 
+REPEATS = Difference(
+    "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
+    "lengths from a mask that is true and then false"
+)
+KEEPS = Difference("past its end, the y of a sequence is its state; the network's y is 0 there")
+
+
 @dataclass
 class Part:
     """One recurrent part of a file: a node, a stack of nodes, or nodes that compute the steps of a cell.
@@ -34,69 +41,69 @@ class Part:
         The names of the node (the first of a stack) and of the nodes around it, joined by "/".
     kind : str
         The operator, such as "LSTM", or other nodes that compute it: "LSTM step", "Loop of LSTM". A "file of
-        to_onnx" is a whole file. Its inputs and outputs are the graph's, and x, h0, y and h are empty.
-    nodes : tuple of onnx_ir.Node
-        All nodes of the file that the network replaces, in the file's order.
+        to_onnx" is a whole file.
     network : Network or None
         The network, or None with a reason.
     reason : str
         Why there is no network: the node, and the attribute or input.
     warnings : list of str
         What a user of the file should know about this part.
-    paths : tuple of str
-        All parts of the file with the same weights, such as those in the branches of an If. `path` is first.
-    same : list of Part
-        The other parts with the same weights, with values of their own. They have the same network.
-    converted : Converted or None
-        The network's class, arguments and state dict.
-    x, lengths : onnx_ir.Value or None
-        The input and the lengths (B,) of int32. lengths is None without them.
-    h0, c0 : tuple of onnx_ir.Value or None
-        The initial states, one for each layer. None stands for zeros.
     initial_states : array, pair of arrays or None
         h0 for a call of the network, if the file starts from constants other than 0; for an LSTM (h0, c0).
         Each is (num_layers * directions, B, *). B is 1 if nodes repeat the state. States that are inputs of
         the file are 0 here. None without such constants.
-    mask : onnx_ir.Value or None
-        A mask that is true at the steps of a sequence and false at others, for a part without `lengths`. It
-        gives lengths if each sequence has its steps first.
-    y : onnx_ir.Value or None
-        The outputs of all steps. None if the file does not use them.
     flipped : bool
-        Whether y has the steps in the reverse order of x.
-    h, c : tuple of onnx_ir.Value or None
-        The last states, one for each layer. None if the file does not use them.
-    axes : dict of str to str
-        The axes of the values: {"x": "TBI", "y": "TDBH", "h": "DBH"}. T are steps, D directions, B sequences,
-        I inputs. H are units, of all directions if there is no D. h stands for h0, c0, h and c.
-    baked : dict of str to int
-        Sizes that nodes of the part set to a number: {"T": 10}.
-    layers : tuple of onnx_ir.Node
-        The nodes RNN, LSTM or GRU, one for each layer. Empty for other parts.
+        Whether the file's y has the steps in the reverse order of x.
     """
 
     path: str
     kind: str
-    nodes: tuple[Any, ...] = field(repr=False)
     network: Model | None = None
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
-    paths: tuple[str, ...] = field(default=(), repr=False)
-    same: list[Part] = field(default_factory=list, repr=False)
-    converted: Converted | None = field(default=None, repr=False)
-    x: Any = field(default=None, repr=False)
-    lengths: Any = field(default=None, repr=False)
-    h0: tuple[Any, ...] = field(default=(), repr=False)
-    c0: tuple[Any, ...] = field(default=(), repr=False)
     initial_states: np.ndarray | tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
-    mask: Any = field(default=None, repr=False)
-    y: Any = field(default=None, repr=False)
     flipped: bool = field(default=False, repr=False)
-    h: tuple[Any, ...] = field(default=(), repr=False)
-    c: tuple[Any, ...] = field(default=(), repr=False)
-    axes: dict[str, str] = field(default_factory=dict, repr=False)
-    baked: dict[str, int] = field(default_factory=dict, repr=False)
-    layers: tuple[Any, ...] = field(default=(), repr=False)
+
+
+@dataclass(repr=False)
+class GraphPart(Part):
+    """A part with its nodes and values in the graph. Tuples of values have one for each layer.
+
+    nodes: all nodes that the network replaces, in the file's order. paths: all parts of the file with the
+    same weights, such as those in the branches of an If. `path` is first. same: the other parts with the same
+    weights, with values of their own, and the same network. converted: the network's class, arguments and
+    state dict.
+
+    x, lengths: the input and the lengths (B,), integers, or None. h0, c0: the initial states; None stands for
+    zeros. mask: a mask that is true at the steps of a sequence and false at others, for a part without
+    `lengths`. It gives lengths if each sequence has its steps first. y: the outputs of all steps. h, c: the
+    last states. y, h and c are None if the file does not use them. A "file of to_onnx" has none of these.
+
+    axes: the axes of the values: {"x": "TBI", "y": "TDBH", "h": "DBH"}. T are steps, D directions, B
+    sequences, I inputs. H are units, of y in all directions if there is no D. h stands for h0, c0, h and c.
+    baked: sizes that nodes of the part set to a number: {"T": 10}. layers: the nodes RNN, LSTM or GRU; empty
+    for other parts.
+    """
+
+    nodes: tuple[Any, ...] = ()
+    paths: tuple[str, ...] = ()
+    same: list[GraphPart] = field(default_factory=list)
+    converted: Converted | None = None
+    x: Any = None
+    lengths: Any = None
+    h0: tuple[Any, ...] = ()
+    c0: tuple[Any, ...] = ()
+    mask: Any = None
+    y: Any = None
+    h: tuple[Any, ...] = ()
+    c: tuple[Any, ...] = ()
+    axes: dict[str, str] = field(default_factory=dict)
+    baked: dict[str, int] = field(default_factory=dict)
+    layers: tuple[Any, ...] = ()
+
+    def public(self) -> Part:
+        """Returns the part without its nodes and values."""
+        return Part(**{each.name: getattr(self, each.name) for each in fields(Part)})
 
 
 def restarts(node: Node) -> str:
@@ -104,7 +111,7 @@ def restarts(node: Node) -> str:
     return f"the state of node {named(node)} begins at 0 in each call of the file"
 
 
-def is_batch_first(part: Part) -> bool:
+def is_batch_first(part: GraphPart) -> bool:
     """Returns whether x, and y if the file uses it, have the axes (B, T, *) in the file.
 
     If nodes Transpose at x and y stand between, the part takes them in.

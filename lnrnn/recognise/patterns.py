@@ -13,6 +13,7 @@ equation of its own name, or else of the name "gate". Other names at the left of
     norm(a, "ifgo")      (a - mean) / sqrt(var + eps) over these gates, then cut to gate k
     norm(a)              the same over one gate
     gain, bias, ...      constant vectors, the part of gate k. A bias may be left out
+    peephole * c         c is a value inside, that a function or norm also reads
 
 Constants have the names of lnrnn's parameters.
 """
@@ -27,6 +28,7 @@ from typing import Any
 
 Equations = Mapping[str, str]
 VALUES = ("x", "h0", "c0")
+INSIDE = ("c", "raw")  # values inside that are factors
 # ONNX's operators, by lnrnn's names of nonlinearities and gate activations.
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
 FUNCTIONS = {
@@ -109,7 +111,7 @@ def _terms(node: ast.expr, sign: int = 1) -> tuple[Term, ...]:
         return _terms(node.left, sign) + _terms(node.right, right)
     vectors, factors = [], []
     for part in _factors(node):
-        if isinstance(part, ast.Name) and part.id not in VALUES:
+        if isinstance(part, ast.Name) and part.id not in (*VALUES, *INSIDE):
             vectors.append(part.id)
         else:
             factors.append(_factor(part))
@@ -177,6 +179,12 @@ LSTM_GATES: dict[str | None, str] = {
     "gate": GATE,
 }
 
+
+def _with_peepholes(gate: str, raw: str) -> Equations:
+    """Returns equations of gates. raw: the new c before its norm."""
+    return {"i": f"{gate} + peephole * c0", "f": f"{gate} + peephole * c0", "o": f"{gate} + peephole * {raw}"}
+
+
 # The update gate multiplies h0, or in Cho et al. 2014 and in some code the new value.
 GRU_STATES: dict[str, str] = {
     "": "f(n) + sigma(z) * h0 - sigma(z) * f(n)",
@@ -224,12 +232,13 @@ LIGRU_GATES: dict[str | None, str] = {
 }
 
 LSTMS = tuple(
-    Pattern("LSTM", "ifgo", {"h": "h0", "c": "c0"}, {**states, "h": h, "gate": gate},
+    Pattern("LSTM", "ifgo", {"h": "h0", "c": "c0"}, {**states, "h": h, "gate": gate, **peepholes},
             None if placement is cell is None else {"placement": placement, "cell": cell})
     for placement, gate in LSTM_GATES.items()
     for cell, states in LSTM_STATES.items()
     if placement is not None or cell is None
     for h in (states["h"], PROJECTED.format(states["h"]))
+    for peepholes in ({}, _with_peepholes(gate, "raw" if cell == "carry" else "c"))
 )  # fmt: skip
 GRUS = tuple(
     Pattern("GRU", "rzn", {"h": "h0"}, {"h": h, **gates}, norm, {} if reset_after else {"reset_after": False},

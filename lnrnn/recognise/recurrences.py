@@ -21,15 +21,17 @@ from .graph import (
     in_order,
     is_zero,
     moved_axes,
+    outside,
     outside_of_loops,
     producer,
     rank,
 )
 from .interface import DOMAINS, PATH, Array, Node, Value
-from .matching import Step, match
+from .masks import choice, lengths_at
+from .matching import Step, match, nodes_between
 from .operators import new_terms
-from .part import Part, is_batch_first, restarts
-from .sizes import element, size
+from .part import KEEPS, GraphPart, is_batch_first, restarts
+from .sizes import Width, before_reversal, element, size
 from .terms import Terms
 
 Nodes = Sequence[Node]
@@ -122,7 +124,7 @@ def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> l
 class Recurrence:
     """A part and its weights by layer and direction. reverse: whether one direction reads from the end."""
 
-    part: Part
+    part: GraphPart
     weights: list[list[Weights]]
     reverse: bool = False
 
@@ -130,7 +132,7 @@ class Recurrence:
         """Raises ValueError if the layers are not one network."""
         return network(self.weights, batch_first, "ONNX", self.reverse)
 
-    def finished(self) -> Part:
+    def finished(self) -> GraphPart:
         """Returns the part with its network."""
         try:
             self.part.converted = self.converted(is_batch_first(self.part))
@@ -149,7 +151,8 @@ def recurrence(
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))
         values.setdefault(f"c{name}", tuple(v for each in states for v in each[1:]))
-    return Recurrence(Part(first.meta[PATH], kind, **values), [[layer.weights] for layer in layers], reverse)
+    part = GraphPart(first.meta[PATH], kind, **values)
+    return Recurrence(part, [[layer.weights] for layer in layers], reverse)
 
 
 def used(value: Value, inside: Collection[int] = ()) -> bool:
@@ -180,7 +183,7 @@ def with_unused(nodes: Iterable[Node], more: Iterable[Node]) -> tuple[Node, ...]
 
 
 Join = Callable[[Recurrence, Recurrence], Recurrence | None]
-Values = Callable[[Part], Sequence[Value | None]]
+Values = Callable[[GraphPart], Sequence[Value | None]]
 
 
 def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
@@ -279,7 +282,7 @@ def _join(
 def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
     """Returns steps that follow each other with the same constants. groups: the alternatives of each step."""
     by_state: dict[int, list[Step]] = {}
-    every = [step for group in groups for step in group]
+    every = [_masked(step, terms.width) for group in groups for step in group]
     for step in every:
         if step.old:
             by_state.setdefault(id(step.old[0]), []).append(step)
@@ -296,6 +299,24 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
     return [with_start(chain, terms) for chain in result]
 
 
+def _masked(step: Step, width: Width) -> Step:
+    """Returns the step with the states that masks keep past the ends of sequences, if it has such masks."""
+    states = [
+        [v for user in new.consumers() for v in user.outputs[:1]
+         if (c := choice(v)) is not None and c.new is new and c.old is outside_of_loops(old)]
+        for new, old in zip(step.new, step.old, strict=False)
+    ]  # fmt: skip
+    if not states or any(len(found) != 1 for found in states):
+        return step
+    new = tuple(found[0] for found in states)
+    masks = [choice(v) for v in new]
+    within = lengths_at(masks[0], width) if masks[0] is not None else None
+    if within is None or any(each is None or not each.has_mask_of(masks[0]) for each in masks):
+        return step
+    nodes = in_order({*step.nodes, *(node for v in new if (node := v.producer()) is not None)})
+    return replace(step, new=new, nodes=nodes, outside=outside(nodes, new), within=within)
+
+
 def with_start(chain: list[Step], terms: Terms) -> list[Step]:
     """Returns the steps, and before them the step that computes the first old states from constants."""
     old = chain[0].old
@@ -310,15 +331,18 @@ def with_start(chain: list[Step], terms: Terms) -> list[Step]:
 
 def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
     """Returns the part of layers of steps, or why they are no part."""
-    n = len(layers[0].steps)
+    n, sequence = len(layers[0].steps), layers[0].steps[-1].sequence
     elements = [element(x, terms.width) for x in layers[0].x]
-    first = elements[0]
-    if first is None or any(e is None for e in elements):
+    given = [e for e in elements if e is not None and e.index is not None]
+    if len(given) < n:
         return "the inputs of the steps are no elements of one value"
-    given = [e for e in elements if e is not None]
+    if sequence is not None:
+        steps = size(sequence, given[0].axis, terms.width)
+        given = [before_reversal(e, terms.width, steps) for e in given]
+    first = given[0]
     if any(e.whole is not first.whole or e.axis != first.axis for e in given):
         return "the inputs of the steps are elements of different values"
-    indices = [e.index.number for e in given]
+    indices = [e.index and e.index.number for e in given]
     reverse = n > 1 and indices == list(range(n))[::-1]
     if not reverse and indices != list(range(n)):
         if n > 1 and indices == list(range(1, n + 1)):
@@ -327,16 +351,23 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
                 f"The first nodes are those of step 1, which reads element 1 of {first.whole.name!r}"
             )
         return f"the steps read elements {indices} of {first.whole.name!r}, in another order"
-    length = size(first.whole, first.axis, terms.width).number
+    within = [step.within for layer in layers for step in layer.steps]
+    lengths = None if within[0] is None else within[0][0]
+    if within != [None if lengths is None else (lengths, e.index) for _ in layers for e in given]:
+        return "the steps have different masks"
+    whole = first.whole if sequence is None else sequence
+    length = size(whole, first.axis, terms.width).number
     if length is not None and length != n:
-        return f"{n} steps read {first.whole.name!r}, which has {length}"
-    if (axes := rank(first.whole) or 3) != 3:
-        return f"{first.whole.name!r} has {axes} axes"
-    top = layers[-1]
+        return f"{n} steps read {whole.name!r}, which has {length}"
+    if (axes := rank(whole) or 3) != 3:
+        return f"{whole.name!r} has {axes} axes"
+    top, of_states = layers[-1], _state_axes(layers, terms)
+    if of_states is None:
+        return "its states are no arrays (B, H) or (1, B, H)"
     inside = {id(node): node for layer in layers for step in layer.steps for node in step.nodes}
     joined = stacked(top.h, set(inside))
     y, flipped = None, False
-    result_axes = {"x": ORDERS[first.axis].format("I"), "h": "BH"}
+    result_axes = {"x": ORDERS[first.axis].format("I"), "h": of_states}
     if joined is not None:
         y, axis, backwards, of_joined = joined
         flipped = backwards != reverse
@@ -349,14 +380,16 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
             for value in step.new:
                 if at < n - 1 and used(value, inside):
                     return f"the state of step {at}, {value.name!r}, is read outside of the steps"
-    nodes = with_unused(inside.values(), [node for e in given for node in e.nodes])
+    before = [node for e in given for node in e.nodes]
+    before += () if sequence is None else nodes_between([first.whole], [sequence]) or ()
+    nodes = with_unused(inside.values(), before)
     kept = {id(node) for node in nodes}
     h = tuple(if_used(layer.new[0], kept) for layer in layers)
     c = tuple(if_used(v, kept) for layer in layers for v in layer.new[1:])
     if y is None and not any((*h, *c)):
         return "the file uses none of its outputs"
-    baked = {"T": n}
-    warnings = [f"a length of {n} steps is baked in: the file has the nodes of each step"]
+    baked, warnings = {"T": n}, list[str]([KEEPS] * (lengths is not None and y is not None))
+    warnings += [f"a length of {n} steps is baked in: the file has the nodes of each step"]
     if (sequences := batch(layers[0].steps[0])) is not None:
         baked["B"] = sequences
         warnings.append(f"a batch of {sequences} sequences is baked in: the first states are constants")
@@ -364,8 +397,19 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
         warnings.append(restarts(layers[0].steps[0].nodes[0]))
     return recurrence(
         layers[0].steps[0].nodes[0], f"{n} steps of {layers[0].weights.cell}", layers, reverse, nodes=nodes,
-        x=first.whole, y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked, warnings=warnings,
+        x=whole, lengths=lengths, y=y, flipped=flipped, h=h, c=c, axes=result_axes, baked=baked,
+        warnings=warnings,
     )  # fmt: skip
+
+
+def _state_axes(layers: Sequence[Layer], terms: Terms) -> str | None:
+    """Returns the axes of the states: "BH", or "DBH" if there is a first axis of one element."""
+    states = [v for layer in layers for v in (*layer.steps[0].old, *layer.new)]
+    ranks = {rank(v) for v in states}
+    if ranks <= {None, 2}:
+        return "BH"
+    sizes = [size(v, 0, terms.width).number for v in states]
+    return "DBH" if ranks <= {None, 3} and 1 in sizes and {*sizes} <= {1, None} else None
 
 
 def batch(step: Step) -> int | None:
@@ -376,19 +420,25 @@ def batch(step: Step) -> int | None:
         )
         for at in places:
             array = None if node.op_type in ("Gemm", "MatMul") and at == 1 else constant_input(node, at)
-            if array is not None and array.ndim == 2 and len(array) > 1:
-                return len(array)
+            if array is not None and array.ndim > 1 and array.shape[-2] > 1:
+                return int(array.shape[-2])
     return None
 
 
 def stacked(values: Sequence[Value], inside: set[int]) -> tuple[Value, int, bool, list[Node]] | None:
     """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
     and the nodes that compute it."""
+    three = rank(values[0]) == 3
     for user in values[0].consumers():
         of_steps = id(user) in inside or user.domain not in DOMAINS
-        for join in () if of_steps else (j for v in user.outputs[:1] for j in v.consumers()):
+        after = [user] if three else [j for v in user.outputs[:1] for j in v.consumers()]
+        for join in () if of_steps else after:
             ops, nodes, given = (user.op_type, join.op_type), [user], user.inputs
-            if ops == ("Unsqueeze", "Concat"):
+            if three:
+                if join.op_type != "Concat" or attribute(join, "axis", 0) != 0:
+                    continue
+                nodes = []
+            elif ops == ("Unsqueeze", "Concat"):
                 every = [producer(v, "Unsqueeze") for v in join.inputs]
                 axis = attribute(join, "axis", 0) % 3
                 nodes = [n for n in every if n and [a % 3 for a in moved_axes(n) or ()] == [axis]]

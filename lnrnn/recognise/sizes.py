@@ -271,11 +271,11 @@ def in_single_steps(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Element:
-    """One step of a value: whole[index] along an axis. nodes: those that compute it."""
+    """One step of a value: whole[index] along an axis, and the nodes between. index: None if unknown."""
 
     whole: Value
     axis: int
-    index: Linear
+    index: Linear | None
     nodes: tuple[Node, ...]
 
 
@@ -288,7 +288,7 @@ def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = 
         inner = producer(node.inputs[0], "SplitToSequence")
     if node is None or inner is None or inner.inputs[0] is None:
         return None
-    whole, axis, index = inner.inputs[0], attribute(inner, "axis", 0), None
+    whole, axis, index, at = inner.inputs[0], attribute(inner, "axis", 0), None, None
     if inner.op_type == "Slice":
         found = bounds(inner, width, counters)
         if found is not None and found[3] == 1:
@@ -306,9 +306,64 @@ def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = 
         at = (inner if inner.op_type == "Gather" else node).inputs[1]
         if node is not inner or (at is not None and not rank(at)):
             index = number(at, width, counters)
-    if index is None or (node.op_type == "Squeeze" and moved_axes(node) != [axis]):
+    of_loop = inner.op_type == "Gather" and node is inner and at is not None and rank(at) == 0
+    if (index is None and not of_loop) or (node.op_type == "Squeeze" and moved_axes(node) != [axis]):
         return None
     axis = axis % (rank(whole) or 3)
-    if index.number is not None and index.number < 0:
+    if index is not None and index.number is not None and index.number < 0:
         index = index.plus(size(whole, axis, width))
     return Element(whole, axis, index, (node,) if node is inner else (node, inner))
+
+
+def widened(value: Value) -> tuple[Value, int | None]:
+    """Returns the value before casts to a wider type and an Unsqueeze, and the axis that this adds."""
+    axis, value = None, outside_of_loops(value)
+    while (node := producer(value, "Cast", "Unsqueeze")) is not None and node.inputs[0] is not None:
+        if node.op_type == "Unsqueeze":
+            axes = moved_axes(node)
+            if axis is not None or axes is None or len(axes) != 1:
+                break
+            axis = axes[0] % 2
+        elif attribute(node, "to", 0) not in WIDE:
+            break
+        value = outside_of_loops(node.inputs[0])
+    return value, axis
+
+
+def is_reversal(
+    node: Node, axis: int, width: Width, steps: Linear | None = None, lengths: Value | None = None
+) -> bool:
+    """Returns whether a node reverses an axis of its input. steps, lengths: as for `reversed_of`."""
+    data = node.inputs[0] if node.inputs else None
+    if data is None or node.domain not in DOMAINS:
+        return False
+    length = size(data, axis, width)
+    if node.op_type == "ReverseSequence":
+        if attribute(node, "time_axis", 0) != axis or attribute(node, "batch_axis", 1) == axis:
+            return False
+        given_lengths = node.inputs[1]
+        if lengths is not None:
+            return given_lengths is not None and widened(given_lengths) == (lengths, None)
+        array = constant(given_lengths)
+        if array is not None:
+            return length.number is not None and bool((array == length.number).all())
+        expand = producer(given_lengths, "Expand")
+        given = None if expand is None else number(expand.inputs[0], width)
+        return given is not None and given in (length, steps)
+    if node.op_type != "Slice" or lengths is not None:
+        return False
+    found = bounds(node, width)
+    if found is None or found[0] % (rank(data) or 3) != axis or found[3] != -1:
+        return False
+    from_last = found[1] in (Linear(-1), length.plus(Linear(1), -1)) or (found[1].number or 0) > 2**30
+    to_first = found[2].number is not None and (found[2].number < -(2**30))
+    return from_last and (to_first or found[2].plus(length).number == -1)
+
+
+def before_reversal(found: Element, width: Width, steps: Linear | None = None) -> Element:
+    """Returns an element as one of the value before a node that reverses the steps. steps: their number."""
+    node, index = found.whole.producer(), found.index
+    if node is None or not is_reversal(node, found.axis, width) or node.inputs[0] is None:
+        return found
+    index = None if index is None or steps is None else steps.plus(Linear(1), -1).plus(index, -1)
+    return Element(node.inputs[0], found.axis, index, (*found.nodes, node))

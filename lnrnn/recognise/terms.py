@@ -43,7 +43,8 @@ MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such
 class Matrix:
     """Rows and columns of a constant matrix. transposed: whether the rows are columns of the constant.
 
-    key: is equal for matrices with the same numbers; `Terms.product` sets it.
+    key: is equal for matrices with the same numbers; `Terms.product` sets it. sequence: a value that the
+    matrix multiplies for all steps at once, if the operand of the product is an element of this product.
     """
 
     value: Value
@@ -51,6 +52,7 @@ class Matrix:
     rows: range
     columns: range
     key: tuple[Any, ...] = ()
+    sequence: Value | None = None
 
     def array(self) -> Array:
         whole = constant(outside_of_loops(self.value))
@@ -227,6 +229,7 @@ class Terms:
         self._arguments: dict[int, bool] = {}
         self._of_part: dict[int, Value] = {}  # the value that is a part of another one, by atom
         self._scaled: dict[Any, Value] = {}  # values that functions read times a number, by their sums
+        self._elements: set[int] = set()  # values that `element` has written as sums
         self._alive: list[Value] = []  # whose id is a key
 
     # -- atoms
@@ -241,7 +244,7 @@ class Terms:
 
     def product(self, value: Value, matrix: Matrix) -> Atom:
         self._alive.append(value)
-        matrix = replace(matrix, key=self._identity(matrix))
+        matrix = replace(matrix, key=(*self._identity(matrix), id(matrix.sequence)))
         key = self._key("product", id(value), matrix.key)
         return Atom("product", key, len(matrix.rows), value, matrix=matrix)
 
@@ -310,7 +313,7 @@ class Terms:
             m = atom.matrix
             assert m is not None and atom.value is not None
             rows = m.rows[_slice(part)]
-            return single(self.product(atom.value, Matrix(m.value, m.transposed, rows, m.columns)))
+            return single(self.product(atom.value, replace(m, rows=rows)))
         if atom.kind not in ("value", "norm", "centred"):
             assert atom.of is not None
             return single(self.function(atom.kind, None, self.cut(atom.of, part, depth)))
@@ -324,6 +327,28 @@ class Terms:
         return self._of_concat(atom.value, start, len(part), depth) or single(
             self.value(atom.value, start, len(part))
         )
+
+    def element(self, whole: Sum, value: Value) -> Sum:
+        """Returns one step of a sum, if its terms are products and norms of all steps. Raises Opaque.
+
+        value: the step. It stands for the operands, as `Matrix.sequence` says.
+        """
+        result = Sum({})
+        for product, c in whole.terms.items():
+            factors = [single(self._element_atom(atom, value)) for atom in product]
+            result = plus(result, reduce(times, factors, Sum({(): c})))
+        self._elements.add(id(value))
+        return result
+
+    def _element_atom(self, atom: Atom, value: Value) -> Atom:
+        if atom.kind == "product" and atom.matrix is not None and atom.matrix.sequence is None:
+            return self.product(value, replace(atom.matrix, sequence=atom.value))
+        if atom.kind == "norm" and atom.of is not None:
+            of = self.element(atom.of, value)
+            return self.norm(value, of, atom.eps, atom.start, atom.width, atom.centred)
+        if atom.kind != "one":
+            raise Opaque
+        return atom
 
     def _of_concat(self, value: Value, start: int, size: int, depth: int) -> Sum | None:
         """Returns a part of the features that a Concat joins, if it is a part of one of its inputs."""
@@ -351,9 +376,10 @@ class Terms:
         return self.sum(value, depth)
 
     def is_whole(self, value: Value) -> bool:
-        """Returns whether `operand` writes a value as itself."""
+        """Returns whether `operand` writes a value as itself, or as an element."""
         atom = self.operand(value).atom
-        return atom is not None and atom.kind == "value" and atom.value is value
+        is_value = atom is not None and atom.kind == "value" and atom.value is value
+        return is_value or id(value) in self._elements
 
     def input(self, node: Node, at: int, depth: int) -> Sum:
         return self.operand(argument(node, at), depth)

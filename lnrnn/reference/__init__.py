@@ -53,3 +53,4 @@ __all__ = [
     "layer_norm_backward", "ligru", "ligru_backward", "lstm", "lstm_backward", "rms_norm",
     "rms_norm_backward", "rnn", "rnn_backward", "slstm", "slstm_backward",
 ]  # fmt: skip
+__dir__ = __all__.copy  # dir() shows the public names alone

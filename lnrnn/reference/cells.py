@@ -1,6 +1,7 @@
 """The RNN and LSTM of lnrnn.reference, whose docstring explains the symbols. Other cells share functions.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. Gates are in torch's order: i, f, g, o.
+Peepholes: Gers, Schraudolph, Schmidhuber 2002; o reads the new c.
 Layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement.
 "carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is in Lingvo and icefall.
 "joint" is in torchaudio's LSTM. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
@@ -223,9 +224,23 @@ def rnn(
 def rnn_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Return gx, gh0 and the gradients of the given parameters, from gy (T, B, H) and gh (B, H).
+    """Back-propagate through time.
 
-    Values of gy past a length have no effect, for y is constant there.
+    Parameters
+    ----------
+    tape
+        The record that `rnn` returned.
+    gy : array_like of shape (T, B, H)
+        Gradient of y. Values past a length have no effect, for y is constant there.
+    gh : array_like of shape (B, H), optional
+        Gradient of the last h, zeros by default.
+
+    Returns
+    -------
+    gx, gh0 : array of float64 of the shapes of x and h0
+        Gradients of x and h0.
+    gradients : dict of str to array of float64
+        The gradients of the given parameters.
 
     Examples
     --------
@@ -250,11 +265,14 @@ LSTM_SITES = sites_of(4)
 
 def lstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
     """Computes c' = sig(f) c + sig(i) tanh(g) and h' = sig(o) tanh(norm(c')). With "carry" the new c is
-    norm(c')."""
+    norm(c'). With peepholes p: sig(i + p_i c), sig(f + p_f c), sig(o + p_o c')."""
     i, f, g, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     sig, _ = gate_activation(options)
-    i, f, g, o = sig(i), sig(f), np.tanh(g), sig(o)
+    if options["peepholes"]:
+        i, f = i + norm("peephole i", state[1]), f + norm("peephole f", state[1])
+    i, f, g = sig(i), sig(f), np.tanh(g)
     raw = f * state[1] + i * g
+    o = sig(o + norm("peephole o", raw) if options["peepholes"] else o)
     seen = norm("c", raw)
     tanh_c = np.tanh(seen)
     c = seen if options["cell"] == "carry" else raw
@@ -267,8 +285,14 @@ def lstm_step_backward(options: Options, gstate: State, kept: State, norm: Norm)
     _, slope = gate_activation(options)
     gseen = gh * o * (1 - tanh_c * tanh_c)
     gc = norm("c", gseen + gc) if options["cell"] == "carry" else norm("c", gseen) + gc
-    ga = join(gc * g * slope(i), gc * c * slope(f), gc * i * (1 - g * g), gh * tanh_c * slope(o))
-    return *sum_of_sides_backward(options, ga, norm), (0, gc * f)
+    go = gh * tanh_c * slope(o)
+    if options["peepholes"]:
+        gc = gc + norm("peephole o", go)
+    gi, gf, gg = gc * g * slope(i), gc * c * slope(f), gc * i * (1 - g * g)
+    gold = gc * f
+    if options["peepholes"]:
+        gold = gold + norm("peephole i", gi) + norm("peephole f", gf)
+    return *sum_of_sides_backward(options, join(gi, gf, gg, go), norm), (0, gold)
 
 
 def lstm(
@@ -305,7 +329,7 @@ def lstm(
             "layer" joint, gate   gain, bias; inner_bias_ih, inner_bias_hh
             "batch"               gain_ih, gain_hh, bias
 
-        The norm of c has gain_c and bias_c, (H,).
+        The norm of c has gain_c and bias_c, (H,). peephole (3H,) has the peepholes of i, f and o.
     norm : {"layer", "rms", "batch"} or None
         The kind of norm. None is torch's cell.
     placement : {"split", "joint", "gate"}
@@ -347,8 +371,11 @@ def lstm(
     options: dict[str, Any] = dict(
         placement=placement if norm in BY_ROW else "split", cell=cell, num_heads=num_heads
     )
-    options["gate_activation"] = gate_activation
+    options |= dict(gate_activation=gate_activation, peepholes=parameters.get("peephole") is not None)
     sites = dict(LSTM_SITES[placement if norm in BY_ROW else norm])
+    if options["peepholes"]:
+        for k, gate in enumerate("ifo"):
+            sites[f"peephole {gate}"] = Site("peephole", None, first=k, normed=False)
     if cell:
         sites["c"] = Site("gain_c", "bias_c")
     how = (norm, eps, lengths, statistics, overrun, reverse, states_mask, zoneout or (None, None))
@@ -360,7 +387,13 @@ def lstm(
 def lstm_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None, gc: ArrayLike | None = None
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Return gx, (gh0, gc0) and gradients of given parameters, from gy (T, B, P), gh (B, P) and gc (B, H)."""
+    """Return gx, (gh0, gc0) and the parameters' gradients, with other arguments as in `rnn_backward`.
+
+    Parameters
+    ----------
+    gy, gh, gc : array_like of shapes (T, B, P), (B, P) and (B, H)
+        Gradients of y, and of the last h and c, zeros by default.
+    """
     gx, state, grads = run_backward(tape, gy, (gh, gc))
     return gx, state, heads_backward(tape, grads)
 

@@ -226,6 +226,6 @@ def gru(
 def gru_backward(
     tape: Tape, gy: ArrayLike, gh: ArrayLike | None = None
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Return the gradients gx, gh0 and those of the given parameters, from gy (T, B, H) and gh (B, H)."""
+    """Return gx, gh0 and the parameters' gradients. Arguments and results are as in `rnn_backward`."""
     gx, (gh0,), grads = run_backward(tape, gy, (gh,))
     return gx, gh0, heads_backward(tape, grads)

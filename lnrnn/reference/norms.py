@@ -112,6 +112,8 @@ def layer_norm(
 ) -> Array:
     """Return weight (x - mu) / sigma + bias; mu and sigma are over the last axes, of shape normalized_shape.
 
+    Arguments and result are as in `lnrnn.layer_norm`, computed in float64.
+
     Notes
     -----
     Equation 3 of Ba, Kiros and Hinton 2016, arXiv 1607.06450.
@@ -133,7 +135,8 @@ def rms_norm(
 ) -> Array:
     """Return weight x / sqrt(mean(x^2) + eps); the mean is over the last axes, of shape normalized_shape.
 
-    If eps is None, it is the machine epsilon of float64 for x of float64, else of float32.
+    Arguments and result are as in `lnrnn.rms_norm`, computed in float64. If eps is None, it is the machine
+    epsilon of float64 for x of float64, else of float32.
 
     Notes
     -----
@@ -151,7 +154,7 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return gx, gweight and gbias from gy. The gradient of a parameter that is None is None."""
+    """Return gx, gweight and gbias. Arguments and results are as in `lnrnn.layer_norm_backward`."""
     gy, axes = real(gy), _normalized_axes(normalized_shape)
     rows = tuple(range(gy.ndim - len(axes)))
     xhat, _, var = standardize(real(x), axes, eps)
@@ -168,7 +171,10 @@ def rms_norm_backward(
     weight: ArrayLike | None = None,
     eps: float | None = None,
 ) -> tuple[Array, Array | None]:
-    """Return gx and gweight from gy: gx = (g - xhat mean(g xhat)) / sigma with g = weight gy."""
+    """Return gx = (g - xhat mean(g xhat)) / sigma with g = weight gy, and gweight.
+
+    Arguments and results are as in `lnrnn.rms_norm_backward`.
+    """
     gy, axes, eps = real(gy), _normalized_axes(normalized_shape), _rms_eps(x, eps)
     xhat, _, var = standardize(real(x), axes, eps, centred=False)
     gx = standardize_backward(affine(gy, weight, None), xhat, var, axes, eps, centred=False)
@@ -198,9 +204,18 @@ def batch_norm(
     """Return y = weight (x - mu) / sigma + bias by channel (axis 1), new running mean and variance.
 
     In training mu and the biased variance are statistics of the batch. The running statistics become (1 -
-    momentum) old + momentum batch, with the unbiased variance. With momentum None they are the mean over all
-    batches; num_batches_tracked is the number of earlier batches. At inference mu and the variance are the
-    running statistics.
+    momentum) old + momentum batch, with the unbiased variance. At inference mu and the variance are the
+    running statistics. Arguments are as in `lnrnn.batch_norm`, but no array is written to.
+
+    Parameters
+    ----------
+    num_batches_tracked : int
+        The number of earlier batches. With momentum None running statistics are the mean over all batches.
+
+    Returns
+    -------
+    y, running_mean, running_var : array of float64, of the shape of x and (C,)
+        The result, and the new running statistics.
 
     Notes
     -----
@@ -229,7 +244,7 @@ def batch_norm_backward(
     training: bool = True,
     eps: float = 1e-5,
 ) -> tuple[Array, Array | None, Array]:
-    """Return gx, gweight (None without weight) and gbias. In training mu and sigma depend on x."""
+    """Return gx, gweight and gbias. Arguments and results are as in `lnrnn.batch_norm_backward`."""
     gy, x = real(gy), real(x)
     axes = _not_channels(x.ndim)
     if training:

@@ -174,9 +174,12 @@ def slstm_backward(
     gn: ArrayLike | None = None,
     gm: ArrayLike | None = None,
 ) -> tuple[Array, State, dict[str, Array]]:
-    """Return gx, (gh0, gc0, gn0, gm0) and the gradients of the given parameters.
+    """Return gx, (gh0, gc0, gn0, gm0) and the parameters' gradients, else as in `rnn_backward`.
 
-    gy is (T, B, H), the gradients of the state are (B, H); None is zero.
+    Parameters
+    ----------
+    gc, gn, gm : array_like of shape (B, H), optional
+        Gradients of the last c, n and m, zeros by default.
     """
     options, more = tape.options, {}
     heads, h, output = options["num_heads"], options["h"], options["output"]

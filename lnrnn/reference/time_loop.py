@@ -54,13 +54,15 @@ class Site:
     """A norm of a cell: the names of its gain and bias, and the gates that it normalises together.
 
     spans: the first spans[0] gates (H units each) have one mean and variance, the next spans[1] the next, and
-    so on. first: the index of the gate at which the site's part of gain and bias begins.
+    so on. first: the index of the gate at which the site's part of gain and bias begins. normed: False for a
+    site that has a gain alone.
     """
 
     gain: str | None
     bias: str | None
     spans: tuple[int, ...] = (1,)
     first: int = 0
+    normed: bool = True
 
     def cut(self, a: Array) -> list[Array]:
         """Returns `a` (..., gates * H) as a list of arrays, one for each of the spans."""
@@ -133,7 +135,8 @@ class Norms:
         site = self.sites.get(name)
         if site is None:
             return a
-        self.at[name] = normalize(a, self.kind, self.eps, site, self.given.get(name))
+        kind = self.kind if site.normed else None
+        self.at[name] = normalize(a, kind, self.eps, site, self.given.get(name))
         share = site.share(a.shape[-1])
         found = (None if name is None else self.parameters.get(name) for name in (site.gain, site.bias))
         gain, bias = (p if p is None else p[share] for p in found)
@@ -351,7 +354,7 @@ def used_statistics(
     """Returns the fields `statistics` and `count` of Tape."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
-    for name, site in sites.items():
+    for name, site in [(n, s) for n, s in sites.items() if s.normed]:
         normed, shape = [s.norms.at[name] for s in used], (len(used), hidden * sum(site.spans))
         mean, var = ([getattr(n, v) for n in normed] for v in ("mean", "var"))
         statistics[name] = np.reshape(mean, shape), np.reshape(var, shape)

@@ -30,8 +30,8 @@ TAKES["Network"] = {
     "input_size": _SIZE, "hidden_size": _SIZE, "num_layers": Integer(1, 1024),
     "nonlinearity": Choice(NONLINEARITIES), "bias": Flag(), "batch_first": Flag(), "bidirectional": Flag(),
     "reverse": Flag(), "reset_after": Flag(), "num_heads": _SIZE, "proj_size": Integer(0, LIMIT),
-    "gate_activation": Choice(GATE_ACTIVATIONS), "exp_forget": Flag(), "state_dtype": Choice(STATE_DTYPES),
-    "seed": Optional(Integer(0)),
+    "gate_activation": Choice(GATE_ACTIVATIONS), "peepholes": Flag(), "exp_forget": Flag(),
+    "state_dtype": Choice(STATE_DTYPES), "seed": Optional(Integer(0)),
 }  # fmt: skip
 
 
@@ -65,6 +65,7 @@ class Architecture:
     num_heads: int = 1
     proj_size: int = 0
     gate_activation: GateActivation = "sigmoid"
+    peepholes: bool = False
     exp_forget: bool = False
     state_dtype: StateDtype = "float32"
     # These fields are not functools.cached_property, which has a lock before Python 3.12. If another thread
@@ -131,9 +132,19 @@ class Architecture:
         return cls(cell, norm=norm, **given)
 
     def __str__(self) -> str:
-        """Returns a short description, for the reprs of streams and tapes."""
-        sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
-        return f"{self.cell.name}({sizes}, norm={self.norm_kind!r})"
+        return f"{self.cell.name}({self.shown(self.norm)})"
+
+    def shown(self, norm: Norm, **more: Any) -> str:
+        """Returns the arguments of a constructor as text, without usual values but with the norm.
+
+        norm: the norm with the current `overrun`. more: other arguments, which are left out if false.
+        """
+        kind = self.norm_kind
+        named = {name: v for name, v in self.stated.items() if name not in USUAL or v != USUAL[name]}
+        named |= {"norm": kind if norm == norm_spec(kind, self.cell) else norm}
+        named |= {name: value for name, value in more.items() if value}
+        sizes = [str(named.pop(name)) for name in ("input_size", "hidden_size")]
+        return ", ".join([*sizes, *(f"{name}={value!r}" for name, value in named.items())])
 
     @property
     def directions(self) -> int:
@@ -203,6 +214,8 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
 
+# Arguments that reprs show only with other values than these, and the values of DEFAULTS.
+USUAL = {"num_layers": 1, "bias": True, "batch_first": False, "bidirectional": False}
 # Arguments that older versions did not have. Files, reprs and fingerprints have only those that differ from
 # these defaults.
 DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.default is not MISSING}

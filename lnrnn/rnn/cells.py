@@ -49,7 +49,7 @@ class Cell:
 
 
 RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",), ("nonlinearity",))
-LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size", "gate_activation"))
+LSTM = Cell("LSTM", 4, 2, "split", (4,), ("num_heads", "proj_size", "gate_activation", "peepholes"))
 GRU = Cell("GRU", 3, 1, "split", (2, 1), ("nonlinearity", "reset_after", "num_heads", "gate_activation"))
 LiGRU = Cell("LiGRU", 2, 1, "input", (2,), ("nonlinearity",), ("nonlinearity",))
 SLSTM = Cell("SLSTM", 4, 2, "output", (4,), ("num_heads", "exp_forget", "state_dtype"), ("num_heads",), 3)

@@ -135,6 +135,8 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     gate_activation : {"sigmoid", "hard_sigmoid"}
         The function of the gates. The hard sigmoid is min(max(a / 6 + 1/2, 0), 1), as in torch. It needs
         norm=None.
+    peepholes : bool
+        Whether i and f also read c_{t-1}, and o reads c', each by a weight for every unit.
 
     Attributes
     ----------
@@ -144,6 +146,8 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
         (4H, P).
     weight_hr_l0 : array of float32
         The projection, (P, H), with proj_size.
+    peephole_l0 : array of float32
+        The peepholes (3H,) p_i, p_f and p_o, with peepholes=True. ONNX's P has the order i, o, f.
     gain_ih_l0, bias_ih_l0, gain_hh_l0, bias_hh_l0 : array of float32
         Gains and biases (4H,), with the names of the equations.
     gain_c_l0, bias_c_l0 : array of float32
@@ -169,6 +173,9 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
+    With peepholes, i + p_i c_{t-1}, f + p_f c_{t-1} and o + p_o c' replace i, f and o in the last equations.
+    So peepholes follow the norms of gates, and o reads c before its norm.
+
     With proj_size, h_t is W_hr times the h_t above. Then y, later layers, zoneout and dropout of states have
     the projected h.
 
@@ -179,7 +186,8 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
     The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000. norm None is
     torch's cell. "layer" is Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans et al. 2016, arXiv
-    1603.09025. The projection is Sak et al. 2014, arXiv 1402.1128.
+    1603.09025. The projection is Sak et al. 2014, arXiv 1402.1128. Peepholes are Gers, Schraudolph and
+    Schmidhuber 2002, with o reading the new c, as in ONNX and TensorFlow's LSTMCell(use_peepholes=True).
 
     Examples
     --------
@@ -191,17 +199,19 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
     ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
-    __slots__ = ("gate_activation", "num_heads", "proj_size")
+    __slots__ = ("gate_activation", "num_heads", "peepholes", "proj_size")
     _cell = cells.LSTM
     num_heads: int
     proj_size: int
     gate_activation: GateActivation
+    peepholes: bool
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
         norm: Norm = "layer", reverse: bool = False, num_heads: int = 1,
-        gate_activation: GateActivation = "sigmoid", seed: int | None = None, rng: RNG = None,
+        gate_activation: GateActivation = "sigmoid", peepholes: bool = False, seed: int | None = None,
+        rng: RNG = None,
     ) -> None:  # fmt: skip
         self._make(locals())
 

@@ -160,7 +160,22 @@ class Network(Settings, Generic[State]):
         return y, as_state(end, made.cell)
 
     def stream(self, lanes: int = 1) -> Stream[State]:
-        """Return a Stream, which runs `lanes` independent sequences step by step.
+        """Return a Stream, which runs independent sequences step by step.
+
+        Parameters
+        ----------
+        lanes : int
+            The number of sequences, at least 1.
+
+        Returns
+        -------
+        Stream
+            With states of 0, and with the parameters and statistics that the network has now.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For a wrong number, and for a network that reads sequences from their ends.
 
         Examples
         --------
@@ -244,9 +259,19 @@ class Network(Settings, Generic[State]):
         return y, state, tape
 
     def tape_bytes(self, T: int, B: int, *, checkpoint: int | None = None) -> int:
-        """Return the size in bytes of a tape for B sequences of T steps, without dropout and resets.
+        """Return the size of a tape without dropout and resets.
 
-        The size depends on the instruction set, because rows of the tape are padded to whole vectors.
+        Parameters
+        ----------
+        T, B : int
+            The numbers of steps and sequences, at least 0.
+        checkpoint : int, optional
+            As in `forward_train`.
+
+        Returns
+        -------
+        int
+            Bytes. They depend on the instruction set, because rows of the tape are padded to whole vectors.
         """
         return training.tape_bytes(self._snapshot, *check("Network.tape_bytes", locals()))
 

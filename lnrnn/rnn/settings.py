@@ -7,16 +7,17 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .._core import copied
-from ..arguments import TAKES, Choice, Integer, check
+from ..arguments import TAKES, Choice, Integer, by_name, check
 from ..arguments import Array as Takes
 from ..errors import bad_type, bad_value, real
+from ..rounding import INPUT, Rounding, compared, options_of_check, timed
 from ..state import CHANGES, Closed, checked, counted, no_attribute
 from . import file_format
 from .architecture import Architecture, argument_names
@@ -204,9 +205,7 @@ class Settings(Closed):
     @property
     def norm(self) -> LayerNormSpec | BatchNormSpec | None:
         """The spec of the norm inside the cell, with all defaults and the current `overrun`, or None."""
-        now = self._snapshot
-        norm = now.architecture.norm
-        return replace(norm, overrun=now.overrun) if now.overrun and isinstance(norm, BatchNormSpec) else norm
+        return self._snapshot.norm
 
     @property
     def known_steps(self) -> int | None:
@@ -272,7 +271,15 @@ class Settings(Closed):
         """The bits of inputs and states with dtype "int8", 14 or 8; else None."""
         return self._snapshot.activation_bits
 
-    def to_dtype(self, dtype: Dtype, activation_bits: ActivationBits | None = None) -> Self:
+    @property
+    def rounding(self) -> Rounding | None:
+        """The report of `to_dtype` with `check`; None without, and after a change of the network."""
+        return self._snapshot.rounding
+
+    def to_dtype(
+        self, dtype: Dtype, activation_bits: ActivationBits | None = None, *, check: Any = None,
+        tolerance: float | None = None, threshold: float = 0.0,
+    ) -> Self:  # fmt: skip
         """Return a copy that computes with weights of another type, for inference.
 
         Parameters
@@ -284,8 +291,16 @@ class Settings(Closed):
             `load_state_dict` takes them as (q, scale, zero_point).
         activation_bits : {14, 8}, optional
             For int8: inputs and states are rounded too. Those of one step, a, become multiples of
-            max abs(a) / 8191 (14 bits, the default) or max abs(a) / 127 (8 bits). With 8 bits there are half
-            as many products; docs/precision.md has the error.
+            max abs(a) / 8191 (14 bits, the default), or of (max a - min a) / 254, where the range has 0 (8
+            bits). With 8 bits there are half as many products; docs/precision.md has the error.
+        check : array_like, or dict of arguments of a call, optional
+            An input x like the network's own. `rounding` of the result then is a report of the time, and of
+            the difference of y and the state from those with float32 weights.
+        tolerance : float, optional
+            With `check`: the largest difference that is permitted. If it is larger, the result has float32
+            weights, and a UserWarning says so.
+        threshold : float
+            With `check`: the report counts how many numbers change from one side of it to the other.
 
         Returns
         -------
@@ -295,7 +310,8 @@ class Settings(Closed):
         Raises
         ------
         ValueError, TypeError
-            For a wrong argument.
+            For a wrong argument. For outputs on `check` that are NaN, or are not finite in another dtype, and
+            for a tolerance that a change of the float32 weights by a rounding exceeds.
 
         Notes
         -----
@@ -309,15 +325,29 @@ class Settings(Closed):
         >>> lnrnn.GRU(3, 4).to_dtype("int8").dtype
         'int8'
         """
+        taken = by_name("Network.to_dtype", locals()) | options_of_check(check, tolerance, threshold)
+        bits = checked_activation_bits(taken["dtype"], activation_bits)
+        exact = self._with(dtype="float32", activation_bits=None)
+        other = self._with(dtype=taken["dtype"], activation_bits=bits)
+        if check is None:
+            return other
+        report = _compared(exact, other, check, taken["tolerance"], taken["threshold"])
+        return (exact if report.kept else other)._with(rounding=report)
+
+    def _with(self, **fields: Any) -> Self:
+        """Returns a copy whose snapshot has other fields."""
         other = copy.copy(self)
-        (new,) = check("Network.to_dtype", {"dtype": dtype})
-        bits = checked_activation_bits(new, activation_bits)
-        other._change(lambda old: old.changed(dtype=new, activation_bits=bits))
+        other._change(lambda old: old.changed(**fields))
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the network to a .safetensors file, as `lnrnn.save` does."""
+        """Write the network to a .safetensors file. `path` and errors are as in `lnrnn.save`."""
         file_format.write(self._snapshot, path)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of values in all parameters: weights, biases and gains, without running statistics."""
+        return sum(value.size for value in self._snapshot.parameters.values())
 
     @property
     def packed_bytes(self) -> int:
@@ -325,12 +355,7 @@ class Settings(Closed):
         return self._snapshot.packed_bytes
 
     def __repr__(self) -> str:
-        names = (*list(self._snapshot.architecture.stated)[2:], "dtype")
-        names += ("activation_bits",) if self.activation_bits else ()
-        names += ("packed_bytes",)
-        names += tuple(name for name in ("dropout", "zoneout") if getattr(self._snapshot, name))
-        named = [f"{name}={getattr(self, name)!r}" for name in names]
-        return f"{type(self).__name__}({', '.join([str(self.input_size), str(self.hidden_size), *named])})"
+        return f"{type(self).__name__}({self._snapshot.shown()})"
 
 
 def _generator(seed: Any, rng: Any) -> np.random.Generator:
@@ -371,6 +396,25 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
     for name in named_shapes(made.sides, 0):
         if name.startswith("running_var") and np.any(arrays[name + suffix] < 0):
             raise bad_value(f"{name}{suffix}", "at least 0", arrays[name + suffix].min())
+
+
+def _compared(
+    exact: Settings, other: Settings, given: Any, tolerance: float | None, threshold: float
+) -> Rounding:
+    """Returns the report of `to_dtype`. exact: with float32 weights. given: its argument `check`."""
+    if isinstance(given, str) or not any(hasattr(given, f"__{n}__") for n in ("len", "array", "dlpack")):
+        raise bad_type("check", "an array x, or a dict of arguments of a call", given, INPUT)
+    near = {name: frozen(np.nextafter(v, np.float32(np.inf))) for name, v in exact.parameters().items()}
+
+    def outputs(network: Any) -> list[Array]:
+        y, state = network(**given) if isinstance(given, dict) else network(given)
+        return [y, *(state if isinstance(state, tuple) else (state,))]
+
+    def run(short: Sequence[str]) -> tuple[list[Array], float]:
+        return timed(partial(outputs, other if short else exact))
+
+    original = outputs(exact._with(parameters=near))
+    return compared(run, [type(exact).__name__], other.dtype, original, tolerance, threshold)
 
 
 def architecture(network: Settings) -> Architecture:

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .. import _core
-from .architecture import Architecture
-from .specs import Overrun
+from ..rounding import Rounding
+from .architecture import Architecture, Norm
+from .specs import BatchNormSpec, Overrun
 from .statistics import StepStatistics
 
 Array = np.ndarray
@@ -34,6 +35,7 @@ class Snapshot:
     """One version of a network: its parameters by name, its statistics by suffix, and its settings.
 
     zoneout: a rate for each state, or (). activation_bits: the argument of to_dtype. dropout: between layers.
+    rounding: the report of to_dtype, about these numbers.
 
     A snapshot never changes. A network has an attribute with its current snapshot, and a setter replaces this
     with the result of `changed`. So a call uses the same values to its end, even if other threads set new
@@ -48,12 +50,31 @@ class Snapshot:
     zoneout: tuple[float, ...] = ()
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
+    rounding: Rounding | None = None
     # Both fields are computed when first needed. They need no lock, because all threads compute equal values.
     _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
     def changed(self, **fields: Any) -> Snapshot:
-        return replace(self, **fields)
+        return replace(self, **{"rounding": None} | fields)
+
+    @property
+    def norm(self) -> Norm:
+        """The norm with the current `overrun`."""
+        norm = self.architecture.norm
+        if self.overrun and isinstance(norm, BatchNormSpec):
+            return replace(norm, overrun=self.overrun)
+        return norm
+
+    def shown(self) -> str:
+        """Returns the arguments and settings as text, without usual values, for reprs."""
+        dtype = "" if self.dtype == "float32" else self.dtype
+        rates = self.zoneout[0] if len(self.zoneout) == 1 else self.zoneout
+        more = {"activation_bits": self.activation_bits, "dropout": self.dropout, "zoneout": rates}
+        return self.architecture.shown(self.norm, dtype=dtype, **more)
+
+    def __str__(self) -> str:
+        return f"{self.architecture.cell.name}({self.shown()})"
 
     def state(self) -> dict[str, Array]:
         """Returns parameters and statistics by name, not copied."""
@@ -79,6 +100,7 @@ class Snapshot:
         if found is None:
             made = self.architecture
             said = {name: value for name, value in sorted(made.stated.items()) if name != "batch_first"}
+            said["norm"] = made.norm_kind, vars(made.norm) if made.norm else None
             facts: tuple[Any, ...] = made.cell.name, said, self.overrun, self.dtype
             facts += (self.zoneout,) if self.zoneout else ()
             facts += (f"{self.activation_bits} bits",) if self.activation_bits == 8 else ()

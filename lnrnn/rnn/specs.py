@@ -38,6 +38,13 @@ def _check_fields(spec: Any, function: str) -> None:
         object.__setattr__(spec, name, value)
 
 
+def _call(spec: Any) -> str:
+    """Returns the call that creates a spec, without default arguments."""
+    usual = vars(type(spec)())
+    given = [f"{name}={value!r}" for name, value in vars(spec).items() if value != usual[name]]
+    return f"{type(spec).__name__}({', '.join(given)})"
+
+
 @dataclass(frozen=True)
 class LayerNormSpec:
     """Layer norm inside a cell: its placement and its options.
@@ -56,7 +63,7 @@ class LayerNormSpec:
         The norm of an LSTM's c. With "out", h is computed from the normalised c. With "carry", the next step
         also gets the normalised c. None does not normalise c. Other cells ignore "out" and None.
     eps : float
-        Added to the variance; at least 0.
+        Added to the variance; at least 0. With 0, rows of equal or subnormal numbers give NaN.
     span : {"all"} or None
         For a GRU with placement "split". None normalises the 2H units of r and z together, and the H of n, in
         x_ and in h_, as the paper does. "all" normalises all 3H units together.
@@ -77,6 +84,7 @@ class LayerNormSpec:
     _: KW_ONLY
     span: Span | None = None
     inner_bias: bool = False
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         _check_fields(self, type(self).__name__)
@@ -93,7 +101,7 @@ class RMSNormSpec(LayerNormSpec):
     placement, cell, span, inner_bias
         As in `LayerNormSpec`.
     eps : float or None
-        Added to the mean square; at least 0. None is the machine epsilon of float32, as in torch.nn.RMSNorm.
+        Added to the mean square; at least 0. With 0, zeros and subnormals give NaN. None: float32's epsilon.
     bias : bool
         Whether the norms have biases b. The argument `bias` of the network must be true too.
 
@@ -111,6 +119,7 @@ class RMSNormSpec(LayerNormSpec):
     eps: float | None = None  # type: ignore[assignment]  # __post_init__ replaces None
     _: KW_ONLY
     bias: bool = False
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,6 +160,7 @@ class BatchNormSpec:
     overrun: Overrun = "raise"
     momentum: float | None = 0.1
     eps: float = 1e-5
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         _check_fields(self, "BatchNormSpec")
@@ -189,6 +199,7 @@ class DropoutSpec:
     _: KW_ONLY
     inputs: float = 0.0
     states: float = 0.0
+    __repr__ = _call
 
     def __post_init__(self) -> None:
         _check_fields(self, "DropoutSpec")

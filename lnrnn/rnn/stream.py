@@ -81,9 +81,17 @@ class StreamState(Generic[State]):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StreamState[Any]:
-        """Return the state of a result of `to_bytes`, in new arrays, with NaN and infinity as they were.
+        """Read a state from bytes. Nothing in them is executed.
 
-        Nothing in `data` is executed. `set_state` refuses the state of another network.
+        Parameters
+        ----------
+        data : bytes
+            A result of `to_bytes`.
+
+        Returns
+        -------
+        StreamState
+            With new arrays, and NaN and infinity as they were. `set_state` refuses it for another network.
 
         Raises
         ------
@@ -348,23 +356,39 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         return np.ascontiguousarray(np.broadcast_to(given, lanes).astype(np.int64))
 
     def reset(self, lanes: ArrayLike | None = None) -> None:
-        """Set state and `steps_done` to 0, for the given `lanes` or by default for all lanes."""
+        """Set state and `steps_done` of some lanes to 0.
+
+        Parameters
+        ----------
+        lanes : array_like of int, optional
+            The indices of different lanes; all by default.
+        """
         if self._together:
             self._refuse_apart("lanes", lanes)
         chosen = self._chosen(lanes)
         self._lanes.put(chosen, [None] * len(self._lanes.states), np.zeros(len(chosen), np.int64))
 
     def get_state(self, lanes: ArrayLike | None = None) -> StreamState[State]:
-        """Return a copy of the state of the given `lanes`, by default of all lanes, as a StreamState.
+        """Return a copy of the state of some lanes. `lanes` is as in `reset`.
 
-        It is an argument for `set_state` of this stream, or of a stream of an equal network in any process.
+        Returns
+        -------
+        StreamState
+            An argument for `set_state` of this stream, or of a stream of an equal network in any process.
         """
         chosen = self._chosen(lanes)
         found = [s.take(chosen, axis=1) for s in self._lanes.states]
         return StreamState(self._as_state(found), self._lanes.steps[chosen], self._snapshot.fingerprint())
 
     def set_state(self, lanes: ArrayLike | None, state: StreamState[State]) -> None:
-        """Set the state of the given `lanes`, or for None of all lanes, to a result of `get_state`.
+        """Set the state of some lanes.
+
+        Parameters
+        ----------
+        lanes : array_like of int or None
+            The indices of different lanes, as many as the state has. None is all lanes.
+        state : StreamState
+            A result of `get_state`.
 
         Raises
         ------
@@ -385,7 +409,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
 
     def __repr__(self) -> str:
         lanes, steps = len(self._all), _shown(self._lanes.steps)
-        return f"Stream({self._snapshot.architecture}, lanes={lanes}, steps_done={steps})"
+        return f"Stream({self._snapshot}, lanes={lanes}, steps_done={steps})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = [s.copy() for s in self._lanes.states]

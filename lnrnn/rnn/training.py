@@ -261,7 +261,7 @@ def backward(
     )
     if gend is not None and made.cell.parts > 1:
         if tape.end is None:
-            raise AssertionError("broken promise: the gradient of a cell state that the tape has not")
+            raise AssertionError("internal error: the gradient of a cell state that the tape has not")
         gend[1] = gend[1].copy()
         _move_m(tape.end, gend[1], -1)
     if add_to is not None:

@@ -51,7 +51,7 @@ class Command:
     """The arguments of `lnrnn score`.
 
     scorer: one with bad="null". output: a file for one source, otherwise a folder with a file for each
-    source. skip: whether bad rows get a null and a reason, and a file of a folder that cannot be scored is
+    source. nulls: whether bad rows get a null and a reason, and a file of a folder that cannot be scored is
     left out. Otherwise the first one raises a ValueError. keep: the names of columns to copy; None copies
     all. compression: one of CODECS. overwrite: whether other files with the names of outputs are replaced.
     workers: how many files, and how many batches of rows, are computed at a time. log: see report.py.
@@ -59,7 +59,7 @@ class Command:
 
     scorer: Scorer
     output: Path
-    skip: bool
+    nulls: bool
     keep: Sequence[str] | None
     compression: str
     overwrite: bool
@@ -115,7 +115,7 @@ class Command:
                     **parquet.identity(source, binary),
                     "--column": scorer.column,
                     "--into": scorer.into,
-                    "--bad": "skip" if self.skip else "raise",
+                    "--bad": "null" if self.nulls else "raise",
                     "--compression": self.compression,
                     "the list of columns": self._schema(source, file)[1].names,
                 }
@@ -178,7 +178,7 @@ class Command:
         names = result.schema.names
         given = len(names) - 2  # the last two are the results and the reasons
         kept = [k for k, name in enumerate(names[:given]) if self.keep is None or name in self.keep]
-        results = range(given, given + (2 if self.skip else 1))
+        results = range(given, given + (2 if self.nulls else 1))
         return columns.in_plain_lists(result, self.scorer.output).select([*kept, *results])
 
     def _scored(self, source: Input, index: int, first: int, batch: Any) -> tuple[Any, int]:
@@ -186,10 +186,10 @@ class Command:
         result = self.scorer(batch)
         reasons = result.column(result.num_columns - 1)
         bad_rows = len(reasons) - reasons.null_count
-        if bad_rows and not self.skip:
+        if bad_rows and not self.nulls:
             row = next(k for k, reason in enumerate(reasons) if reason.is_valid)
             where = f"{source}, row group {index}, row {first + row}{named(self.scorer, batch, row)}"
-            do = "(--bad skip gives such rows a null)"
+            do = "(--bad null gives such rows a null)"
             raise ValueError(f"{where}, column {self.scorer.column!r}: {reasons[row]} {do}")
         return self._shown(result), bad_rows
 
@@ -211,7 +211,7 @@ class Command:
             self._report.complete()
 
     def _leave_out(self, source: Input, error: InputError, *counts: int) -> None:
-        if not (self._folder and self.skip):
+        if not (self._folder and self.nulls):
             raise error
         self._report.fail(source, error, *counts)
 

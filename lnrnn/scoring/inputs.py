@@ -18,7 +18,7 @@ WILD = re.compile(r"[*?[]")
 
 
 class InputError(ValueError):
-    """Raised for a file that cannot be scored. `lnrnn score --bad skip` then goes on with the next file."""
+    """Raised for a file that cannot be scored. `lnrnn score --bad null` then goes on with the next file."""
 
 
 @dataclass(frozen=True)

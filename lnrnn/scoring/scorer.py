@@ -232,6 +232,18 @@ class Scorer(Closed):
         super().__setstate__(state)
 
     def __call__(self, table: Any) -> Any:
+        """Score a table, or an iterator of tables. Errors are as in `Scorer`.
+
+        Parameters
+        ----------
+        table : pyarrow.RecordBatch, pyarrow.Table, polars.DataFrame, pandas.DataFrame or dict
+            The class's notes have the types of the column. The table does not change.
+
+        Returns
+        -------
+        table
+            A table of the same type with a column of results, or an iterator of tables.
+        """
         if isinstance(table, Iterator):
             return (columns.in_plain_lists(self(one), self.output) for one in table)
         begin = time.perf_counter()

@@ -6,3 +6,4 @@ from .redis_store import RedisStore
 from .results import Joined, Maintained
 
 __all__ = ["Joined", "Maintained", "RedisStore", "SessionError", "SessionPool", "StoreError", "TakenError"]
+__dir__ = __all__.copy  # dir() shows the public names alone

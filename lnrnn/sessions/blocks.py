@@ -93,7 +93,7 @@ class Blocks:
         for block in self.blocks:
             if lane < block.end:
                 return block, lane - block.start
-        raise AssertionError(f"broken promise: lane {lane}")
+        raise AssertionError(f"internal error: lane {lane}")
 
     def id(self, lane: int) -> Hashable:
         found: Hashable = self._ids[lane // PART][lane % PART]

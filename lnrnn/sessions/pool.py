@@ -215,6 +215,11 @@ class SessionPool(Closed):
     def join(self, id: Hashable) -> Joined:
         """Make a session live. A parked one continues.
 
+        Parameters
+        ----------
+        id : hashable
+            The name of the session.
+
         Returns
         -------
         Joined
@@ -255,7 +260,7 @@ class SessionPool(Closed):
         return joined
 
     def park(self, id: Hashable) -> None:
-        """Keep the state of a live session in the store or the pool, and free its lane.
+        """Keep the state of a live session in the store or the pool, and free its lane. `id` is as in `join`.
 
         Raises
         ------
@@ -271,7 +276,7 @@ class SessionPool(Closed):
             raise errors[id]
 
     def leave(self, id: Hashable) -> None:
-        """End a live or parked session, and forget its state.
+        """End a live or parked session, and forget its state. `id` is as in `join`.
 
         Raises
         ------
@@ -362,7 +367,10 @@ class SessionPool(Closed):
             result.dropped.extend(pop_old(parked, before, left - len(result.dropped)))
 
     def drain(self) -> Maintained:
-        """Park all live sessions, before the process ends. Drain again until `errors` is empty."""
+        """Park all live sessions, before the process ends. The result is as from `maintain`.
+
+        Drain again until its `errors` is empty.
+        """
         result = Maintained([], [], [], {})
         ids = list(self)
         for k in range(0, len(ids), 1000):
@@ -390,8 +398,7 @@ class SessionPool(Closed):
         return sum(map(len, self._parked))
 
     def __repr__(self) -> str:
-        made = self._snapshot.architecture
-        return f"SessionPool({made}, sessions={len(self)}, parked={self.parked})"
+        return f"SessionPool({self._snapshot}, sessions={len(self)}, parked={self.parked})"
 
     def __reduce__(self) -> Any:
         raise TypeError("a SessionPool cannot be copied or pickled: park its sessions into a store")

@@ -61,7 +61,18 @@ class RedisStore:
         )
 
     def get(self, key: str) -> bytes | None:
-        """Returns the state, or None. The session belongs to this store from now on."""
+        """Return the state of a session, which belongs to this store from now on.
+
+        Parameters
+        ----------
+        key : str
+            The pool's prefix and the session's id.
+
+        Returns
+        -------
+        bytes or None
+            The stored state, or None without one.
+        """
         found: bytes | None = self._get([key], self._words)
         return found
 
@@ -72,7 +83,13 @@ class RedisStore:
         _refuse(key, self._delete([key], self._words))
 
     def update(self, values: Mapping[str, bytes]) -> None:
-        """Stores many values in one exchange with the server."""
+        """Store many values in one exchange with the server.
+
+        Parameters
+        ----------
+        values : mapping of str to bytes
+            States by key.
+        """
         with self._client.pipeline(transaction=False) as pipe:
             for key, value in values.items():
                 self._set([key], (*self._words, value), client=pipe)

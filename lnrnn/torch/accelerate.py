@@ -12,15 +12,16 @@ import torch
 
 from ..arguments import TAKES, Choice, Flag, Optional
 from ..arguments import check as checked
-from ..errors import bad_type
+from ..errors import bad_type, bad_value
 from ..importers.systems import UnknownCell
 from ..importers.torch_weights import known_cells
 from ..rnn.snapshot import DTYPES, Dtype
+from ..rounding import Rounding, options_of_check
 from . import custom_modules, derived, torch_nn
 from .accelerated import Accelerated
 from .custom_forward import Forward
 from .model_checks import call, compare_outputs, compare_weights, gain, outputs
-from .short_weights import Rounding, rounding, use
+from .short_weights import measured, use
 from .twin import Twin
 
 Tensor = torch.Tensor
@@ -48,9 +49,8 @@ class Report:
         Two calls are timed, and up to ten more while all together have taken less than a second.
     dtype : {"float32", "bfloat16", "int8"} or None
         The argument of `accelerate`.
-    rounding : tuple of three floats (largest, rms, size), or None
-        With dtype and check: the largest difference of the model's outputs from those with float32 weights,
-        the root mean squares of the differences and of the outputs.
+    rounding : lnrnn.rounding.Rounding, or None
+        With dtype and check: the costs of the weights, module by module.
 
     Examples
     --------
@@ -84,14 +84,16 @@ class Report:
         if self.gain is not None:
             lines.append(f"  a call on check is {self.gain:.1f} times as fast as before, without gradients")
         if self.dtype is not None:
-            how = "" if self.rounding is None else ": outputs differ by up to {:.2g}, {:.2g} rms of {:.2g}"
-            lines.append(f"  {self.dtype} weights without gradients{how.format(*self.rounding or ())}")
+            lines.append(f"  {self.dtype} weights without gradients")
+        if self.rounding is not None:
+            lines += [f"    {line}" for line in repr(self.rounding).splitlines()]
         return "\n".join(lines)
 
 
 def accelerate(
-    model: torch.nn.Module, check: Any = None, *, dtype: Dtype | None = None, frozen: bool = False
-) -> Report:
+    model: torch.nn.Module, check: Any = None, *, dtype: Dtype | None = None, frozen: bool = False,
+    tolerance: float | None = None, threshold: float = 0.0,
+) -> Report:  # fmt: skip
     """Changes a model in place so that lnrnn's kernels compute its recurrent modules, forward and back.
 
     Recurrent modules are torch.nn.RNN, LSTM and GRU, and custom modules that `lnrnn.from_torch` recognises.
@@ -108,12 +110,18 @@ def accelerate(
     dtype : {"float32", "bfloat16", "int8"}, optional
         The type of the packed weights in calls without gradients, as in `lnrnn.LSTM.to_dtype`. It is set in
         all modules that lnrnn computes, also in modules of lnrnn.torch. Default: float32, or as set before.
-        Calls that need gradients use float32, and so do the parameters. With `check`, the report says how
-        much the outputs differ; the error has no limit.
+        Calls that need gradients use float32, and so do the parameters. With `check`, the report has a
+        table of time and differences, module by module.
     frozen : bool
         Whether calls without gradients of replaced modules of torch.nn keep the weights of their first call.
         In-place writes to parameters then have no effect. load_state_dict, module.to, other tensors as
         parameters, and setting `module.frozen` let the next call pack the weights again.
+
+    tolerance : float, optional
+        With `check` and `dtype`: the largest difference of an output from float32 that is permitted. The
+        fewest modules keep float32 weights, those that differ most alone. A UserWarning says if all do.
+    threshold : float
+        With `check`: the report counts how many outputs change from one side of it to the other.
 
     Returns
     -------
@@ -125,8 +133,9 @@ def accelerate(
     TypeError
         If model or check is of another type.
     ValueError
-        If the model's outputs on the input `check` change, or are not finite with dtype. Also if they show
-        that weights of an accelerated module were written without notice. For another dtype.
+        If the model's outputs on the input `check` change. With dtype, if they are NaN, or no longer finite,
+        or differ in float32 by more than the tolerance. Also if they show that weights of an accelerated
+        module were written without notice. For another dtype.
 
     Notes
     -----
@@ -194,6 +203,9 @@ def accelerate(
     if not isinstance(model, torch.nn.Module):
         raise bad_type("model", "a torch.nn.Module", model)
     dtype, frozen = checked("torch.accelerate", locals())
+    of_check = options_of_check(check, tolerance, threshold)
+    if dtype is None and tolerance is not None:
+        raise bad_value("dtype", "given with tolerance", dtype)
     once: Any = None if check is None else call(model, check)
     run = None if once is None else partial(outputs, model, once)
     if run:
@@ -209,8 +221,8 @@ def accelerate(
             compare_outputs(model, run, before, names, repr(report))
         if report.dtype is not None:
             _set_dtype(model, report.dtype, report)
-            if run:
-                report.rounding = rounding(before, run(), report.dtype)
+            if once is not None:
+                report.rounding = measured(model, once, before, report.dtype, **of_check)
         if run and names:
             report.gain = gain(model, once, names)
     except BaseException:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .. import _core
 from ..importers.running import tensors
 from ..recognise.proof import Leaf
 from ..rnn import functional
@@ -22,7 +21,7 @@ from . import operator
 from .common import other_system
 from .custom_settings import Settings
 from .custom_weights import Recipe
-from .kept import Keeping, counted, forget, keep, made, pack_again, seen
+from .kept import Keeping, Kept, Record, counted, forget, made, pack_again, seen
 
 Tensor = torch.Tensor
 
@@ -97,8 +96,8 @@ class Forward:
         self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
         self._converted: list[Tensor] = []  # lnrnn's parameters
-        self._record: _core.Seen | None = None  # of the module's parameters, when these were converted
-        self._kept: _core.Kept | None = None
+        self._record: Record | None = None  # of the module's parameters, when these were converted
+        self._kept: Kept | None = None
         self._paths = [name for name, _ in module.named_parameters()]
         parts = [path.rpartition(".") for path in self._paths]
         self._owners = [(module.get_submodule(part)._parameters, name) for part, _, name in parts]
@@ -186,10 +185,10 @@ class Forward:
         """Does the same as Keeping's. parameters: the result of `_parameters`."""
         own, kept = parameters is self._converted, self._kept
         if own and kept is not None and kept.network == network:
-            return kept.served  # type: ignore[no-any-return]
+            return kept.served
         served = made(network, parameters, (), None)
         if own:
-            self._kept = keep(network, None, self._record, served, bool(self.forms[0].step))
+            self._kept = Kept(network, None, self._record, served, bool(self.forms[0].step))
         return served
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

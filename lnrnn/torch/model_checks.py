@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..errors import bad_type
 from ..importers.running import numbers, tensors, unchanged
 from ..recognise.proof import Unchecked, disagreement
+from ..rounding import INPUT
 from .custom_forward import keeper
 from .derived import restore_class
 
@@ -29,7 +30,9 @@ def call(model: torch.nn.Module, check: Any) -> Callable[[], Any]:
         return partial(model, check)
     if isinstance(check, tuple):
         return partial(model, *check)
-    raise bad_type("check", "None, a tensor, a tuple of arguments or a dict of keyword arguments", check)
+    raise bad_type(
+        "check", "None, a tensor, a tuple of arguments or a dict of keyword arguments", check, INPUT
+    )
 
 
 def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
@@ -111,8 +114,7 @@ def compare_outputs(
     try:
         difference = disagreement(finite(before), finite(after), disturbed, eps, True)
     except Unchecked as reason:
-        advice = "give an input like the model's own"
-        raise ValueError(f"the model could not be checked, and is restored: {reason}; {advice}") from None
+        raise ValueError(f"the model could not be checked, and is restored: {reason}; {INPUT}") from None
     if difference:
         raise ValueError(
             f"the model's outputs on the input of check differ by up to {difference[0]:.3g} from those "

@@ -68,7 +68,7 @@ class LSTM(Twin):
         As in torch.nn.LSTM.
     norm, reverse, seed, rng, device, dtype, engine
         As in RNN.
-    num_heads, gate_activation
+    num_heads, gate_activation, peepholes
         As in lnrnn.LSTM.
 
     Examples
@@ -88,7 +88,7 @@ class LSTM(Twin):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
         norm: models.Norm = "layer", reverse: bool = False, num_heads: int = 1,
-        gate_activation: GateActivation = "sigmoid", seed: int | None = None,
+        gate_activation: GateActivation = "sigmoid", peepholes: bool = False, seed: int | None = None,
         rng: np.random.Generator | None = None, device: Any = None, dtype: torch.dtype | None = None,
         engine: str | None = None,
     ) -> None:  # fmt: skip

@@ -90,7 +90,7 @@ def _in_parts(
     rows = reset(resets, lengths, T, B)
     parts, longest = rows.parts, rows.longest
     if parts is None:
-        raise AssertionError("broken promise: rows with resets have no parts")
+        raise AssertionError("internal error: rows with resets have no parts")
     table = rows.table[np.argsort(rows.table[:, STATE])]
     sequence, first, length = table[:, SEQUENCE], table[:, FIRST], table[:, LENGTH]
 
@@ -281,9 +281,13 @@ def _rnn(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: 
 
 def _lstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
     i, f, g, o = _sum(x_, h_, norm).chunk(4, -1)
+    if arch.peepholes:
+        p_i, p_f, p_o = norm.parameters["peephole"].chunk(3)
+        i, f = i + p_i * state[1], f + p_f * state[1]
     c = _gates(arch, f) * state[1] + _gates(arch, i) * torch.tanh(g)
     seen = norm("c", c) if "c" in norm.sites else c
     carry = isinstance(arch.norm, LayerNormSpec) and arch.norm.cell == "carry"
+    o = o + p_o * c if arch.peepholes else o
     return [_gates(arch, o) * torch.tanh(seen), seen if carry else c]
 
 

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
+from ..importers.running import numbers, tensors, unchanged
 from ..rnn.functional import with_dtype
 from ..rnn.snapshot import Dtype
+from ..rounding import Rounding, compared, timed
 from .accelerated import Accelerated
 from .custom_forward import Forward
 from .twin import Twin
-
-Array = np.ndarray
-
-
-class Rounding(NamedTuple):
-    """How much the outputs of a model differ with shorter weights, on the input `check`.
-
-    largest : float
-        The largest difference of a number.
-    rms : float
-        The root mean square of the differences.
-    size : float
-        The root mean square of the outputs, with float32 weights.
-    """
-
-    largest: float
-    rms: float
-    size: float
 
 
 def use(module: torch.nn.Module, dtype: Dtype) -> list[Callable[[], None]]:
@@ -61,20 +47,30 @@ def _changed(value: Any, dtype: Dtype) -> Any:
     return with_dtype(value, dtype) if isinstance(value, str) else value
 
 
-def rounding(exact: Sequence[Array], short: Sequence[Array], dtype: Dtype) -> Rounding:
-    """Compares a model's outputs with float32 weights and with weights of a dtype.
+def measured(
+    model: torch.nn.Module, once: Callable[[], Any], original: Sequence[np.ndarray], dtype: Dtype,
+    tolerance: float | None, threshold: float,
+) -> Rounding:  # fmt: skip
+    """Sets the dtype of all modules that lnrnn computes but those in `kept` of the report, which it returns.
 
-    Raises ValueError if these have other shapes, or if numbers are no longer finite.
+    once: calls the model on the input `check`. original: the outputs without lnrnn.
     """
-    shapes = [[a.shape for a in outputs] for outputs in (exact, short)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"dtype must keep the shapes of the outputs on check, {shapes[0]}, got {shapes[1]} with {dtype!r}"
-        )
-    before, after = (np.concatenate([a.ravel().astype(np.float64) for a in each]) for each in (exact, short))
-    known = np.isfinite(before)
-    if not np.isfinite(after[known]).all():
-        raise ValueError(f"dtype must keep the outputs on check finite, got NaN or infinity with {dtype!r}")
-    before, difference = before[known], (after - before)[known]
-    rms, size = (float(np.sqrt(np.square(a).mean())) for a in (difference, before))
-    return Rounding(float(np.abs(difference).max()), rms, size)
+    modules = dict(model.named_modules())
+    parts = [name for name, module in modules.items() if use(module, "float32")]
+
+    def choose(short: Sequence[str]) -> None:
+        for name in parts:
+            use(modules[name], dtype if name in short else "float32")
+
+    def run(short: Sequence[str]) -> tuple[list[np.ndarray], float]:
+        choose(short)
+        with unchanged(model, torch):
+            found = [numbers(t).astype(float if t.is_floating_point() else int) for t in tensors(once())]
+        seconds = math.nan
+        with suppress(Exception), unchanged(model, torch):  # a model that keeps a state may fail
+            _, seconds = timed(once)
+        return found, seconds
+
+    report = compared(run, parts, dtype, original, tolerance, threshold)
+    choose([name for name in parts if name not in report.kept])
+    return report

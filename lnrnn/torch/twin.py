@@ -62,6 +62,7 @@ class Twin(Keeping):
     reverse: bool
     num_heads: int  # of an LSTM or GRU
     gate_activation: str  # of an LSTM or GRU
+    peepholes: bool  # of an LSTM
     reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
@@ -426,9 +427,4 @@ class Twin(Keeping):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
-        named = [f"{name}={getattr(self, name)!r}" for name in list(self.architecture.stated)[2:]]
-        if self._dropout:
-            named.append(f"dropout={self._dropout!r}")
-        if self._engine is not None:
-            named.append(f"engine={self._engine!r}")
-        return ", ".join([str(self.input_size), str(self.hidden_size), *named])
+        return self.architecture.shown(self.norm, dropout=self._dropout, engine=self._engine)

@@ -97,6 +97,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
           "span must be None but in a GRU with placement 'split', got 'all'");
     CHECK(!d->gate_activation || ((lstm || d->cell == LNRNN_GRU) && !layer && !batch),
           "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'");
+    CHECK(lstm || !d->peepholes, "peepholes must be False but in an LSTM, got True");
     CHECK(d->reset_after || d->cell == LNRNN_GRU,
           "reset_after must be True in a cell that is no GRU, got False");
     CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
@@ -132,12 +133,13 @@ enum {
     INPUT = 1024,
     BATCH_INPUT = 2048,
     PROJECTED = 4096,
-    OUTPUT = 8192
+    OUTPUT = 8192,
+    PEEPHOLES = 16384
 };
 enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
-/* The shapes, in this order: (G*H, D), (G*H, K), (P, H), (G*H), (H), (steps), (steps, G*H), (steps, H). There
- * are D inputs and G gates of H units. h has P values, K = P / num_heads for each head. */
-enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, COUNTS, STEP_GATES, STEP_UNITS };
+/* The shapes, in this order: (G*H, D), (G*H, K), (P, H), (G*H), (H), (3*H), (steps), (steps, G*H),
+ * (steps, H). There are D inputs and G gates of H units. h has P values, K = P / num_heads for each head. */
+enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, PEEPHOLE, COUNTS, STEP_GATES, STEP_UNITS };
 
 /* The role of an array at a site (description.h). */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
@@ -150,6 +152,7 @@ static const struct {
     {"weight_ih", EVERY, BY_INPUTS, LNRNN_WEIGHT_IH},
     {"weight_hh", EVERY, BY_HEAD, LNRNN_WEIGHT_HH},
     {"weight_hr", PROJECTED, PROJECTION, LNRNN_WEIGHT_HR},
+    {"peephole", PEEPHOLES, PEEPHOLE, LNRNN_PEEPHOLE},
     {"gain", JOINT, GATES, AT(HIDDEN, GAIN)},
     {"gain_ih", SPLIT | INPUT, GATES, AT(INPUT, GAIN)},
     {"gain_hh", SPLIT, GATES, AT(HIDDEN, GAIN)},
@@ -186,7 +189,8 @@ static size_t rows_of(const lnrnn_description *d, int rows[ROWS])
                      : batch                              ? BATCH_SPLIT
                                                           : LAYER_SPLIT;
     const int is = EVERY | sums | (d->cell_norm ? CELL : 0) | (d->inner_bias ? INNER : 0)
-                   | (d->proj_size ? PROJECTED : 0) | (output && d->norm == LNRNN_NORM_LAYER ? OUTPUT : 0)
+                   | (d->proj_size ? PROJECTED : 0) | (d->peepholes ? PEEPHOLES : 0)
+                   | (output && d->norm == LNRNN_NORM_LAYER ? OUTPUT : 0)
                    | (batch ? BATCH
                                   | (split   ? 0
                                      : input ? BATCH_INPUT
@@ -220,10 +224,11 @@ lnrnn_array lnrnn_description_array(const lnrnn_description *d, size_t k, char n
         .dtype = shape == COUNTS  ? LNRNN_ARRAY_I64
                  : shape > COUNTS ? LNRNN_ARRAY_F64
                                   : LNRNN_ARRAY_F32,
-        .ndim = shape == GATES || shape == UNITS || shape == COUNTS ? 1 : 2,
+        .ndim = shape >= GATES && shape <= COUNTS ? 1 : 2,
         .shape = {shape >= COUNTS       ? d->steps
                   : shape == PROJECTION ? P
                   : shape == UNITS      ? H
+                  : shape == PEEPHOLE   ? 3 * H
                                         : GH,
                   shape == BY_INPUTS    ? D
                   : shape == BY_HEAD    ? P / d->num_heads

@@ -62,6 +62,7 @@ static const struct {
     {"reset_after", FLAG, OF_ALL, AT(d.reset_after), NULL, 0, 0},
     {"num_heads", SIZE, OF_ALL, AT(d.num_heads), NULL, 0, 0},
     {"gate_activation", CHOICE, OF_ALL, AT(d.gate_activation), "one of 'sigmoid', 'hard_sigmoid'", 0, 0},
+    {"peepholes", FLAG, OF_ALL, AT(d.peepholes), NULL, 0, 0},
     {"exp_forget", FLAG, OF_SLSTM, AT(d.exp_forget), NULL, 0, 0},
     {"state_dtype", CHOICE, OF_SLSTM, AT(d.bfloat16_states), "one of 'float32', 'bfloat16'", 0, 0},
     {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},

@@ -47,8 +47,9 @@ static const struct {
     FLAG(bfloat16_states),
     {"step", offsetof(network_call, form.step), 0, 1},
     {"lengths", offsetof(network_call, lengths), 0, 1},
+    FLAG(peepholes), /* the last: it may be left out */
 };
-enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 2 }; /* and eps, zoneout */
+enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 1 }; /* and eps, zoneout */
 
 int call_is(const ort_functions *ort, const OrtNode *node)
 {
@@ -56,16 +57,17 @@ int call_is(const ort_functions *ort, const OrtNode *node)
     return !runtime_failed(ort, ort->node_domain(node, &domain)) && domain && !strcmp(domain, "lnrnn");
 }
 
-/* Reads the attributes. All must be there, and no others. */
+/* Reads the attributes. All but peepholes must be there, and no others. */
 static int attributes(const ort_functions *ort, const OrtNode *node, network_call *c, char reason[REASON])
 {
     float eps, zoneout[2];
     size_t count = 0, bytes = 0;
     runtime_refuse(reason, "its attributes are not the %d of version %d of the domain lnrnn", ATTRIBUTES,
                    FORMAT);
-    if (runtime_failed(ort, ort->node_attribute_count(node, &count)) || count != ATTRIBUTES)
+    if (runtime_failed(ort, ort->node_attribute_count(node, &count))
+        || (count != ATTRIBUTES && count != ATTRIBUTES + 1))
         return 0;
-    for (size_t k = 0; k < COUNT; k++) {
+    for (size_t k = 0; k < COUNT - (count == ATTRIBUTES); k++) {
         int64_t value = 0;
         char *const to = (char *)c + INTEGERS[k].at;
         if (runtime_attribute(ort, node, INTEGERS[k].name, ORT_INT, &value, sizeof value, NULL, reason) <= 0)
@@ -209,7 +211,8 @@ kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
     int version = 0;
     if (runtime_failed(p->ort, p->ort->node_version(node, &version)) || version != FORMAT)
         runtime_refuse(reason, "it needs version %d of the domain lnrnn, got %d", FORMAT, version);
-    else if (describe(p->ort, node, p->weights, &c, reason) && inputs(p->ort, node, &c, &w, reason)) {
+    else if (describe(p->ort, node, provider_weights(p, node, 0), &c, reason)
+             && inputs(p->ort, node, &c, &w, reason)) {
         char message[LNRNN_MESSAGE] = NO_MEMORY;
         if (!networks_add(p->networks, &c.description, w.arrays, w.count, &network, message))
             k = kernel_new(p, node, network, &c.form);

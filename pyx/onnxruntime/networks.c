@@ -45,7 +45,7 @@ int networks_equal(const lnrnn_description *a, const lnrnn_description *b)
            && SAME(norm) && SAME(placement) && SAME(span) && SAME(cell_norm) && SAME(inner_bias) && SAME(eps)
            && SAME(max_steps) && SAME(steps) && SAME(overrun) && SAME(momentum) && SAME(zoneout[0])
            && SAME(zoneout[1]) && SAME(dropout) && SAME(num_heads) && SAME(proj_size) && SAME(gate_activation)
-           && SAME(exp_forget) && SAME(bfloat16_states);
+           && SAME(exp_forget) && SAME(bfloat16_states) && SAME(peepholes);
 #undef SAME
 }
 

@@ -28,10 +28,11 @@ typedef struct {
     int row;      /* of OPERATORS */
     const OrtValueInfo *input[MOST_INPUTS], *output[OUTPUTS]; /* NULL: left out */
     lnrnn_description description;
-    size_t directions;          /* D */
-    int contradictory;          /* the shapes of weights contradict each other or an attribute */
-    double gate_factor;         /* multiplies the sums of the gates, because hard sigmoids differ in slope */
-    const float *weight[B + 1]; /* at W (D, G * H, I), at R (D, G * H, H), at B (D, 2 * G * H) or NULL */
+    size_t directions;  /* D */
+    int contradictory;  /* the shapes of weights contradict each other or an attribute */
+    double gate_factor; /* multiplies the sums of the gates, because hard sigmoids differ in slope */
+    /* At W (D, G * H, I), at R (D, G * H, H); or NULL: at B (D, 2 * G * H), at PEEPHOLES (D, 3 * H). */
+    const float *weight[INPUTS];
     quantized_weight quantized[2]; /* in place of W and R of weight; else data is NULL */
 } recurrent_node;
 
@@ -214,12 +215,18 @@ static int attributes(recurrent_node *read)
 /* Returns the place of the number of output o of direction d in a scale or zero point. */
 static size_t of_column(size_t columns, size_t d, size_t o) { return columns == 1 ? d : d * columns + o; }
 
-static int integer_of(const quantized_weight *q, const size_t shape[3], size_t d, size_t o, size_t i)
+static inline int zero_of(const quantized_weight *q, size_t d, size_t o)
 {
-    const size_t at = (d * shape[2] + i) * shape[1] + o, zero = of_column(q->zero_columns, d, o);
-    if (q->type == ORT_UINT8)
-        return ((const uint8_t *)q->data)[at] - ((const uint8_t *)q->zero)[zero];
-    return ((const int8_t *)q->data)[at] - ((const int8_t *)q->zero)[zero];
+    const size_t at = of_column(q->zero_columns, d, o);
+    return q->type == ORT_UINT8 ? ((const uint8_t *)q->zero)[at] : ((const int8_t *)q->zero)[at];
+}
+
+static inline __attribute__((always_inline)) int integer_of(const quantized_weight *q, const size_t shape[3],
+                                                            size_t d, size_t o, size_t i)
+{
+    const size_t at = (d * shape[2] + i) * shape[1] + o;
+    const int n = q->type == ORT_UINT8 ? ((const uint8_t *)q->data)[at] : ((const int8_t *)q->data)[at];
+    return n - zero_of(q, d, o);
 }
 
 /* Reads a constant as runtime_constant does. Returns 1, or 0 with a reason. */
@@ -240,18 +247,16 @@ static int floats(recurrent_node *read, const OrtValueInfo *info, const char *na
     return right;
 }
 
-/* Returns 1 if the peepholes are left out, or are zero. */
-static int no_peepholes(recurrent_node *read, size_t H)
+/* Reads the peepholes. If all are 0, the cell has none. */
+static int peepholes(recurrent_node *read, size_t H)
 {
     size_t shape[2] = {read->directions, 3 * H};
-    const float *peepholes = NULL;
-    if (!read->input[PEEPHOLES])
-        return 1;
-    if (!floats(read, read->input[PEEPHOLES], "P", shape, 2, &peepholes))
+    const float *found = NULL;
+    if (read->input[PEEPHOLES] && !floats(read, read->input[PEEPHOLES], "P", shape, 2, &found))
         return 0;
-    for (size_t k = 0; k < shape[0] * shape[1]; k++)
-        if (peepholes[k] != 0)
-            return REFUSE("peepholes (input P) are not supported");
+    for (size_t k = 0; found && k < shape[0] * shape[1]; k++)
+        if (found[k] != 0)
+            read->weight[PEEPHOLES] = found, read->description.peepholes = 1;
     return 1;
 }
 
@@ -288,8 +293,6 @@ static int scales(recurrent_node *read, int which, size_t columns, quantized_wei
 static int quantized(recurrent_node *read, int which, size_t shape[3], quantized_weight *q)
 {
     static const char *const names[] = {"W", "R"};
-    /* A sum of 32 bits holds fewer products by -128. */
-    enum { LOW_INPUTS = INT32_MAX / (127 * 128) };
     size_t is[3] = {shape[0], shape[2], shape[1]}, rank;
     q->type =
         runtime_type(read->ort, read->input[W + which], NULL, 0, &rank) == ORT_UINT8 ? ORT_UINT8 : ORT_INT8;
@@ -297,16 +300,20 @@ static int quantized(recurrent_node *read, int which, size_t shape[3], quantized
         || !scales(read, which, is[2], q))
         return 0;
     shape[1] = is[2], shape[2] = is[1];
-    const int lowest = shape[2] <= LOW_INPUTS ? -128 : -127;
+    /* A sum of 32 bits holds fewer products by -128. */
+    const int lowest = shape[2] <= INT32_MAX / (127 * 128) ? -128 : -127;
     for (size_t d = 0; d < shape[0]; d++)
-        for (size_t i = 0; i < shape[2]; i++)
-            for (size_t o = 0; o < shape[1]; o++) {
+        for (size_t o = 0; o < shape[1]; o++) {
+            const int least = (q->type == ORT_UINT8 ? 0 : -128) - zero_of(q, d, o);
+            /* With the usual zero points, all integers of the type fit, and none is read. */
+            for (size_t i = 0; i < shape[2] && (least < lowest || least + 255 > 127); i++) {
                 const int n = integer_of(q, shape, d, o, i);
                 if (n < lowest || n > 127)
                     return REFUSE("input %s has integers that differ by more than %d .. 127 from "
                                   "their zero point, which int8 weights do not hold",
                                   names[which], lowest);
             }
+        }
     return 1;
 }
 
@@ -345,7 +352,7 @@ static int inputs(recurrent_node *read)
         return REFUSE("attribute hidden_size is %lld, but R has %zu units", (long long)hidden_size, H);
     if (read->description.cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
         return REFUSE("the node has more inputs than its operator");
-    if (!no_peepholes(read, H))
+    if (!peepholes(read, H))
         return 0;
     static const char *const names[INPUTS] = {
         [X] = "X", [LENGTHS] = "sequence_lens", [H0] = "initial_h", [C0] = "initial_c"};
@@ -363,59 +370,65 @@ static int inputs(recurrent_node *read)
 
 /* --- its network ---------------------------------------------------------------------------------------- */
 
-/* Writes W (k = 0), R (1), or the biases of W (2) and R (3) of direction d to target (G * H, n), with lnrnn's
- * order of gates. */
+/* Writes the weights of outputs from .. from + H - 1 of direction d to target (H, n), n = shape[2]. In q, the
+ * weights of an input are contiguous, so a few outputs are written at a time. */
+static void dequantize(const quantized_weight *q, const size_t shape[3], size_t d, size_t from, size_t H,
+                       double factor, float *target)
+{
+    enum { FEW = 16 };
+    for (size_t first = 0, n = shape[2]; first < H; first += FEW)
+        for (size_t j = 0; j < n; j++)
+            for (size_t o = first; o < H && o < first + FEW; o++)
+                target[o * n + j] =
+                    (float)(integer_of(q, shape, d, from + o, j)
+                            * (double)q->scale[of_column(q->scale_columns, d, from + o)] * factor);
+}
+
+enum { P_ARRAY = 4 }; /* an index of the arrays of a direction: W, R, the biases of W and of R, P */
+
+/* Writes array k of direction d to target (G * H, n), in lnrnn's order of gates: of P i, f, o. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
 {
-    const size_t G = OPERATORS[read->row].gates, H = read->description.hidden_size,
+    const size_t G = k == P_ARRAY ? 3 : OPERATORS[read->row].gates, H = read->description.hidden_size,
                  shape[3] = {read->directions, G * H, n};
     const quantized_weight *const q = k < 2 && read->quantized[k].data ? &read->quantized[k] : NULL;
-    const float *const source = q       ? NULL
-                                : k < 2 ? read->weight[W + k] + d * G * H * n
-                                        : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
-    for (size_t g = 0; g < G; g++) {
-        const size_t from = OPERATORS[read->row].onnx_gate[g] * H;
-        const double factor = g == 2 ? 1 : read->gate_factor; /* the candidate of LSTM and GRU */
-        if (source && factor == 1) {
-            memcpy(target, source + from * n, H * n * sizeof *target);
-            target += H * n;
-            continue;
-        }
-        for (size_t i = 0; i < H; i++)
-            for (size_t j = 0; j < n; j++) {
-                const size_t o = from + i;
-                const double w =
-                    q ? integer_of(q, shape, d, o, j) * (double)q->scale[of_column(q->scale_columns, d, o)]
-                      : (double)source[o * n + j];
-                *target++ = (float)(w * factor);
-            }
+    const float *const source = q              ? NULL
+                                : k < 2        ? read->weight[W + k] + d * G * H * n
+                                : k == P_ARRAY ? read->weight[PEEPHOLES] + d * G * H
+                                               : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
+    for (size_t g = 0; g < G; g++, target += H * n) {
+        const size_t from = (k == P_ARRAY ? (G - g) % G : OPERATORS[read->row].onnx_gate[g]) * H;
+        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 1: the candidate */
+        for (size_t i = 0; i < H * n && !q; i++)
+            target[i] = (float)(source[from * n + i] * factor);
+        if (q)
+            dequantize(q, shape, d, from, H, factor, target);
     }
 }
 
 static lnrnn_status network_of(network_list *list, const recurrent_node *read, lnrnn_network **network,
                                char message[LNRNN_MESSAGE])
 {
-    static const char *const names[2][4] = {
-        {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"},
-        {"weight_ih_l0_reverse", "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse"}};
+    static const char *const names[2][P_ARRAY + 1] = {
+        {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "peephole_l0"},
+        {"weight_ih_l0_reverse", "weight_hh_l0_reverse", "bias_ih_l0_reverse", "bias_hh_l0_reverse",
+         "peephole_l0_reverse"}};
     const size_t H = read->description.hidden_size, GH = OPERATORS[read->row].gates * H,
-                 widths[4] = {read->description.input_size, H, 1, 1};
-    const int each = read->weight[B] ? 4 : 2;
-    const size_t floats = read->directions * GH * (widths[0] + H + (each == 4 ? 2 : 0));
-    float *const memory = malloc(floats * sizeof *memory), *next = memory;
-    lnrnn_array arrays[8];
+                 widths[] = {read->description.input_size, H, 1, 1, 1};
+    float *const memory = malloc(read->directions * GH * (widths[0] + H + 3) * sizeof *memory),
+                 *next = memory;
+    lnrnn_array arrays[2 * (P_ARRAY + 1)];
     size_t n = 0;
     if (!memory)
         return LNRNN_NO_MEMORY;
     for (size_t d = 0; d < read->directions; d++)
-        for (int k = 0; k < each; k++) {
+        for (int k = 0; k <= P_ARRAY; k++) {
+            const size_t rows = k == P_ARRAY ? 3 * H : GH;
+            if (k > 1 && !read->weight[k == P_ARRAY ? PEEPHOLES : B])
+                continue;
             reorder(read, d, k, widths[k], next);
-            arrays[n++] = (lnrnn_array){.name = names[d][k],
-                                        .dtype = LNRNN_ARRAY_F32,
-                                        .ndim = k < 2 ? 2 : 1,
-                                        .shape = {GH, widths[k]},
-                                        .data = next};
-            next += GH * widths[k];
+            arrays[n++] = (lnrnn_array){names[d][k], LNRNN_ARRAY_F32, k < 2 ? 2 : 1, {rows, widths[k]}, next};
+            next += rows * widths[k];
         }
     const lnrnn_status status = networks_add(list, &read->description, arrays, n, network, message);
     free(memory);
@@ -437,8 +450,7 @@ static int read_node(const provider *p, const OrtNode *node, recurrent_node *rea
         return runtime_refuse(reason, "the node is not recurrent");
     read->description = lnrnn_describe(OPERATORS[row].cell, 1, 1);
     read->description.norm = LNRNN_NORM_NONE;
-    /* DynamicQuantizeLSTM rounds x and h to 8 bits too. */
-    read->description.weights = is_quantized ? LNRNN_WEIGHT_I8A8 : p->weights;
+    read->description.weights = provider_weights(p, node, is_quantized);
     if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && !is_quantized))
         return runtime_refuse(reason, "the operator must be of opset 7 or later");
     if (!runtime_values(ort, node, read->input, &in, read->output, &out))

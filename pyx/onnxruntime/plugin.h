@@ -121,6 +121,7 @@ typedef struct {
     kernel *claims; /* kernels that the runtime has not asked for yet */
     uint64_t *said; /* (said_count) hashes of logged texts */
     size_t said_count;
+    char *float32_nodes; /* names of nodes with float32 weights, each followed by a newline; or NULL */
 } provider;
 /* Returns a kernel of a node or a call, or NULL without memory. Takes over the network. create_state closes
  * the list. */
@@ -160,5 +161,9 @@ kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
 /* provider.c */
 /* Logs why a node is left to the runtime. node NULL: why all nodes of a graph are. */
 void provider_leave(provider *p, const OrtNode *node, const char *reason);
+/* Returns the type of a node's weights, LNRNN_WEIGHT_F32 .., by the options of the session. is_quantized: a
+ * DynamicQuantizeLSTM, whose weights are int8. By default its inputs and states have 8 bits, as in the
+ * runtime. With dtype int8, and in float32_nodes, they have 14. */
+int provider_weights(const provider *p, const OrtNode *node, int is_quantized);
 
 #endif

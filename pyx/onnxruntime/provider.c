@@ -261,6 +261,10 @@ static void set_option(provider *p, const char *name, const char *value, char te
             return;
         snprintf(text, REASON, "lnrnn: option threads must be between 1 and %d, got %.60s",
                  LNRNN_MOST_THREADS, value);
+    } else if (!strcmp(name, "float32_nodes")) {
+        free(p->float32_nodes);
+        if (!(p->float32_nodes = strdup(value)))
+            snprintf(text, REASON, "lnrnn: no memory for option float32_nodes");
     } else if (!strcmp(name, "log_severity_level")) {
         /* A provider that is chosen by name logs where the default level counts. */
         p->severity = strcmp(value, "0") && strcmp(value, "1") ? ORT_LOG_INFO : ORT_LOG_WARNING;
@@ -269,8 +273,22 @@ static void set_option(provider *p, const char *name, const char *value, char te
         if (!p->is_advised && strcmp(value, "1"))
             snprintf(text, REASON, "lnrnn: option advice must be 0 or 1, got %.60s", value);
     } else
-        snprintf(text, REASON,
-                 "lnrnn: the options are dtype, threads, advice and log_severity_level, got %.60s", name);
+        snprintf(
+            text, REASON,
+            "lnrnn: the options are dtype, float32_nodes, threads, advice and log_severity_level, got %.60s",
+            name);
+}
+
+int provider_weights(const provider *p, const OrtNode *node, int is_quantized)
+{
+    const char *name = NULL;
+    int is_exact = 0;
+    if (p->float32_nodes && !runtime_failed(p->ort, p->ort->node_name(node, &name)) && name)
+        for (const char *at = p->float32_nodes, *end; (end = strchr(at, '\n')) && !is_exact; at = end + 1)
+            is_exact = !strncmp(name, at, (size_t)(end - at)) && !name[end - at];
+    if (is_quantized)
+        return is_exact || p->weights == LNRNN_WEIGHT_I8 ? LNRNN_WEIGHT_I8 : LNRNN_WEIGHT_I8A8;
+    return is_exact ? LNRNN_WEIGHT_F32 : p->weights;
 }
 
 static OrtStatus *read_options(provider *p, const OrtSessionOptions *session)
@@ -300,6 +318,7 @@ static void provider_free(provider *p)
         networks_free(p->networks);
         kernel_pool_free(p->pool);
         free(p->said);
+        free(p->float32_nodes);
     }
     free(p);
 }

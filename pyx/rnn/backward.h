@@ -76,7 +76,8 @@ struct backward_step {
 
 /* --- backward_sites.c ----------------------------------------------------------------------------------- */
 
-/* Returns the number of sums per block: gain and bias of each site, then the inner biases of W x and W h. */
+/* Returns the number of sums per block: gain and bias of each site, the inner biases of W x and W h, and
+ * peepholes. */
 size_t lnrnn_sums(const lnrnn_rnn_config *c);
 /* Returns the offset of the sums of a site. site: LNRNN_SITE_INPUT .., or LNRNN_SITES + 0 and + 1 for the
  * inner biases. */
@@ -96,10 +97,13 @@ typedef struct {
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
 /* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
+/* k, gate: 0 and GATE_I, 1 and GATE_F, or 2 and GATE_O. With ga, the gradient of the gate's argument, adds ga
+ * p to gc, and ga c to the sums for the peephole p, number k. Overwrites s->u. */
+void lnrnn_peephole_backward(const backward_step *s, size_t k, size_t gate);
 /* Call it after each step t of rows first .. first + rows - 1. After some steps it adds the partial sums of
  * their blocks to the sums. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
-/* Adds up the sums of all blocks into g->site and g->inner. */
+/* Adds up the sums of all blocks into g->site, g->inner and g->peephole. */
 void lnrnn_total_sums(const backward_job *j);
 /* a (active, G*H or H), row stride as: the input of a site. Sets s->b.u to the last H values of the site's
  * output, and s->b.us to their row stride. */

@@ -20,7 +20,7 @@ size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site)
 size_t lnrnn_sums(const lnrnn_rnn_config *c)
 {
     const int inner = c->inner_hh ? 2 : c->inner_ih ? 1 : 0;
-    return lnrnn_sums_at(c, LNRNN_SITES) + (size_t)inner * c->outputs;
+    return lnrnn_sums_at(c, LNRNN_SITES) + (size_t)inner * c->outputs + (c->peephole ? 3 * c->H : 0);
 }
 
 /* Returns the end of the span (the values that share statistics) that begins at value `from` of a row. */
@@ -91,6 +91,23 @@ void lnrnn_inner_backward(const backward_step *s, int inner, const float *g)
 {
     const lnrnn_rnn_config *c = s->j->c;
     add_columns(s, lnrnn_sums_at(c, LNRNN_SITES + inner), c->outputs, g, (ptrdiff_t)s->j->wide);
+}
+
+void lnrnn_peephole_backward(const backward_step *s, size_t k, size_t gate)
+{
+    const backward_job *j = s->j;
+    const size_t H = j->c->H;
+    const float *const p = j->c->peephole + k * H;
+    for (size_t i = 0; i < s->active; i++) {
+        const float *const c = k == 2 ? s->c + (ptrdiff_t)i * s->cs : s->state_prev[i], *const ga =
+                                                                                            s->ga
+                                                                                            + i * j->wide
+                                                                                            + gate * H;
+        float *const gp = s->u + i * j->narrow, *const gc = s->b.gc + i * j->c_stride;
+        for (size_t u = 0; u < H; u++)
+            gp[u] = ga[u] * c[u], gc[u] += ga[u] * p[u];
+    }
+    add_columns(s, lnrnn_sums(j->c) - (3 - k) * H, H, s->u, (ptrdiff_t)j->narrow);
 }
 
 /* Back-propagates through layer or RMS norm of one span, the values from .. to - 1. */
@@ -188,6 +205,8 @@ void lnrnn_total_sums(const backward_job *j)
         if (j->g->inner[i])
             memcpy(j->g->inner[i], total + lnrnn_sums_at(j->c, LNRNN_SITES + i),
                    j->c->outputs * sizeof *total);
+    if (j->g->peephole)
+        memcpy(j->g->peephole, total + n - 3 * j->c->H, 3 * j->c->H * sizeof *total);
 }
 
 /* --- the output of a norm ---------------------------------------------------------------------------- */

@@ -199,6 +199,11 @@ static void norm_of_c(backward_step *s)
     lnrnn_site_backward(s, LNRNN_SITE_CELL, 0, s->j->c->H, &rows);
 }
 
+static void peephole_o(backward_step *s) { lnrnn_peephole_backward(s, 2, 3); }
+static void peepholes_if(backward_step *s)
+{
+    lnrnn_peephole_backward(s, 0, 0), lnrnn_peephole_backward(s, 1, 1);
+}
 static void lstm_gates(backward_step *s) { s->j->k->cells->lstm_backward(&s->b); }
 
 static void slstm_cell(backward_step *s)
@@ -383,7 +388,7 @@ static void reset_product(backward_step *s)
 void lnrnn_resolve_backward(backward_job *j)
 {
     const lnrnn_rnn_config *c = j->c;
-    const int masks = j->r->masks.state != NULL, kernel = c->step_kernel, lstm = kernel == LNRNN_STEP_LSTM,
+    const int masks = j->r->masks.state != NULL, kernel = c->step_kernel, lstm = c->cell == LNRNN_LSTM,
               slstm = kernel == LNRNN_STEP_SLSTM, reset = kernel == LNRNN_STEP_GRU_RESET,
               normed = lstm && c->cell_norm != LNRNN_CELL_NONE, carry = c->cell_norm == LNRNN_CELL_CARRY,
               zoned = c->zoneout_c > 0;
@@ -407,7 +412,9 @@ void lnrnn_resolve_backward(backward_job *j)
                                  : u_is_norm},
         {lstm, lstm_output},
         {normed, norm_of_c},
+        {c->peephole != NULL, peephole_o},
         {lstm, lstm_gates},
+        {c->peephole != NULL, peepholes_if},
         {slstm, slstm_cell},
         {kernel == LNRNN_STEP_GRU, c->own_input_gradient ? gru_cell : joint_gru_cell},
         {kernel == LNRNN_STEP_GRU_GATE, gru_gate_cell},

@@ -136,7 +136,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
     c->saved_gates = of->saved_gates;
     c->own_input_gradient = FORMS[c->cell][form].own_input_gradient;
     c->direct_h = of->direct_h;
-    c->step_kernel = FORMS[c->cell][form].step_kernel;
+    c->step_kernel = c->peephole ? LNRNN_STEP_LSTM_PEEPHOLE : FORMS[c->cell][form].step_kernel;
     c->separate_products = FORMS[c->cell][form].separate_products;
     c->input_side = FORMS[c->cell][form].input_side;
     c->cell_scratch = FORMS[c->cell][form].scratch_gates * c->H;

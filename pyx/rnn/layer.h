@@ -83,6 +83,7 @@ struct lnrnn_rnn_config {
     int exp_forget, round_states; /* SLSTM: see lnrnn_step_config */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
+    const float *peephole;            /* LSTM: (3*H), the factors of c in i, f and o, or NULL */
     float zoneout_h, zoneout_c; /* in [0, 1): the part of the old h and c that a step keeps if a call has no
                                  * masks; zoneout_c only in an LSTM */
     lnrnn_site site[LNRNN_SITES];
@@ -107,7 +108,7 @@ struct lnrnn_rnn_config {
 };
 
 /* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a
- * change. Only gain, bias, scale, shift, known, overrun_row, inner_ih and inner_hh may change. */
+ * change. Only gain, bias, scale, shift, known, overrun_row, inner_ih, inner_hh and peephole may change. */
 void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 /* Returns how many floats the tape keeps for one step of one row. */
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
@@ -240,6 +241,7 @@ typedef struct {
     int add;                                /* add to the values of gw_ih, gw_hh and gw_hr */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */
+    double *peephole; /* (3*H), the same */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 

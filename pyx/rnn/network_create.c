@@ -211,6 +211,7 @@ static void fill_line(construction *b, size_t line, lnrnn_rnn_config *c, lnrnn_p
     const int apart = c->separate_products;
     c->inner_ih = sum_of(b, roles[LNRNN_INNER_IH], apart ? NULL : roles[LNRNN_INNER_HH], c->outputs, -1);
     c->inner_hh = apart ? sum_of(b, roles[LNRNN_INNER_HH], NULL, c->outputs, -1) : NULL;
+    c->peephole = sum_of(b, roles[LNRNN_PEEPHOLE], NULL, 3 * c->H, -1);
     if (d->norm == LNRNN_NORM_BATCH) {
         c->known = known_steps(roles[LNRNN_COUNT], d->steps);
         c->overrun_row = d->overrun == LNRNN_OVERRUN_BATCH ? -1 : (ptrdiff_t)c->known - 1;

@@ -73,11 +73,15 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
 
 /* --- gradients ------------------------------------------------------------------------------------------ */
 
-/* Returns the array for the sums of the gradient of a gain or a bias with this role, and sets *width to its
- * length. Two biases that are added to the same sum share one array. */
+/* Returns the array for the sums of the gradient of a gain, bias or peephole with this role, and sets *width
+ * to its length. Two biases that are added to the same sum share one array. */
 static double **sum_of(lnrnn_rnn_gradients *g, const lnrnn_rnn_config *c, int role, size_t *width)
 {
     *width = c->outputs;
+    if (role == LNRNN_PEEPHOLE) {
+        *width = 3 * c->H;
+        return &g->peephole;
+    }
     if (role < LNRNN_AT_SITES)
         return &g->inner[role == LNRNN_INNER_HH && c->inner_hh];
     int site = (role - LNRNN_AT_SITES) / 4;
@@ -91,7 +95,7 @@ size_t lnrnn_gradient_floats(const lnrnn_network *n)
 {
     size_t bytes = line_count(n) * sizeof(lnrnn_rnn_gradients);
     for (size_t k = 0; k < line_count(n); k++) {
-        size_t values = 2 * n->config[k].outputs;
+        size_t values = 2 * n->config[k].outputs + 3 * n->config[k].H;
         for (int site = 0; site < LNRNN_SITES; site++)
             values += 2 * n->config[k].site[site].width;
         bytes += values * sizeof(double);

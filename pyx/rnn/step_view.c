@@ -90,6 +90,7 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
                                  .cell = &s->norm[LNRNN_SITE_CELL],
                                  .act = c->act,
                                  .cell_norm = c->cell_norm,
+                                 .peephole = c->peephole,
                                  .exp_forget = c->exp_forget,
                                  .round_states = c->round_states},
                       .norm = {c->site[0].norm, c->site[1].norm, c->site[2].norm},

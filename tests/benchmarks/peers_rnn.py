@@ -1,9 +1,9 @@
 """Builds recurrent cells with layer norm in other libraries, for whole sequences or step by step.
 
 No library has such a cell, so each runs the loop that its users write. These are ONNX's Scan for ONNX Runtime
-and OpenVINO, jax.lax.scan, and a loop traced by torch.jit. cells.py has the equations, peers_plain.py has
-cells without a norm. Every builder takes (cell, p, x, threads): p from `cell.for_peers`, and NumPy's x (T, B,
-I). It returns a contender whose answer is y (T, B, H)."""
+and OpenVINO, jax.lax.scan, and a loop in torch, eager and traced by torch.jit. cells.py has the equations,
+peers_plain.py has cells without a norm. Every builder takes (cell, p, x, threads): p from `cell.for_peers`,
+and NumPy's x (T, B, I). It returns a contender whose answer is y (T, B, H)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _zeros(cell, p, x, zeros=_numpy_zeros):
     return tuple(zeros((x.shape[1], hidden)) for _ in range(cell.STATES))
 
 
-def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
-    """Returns torch's loop over the steps, traced and frozen, with all arrays in one type."""
+def torch_loop(cell, p, x, threads, dtype="float32", traced=True) -> Call:
+    """Returns torch's loop over the steps, with all arrays in one type: traced and frozen, or eager."""
     torch = torch_on(threads)
     dtype = getattr(torch, dtype)
     p = {name: torch.from_numpy(value).to(dtype) for name, value in p.items()}
@@ -50,6 +50,8 @@ def torch_loop(cell, p, x, threads, dtype="float32") -> Call:
             return torch.stack(ys)
 
     x = torch.from_numpy(x).to(dtype)
+    if not traced:
+        return Call(partial(Loop().eval(), x))
     return Call(partial(torch.jit.freeze(torch.jit.trace(Loop().eval(), x, check_trace=False)), x))
 
 
@@ -190,7 +192,10 @@ def openvino_scan(cell, p, x, threads, precision="f32") -> Call:
     return Call(infer, answer=lambda: infer()[0].copy())
 
 
-WHOLE = {"onnxruntime": onnxruntime_scan, "openvino": openvino_scan, "jax": jax_scan, "torch.jit": torch_loop}
+WHOLE = {
+    "onnxruntime": onnxruntime_scan, "openvino": openvino_scan, "jax": jax_scan, "torch.jit": torch_loop,
+    "torch": partial(torch_loop, traced=False),
+}  # fmt: skip
 STREAMED = {"onnxruntime": onnxruntime_steps, "torch.jit": torch_steps}
 
 

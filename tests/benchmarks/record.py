@@ -120,6 +120,14 @@ class Table:
             )
         return row
 
+    def column(self) -> dict[str, str]:
+        """Returns the table as one column of a page: each size, and the geometric means."""
+        times = {
+            r.size: f"{digits(r.median(self.judged) * 1e6)}, {_times(r, r.best_peer)} {r.best_peer}"
+            for r in self.races
+        }
+        return times | {f"mean {name}": value for name, value in self.means().items()}
+
     def _time(self, race: Race, name: str) -> str:
         if name not in race.times:
             return "-"
@@ -172,6 +180,8 @@ class Table:
 
     def text(self) -> list[str]:
         means = "; ".join(f"{name} {value}" for name, value in self.means().items())
+        if all(race.disturbed for race in self.races):
+            means = "none, because other processes disturbed every row: run it again on an idle machine"
         lines = [self.title, *in_columns(self.cells()), f"geometric mean: {means}"]
         return [*lines, *self.notes(), *in_columns(self.errors()), ""]
 
@@ -211,13 +221,27 @@ def source(record: dict) -> str:
     return ", ".join(parts) + (" (no raw times kept)" if record.get("carried_over") else "")
 
 
+def _side_by_side(threads: int, group: list[Table]) -> tuple[str, list[list[str]], list[str]]:
+    """Returns a table of a page, with a column for each cell: times, the best peer, and means."""
+    names = [table.races[0].table.partition(", ") for table in group]
+    where = "one core" if threads == 1 else f"{threads} threads"
+    columns = [table.column() for table in group]
+    order = sorted(_in_order(columns), key=lambda row: row.startswith("mean "))
+    rows = [[row, *(own.get(row, "-") for own in columns)] for row in order]
+    caption = f"{names[0][2]}, {where} (lnrnn's us a step, and the best peer's time over it)".capitalize()
+    return (
+        caption,
+        [["size", *(name for name, *_ in names)], *rows],
+        [n for table in group for n in table.notes()],
+    )
+
+
 def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
     """Returns the tables of a record: [(caption, header and rows, lines below)]."""
     if "races" in record:
         shown_tables = []
-        for table in tables(record["races"]):
-            means = "; ".join(f"{name} {value}" for name, value in table.means().items())
-            shown_tables.append((table.title, table.cells(), [f"Geometric mean: {means}.", *table.notes()]))
+        for threads, group in groupby(tables(record["races"]), key=lambda table: table.races[0].threads):
+            shown_tables.append(_side_by_side(threads, list(group)))
         return shown_tables
     header, rows = record["columns"], record["rows"]
     if pivot := record.get("pivot"):

@@ -162,6 +162,7 @@ static void test_networks_of(int cell, size_t proj_size, size_t num_heads)
                 lnrnn_description d = lnrnn_describe(cell, 3, 21);
                 d.norm = norm, d.weights = weights, d.overrun = overrun, d.num_layers = 2, d.max_steps = 4;
                 d.steps = 4, d.proj_size = proj_size, d.num_heads = num_heads;
+                d.peepholes = cell == LNRNN_LSTM && weights == LNRNN_WEIGHT_I8;
                 if (slstm)
                     d.bfloat16_states = weights == LNRNN_WEIGHT_BF16;
                 else

@@ -96,6 +96,7 @@ def test_wrong_arrays_are_named(c):
     (dict(eps=float("nan")), "eps must be a finite number"),
     (dict(cell=2, cell_norm=2), "cell must be"), (dict(span=1), "span must be"),
     (dict(proj_size=1), "proj_size must be 0 but in an LSTM, got 1"),
+    (dict(peepholes=1), "peepholes must be False but in an LSTM, got True"),
     (dict(cell=1, proj_size=4), "proj_size must be smaller than hidden_size 4, got 4"),
     (dict(cell=1, proj_size=2), "weight_ih_l0 must be float32 .16, 3.|weight_hh_l0 must be float32 .16, 2."),
     (dict(num_layers=2), "weight_ih_l1 must be float32 .4, 4., and is missing"),

@@ -10,7 +10,7 @@ PyObject *names(PyObject *module, PyObject *nothing);
 
 _Static_assert(LNRNN_API_MAJOR == 4, "a new major: the layouts below are those of major 4");
 LAYOUT(lnrnn_batch, threads, 88, 96);
-LAYOUT(lnrnn_description, bfloat16_states, 168, 176);
+LAYOUT(lnrnn_description, peepholes, 172, 176);
 LAYOUT(lnrnn_array, data, 72, 80);
 LAYOUT(lnrnn_sequences, cn, 80, 88);
 

@@ -204,8 +204,9 @@ def test_reasons_of_errors(error, text):
 
 
 @pytest.mark.parametrize("words", [
-    "info FILE", "onnx --json FILE", "run FILE in.npy out", "run model.safetensors FILE out",
-    "run model.safetensors in.npy out --lengths FILE", "score FILE in.npy out --column x",
+    "info FILE", "onnx --json FILE", "onnx FILE --input in.npy", "run FILE in.npy out",
+    "run model.safetensors FILE out", "run model.safetensors in.npy out --lengths FILE",
+    "score FILE in.npy out --column x",
     "score model.safetensors FILE out --column x", "score FILE in.npy out --column x --log json",
 ])  # fmt: skip
 @pytest.mark.parametrize("file, message", [

@@ -125,6 +125,7 @@ def trains(case):
 def in_torch_nn(case):
     """torch.nn has neither norms nor other cells."""
     own = dict(norm=None, reverse=False, num_heads=1, reset_after=True, gate_activation="sigmoid")
+    own |= dict(peepholes=False)
     own |= dict(nonlinearity="tanh") if cell_of(case.rnn) == "GRU" else {}
     plain = all(getattr(case.rnn, name, value) == value for name, value in own.items())
     return plain and cell_of(case.rnn) in ("RNN", "LSTM", "GRU") and in_torch(case) and case.x.size > 0

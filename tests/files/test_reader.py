@@ -132,6 +132,7 @@ CONFIGURATIONS = {
     "projection": (dict(proj_size=3), "proj_size must be 0 but in an LSTM, got 3"),
     "wide projection": (dict(cell="LSTM", nonlinearity=..., proj_size=3),
         "proj_size must be smaller than hidden_size 3, got 3"),
+    "peepholes": (dict(peepholes=True), "peepholes must be False but in an LSTM, got True"),
     "no projection": (dict(proj_size=0), "proj_size must be an integer of at least 1, got 0"),
     "gates": (dict(gate_activation="hard"), "gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"),
     "no gates": (dict(gate_activation="hard_sigmoid"),

@@ -163,17 +163,17 @@ def test_missing_surplus_and_misshapen_arrays_are_refused(rng, name):
         less = {k: v for k, v in p.items() if k != leaf}
         # Without the bias or layernorm/gamma, the other arrays are a valid cell of another kind.
         if leaf not in ("bias", "layernorm/gamma"):
-            with pytest.raises(ValueError, match="must be those of a known cell"):
+            with pytest.raises(ValueError, match="must be the arrays of a known cell"):
                 convert_keras(less, **options)
         for wrong in (value[:-1], value[..., :-1], value[None], value[..., :0]):
             if wrong.shape != (I - 1, *p["kernel"].shape[1:]) or leaf != "kernel":  # another number of inputs
                 for source in ({**p, leaf: wrong}, list({**p, leaf: wrong}.values())):
                     with pytest.raises(
-                        ValueError, match=r"must be of shape|a known cell|weights must be those of"
+                        ValueError, match=r"must be of shape|a known cell|weights must be the arrays of"
                     ):
                         convert_keras(source, **options)
     with pytest.raises(ValueError, match="a known cell, got .*momentum"):
         convert_keras({**p, "momentum": np.ones(3)}, **options)
     for source in ([*p.values()][:1], [*p.values()] * 2, [*p.values(), np.ones(3), np.ones(3), np.ones(3)]):
-        with pytest.raises(ValueError, match="weights must be those of|must be of shape"):
+        with pytest.raises(ValueError, match="weights must be the arrays of|must be of shape"):
             convert_keras(source, **options)

@@ -12,7 +12,17 @@ import pytest
 import lnrnn
 from helpers import SCALE, absolute_error, each_dtype, normal, relative_error, using_small_caches, wide
 from lnrnn import reference as ref
-from networks import VARIANTS, calm, parts, reference_forward
+from networks import (
+    VARIANTS,
+    calm,
+    equal,
+    named_gradients,
+    network,
+    parts,
+    reference_backward,
+    reference_forward,
+    whole,
+)
 from networks import normal as normal32
 
 same = np.testing.assert_array_equal
@@ -243,6 +253,59 @@ def test_layer_norm_inside_a_cell_of_every_magnitude(family, name):
     norm = replace(VARIANTS[name].get("norm", lnrnn.LayerNormSpec()), eps=2.0**-130)
     rnn = calm(5, 33, **VARIANTS[name] | {"norm": norm})
     as_the_reference(rnn, normal32(rng, 1, 3, 5) * np.float32(2.0**-65))
+
+
+FEW = ["RNN", "LSTM split carry", "GRU split sigmoid", "GRU gate relu", "GRU reset split", "LiGRU joint"]
+BY_ROW = {name: model for name, model in VARIANTS.items() if name in FEW or "rms" in name}
+# The sizes of rows, and gains that repeat over the units.
+SIZES = np.array([0, 2.0**-140, 2.0**-75, 1, 2.0**100])
+UNIT = 4e-6  # the tolerance for a unit; the largest measured error is 1.9e-6
+GAINS = {"0": (1, 0, -0.5), "large": (1e30, -1, 0), "subnormal": (1e-40, -1), "infinite": (np.inf, 1)}
+
+
+@pytest.mark.parametrize("hidden", [1, 5, 33])
+@pytest.mark.parametrize("gains", GAINS)
+@pytest.mark.parametrize("name", BY_ROW)
+def test_units_of_a_cell_with_extreme_gains(family, name, gains, hidden):
+    """Weights select inputs, so the products are exact, and each unit agrees with the reference. If eps is 0,
+    subnormal rows give NaN, as rows of zeros do. A stream gives the same bits as a call."""
+    norm = BY_ROW[name].get("norm", lnrnn.LayerNormSpec())
+    for eps in (1e-5, 0) + (None,) * isinstance(norm, lnrnn.RMSNormSpec):
+        rng = np.random.default_rng(12)
+        gates = len(network(1, 1, **BY_ROW[name]).weight_ih_l0)
+        rnn = network(gates * hidden, hidden, **BY_ROW[name] | {"norm": replace(norm, eps=eps)})
+        for key, value in rnn.parameters().items():
+            if key.startswith("weight"):
+                setattr(rnn, key, np.resize(np.eye(value.shape[1]), value.shape))
+            elif key.startswith("gain"):
+                setattr(rnn, key, np.resize(GAINS[gains], value.shape))
+        x = np.float32(rng.integers(-50, 50, (1, 5, gates * hidden)) * 2 + 1) * np.float32(SIZES[:, None])
+        h0 = [np.float32(rng.integers(-50, 50, (1, 5, hidden)) / 8 + 1 / 16) for _ in parts(rnn, None)]
+        h0 = whole(rnn, [s * np.float32(np.minimum(SIZES, 1))[:, None] for s in h0])
+        y, state, tape = rnn.forward_train(x, h0)
+        got = {"y": y, **named_gradients(rnn, rnn.backward(tape, np.ones_like(y)))}
+        stream = rnn.stream(5)
+        stream.state = h0
+        equal(rnn, (stream(x[0]), stream.state), (y[0], state))
+        if eps == 0:
+            x[:, 1], h0 = 0, whole(rnn, [s * (SIZES != 2.0**-140)[:, None] for s in parts(rnn, h0)])
+        with np.errstate(all="ignore"):
+            want_y, _, tapes = reference_forward(rnn, x, h0, training=True)
+            want = {"y": want_y, **named_gradients(rnn, reference_backward(rnn, tapes, np.ones_like(y)))}
+            steps = tapes["_l0"].steps[0].norms.at.values()
+            rstd = sum(1 / np.sqrt(a.var + rnn.norm.eps).reshape(5, -1).min(1, keepdims=True) for a in steps)
+            # A norm over one unit has gradients whose terms cancel.
+            terms = (UNIT * 8 * (hidden == 1) + 2 * np.finfo(np.float32).smallest_subnormal) * rstd
+        names = ["y"] if gains == "large" else [key for key in want if not key.startswith("weight")]
+        for key in names:  # products with gradients of 1e30 overflow
+            right, left = want[key].astype(np.float32), got[key]
+            finite = np.isfinite(right)
+            same(left[~finite], right[~finite], err_msg=key)
+            left, right = np.where(finite, left, 0), np.where(finite, right, 0)
+            most = UNIT * np.maximum(1, abs(right))
+            if key != "y":
+                most = UNIT * abs(right).max(-1, keepdims=True) + (terms.max() if right.ndim == 1 else terms)
+            assert not (abs(left - right) > most).any(), (key, eps)
 
 
 def as_the_reference(rnn, x):

@@ -202,6 +202,9 @@ def test_a_layer_norm_layer_begins_with_ones_and_zeros():
     assert "(3, 4)" in repr(layer) and "0.25" in repr(layer)
     for options, names in ((dict(elementwise_affine=False), []), (dict(bias=False), ["weight"])):
         assert list(lnrnn.LayerNorm(4, **options).state_dict()) == names
+        assert lnrnn.LayerNorm(4, **options).num_parameters == 4 * len(names)
+    counts = [lnrnn.BatchNorm(5).num_parameters, lnrnn.RMSNorm((3, 4)).num_parameters, layer.num_parameters]
+    assert counts == [10, 12, 24]
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.75, None])

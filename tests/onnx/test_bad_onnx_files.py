@@ -18,7 +18,7 @@ import lnrnn  # noqa: E402
 from graph_cases import FOLDER, Case, read  # noqa: E402
 from lnrnn.onnx import OnnxFileError  # noqa: E402
 from lnrnn.onnx.report import describe  # noqa: E402
-from onnx_cells import Writer, affine, cut, draw, layer_norm, lstm, step, step_model  # noqa: E402
+from onnx_cells import Writer, affine, cut, draw, graph_parts, layer_norm, lstm, step, step_model  # noqa: E402
 from onnx_files import FLOAT, model, recurrent, weights  # noqa: E402
 from onnx_loops import loop  # noqa: E402
 
@@ -258,7 +258,7 @@ def test_many_nodes_and_graphs_take_time_in_proportion(rng):
     proto = model(nodes, GIVEN | {"on": (TensorProto.BOOL, ())}, ["Y"], own)
     assert lnrnn.from_onnx(proto).hidden_size == H
     nodes = [helper.make_node("GRU", ["X", "W", "R"], [f"Y{i}"], "node", hidden_size=H) for i in range(500)]
-    (part,) = lnrnn.onnx.parts(model(nodes, GIVEN, ["Y0"], own))
+    (part,) = graph_parts(model(nodes, GIVEN, ["Y0"], own))
     assert len(part.paths) == 500
 
 
@@ -316,7 +316,7 @@ def test_functions_of_functions_are_not_followed_without_end(rng):
         x = w.node("Tanh", x)
     x = w.node("Add", *w.node("Split", x, n=4, axis=-1)[:2])
     new = step(w, "GRU", draw(rng, "GRU", H, H), x, ("h0",))
-    (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
+    (part,) = graph_parts(step_model(w, new, WIDTH, H))
     assert part.x.name == x
 
 
@@ -326,7 +326,7 @@ def test_many_equal_steps_are_joined_in_proportion(rng):
     p = draw(rng, "GRU", WIDTH, H)
     for _ in range(150):
         new += step(w, "GRU", p, "x", ("h0",))
-    (part,) = lnrnn.onnx.parts(step_model(w, new, WIDTH, H))
+    (part,) = graph_parts(step_model(w, new, WIDTH, H))
     assert len(part.paths) == 150
 
 

@@ -180,6 +180,32 @@ def test_two_cells_in_a_python_loop_are_two_layers(dynamo):
     assert part.network.num_layers == 2 and len(part.h0) == 2
 
 
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(D, H)
+
+    def forward(self, x, h, lengths):
+        ys = []
+        for t in range(T):
+            h = torch.where((t < lengths)[:, None], self.cell(x[t], h), h)
+            ys.append(h)
+        return torch.stack(ys), h
+
+
+@BOTH
+def test_a_python_loop_with_a_mask_of_lengths(dynamo):
+    given = *arrays((T, B, D), (B, H)), torch.tensor([0, 4])
+    proto = exported(Masked(), given, dynamo)
+    part = only_part(proto)
+    assert part.kind == f"{T} steps of GRU" and part.lengths.dtype.name == "INT64"
+    feed = {each.name: array.numpy() for each, array in zip(proto.graph.input, given, strict=True)}
+    theirs, (x, h, lengths) = run(proto, feed), feed.values()
+    y, last = part.network(x, h[None], lengths=lengths)
+    assert np.abs(theirs[part.h[0].name] - last[0]).max() < 1e-6
+    assert np.abs(theirs[part.y.name] - y)[:4, 1].max() < 1e-6
+
+
 class FromTheEnd(nn.Module):
     def __init__(self):
         super().__init__()

@@ -21,6 +21,7 @@ from lnrnn.onnx.nodes import plain  # noqa: E402
 from lnrnn.onnx.parts import parts_of  # noqa: E402
 from lnrnn.onnx.proof import extracted  # noqa: E402
 from lnrnn.onnx.reading import read  # noqa: E402
+from onnx_cells import graph_parts  # noqa: E402
 from onnx_files import FLOAT, constant, model, recurrent, weights  # noqa: E402
 from onnx_runs import agree, outputs, run  # noqa: E402
 
@@ -52,12 +53,14 @@ def branches(rng, equal=True):
     return model([either], GIVEN | {"on": (TensorProto.BOOL, ())}, ["Y"], own)
 
 
-def test_the_text_of_a_part_names_no_nodes_or_weights(rng):
+def test_a_part_shows_no_nodes_or_weights(rng):
     (part,) = lnrnn.onnx.parts(recurrent(rng, "GRU", WIDTH, H))
     assert repr(part) == (
         f"Part(path='node', kind='GRU', network={part.network!r}, reason='', "
         "warnings=[\"the state of node 'node' (GRU) begins at 0 in each call of the file\"])"
     )
+    shown = {"path", "kind", "network", "reason", "warnings", "initial_states", "flipped"}
+    assert {name for name in dir(part) if name[0] != "_"} == shown
 
 
 # --- results ------------------------------------------------------------------------------------------------
@@ -112,11 +115,11 @@ def test_a_file_without_a_part_is_refused(rng):
 
 def test_parts_have_the_values_of_the_file(rng):
     proto = recurrent(rng, "LSTM", WIDTH, H, lengths=True, states=True)
-    (part,) = lnrnn.onnx.parts(proto)
+    (part,) = graph_parts(proto)
     names = [value.name for value in (part.x, part.lengths, *part.h0, *part.c0, part.y, *part.h, *part.c)]
     assert names == ["X", "lens", "h0", "c0", "Y", "Y_h", "Y_c"]
     assert part.axes == {"x": "TBI", "y": "TDBH", "h": "DBH"} and part.warnings == []
-    (part,) = lnrnn.onnx.parts(recurrent(rng, "GRU", WIDTH, H, outputs=["", "Y_h"], layout=1))
+    (part,) = graph_parts(recurrent(rng, "GRU", WIDTH, H, outputs=["", "Y_h"], layout=1))
     assert (part.y, part.h0, part.c, part.lengths) == (None, (None,), (), None)
     assert part.axes == {"x": "BTI", "y": "BTDH", "h": "BDH"}
 
@@ -131,7 +134,7 @@ def test_outputs_that_are_left_out_are_not_compared(rng, outputs):
 
 def test_branches_with_equal_weights_are_one_part(rng):
     proto = branches(rng)
-    (part,) = lnrnn.onnx.parts(proto)
+    (part,) = graph_parts(proto)
     assert part.paths == ("either/else_branch/lstm1", "either/then_branch/lstm0")
     assert [p.path for p in part.same] == ["either/then_branch/lstm0"] and part.same[
         0

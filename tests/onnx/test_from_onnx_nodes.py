@@ -153,6 +153,7 @@ def test_an_old_opset_is_named(rng, opset):
     (lambda own: own.update(R=own["R"][:, :, :-1]), "W and R must be of shape"),
     (lambda own: own.update(R=own["R"][0]), "W and R must be of three axes"),
     (lambda own: own.update(B=own["B"][:, :16]), r"input B must be of shape \(1, 32\), got \(1, 16\)"),
+    (lambda own: own.update(P=own["B"][:, :4]), r"input P must be of shape \(1, 12\), got \(1, 4\)"),
     (lambda own: own.update(W=np.concatenate([own["W"]] * 2)), "W and R must be of shape"),
     (lambda own: own.update(W=own["W"][:, :, :0]), "W and R must be of shape"),
     (lambda own: own.update(W=own["W"].astype(np.int32)), "input W must be an array of floating-point"),
@@ -165,23 +166,21 @@ def test_weights_that_do_not_fit_are_named(rng, change, message):
     own["W"] = own["W"].astype(np.float64 if "range" in message else np.float32)
     change(own)
     size = own.pop("size", H)
-    node = helper.make_node("LSTM", ["X", "W", "R", "B"], ["Y"], "node", hidden_size=size)
+    names = ["X", "W", "R", "B", "", "", "", "P"][: 8 if "P" in own else 4]
+    node = helper.make_node("LSTM", names, ["Y"], "node", hidden_size=size)
     given = {"X": (FLOAT, None)} | ({} if "W" in own else {"W": (FLOAT, None)})
     with pytest.raises(ValueError, match=message):
         lnrnn.from_onnx(model([node], given, ["Y"], own))
 
 
-def test_peepholes_are_refused_unless_they_are_zero(rng):
-    for value in (0.0, 0.1):
-        own = weights(rng, "LSTM", D_IN, H) | {"P": np.full((1, 3 * H), value, np.float32)}
-        node = helper.make_node("LSTM", ["X", "W", "R", "B", "", "", "", "P"], ["Y"], "node", hidden_size=H)
-        proto = model([node], {"X": (FLOAT, ("T", "B", D_IN))}, ["Y"], own)
-        if value:
-            with pytest.raises(ValueError, match="has peepholes .input P., and lnrnn's"):
-                lnrnn.from_onnx(proto)
-        else:
-            feed = {"X": inputs(rng, "LSTM")["X"]}
-            agree(outputs(lnrnn.from_onnx(proto), feed["X"]), run(proto, feed))
+@pytest.mark.parametrize("most, names", [(0.0, None), (0.6, None), (0.6, ["HardSigmoid", "Tanh", "Tanh"])])
+@pytest.mark.parametrize("D", [1, 2])
+def test_peepholes_are_taken_unless_they_are_zero(rng, D, most, names):
+    options = {} if names is None else {"activations": names * D}
+    proto = recurrent(rng, "LSTM", D_IN, H, D, lengths=True, states=True, peepholes=most, **options)
+    feed, rnn = inputs(rng, "LSTM", D, lengths=True, states=True), lnrnn.from_onnx(proto)
+    agree(ours(rnn, feed), run(proto, feed))
+    assert rnn.peepholes == bool(most)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, "bfloat16"])

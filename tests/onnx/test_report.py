@@ -18,7 +18,7 @@ from onnx import TensorProto, helper  # noqa: E402
 import lnrnn  # noqa: E402
 import state_models  # noqa: E402
 from lnrnn import cli  # noqa: E402
-from lnrnn.onnx import Part, parts, report  # noqa: E402
+from lnrnn.onnx import parts, report  # noqa: E402
 
 FILES = ["silero", "policy", "decoder_joint", "deep_filter", "ifless", "plain"]
 
@@ -82,22 +82,6 @@ def test_every_line_fits_into_80_columns_and_json_has_the_same_facts(tmp_path, r
     for part, listed in zip(parts(path), facts["parts"], strict=True):
         assert (part.network is None) == (listed["network"] is None)
         assert listed["warnings"] == part.warnings and listed["reason"] == part.reason
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "LSTM(3, 4)",
-        "GRU(3, 4, num_layers=2, bidirectional=True, norm=None)",
-        "RNN(3, 4, nonlinearity='relu', batch_first=True, norm=None)",
-        "LSTM(3, 4, bias=False, norm=LayerNormSpec(placement='joint'))",
-        "GRU(3, 4, norm=BatchNormSpec(max_steps=5, overrun='last'))",
-    ],
-)
-def test_a_network_is_described_by_the_call_that_creates_it(call):
-    network = eval(call, dict(vars(lnrnn)))
-    part = Part("p", "LSTM step", (), network=network)
-    assert report.describe_part(part)["network"] == call
 
 
 def test_states_that_are_unclear_are_listed(tmp_path, run):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnx_ir")
 
 import lnrnn  # noqa: E402
-from onnx_cells import exported  # noqa: E402
+from onnx_cells import exported, graph_parts, only_part, taken  # noqa: E402
 
 T, B, WIDTH, H = 6, 5, 3, 4
 
@@ -40,7 +40,7 @@ def check(raw, module, lengths=None):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rnn = lnrnn.from_onnx(raw)
-    (part,) = lnrnn.onnx.parts(raw)
+    (part,) = graph_parts(raw)
     torch_s = module.rnn if lengths is not None else module
     for name in ("num_layers", "bidirectional", "bias"):
         assert getattr(rnn, name) == getattr(torch_s, name)
@@ -103,8 +103,20 @@ def test_a_network_of_the_dynamo_exporter(kind, options):
     assert all(value is None for value in (*part.h0, *part.c0))
 
 
-def test_an_rnn_of_the_dynamo_exporter_is_not_found():
-    """torch 2.13 unrolls it, with one product of all x, and has no node for it."""
-    raw = exported(torch_network("RNN"), (torch.randn(4, 2, WIDTH),), True, free=True)
-    with pytest.raises(ValueError, match="the file has no recurrent part"):
-        lnrnn.from_onnx(raw)
+@pytest.mark.parametrize("options, states, free", [
+    ({}, 0, True), ({}, 0, False), ({"nonlinearity": "relu", "bias": False}, 1, False),
+    ({"num_layers": 2, "bidirectional": True}, 1, False), ({"num_layers": 2, "bidirectional": True}, 0, True),
+], ids=str)  # fmt: skip
+def test_an_rnn_of_the_dynamo_exporter_is_one_network(options, states, free):
+    """torch 2.13 unrolls it, with one product of all x, and states of three axes that may be folded."""
+    module = torch_network("RNN", **options)
+    places = module.num_layers * (1 + module.bidirectional)
+    given = torch.randn(T, B, WIDTH), *[torch.randn(places, B, H)] * states
+    proto = exported(module, given, True, free=free)
+    part = only_part(proto) if free else taken(proto, module.num_layers)
+    assert part.kind == f"{T} steps of RNN" and part.axes["h"] == "DBH" and len(part.h0) == places
+    x = torch.randn(T, B, WIDTH)
+    y, h = module(x, *given[1:])
+    got, ours = part.network(x.numpy(), *(state.numpy() for state in given[1:]))
+    np.testing.assert_allclose(got, y.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(ours, h.detach().numpy(), atol=1e-6)

@@ -85,8 +85,10 @@ def test_the_same_network_gives_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("opset", [FIRST, LAYER_NORM, 18, 21, RMS_NORM, LAST])
-@pytest.mark.parametrize("variant", ["LSTM none", "GRU reset none", "LSTM split out", "GRU batch", "SLSTM",
-                                     "LSTM rms gate carry", "GRU rms split"])  # fmt: skip
+@pytest.mark.parametrize("variant", [
+    "LSTM none", "GRU reset none", "LSTM split out", "GRU batch", "SLSTM", "LSTM rms gate carry",
+    "GRU rms split", "LSTM none peepholes",
+])  # fmt: skip
 def test_each_opset_has_the_same_results(tmp_path, rng, variant, opset):
     rnn = calm(5, 8, trained=12, **VARIANTS[variant])
     if opset < LAYER_NORM and variant in ("LSTM split out", "SLSTM"):

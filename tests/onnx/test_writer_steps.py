@@ -13,10 +13,11 @@ from networks import WITH_INNER_BIASES, calm, drawn_state, normal, parts, zone_o
 from onnx_runtimes import NEAR, close, opened, states_of, unsupported, written  # noqa: E402
 
 
-# ONNX Runtime runs all variants, and the others one half each.
+# ONNX Runtime runs all variants, and the others one half each. An inner bias is only an input of Gemm.
 @pytest.mark.parametrize(("variant", "runtime"), [
     (variant, runtime) for k, variant in enumerate(WITH_INNER_BIASES)
     for runtime in ("onnxruntime", ("reference", "openvino")[k % 2])
+    if runtime == "onnxruntime" or " inner" not in variant
 ])  # fmt: skip
 def test_repeated_steps_are_the_whole_sequence(tmp_path, rng, variant, runtime):
     rnn, path = calm(5, 8, trained=12, num_layers=2, **WITH_INNER_BIASES[variant]), tmp_path / "m.onnx"

@@ -82,6 +82,14 @@ def test_activations(rng, tmp_path, kind, activations, more, D):
     computed(model, given, tmp_path)
 
 
+@pytest.mark.parametrize("most", [0.0, 0.6])
+@pytest.mark.parametrize("D", [1, 2])
+def test_peepholes(rng, tmp_path, D, most):
+    names = {"activations": ["HardSigmoid", "Tanh", "Tanh"] * D} if D == 2 else {}
+    model = recurrent(rng, "LSTM", D=D, states=True, peepholes=most, bias=D == 1, **names)
+    computed(model, feed(rng, "LSTM", D=D, states=True), tmp_path)
+
+
 def test_constant_states_and_lengths_are_kept(rng, tmp_path):
     """The fused node has no constant inputs."""
     model = recurrent(rng, "LSTM", lengths=True, states=True)
@@ -151,7 +159,7 @@ def test_dtypes(rng, dtype, limit):
      ({"threads": "0"}, "option threads must be between 1 and 1024, got 0"),
      ({"threads": "2x"}, "option threads must be between 1 and 1024, got 2x"),
      ({"advice": "no"}, "option advice must be 0 or 1, got no"),
-     ({"dtpye": "int8"}, "the options are dtype, threads, advice and log_severity_level, got dtpye")],
+     ({"dtpye": "int8"}, "the options are dtype, float32_nodes, .* got dtpye")],
 )  # fmt: skip
 def test_wrong_options_are_errors(rng, options_given, message):
     plugged(recurrent(rng, "RNN"))  # registers the plug-in

@@ -30,8 +30,12 @@ def in_float32(own):
 
 def exact(rng, own, tmp_path, dtype="float32"):
     """Compares with float32. All inputs and states are multiples of 1 / 64 up to 127 / 64, which 8 bits
-    represent."""
+    represent; or with dtype "int8" multiples of 1 / 4096 up to 8191 / 4096, which 14 bits represent."""
     given = {name: np.maximum(a, np.float32(-127 / 64)) for name, a in feed(rng).items()}
+    if dtype == "int8":
+        given = {
+            name: np.rint(a * np.float32(64 * 8191 / 127)) / np.float32(4096) for name, a in given.items()
+        }
     ours, nodes = claimed(proto(own), given, tmp_path, dtype=dtype)
     assert nodes == 1
     agree(ours, alone(in_float32(own)).run(None, given), 2e-6)
@@ -44,14 +48,18 @@ def test_weights_are_exact(rng, tmp_path, options, dtype):
     exact(rng, own, tmp_path, dtype)
 
 
+INPUTS_OF = {"both signs": lambda x: x, "one sign": np.abs, "far from 0": lambda x: x - 5}
+
+
 @each_kind
-def test_errors_are_those_of_the_runtime_s_own_kernel(rng, options):
-    """Both round x and h to 8 bits. The plug-in has a scale for each sequence."""
+@pytest.mark.parametrize("change", INPUTS_OF.values(), ids=INPUTS_OF)
+def test_errors_are_at_most_those_of_the_runtime_s_own_kernel(rng, options, change):
+    """Both round x and h to 8 bits. The plug-in has a scale and a zero point for each sequence."""
     own = quantized(rng, **options)
-    given = {name: np.float32(rng.standard_normal(a.shape)) for name, a in feed(rng, 40).items()}
+    given = {name: np.float32(change(rng.standard_normal(a.shape))) for name, a in feed(rng, 40).items()}
     sessions = plugged(proto(own)), alone(proto(own)), alone(in_float32(own))
     ours, theirs, exact = (session.run(None, given)[0] for session in sessions)
-    assert np.square(ours - exact).mean() < 1.1 * np.square(theirs - exact).mean() < 1e-5
+    assert np.square(ours - exact).mean() < 1.1 * np.square(theirs - exact).mean() < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
-"""Each public name has an example in its docstring, except functions of lnrnn.reference. All examples run."""
+"""Each public name has a docstring with examples, parameters, results and errors. All examples run."""
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import importlib.util
 import inspect
+import operator
+import re
 
 import pytest
 
@@ -26,3 +30,86 @@ def test_examples_of_a_public_name_run(name):
     for test in found:
         runner.run(test, out=report.append)
     assert not runner.failures, "".join(report)
+
+
+def sections(doc):
+    """Returns {title: the names at the beginnings of its lines} of a docstring in numpydoc's style."""
+    found = re.findall(r"(?ms)^(\w+)\n-{3,}\n(.*?)(?=^\w+\n-{3,}\n|\Z)", doc)
+    starts = {title: re.findall(r"(?m)^(\S.*?)(?: :|$)", text) for title, text in found}
+    return {title: {*re.findall(r"\w+", " ".join(lines))} for title, lines in starts.items()}
+
+
+def documented(doc, roots, seen=()):
+    """Returns `sections` of a docstring, and of those to which it refers: "as in `layer_norm`"."""
+    result = sections(doc)
+    for name in {*re.findall(r"\b[Aa]s (?:in|from) `([\w.]+)`", doc)} - {*seen}:
+        for root in (lnrnn,) if name.startswith("lnrnn.") else roots:
+            with contextlib.suppress(AttributeError):
+                other = inspect.getdoc(operator.attrgetter(name.removeprefix("lnrnn."))(root)) or ""
+                for title, names in documented(other, roots, (*seen, name)).items():
+                    result[title] = result.get(title, set()) | names
+                break
+    return result
+
+
+def callables():
+    """Yields (name, callable, where its names are looked up) for each public callable and public method."""
+    done = set()
+    for part in ("", "data", "onnx", "onnxruntime", "reference", "sessions", "torch"):
+        if part in ("onnx", "torch") and not importlib.util.find_spec({"onnx": "onnx_ir"}.get(part, part)):
+            continue
+        module = importlib.import_module(f"lnrnn.{part}".rstrip("."))
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.ismodule(thing) or (inspect.isclass(thing) and issubclass(thing, Exception)):
+                continue  # lnrnn creates its errors
+            if name not in ("Stream", "ModelStream"):  # created by methods alone; the class describes a call
+                yield f"{part}.{name}".lstrip("."), thing, (module, lnrnn)
+            for cls in getattr(thing, "__mro__", ()):
+                for method, function in vars(cls).items() if cls.__module__.startswith("lnrnn") else ():
+                    if callable(getattr(thing, method)) and (method[0] != "_" or method == "__call__"):
+                        if function not in done:
+                            yield (
+                                f"{part}.{name}.{method}".lstrip("."),
+                                getattr(thing, method),
+                                (thing, module, lnrnn),
+                            )
+                        done.add(function)
+
+
+CALLABLES = {name: (thing, roots) for name, thing, roots in callables()}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_a_public_callable_describes_its_parameters_results_and_errors(name):
+    """Without parameters, the first sentence may do: "Return ..."."""
+    thing, roots = CALLABLES[name]
+    doc = inspect.getdoc(thing) or ""
+    if doc == "Call self as a function.":  # without a docstring of its own
+        doc = inspect.getdoc(roots[0])
+    found, signature = documented(doc, roots), inspect.signature(thing)
+    parameters = {
+        p.name for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+    parameters = {name for name in parameters if name[0] != "_"} - {"self"}
+    assert doc and not parameters - found.get("Parameters", set()) - found.get("Attributes", set())
+    body = inspect.getsource(inspect.unwrap(thing)) if inspect.isfunction(thing) else ""
+    assert "Raises" in found or not re.search(r"\n +raise ", body)
+    nothing = inspect.isclass(thing) or str(signature.return_annotation) in ("None", "Self", "Iterator[None]")
+    short = not parameters and doc.startswith(("Return ", "Returns "))
+    assert nothing or short or found.keys() & {"Returns", "Yields"}
+
+
+def test_calls_have_no_thread_limit_and_objects_that_run_beside_others_have_one_thread():
+    parameters = {name: inspect.signature(thing).parameters for name, (thing, _) in CALLABLES.items()}
+    defaults = {name: own["threads"].default for name, own in parameters.items() if "threads" in own}
+    alone = {"Scorer", "onnx.Model", "onnxruntime.session"}
+    assert defaults == {name: 1 if name in alone else None for name in defaults} and len(defaults) > 4
+
+
+def test_every_public_property_has_a_docstring():
+    for name, (cls, _) in CALLABLES.items():
+        for base in cls.__mro__ if inspect.isclass(cls) else ():
+            own = vars(base).items() if base.__module__.startswith("lnrnn") else ()
+            missing = [k for k, v in own if isinstance(v, property) and k[0] != "_" and not v.__doc__]
+            assert not missing, (name, missing)

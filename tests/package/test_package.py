@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import pkgutil
 import re
@@ -25,6 +26,14 @@ def test_dir_shows_only_the_public_names():
     assert sorted(shown) == sorted([*lnrnn.__all__, "onnx", "onnxruntime", "torch"])
     assert {"__version__", "__doc__", "__file__"} <= set(dir(lnrnn))
     assert all(hasattr(lnrnn, name) for name in lnrnn.__all__)
+
+
+@pytest.mark.parametrize("part", ["data", "onnx", "onnxruntime", "reference", "sessions", "torch"])
+def test_dir_shows_only_the_public_names_of_a_part(part):
+    if part == "torch":
+        pytest.importorskip("torch")
+    module = importlib.import_module(f"lnrnn.{part}")
+    assert dir(module) == sorted(module.__all__) and all(hasattr(module, name) for name in module.__all__)
 
 
 def test_optional_parts_are_imported_when_they_are_used():

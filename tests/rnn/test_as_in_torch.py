@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import lnrnn
+from lnrnn.rnn.cells import CELLS
 from networks import each_cell, same
 
 x = np.random.default_rng(0).standard_normal((6, 2, 3), dtype=np.float32)
@@ -106,12 +107,44 @@ def test_repr_shows_the_overrun_policy(cell, module):
             rnn.norm = None
 
 
-@pytest.mark.parametrize(("norm", "kind"), [("layer", "layer"), ("batch", "batch"), (None, None)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "LSTM(3, 4, norm='layer')",
+        "GRU(3, 4, num_layers=2, bidirectional=True, norm=None)",
+        "RNN(3, 4, nonlinearity='relu', bias=False, batch_first=True, norm='rms')",
+        "SLSTM(3, 4, norm='layer', num_heads=2)",
+        "LSTM(3, 4, bias=False, norm=LayerNormSpec(placement='joint', eps=0.5), proj_size=2)",
+        "LiGRU(3, 4, nonlinearity='relu', norm=RMSNormSpec(placement='input', cell=None, bias=True))",
+        "GRU(3, 4, num_layers=2, norm=BatchNormSpec(max_steps=5, overrun='last'), dropout=0.5)",
+    ],
+)
+def test_the_repr_of_a_network_is_the_call_that_creates_it(call, module):
+    cells = {name: getattr(module, name) for name in CELLS}
+    rnn = eval(call, {**vars(lnrnn), **cells})
+    assert repr(rnn) == call and eval(repr(rnn), {**vars(lnrnn), **cells}).norm == rnn.norm
+    if module is lnrnn:
+        assert rnn.bidirectional or f"Stream({call}, lanes=2" in repr(rnn.stream(2))
+        assert repr(rnn.to_dtype("bfloat16")).replace("dtype='bfloat16', ", "").startswith(call[:-1])
+
+
+@pytest.mark.parametrize("norm", ["layer", lnrnn.BatchNormSpec(5), "rms", None])
+@each_cell
+def test_num_parameters_counts_weights_biases_and_gains_but_no_statistics(cell, norm):
+    if cell != "SLSTM" or norm in ("layer", None):
+        rnn = getattr(lnrnn, cell)(3, 4, 2, norm=norm)
+        assert rnn.num_parameters == sum(value.size for value in rnn.parameters().values())
+
+
+BATCH = "BatchNormSpec(max_steps=2, overrun='last')"
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("layer", "'layer'"), (None, None), ("batch", BATCH)])
 def test_streams_and_states_are_shown_on_one_line(norm, kind):
     norm = lnrnn.BatchNormSpec(2, "last") if norm == "batch" else norm
     stream = lnrnn.LSTM(3, 4, 2, norm=norm).stream(1000)
     stream.steps_done = np.arange(1000) % 7
-    network = f"LSTM(3, 4, num_layers=2, norm={kind!r})"
+    network = f"LSTM(3, 4, num_layers=2, norm={kind})"
     assert repr(stream) == f"Stream({network}, lanes=1000, steps_done=0..6)"
     state = stream.get_state([3, 10])
     assert repr(state) == f"StreamState(lanes=2, steps_done=3, fingerprint={state.fingerprint[:8]!r}...)"

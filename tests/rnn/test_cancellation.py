@@ -35,13 +35,13 @@ def test_the_slope_of_a_saturated_tanh_is_accurate(family):
 GATES, CANDIDATES, STATES = (-200, -87, -20, 0, 20, 40), (10, -1e4, 1e8, 2e38, np.inf), (0.123, -2e38)
 
 
-@pytest.mark.parametrize("cell", ["LiGRU", "GRU", "GRU reset"])
+@pytest.mark.parametrize("cell", ["LiGRU", "GRU", "GRU reset", "GRU hard"])
 @pytest.mark.parametrize("nonlinearity", ["relu", "identity"])
 def test_a_state_is_kept_beside_a_large_candidate(family, cell, nonlinearity):
     """Each unit has its own gate, candidate and state. It may have two ULP of z, and a rounding of h."""
     a, n, h = (v.ravel() for v in np.meshgrid(GATES, CANDIDATES, STATES))
-    name, _, reset = cell.partition(" ")
-    first, options = int(name == "GRU"), dict(reset_after=False) if reset else {}  # first: of z and n
+    (name, _, form), first = cell.partition(" "), int(cell[0] == "G")  # first: of z and n
+    options = {"reset": dict(reset_after=False), "hard": dict(gate_activation="hard_sigmoid")}.get(form, {})
     rnn = getattr(lnrnn, name)(1, len(a), norm=None, nonlinearity=nonlinearity, seed=0, **options)
     gates = np.concatenate([0 * a] * first + [a, n])[:, None]
     for name, value in rnn.parameters().items():

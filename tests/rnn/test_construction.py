@@ -140,7 +140,7 @@ VECTORS = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
 def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
-    cell, *place = re.sub(" heads| reset| rms", "", variant).split()
+    cell, *place = re.sub(" heads| reset| rms| peepholes", "", variant).split()
     options = dict(VARIANTS[variant])
     units = 1 if "num_heads" in options else 5
     if cell == "SLSTM":
@@ -161,6 +161,7 @@ def test_parameters_have_documented_names_and_shapes(variant, bias, inner):
     for end, wide in (("_l0", 3), ("_l0_reverse", 3), ("_l1", 2 * P), ("_l1_reverse", 2 * P)):
         want |= {"weight_ih" + end: (G, wide), "weight_hh" + end: (G, P if P < 5 else units)}
         want |= {"weight_hr" + end: (P, 5)} if P < 5 else {}
+        want |= {"peephole" + end: (15,)} if "peepholes" in variant else {}
         want |= {v + end: (n,) for v, n in lengths.items()}
     assert {key: value.shape for key, value in rnn.parameters().items()} == want
     for key, value in rnn.parameters().items():
@@ -174,16 +175,17 @@ def test_each_parameter_affects_the_output(rng, variant):
     rnn = calm(3, 17, num_layers=2, bidirectional=True, trained=T, **VARIANTS[variant])
     x = normal(rng, T, 3, 3)
     rnn(x)
-    assert rnn.packed_bytes > 0 and f"packed_bytes={rnn.packed_bytes}" in repr(rnn)
+    assert rnn.packed_bytes > 0
+    before = rnn(x)[0]
     for key in rnn.parameters():
-        before = rnn(x)[0]
         # A larger change could make the network amplify rounding errors.
         value = getattr(rnn, key) + rng.uniform(0.02, 0.05, getattr(rnn, key).shape)
         setattr(rnn, key, value)
         same(getattr(rnn, key), value.astype(np.float32))
         value[...] = np.nan  # the assignment has copied the value
-        assert (rnn(x)[0] != before).any(), key
-    assert absolute_error(rnn(x)[0], reference_forward(rnn, x)[0]) < 3e-6
+        before, last = rnn(x)[0], before
+        assert (before != last).any(), key
+    assert absolute_error(before, reference_forward(rnn, x)[0]) < 3e-6
 
 
 @each_variant
@@ -217,8 +219,9 @@ def test_a_spec_is_resolved_for_its_cell():
 # (cell, an argument that earlier versions did not have, a value that is not the default).
 NEWER = [
     ("RNN", "reverse", True), ("LSTM", "num_heads", 2), ("GRU", "num_heads", 2), ("LSTM", "proj_size", 2),
-    ("GRU", "reset_after", False), ("GRU", "gate_activation", "hard_sigmoid"), ("SLSTM", "exp_forget", True),
-    ("SLSTM", "state_dtype", "bfloat16"), ("LSTM", "zoneout", (0.25, 0.5)), ("LiGRU", "zoneout", 0.25),
+    ("LSTM", "peepholes", True), ("GRU", "reset_after", False), ("GRU", "gate_activation", "hard_sigmoid"),
+    ("SLSTM", "exp_forget", True), ("SLSTM", "state_dtype", "bfloat16"), ("LSTM", "zoneout", (0.25, 0.5)),
+    ("LiGRU", "zoneout", 0.25),
 ]  # fmt: skip
 
 

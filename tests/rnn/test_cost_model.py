@@ -37,37 +37,6 @@ def test_the_chosen_partition_has_the_least_time(machine, threads, cell):
                         assert took <= engine_switches.step_time(g, e, r, batch, units, units, *cell)
 
 
-@each_machine
-@pytest.mark.parametrize("threads", THREADS)
-def test_threads_divide_the_hidden_units_of_one_sequence(machine, threads):
-    """A small step gets few threads, because a barrier of many would take longer than the step."""
-    with on_machine(machine):
-        groups, each, _, _ = engine_switches.partition(threads, 1, 64, 64, *RNN)
-        assert groups * each <= 4
-        for units in (256, 512, 1024, 2048):
-            groups, each, rows, took = engine_switches.partition(threads, 1, units, units, *LSTM)
-            assert (groups, rows) == (1, False) and 2 <= each <= threads
-            assert took < engine_switches.step_time(1, 1, False, 1, units, units, *LSTM)
-
-
-@each_machine
-@pytest.mark.parametrize("threads", THREADS)
-def test_threads_divide_many_sequences(machine, threads):
-    """Each thread has whole tiles of sequences, and there are no barriers."""
-    with on_machine(machine):
-        for units in (128, 384, 512):
-            chosen = engine_switches.partition(threads, 128 * threads, units, units, *RNN)
-            assert chosen[:3] == (threads, 1, False)
-
-
-def test_threads_divide_weights_beyond_l2_if_sequences_are_few():
-    """With 12 sequences per thread, but not with 640, reading weights in L3 takes longer than arithmetic."""
-    with on_machine("slow L3"):
-        for cell in (RNN, LSTM, GRU):
-            assert engine_switches.partition(2, 24, 1536, 1536, *cell)[:3] == (1, 2, True)
-            assert engine_switches.partition(2, 1280, 1536, 1536, *cell)[:3] == (2, 1, False)
-
-
 # (groups of sequences, threads per group, whether these divide the rows)
 WAYS = (1, 1, False), (2, 1, False), (1, 2, False), (1, 2, True), (2, 2, True)
 each_way = pytest.mark.parametrize("way", WAYS)
@@ -169,15 +138,6 @@ def test_the_model_counts_exchanged_values():
             model.l3 /= 2
             engine_switches.set_cpu_model(model)
             np.testing.assert_allclose(time(*shape) - before, values / 2 * 4 / (2 * model.l3 * 0.15))
-
-
-def test_two_threads_divide_the_sequences_if_l2_holds_the_weights():
-    """Dividing units then saves nothing, and takes time for exchange and barriers."""
-    with on_machine("fast L3"):
-        for cell in (RNN, LSTM, GRU):
-            for batch in (8, 16, 48, 64, 128):
-                for dtype in engine_switches.WEIGHTS:
-                    assert engine_switches.partition(2, batch, 128, 128, *cell, dtype)[:3] == (2, 1, False)
 
 
 def test_the_model_counts_barriers():

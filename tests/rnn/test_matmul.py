@@ -20,10 +20,14 @@ WIDTHS = (*range(1, 14), 16, 24, 31, 33, 40, 48, 56, 64, 72, 80, 96, 112, 120, 1
 
 def whole_numbers(rng, dtype, outputs, inputs, batch):
     """Returns weights (outputs, inputs) and rows (1, batch, inputs) that int8 represents exactly. int8
-    divides a row by its largest value / 127 (weights), or / 8191 or / 127 (x). To make this 1, rows begin
-    with 127 or 8191, where the other factor is 0. The last inputs may be alone in a word of memory."""
-    w, x = rng.integers(-7, 8, (outputs, inputs + 2)), rng.integers(-7, 8, (1, batch, inputs + 2))
-    w[:, :2], x[..., :2] = (127, 0), (0, 127 if dtype == "int8 of 8 bits" else 8191)
+    divides a row by its largest value / 127 (weights), or / 8191, or with 8 bits by its range / 254 (x). To
+    make this 1, rows begin with the ends, where the other factor is 0. With 8 bits, rows have other zero
+    points. The last inputs may be alone in a word of memory."""
+    w, x = rng.integers(-7, 8, (outputs, inputs + 3)), rng.integers(-7, 8, (1, batch, inputs + 3))
+    w[:, :3], x[..., :3] = (127, 0, 0), (0, 8191, 0)
+    if dtype == "int8 of 8 bits":
+        x[..., 1] = np.arange(batch) * 119 % 240 + 7
+        x[..., 2] = x[..., 1] - 254
     return w.astype(np.float32), x.astype(np.float32)
 
 

@@ -12,22 +12,18 @@ import lnrnn
 from helpers import absolute_error, onnx_cases
 from networks import parts, whole
 
-# Node tests of these operators that are not in tests/data, and why.
-LEFT_OUT = {"test_lstm_with_peepholes": "an LSTM whose gates see c, as torch.nn's and lnrnn's do not"}
-
 ORDERS = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}  # of our gates in ONNX's i, o, f, g and z, r, n
 CASES = [case for op in ORDERS for case in onnx_cases(op)]
 KINDS = {
-    "LayerNormalization": 19, "RMSNormalization": 19, "BatchNormalization": 4, "RNN": 4, "LSTM": 3, "GRU": 4,
+    "LayerNormalization": 19, "RMSNormalization": 19, "BatchNormalization": 4, "RNN": 4, "LSTM": 4, "GRU": 4,
     "Exp": 2, "Tanh": 2, "Sigmoid": 2,
 }  # fmt: skip
 
 
 def test_the_data_has_all_node_tests():
-    """tests/data has all node tests of ONNX 1.22 for these operators, except LEFT_OUT."""
+    """tests/data has all node tests of ONNX 1.22 for these operators."""
     names = {op: [case["name"] for case in onnx_cases(op)] for op in KINDS}
     assert {op: len(set(found)) for op, found in names.items()} == KINDS
-    assert not set(LEFT_OUT) & {name for found in names.values() for name in found}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c["name"].removeprefix("test_") for c in CASES])
@@ -40,6 +36,8 @@ def test_a_node_test_has_onnx_s_result(family, case):
 
     b = inputs.get("B", np.zeros((1, 2 * rows), np.float32))[0]
     options = dict(reset_after=False) if cell == "GRU" else {}  # linear_before_reset is 0
+    peepholes = {"peephole_l0": inputs["P"][0].reshape(3, width)[[0, 2, 1]].ravel()} if "P" in inputs else {}
+    options |= dict(peepholes=True) if peepholes else {}
     rnn = getattr(lnrnn, cell)(inputs["X"].shape[-1], width, norm=None, batch_first=batch_first, **options)
     rnn.load_state_dict(
         {
@@ -47,6 +45,7 @@ def test_a_node_test_has_onnx_s_result(family, case):
             "weight_hh_l0": ours(inputs["R"][0]),
             "bias_ih_l0": ours(b[:rows]),
             "bias_hh_l0": ours(b[rows:]),
+            **peepholes,
         }
     )
     batch = inputs["X"].shape[0 if batch_first else 1]

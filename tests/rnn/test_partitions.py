@@ -78,23 +78,28 @@ def test_grids_with_slow_threads_give_the_same_bits(rng, name, mode):
             equal(rnn, rnn(x, h0, ends), want, f"{grid}")
 
 
+def ends_at(barrier, call):
+    """Returns the result of a call after whose barrier of this number thread 0 computes alone."""
+    engine_switches.set_barrier_mode("slow")
+    engine_switches.set_slow_from(barrier)
+    try:
+        return call()
+    finally:
+        engine_switches.set_slow_from(0)
+
+
 @needs_threads
 @pytest.mark.parametrize("divide_rows", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_team_that_ends_at_any_barrier_gives_the_same_bits(rng, name, divide_rows):
-    """After a long wait thread 0 computes alone. With the small caches, a chunk is one step."""
+    """With the small caches, a chunk is one step."""
     rnn, x, h0, ends = drawn(rng, name)
     with using_threads(1):
         want = rnn(x, h0, ends)
     for caches in (None, (1024, 4096, 4096)):
         for barrier in range(12):
             with using_caches(caches), using_partition(2, 2, divide_rows), several_threads(4, "units"):
-                engine_switches.set_barrier_mode("slow")
-                engine_switches.set_slow_from(barrier)
-                try:
-                    got = rnn(x, h0, ends)
-                finally:
-                    engine_switches.set_slow_from(0)
+                got = ends_at(barrier, lambda: rnn(x, h0, ends))
             equal(rnn, got, want, f"barrier {barrier}, caches {caches}")
 
 
@@ -128,40 +133,28 @@ def drawn_row(rng, name, inputs, units, steps):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_rows_ahead_give_the_same_bits_on_one_thread(rng, name):
+    """A call has all steps or half of them, parts, resets, or a tape."""
+
+    def results(rnn, x, h0, resets):
+        y, h, tape = rnn.forward_train(x, h0)
+        yield y, h
+        yield rnn.backward(tape, y)[:2]
+        yield rnn(x, h0)
+        yield rnn(x, h0, [len(x) // 2])
+        yield rnn(x, h0, resets=resets)
+        with in_parts_of(5e5):
+            yield rnn(x.astype(np.float64), h0)
+
     for inputs, units in SHAPES:
         for steps in STEPS:
-            rnn, x, h0 = drawn_row(rng, name, inputs, units, steps)
+            rnn, *given = drawn_row(rng, name, inputs, units, steps)
+            given.append(rng.random((steps, 1)) < 0.03)
             with using_threads(1):
                 with using_caches(*PLAIN):
-                    want = rnn(x, h0), rnn(x, h0, [steps // 2])
+                    wants = list(results(rnn, *given))
                 with using_caches(*AHEAD):
-                    equal(rnn, rnn(x, h0), want[0], f"{inputs}, {units}, {steps} steps")
-                    equal(rnn, rnn(x, h0, [steps // 2]), want[1], f"{steps} steps, half as long")
-
-
-@pytest.mark.parametrize("name", ["RNN", "GRU"])
-def test_rows_ahead_in_parts_and_with_resets_give_the_same_bits(rng, name):
-    rnn, x, h0 = drawn_row(rng, name, 152, 152, 70)
-    resets = rng.random((70, 1)) < 0.03
-    with using_threads(1), using_caches(*PLAIN):
-        want = rnn(x, h0), rnn(x, h0, resets=resets)
-    with using_threads(1), using_caches(*AHEAD):
-        equal(rnn, rnn(x, h0, resets=resets), want[1])
-        for part in (1, 5e5, 2e6):
-            with in_parts_of(part):
-                equal(rnn, rnn(x.astype(np.float64), h0), want[0], f"parts of {part}")
-
-
-@pytest.mark.parametrize("name", ["RNN", "LSTM"])
-def test_a_tape_with_rows_ahead_has_the_same_bits(rng, name):
-    rnn, x, h0 = drawn_row(rng, name, 144, 144, 40)
-    got = []
-    for caches in (PLAIN, AHEAD):
-        with using_threads(1), using_caches(*caches):
-            y, _, tape = rnn.forward_train(x, h0)
-            got.append((y, rnn.backward(tape, y)[0]))
-    for a, b in zip(*got, strict=True):
-        np.testing.assert_array_equal(a, b)
+                    for got, want in zip(results(rnn, *given), wants, strict=True):
+                        equal(rnn, got, want, f"{inputs}, {units}, {steps} steps")
 
 
 @needs_threads
@@ -186,10 +179,4 @@ def test_a_team_with_rows_ahead_may_end_at_any_barrier(rng, name):
         want = rnn(x, h0)
     for barrier in range(24):
         with using_caches(*AHEAD), using_partition(1, 2, False), several_threads(2, "units"):
-            engine_switches.set_barrier_mode("slow")
-            engine_switches.set_slow_from(barrier)
-            try:
-                got = rnn(x, h0)
-            finally:
-                engine_switches.set_slow_from(0)
-        equal(rnn, got, want, f"barrier {barrier}")
+            equal(rnn, ends_at(barrier, lambda: rnn(x, h0)), want, f"barrier {barrier}")

@@ -26,7 +26,7 @@ from networks import (
 
 # FEW has the variant with the most norms for each kind of cell in backward_steps.c, and one with batch norm.
 FEW = ["RNN batch", "RNN split inner", "LSTM none", "LSTM gate carry inner", "LSTM split out", "GRU batch"]
-FEW += ["GRU gate inner", "GRU split all inner", "GRU joint"]
+FEW += ["GRU gate inner", "GRU split all inner", "GRU joint", "LSTM gate carry peepholes inner"]
 a_few = pytest.mark.parametrize("variant", [WITH_INNER_BIASES[name] for name in FEW], ids=FEW)
 
 

@@ -45,7 +45,8 @@ def test_no_result_depends_on_cache_sizes(vectors, threads, chosen):
     assert chosen
     with using_threads(threads):
         for function, arguments in chosen:
-            expected = digest(function(*arguments))
+            found = set()
             for sizes in SIZES:
                 with using_caches(sizes):
-                    assert digest(function(*arguments)) == expected, (function.__name__, arguments, sizes)
+                    found.add(digest(function(*arguments)))
+            assert len(found) == 1, (function.__name__, arguments)

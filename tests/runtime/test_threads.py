@@ -208,12 +208,12 @@ resource.setrlimit(resource.RLIMIT_AS, (size + ({limit} << 20), resource.RLIM_IN
 
 
 def with_limit(limit, threads, more="", kind="openmp", **environment):
-    """Returns (largest team, warnings) of calls on up to `threads` threads under a limit. With more than 32
+    """Returns (largest team, warnings) of calls on up to `threads` threads under a limit. With more than 8
     threads the program makes only one kind of call, because a barrier of so many threads takes long on few
     cores."""
     environment["LNRNN_TEAM"] = kind
     limit = textwrap.dedent(limit)
-    code = SHORTAGE.format(limit=limit, threads=threads, more=more, all=threads <= 32)
+    code = SHORTAGE.format(limit=limit, threads=threads, more=more, all=threads <= 8)
     done = run_python(code, **{**FREE, **environment})
     if "cannot be another user" in done.stderr:
         pytest.skip("root, but may not be another user")
@@ -299,7 +299,7 @@ assert len(teams) == 12 and all(0 <= team <= 16 for team in teams), teams
 @pytest.mark.parametrize(
     "kind, limit, threads, environment",
     [
-        pytest.param("pthread", 250, 256, {}, marks=pool),
+        pytest.param("pthread", 100, 64, {}, marks=pool),
         pytest.param("openmp", 600, 16, {"OMP_STACKSIZE": "64M"}, marks=openmp),
     ],
 )

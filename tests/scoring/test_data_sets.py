@@ -247,7 +247,7 @@ CHANGES = {
     "another name": (None, ("--name", "code"), "the list of columns was .*'x_last'.*, and is .*'code'.*"),
     "another compression": (None, ("--compression", "zstd"), "--compression was snappy, and is zstd"),
     "other columns": (None, ("--keep", "id"), "the list of columns was .*, and is .*"),
-    "bad rows": (None, ("--bad", "skip"), "--bad was raise, and is skip"),
+    "bad rows": (None, ("--bad", "null"), "--bad was raise, and is null"),
     "version": ((lnrnn, "__version__", "9.9"), (), r"lnrnn's version was \S+, and is 9.9"),
     "kernel set": ((_core, "isa", lambda: "other"), (), r"the kernel set was \S+, and is other"),
 }  # fmt: skip
@@ -274,8 +274,8 @@ def test_an_output_with_other_facts_is_refused_by_name_and_stays(folder, capsys,
 
 def test_bad_rows_of_kept_files_are_counted(folder, capsys):
     poison(folder / "in" / "c.parquet", 6)
-    assert score(folder, folder / "in", "--bad", "skip") == 0
-    assert score(folder, folder / "in", "--bad", "skip") == 0
+    assert score(folder, folder / "in", "--bad", "null") == 0
+    assert score(folder, folder / "in", "--bad", "null") == 0
     assert capsys.readouterr().err.count(" 48 rows, 1 bad row, ") == 2
 
 
@@ -305,7 +305,7 @@ BAD_FILES = {
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("what", BAD_FILES)
 def test_a_bad_file_is_named_and_the_others_are_scored(folder, capfd, what, workers):
-    """Without --bad skip, the command ends at the file."""
+    """Without --bad null, the command ends at the file."""
     if what == "no permission" and os.geteuid() == 0:
         pytest.skip("root may read every file")
     change, message = BAD_FILES[what]
@@ -314,7 +314,7 @@ def test_a_bad_file_is_named_and_the_others_are_scored(folder, capfd, what, work
     assert score(folder, folder / "in", "--workers", workers) == 2
     assert re.search(rf"error: .*{message}", capfd.readouterr().err)
     assert not (folder / "out" / "day=1" / "b.parquet").exists()
-    assert score(folder, folder / "in", "--bad", "skip", "--overwrite", "--workers", workers) == 1
+    assert score(folder, folder / "in", "--bad", "null", "--overwrite", "--workers", workers) == 1
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 2 and re.match(rf"lnrnn score: left out: .*{message}", said[0]), said
     assert said[1].startswith("lnrnn score: 3 files, 36 rows, ") and " 1 bad file, " in said[1]
@@ -323,7 +323,7 @@ def test_a_bad_file_is_named_and_the_others_are_scored(folder, capfd, what, work
 
 def test_a_file_that_disappears_is_left_out(folder, capsys, monkeypatch):
     at_batch(monkeypatch, 7, (folder / "in" / "day=1" / "b.parquet").unlink)
-    assert score(folder, folder / "in", "--bad", "skip") == 1
+    assert score(folder, folder / "in", "--bad", "null") == 1
     said = capsys.readouterr().err
     assert "left out: no such file: " in said and "3 files, 36 rows, 0 bad rows, 1 bad file, " in said
     assert files(folder / "out") == [name for name in sorted(NAMES) if name != "day=1/b.parquet"]
@@ -331,7 +331,7 @@ def test_a_file_that_disappears_is_left_out(folder, capsys, monkeypatch):
 
 @pytest.mark.parametrize("which", ["model", "kernel set", "input"])
 def test_what_changes_during_a_run_ends_it(folder, capsys, monkeypatch, which):
-    """With --bad skip too, unless it is an input."""
+    """With --bad null too, unless it is an input."""
     act, message = {
         "model": (
             lambda: model(9).save(folder / "m.safetensors"),
@@ -344,7 +344,7 @@ def test_what_changes_during_a_run_ends_it(folder, capsys, monkeypatch, which):
         "input": (lambda: touched(folder / C), "c.parquet has changed since its scoring began"),
     }[which]
     at_batch(monkeypatch, 1, act)
-    assert score(folder, folder / "in", "--bad", "skip") == (1 if which == "input" else 2)
+    assert score(folder, folder / "in", "--bad", "null") == (1 if which == "input" else 2)
     assert message in capsys.readouterr().err
     assert not (folder / "out" / "c.parquet").exists()
 
@@ -386,7 +386,7 @@ def test_the_log_may_be_json(folder, capsys, monkeypatch):
     monkeypatch.setattr(report, "EVERY", 0)
     (folder / "in" / "c.parquet").write_text("hello")
     poison(folder / "in" / "day=1" / "a.parquet", 3)
-    assert score(folder, folder / "in", "--bad", "skip", "--log", "json") == 1
+    assert score(folder, folder / "in", "--bad", "null", "--log", "json") == 1
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [event["event"] for event in events] == ["bad file", *["progress"] * 9, "summary"]
     assert events[0]["file"] == str(folder / "in" / "c.parquet") and "Parquet" in events[0]["reason"]

@@ -248,9 +248,9 @@ def test_a_bad_row_is_named(some_bad, capsys, workers, words):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_skip_gives_bad_rows_a_null_and_a_reason(some_bad, capsys, workers):
+def test_bad_null_gives_bad_rows_a_null_and_a_reason(some_bad, capsys, workers):
     folder, rows = some_bad
-    said = summary(capsys, *paths(folder), "--column", "x", "--bad", "skip", "--workers", workers)
+    said = summary(capsys, *paths(folder), "--column", "x", "--bad", "null", "--workers", workers)
     assert " 3 bad rows, " in said
     reasons = {
         20: "step 1 has 2 numbers, the model takes 3", 21: "step 0 is null", 40: "step 0 holds a null",

@@ -269,11 +269,11 @@ def test_nan_and_infinity_stay_in_their_rows(path, model, rows, into):
 
 
 def watched(monkeypatch):
-    """Returns a list of (values, options) of all later calls of Network.ragged."""
+    """Returns a list of the values of all later calls of Network.ragged."""
     given, ragged = [], lnrnn.Network.ragged
 
     def call(self, values, offsets, **options):
-        given.append((values, options))
+        given.append(values)
         return ragged(self, values, offsets, **options)
 
     monkeypatch.setattr(lnrnn.Network, "ragged", call)
@@ -286,7 +286,7 @@ def test_values_of_arrow_are_not_copied(path, rows, kind, monkeypatch):
     given = watched(monkeypatch)
     lnrnn.Scorer(path, "x")(pa.record_batch({"x": column.slice(2)}))
     memory = np.frombuffer(column.values.values.buffers()[1], np.float32)
-    assert np.shares_memory(given[0][0], memory)
+    assert np.shares_memory(given[0], memory)
 
 
 @pytest.mark.parametrize("kind", [STEPS, pa.list_(pa.list_(pa.float32()))])
@@ -455,10 +455,3 @@ def test_threads_compute_batches_of_their_own(path, rng, into, threads, monkeypa
     monkeypatch.setattr(sequences, "_result", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         scorer(table)
-
-
-@pytest.mark.parametrize("threads", [None, 1, 2])
-def test_threads_are_passed_on(path, rows, threads, monkeypatch):
-    given = watched(monkeypatch)
-    lnrnn.Scorer(path, "x", threads=threads)(flat(rows))
-    assert [options for *_, options in given] == [{"threads": threads}]

@@ -113,7 +113,7 @@ def test_the_limit_of_sessions(rng):
     assert found.value.ids == ("c",)
     pool.park("a")
     assert pool.join("c").how == "new" and len(pool) == 2 and pool.parked == 1
-    assert repr(pool) == "SessionPool(LSTM(3, 5, num_layers=1, norm='layer'), sessions=2, parked=1)"
+    assert repr(pool) == "SessionPool(LSTM(3, 5, norm='layer'), sessions=2, parked=1)"
 
 
 @pytest.mark.parametrize("several", [False, True])

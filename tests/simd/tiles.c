@@ -139,7 +139,7 @@ static v32 defined(const kind *of, const product_job *job, const void *rows, siz
             const int input = q->parts == 2 ? 128 * first + second - 8192
                               : S8_OFFSET   ? first - S8_OFFSET
                                             : (int8_t)first;
-            sum[l] += input * (int)lrintf(w[o + l][j] * inverse);
+            sum[l] += (input + q->zero[i]) * (int)lrintf(w[o + l][j] * inverse);
         }
     const v32 scale = v32_load(job->scale + o) * v32_set1(q->scale[i]), was = v32_load(&before[i][o]);
     return v32_fma(vi32_to_v32(vi32_load(sum)), scale, job->add ? was : v32_zero());

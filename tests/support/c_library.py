@@ -27,6 +27,7 @@ class Description(ctypes.Structure):
         ("inner_bias", INT), ("eps", DOUBLE), ("max_steps", SIZE), ("steps", SIZE), ("overrun", INT),
         ("momentum", DOUBLE), ("zoneout", DOUBLE * 2), ("dropout", DOUBLE), ("num_heads", SIZE),
         ("proj_size", SIZE), ("gate_activation", INT), ("exp_forget", INT), ("bfloat16_states", INT),
+        ("peepholes", INT),
     ]  # fmt: skip
 
 
@@ -87,6 +88,7 @@ def described(rnn: Any) -> Description:
         structs.span, structs.cell_norm = norm.span == "all", (None, "out", "carry").index(norm.cell)
     elif norm is not None:
         structs.overrun, structs.max_steps = OVERRUNS.index(norm.overrun), norm.max_steps or 0
+    structs.peepholes = getattr(rnn, "peepholes", False)
     structs.exp_forget = getattr(rnn, "exp_forget", False)
     structs.bfloat16_states = getattr(rnn, "state_dtype", "float32") == "bfloat16"
     return structs

@@ -131,7 +131,7 @@ def constructor(cell, library=lnrnn):
     valid = dict(
         input_size=2, hidden_size=4, num_layers=2, nonlinearity="relu", bias=True, batch_first=True,
         dropout=0.0, bidirectional=False, reverse=False, seed=2, proj_size=0, num_heads=1,
-        gate_activation="sigmoid", reset_after=True, exp_forget=False, state_dtype="float32",
+        gate_activation="sigmoid", reset_after=True, exp_forget=False, state_dtype="float32", peepholes=True,
     )  # fmt: skip
     tables = "Network Network.rates"
     if library is not lnrnn:
@@ -268,6 +268,10 @@ NETWORK_CALLS = {
     "ragged": ragged, "backward": backward,
     "tape_bytes": simple("Network.tape_bytes", lambda: network(D, H).tape_bytes, T=2, B=3, checkpoint=2),
     "to_dtype": simple("Network.to_dtype", lambda: network(D, H).to_dtype, dtype="int8"),
+    "to_dtype with check": lambda: Call(
+        "Network.to_dtype check", partial(network(D, H).to_dtype, check=X), dict(dtype="int8", tolerance=9),
+        edges=False,
+    ),
     "stream": simple("Network.stream", lambda: network(D, H).stream, lanes=2),
     "step": partial(stream_call, 3, None), "step of lanes": partial(stream_call, 4, [2, 0]),
     "step of one lane": partial(stream_call, 1, None), "chunk": partial(stream_call, 3, None, chunk=True),

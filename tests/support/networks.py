@@ -89,6 +89,12 @@ VARIANTS = {
     "GRU split sigmoid": dict(cell="GRU", norm=spec("split"), reset_after=True, nonlinearity="sigmoid"),
     "GRU gate relu": dict(cell="GRU", norm=spec("gate"), reset_after=True, nonlinearity="relu"),
     "GRU reset none relu": dict(cell="GRU", norm=None, reset_after=False, nonlinearity="relu"),
+    "LSTM none peepholes": dict(cell="LSTM", norm=None, peepholes=True),
+    "LSTM gate carry peepholes": dict(cell="LSTM", norm=spec("gate", "carry"), peepholes=True),
+    "LSTM batch projected peepholes": dict(cell="LSTM", norm=MILD, projected=True, peepholes=True),
+    "LSTM heads none hard peepholes": dict(
+        cell="LSTM", norm=None, num_heads=2, gate_activation="hard_sigmoid", peepholes=True
+    ),
 }
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -158,7 +164,8 @@ def only_forward(rnn):
 def newer_arguments(rnn):
     """Returns the arguments of the constructor that the first versions did not have."""
     names = (
-        "reverse", "reset_after", "num_heads", "proj_size", "gate_activation", "exp_forget", "state_dtype",
+        "reverse", "reset_after", "num_heads", "proj_size", "gate_activation", "peepholes", "exp_forget",
+        "state_dtype",
     )  # fmt: skip
     return {name: getattr(rnn, name) for name in names if hasattr(rnn, name)}
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from lnrnn.onnx.parts import parts
+from lnrnn.onnx.parts import parts_of
 from lnrnn.onnx.proof import prove
 from lnrnn.onnx.reading import read
 from onnx_files import FLOAT, model
@@ -19,9 +19,14 @@ from onnx_files import FLOAT, model
 GATES = {"LSTM": "ifgo", "GRU": "rzn", "RNN": "a", "LiGRU": "zn"}
 
 
+def graph_parts(source):
+    """Returns the parts of a file, with their nodes and values in its graph."""
+    return parts_of(read(source))
+
+
 def only_part(proto):
-    """Returns the only part of a model, whose outputs are those of its network."""
-    (part,) = parts(proto)
+    """Returns the only part of a model, with nodes and values. Its network computes the model's outputs."""
+    (part,) = graph_parts(proto)
     assert part.network is not None, part.reason
     assert prove(part, read(proto)) == ""
     return part

@@ -37,13 +37,19 @@ def model(nodes, inputs, outputs, initializers=(), opset=17, producer="", more_o
 
 def recurrent(
     rng, kind, width=3, H=4, D=1, *, bias=True, lengths=False, states=False, opset=17, producer="",
-    outputs=None, name="node", layout=0, **attributes,
+    outputs=None, name="node", layout=0, peepholes=None, **attributes,
 ):  # fmt: skip
-    """Returns a model of one node with inputs X, and lens, h0 and c0 if asked for, and all outputs."""
+    """Returns a model of one node with inputs X, and lens, h0 and c0 if asked for, and all outputs.
+
+    peepholes: the largest number of P; None: no P.
+    """
     own = weights(rng, kind, width, H, D, bias)
     inputs = ["X", "W", "R", "B" if bias else "", "lens" if lengths else ""]
     names = ["h0", "c0"][: 1 + (kind == "LSTM")]
     inputs += names if states else []
+    if peepholes is not None:
+        own["P"] = rng.uniform(-peepholes, peepholes, (D, 3 * H)).astype(np.float32)
+        inputs += [*[""] * (7 - len(inputs)), "P"]
     outputs = ["Y", "Y_h", "Y_c"][: 2 + (kind == "LSTM")] if outputs is None else outputs
     if layout:
         attributes["layout"] = layout

@@ -89,6 +89,8 @@ def unsupported(runtime, path):
             return "onnx.reference ignores activations, or does not know them"
     if runtime == "openvino" and functions and functions[0] in ("HardSigmoid", "Affine"):
         return f"OpenVINO refuses the activation {functions[0]}"
+    if runtime == "openvino" and any(node.op_type == "LSTM" and len(node.input) > 7 for node in nodes):
+        return "OpenVINO ignores peepholes"
     return None
 
 

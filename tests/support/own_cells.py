@@ -452,8 +452,22 @@ def noisy(module, x, h, c):
     return F.dropout(x, 0.2), h, c  # dropout in evaluation mode too
 
 
+def peepholes(D, H, norm=nn.Identity):
+    """An LSTM whose gates i and f read c, and whose gate o reads the new c."""
+
+    def step(m, x, h, c):
+        i, f, g, o = (m.ln_x(m.wx(x)) + m.ln_h(m.wh(h))).chunk(4, dim=-1)
+        i, f = torch.sigmoid(i + m.p_i * c), torch.sigmoid(f + m.p_f * c)
+        c = f * c + i * torch.tanh(g)
+        return torch.sigmoid(o + c * m.p_o) * torch.tanh(m.ln_c(c)), c
+
+    own = {f"p_{gate}": nn.Parameter(torch.randn(H)) for gate in "ifo"}
+    return Own("cell(x, (h, c))", step, H, wx=linear(D, 4 * H), wh=linear(H, 4 * H), ln_x=norm(4 * H),
+               ln_h=norm(4 * H), ln_c=norm(H), **own)  # fmt: skip
+
+
 def peephole(D, H):
-    """An LSTM in which c is an input of the gates."""
+    """An LSTM in which c is an input of the gates i and f alone."""
     return two_linears(D, H, p_i=nn.Parameter(torch.randn(H)), p_f=nn.Parameter(torch.randn(H)))
 
 
@@ -479,6 +493,8 @@ PER_GATE = {
 }
 TAKEN = FIRST | PER_GATE | {
     "einsum": (einsum, "LSTM"),
+    "peepholes": (peepholes, "LSTM"),
+    "peepholes and norms": (lambda D, H: peepholes(D, H, LayerNorm), "LSTM"),
     "interleaved": (interleaved, "LSTM"),
     "parts of a GRU": (parts_of_a_gru, "GRU"),
     "both ways": (BothWays, "LSTM"),

@@ -64,6 +64,9 @@ CELLS = {
     "lstm rms carry": ("lstm", dict(norm="rms", cell="carry"), "gain_ih gain_hh gain_c"),
     "gru rms gate": ("gru", dict(norm="rms", placement="gate"), "gain"),
     "ligru rms": ("ligru", dict(norm="rms", placement="input"), "gain_ih bias_ih"),
+    "lstm peephole plain": ("lstm", dict(norm=None), "bias_ih bias_hh peephole"),
+    "lstm peephole carry": ("lstm", dict(cell="carry"), TWO + " gain_c bias_c peephole"),
+    "lstm peephole batch": ("lstm", dict(norm="batch"), "gain_ih gain_hh bias gain_c bias_c peephole"),
 }
 
 PER_STEP = [name for name in CELLS if name.endswith("batch")]
@@ -85,7 +88,7 @@ def draw(name, rng, t=5, b=4, i=3, h=4, inner=None):
     if name not in PLAIN if inner is None else inner:
         more += " inner_bias_ih inner_bias_hh"
     for parameter in more.split():
-        width = h if parameter.endswith("_c") else n * h
+        width = h if parameter.endswith("_c") else 3 * h if "peephole" in parameter else n * h
         gain = parameter.startswith("gain")
         values[parameter] = rng.uniform(0.5, 1.5, width) if gain else rng.standard_normal(width) / 2
     return values, np.array([t, 0, 1, t - 1])

@@ -32,11 +32,20 @@ def to_int8(w):
 
 
 def to_bits(a, bits):
-    """Rounds rows to 14 or 8 bits. Returns integers, and scales: largest magnitude / 8191 or / 127."""
-    most = np.float32(2 ** (bits - 1) - 1)
-    step = (np.abs(a).max(-1, keepdims=True, initial=0) / most).astype(np.float32)
+    """Rounds rows to 14 or 8 bits. Returns integers, and scales.
+
+    14 bits: the scale is the largest magnitude / 8191. 8 bits: it is the range, which has 0, / 254, and the
+    integers are at most 127 from a zero point, the middle of the range."""
+    high, low = (
+        np.maximum(0, s * a).max(-1, keepdims=True, initial=0) for s in (np.float32(1), np.float32(-1))
+    )
+    step = np.maximum(high, low) / np.float32(8191)
+    if bits == 8:
+        step = high / np.float32(254) + low / np.float32(254)
     inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
-    return np.rint(a * inverse).astype(np.int64), step
+    zero = np.rint((high - low) * inverse * np.float32(0.5)) * (bits == 8)
+    most = 127 if bits == 8 else 8191
+    return np.clip(np.rint(a * inverse - zero), -most, most) + zero, step
 
 
 def int8_product(a, w, bits):

@@ -25,6 +25,7 @@ NETWORKS += [(f"{cell} relu", norm) for cell, of in cells.CELLS.items()
              if "nonlinearity" in {*of.options} - {*of.written}
              for norm in (None, "layer", Layer("joint"), Layer("gate"))]  # fmt: skip
 NETWORKS += [("LSTM projected", norm) for norm in (None, Layer(eps=0.1), "batch")]
+NETWORKS += [("LSTM peepholes", norm) for norm in (None, Layer("gate", "carry", eps=0.1), "batch")]
 NETWORKS += [(f"{cell} hard", None) for cell in CELLS if "gate_activation" in cells.CELLS[cell].options]
 NETWORKS += [(f"{cell} reset", norm) for cell in CELLS if "reset_after" in cells.CELLS[cell].options
              for norm in (None, Layer(inner_bias=True, eps=0.1), "batch")]  # fmt: skip
@@ -42,7 +43,8 @@ HEADED = [
 def class_of(cell):
     """Returns the name of the class for a cell of NETWORKS, and more options."""
     options = {"": {}, "projected": dict(proj_size=5), "hard": dict(gate_activation="hard_sigmoid"),
-               "reset": dict(reset_after=False), "relu": dict(nonlinearity="relu")}  # fmt: skip
+               "peepholes": dict(peepholes=True), "reset": dict(reset_after=False),
+               "relu": dict(nonlinearity="relu")}  # fmt: skip
     name, _, more = cell.partition(" ")
     return name, options[more]
 

@@ -134,7 +134,8 @@ def test_copies_have_their_own_parameters_and_use_changed_ones(what):
 
 
 # The tests of from_torch have more. It takes the last two whole, and accelerate one not at all, one in parts.
-OWN = *RMS, "gains less 1", "lists of parameters", "Elman, state required", "state first", "stack"
+OWN = (*RMS, "peepholes", "gains less 1", "lists of parameters", "Elman, state required", "state first",
+       "stack")  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Own")

@@ -20,6 +20,7 @@ from torch_cells import CustomLSTM  # noqa: E402
 torch.set_num_threads(1)
 
 T, B, I, H = 12, 3, 5, 16  # noqa: E741 - the letters of the shapes in the documentation
+X = torch.ones(T, T, I)
 
 
 class Loop(nn.Module):
@@ -127,12 +128,71 @@ def test_check_reports_the_differences_of_the_models_outputs(name, dtype):
     model, x = made(name)
     report = accelerate(model, check=x, dtype=dtype)
     (y, mean), want = model(x), without_gradients(model, x)
-    difference = np.append(want - y.detach().numpy(), want.mean() - mean.item())
-    rms = np.sqrt(np.square(difference).mean())
-    size = np.sqrt(np.square(np.append(y.detach().numpy(), mean.item())).mean())
-    np.testing.assert_allclose(report.rounding, (np.abs(difference).max(), rms, size), rtol=1e-2)
-    assert 1e-5 < report.rounding.rms < report.rounding.largest < 0.2
-    assert f"up to {report.rounding.largest:.2g}, {report.rounding.rms:.2g} rms of" in repr(report)
+    difference = np.abs(np.append(want - y.detach().numpy(), want.mean() - mean.item()))
+    found, (part,) = report.rounding, report.rounding.parts
+    np.testing.assert_allclose(
+        (found.whole.largest, found.whole.mean), (difference.max(), difference.mean()), 1e-2
+    )
+    assert (
+        found.result is found.whole is found.parts[part] and part.startswith("rnn") and found.dtype == dtype
+    )
+    assert found.float32.largest < 2e-6 < 1e-5 < found.whole.mean < found.whole.largest < 0.2
+    assert found.decisions == want[..., 0].size and found.numbers == want.size + 1 and found.whole.seconds > 0
+    assert f"\n    all {dtype} " in repr(report)
+
+
+class Decisions(nn.Module):
+    """Three recurrent layers, and booleans. The first layer rounds badly."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.GRU(size, H) for size in (I, H, H))
+        with torch.no_grad():
+            for p in self.layers[0].parameters():
+                p *= 3
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)[0]
+        return x, x > 0.25
+
+
+def test_a_tolerance_keeps_the_fewest_modules_in_float32():
+    torch.manual_seed(0)
+    model, x = Decisions().eval(), torch.randn(60, T, I)
+    plain = copy.deepcopy(model)
+    exact = plain(x)
+    found = accelerate(model, check=x, dtype="int8", threshold=0.1).rounding
+    with torch.no_grad():
+        short = model(x)
+    assert found.whole.sides == ((exact[0] > 0.1) != (short[0] > 0.1)).sum() > 0
+    changed = (exact[0].argmax(-1) != short[0].argmax(-1)).sum() + (exact[1] != short[1]).sum()
+    assert found.whole.decisions == changed > 0 and found.decisions == 60 * T * (1 + H)
+    assert max(found.parts, key=lambda name: found.parts[name].largest) == "layers.0"
+    tolerance = 0.9 * found.whole.largest
+    report = accelerate(plain, check=x, dtype="int8", tolerance=tolerance)
+    assert report.rounding.kept == ("layers.0",) and 0 < report.rounding.result.largest <= tolerance
+    with torch.no_grad():
+        assert (plain(x)[0] - exact[0]).abs().max() == pytest.approx(report.rounding.result.largest, abs=2e-6)
+        report.restore()
+        assert torch.equal(plain(x)[0], exact[0])
+    with pytest.warns(UserWarning, match="no part holds tolerance=.* so all are in float32") as said:
+        report = accelerate(plain, check=x, dtype="int8", tolerance=1.01 * found.float32.largest)
+    assert said[0].filename == __file__ and len(report.rounding.kept) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments, error, match",
+    [({"check": True, "dtype": "int8"}, TypeError, "check must be .* give an input like the model's own"),
+     ({"check": X, "dtype": "int8", "tolerance": 0.0}, ValueError, "tolerance must be at least"),
+     ({"check": X, "tolerance": 1.0}, ValueError, "dtype must be given with tolerance"),
+     ({"dtype": "int8", "tolerance": 1.0}, ValueError, "check must be given with tolerance or")],
+)  # fmt: skip
+def test_wrong_checks_are_named_and_change_nothing(arguments, error, match):
+    model, _ = made("torch.nn")
+    with pytest.raises(error, match=match):
+        accelerate(model, **arguments)
+    assert type(model.rnn) is nn.LSTM
 
 
 def test_dtypes_are_set_and_restored_in_turn():
@@ -141,12 +201,16 @@ def test_dtypes_are_set_and_restored_in_turn():
     first = accelerate(model, dtype="int8")
     second = accelerate(model, check=x, dtype="bfloat16")
     assert second.left == [("rnn", "lnrnn computes it already")]
-    assert second.rounding.largest == pytest.approx(abs(outputs["bfloat16"] - outputs["float32"]).max(), 1e-4)
+    assert second.rounding.whole.largest == pytest.approx(
+        abs(outputs["bfloat16"] - outputs["float32"]).max(), 1e-4
+    )
     assert np.array_equal(without_gradients(model, x), outputs["bfloat16"])
     third = accelerate(model)  # changes no dtype
     assert third.dtype is None and np.array_equal(without_gradients(model, x), outputs["bfloat16"])
     fourth = accelerate(model, check=x, dtype="float32")
-    assert fourth.rounding.largest == 0 and np.array_equal(without_gradients(model, x), outputs["float32"])
+    assert fourth.rounding.whole.largest == 0 and np.array_equal(
+        without_gradients(model, x), outputs["float32"]
+    )
     fourth.restore()
     assert np.array_equal(without_gradients(model, x), outputs["bfloat16"])
     first.restore()
@@ -181,7 +245,7 @@ def test_outputs_that_are_not_finite_or_of_other_shapes_restore_the_model(drops)
     model.drops = drops
     model(x)
     match = (
-        r"dtype must keep the shapes .*\(4608,\)" if drops else "dtype must keep .* finite, .* with 'int8'"
+        r"dtype must be one that keeps the shapes .*\(4608,\)" if drops else "keeps .* finite, .* with 'int8'"
     )
     with pytest.raises(ValueError, match=match):
         accelerate(model, check=x, dtype="int8")
@@ -189,19 +253,28 @@ def test_outputs_that_are_not_finite_or_of_other_shapes_restore_the_model(drops)
 
 
 class Partial(Model):
-    """A model with NaN in its outputs."""
+    """A model with one other number in all places of the first step."""
 
     def forward(self, x):
         y = self.rnn(x)[0].clone()
-        y[0] = np.nan
+        y[0] = self.number
         return y
 
 
-def test_rounding_ignores_nan_that_was_there_before():
+def test_infinity_may_stay_and_nan_is_refused():
     model, x = made("torch.nn")
-    want = accelerate(copy.deepcopy(model.rnn), check=x, dtype="int8").rounding
-    rounding = accelerate(Partial(model.rnn).eval(), check=x, dtype="int8").rounding
-    assert 0 < rounding.rms < rounding.largest <= want.largest and rounding.size > 0
+    want = accelerate(copy.deepcopy(model.rnn), check=x, dtype="int8").rounding.whole
+    model = Partial(model.rnn).eval()
+    model.number = -np.inf
+    report = accelerate(model, check=x, dtype="int8")
+    assert 0 < report.rounding.whole.mean < report.rounding.whole.largest <= want.largest
+    report.restore()
+    model.number = np.nan
+    with pytest.raises(
+        ValueError, match="no output is NaN, got NaN in output 0 of 1, .* like the model's own"
+    ):
+        accelerate(model, check=x, dtype="int8")
+    assert type(model.rnn) is nn.LSTM
 
 
 def test_dropout_in_training_without_gradients():

@@ -78,6 +78,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
         {
             [LNRNN_STEP_RNN] = rnn_step,
             [LNRNN_STEP_LSTM] = lstm_step,
+            [LNRNN_STEP_LSTM_PEEPHOLE] = lstm_peephole_step,
             [LNRNN_STEP_GRU] = gru_step,
             [LNRNN_STEP_GRU_GATE] = gru_gate_step,
             [LNRNN_STEP_LIGRU] = ligru_step,

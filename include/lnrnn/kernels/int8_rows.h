@@ -18,11 +18,12 @@ enum { INT8_READ = 4 };
 #endif
 enum { INT8_ROWS = 64 };
 
-/* Rows of activations, a = scale * n. A part has four integers per word. With two parts n = 128 * first +
- * second - 8192. With one, the part is n as v32_store_s8 writes it. */
+/* Rows of activations, a = scale * (n + zero). A part has four integers per word. With two parts n = 128 *
+ * first + second - 8192, and zero is 0. With one, the part is n as v32_store_s8 writes it. */
 typedef struct {
     const uint32_t *part[2 * INT8_ROWS]; /* those of row 0, then those of row 1, .. */
     float scale[INT8_ROWS];
+    int32_t zero[INT8_ROWS];
     int parts;  /* the number of parts of a row */
     int passes; /* 2: a tile multiplies the first parts of its rows, then the second ones; 1: all together */
 } quantized_rows;
@@ -38,16 +39,22 @@ static size_t int8_scratch(int dtype, size_t rows, size_t k)
     return (rows < INT8_ROWS ? rows : INT8_ROWS) * parts * (int8_part_bytes(k) / sizeof(uint32_t));
 }
 
-/* x (k). Returns max |x|, or NaN or infinity if x has a NaN. */
-LNRNN_INLINE float int8_top(size_t k, const float *x)
+/* Returns the larger of v and 0, or NaN. */
+LNRNN_INLINE v32 int8_positive(v32 v) { return v32_abs(v32_select_lt(v, v32_zero(), v32_zero(), v)); }
+
+/* x (k). Sets high to max(x, 0) and low to max(-x, 0), or with two parts both to max |x|. They are NaN or
+ * infinity if x has a NaN. */
+LNRNN_INLINE void int8_ends(const int parts, size_t k, const float *x, float *high, float *low)
 {
-    v32 most = v32_zero();
-    size_t i = 0;
-    for (; i + V32_LANES <= k; i += V32_LANES)
-        most = v32_larger(v32_abs(v32_load(x + i)), most);
-    if (i < k)
-        most = v32_larger(v32_abs(v32_load_n(x + i, k - i)), most);
-    return v32_largest(most);
+    v32 most = v32_zero(), least = v32_zero();
+    for (size_t i = 0; i < k; i += V32_LANES) {
+        const v32 v = i + V32_LANES <= k ? v32_load(x + i) : v32_load_n(x + i, k - i);
+        most = v32_larger(parts == 2 ? v32_abs(v) : int8_positive(v), most);
+        if (parts == 1)
+            least = v32_larger(int8_positive(v32_zero() - v), least);
+    }
+    *high = v32_largest(most);
+    *low = parts == 2 ? *high : v32_largest(least);
 }
 
 /* Writes the values of v as integers, in two parts or one. */
@@ -59,31 +66,48 @@ LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v
         v32_store_s8(first, v);
 }
 
-/* x (k), top = max |x|. Writes the parts of x to scratch, int8_part_bytes(k) bytes each, and returns the
- * scale. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. */
-LNRNN_INLINE float int8_quantize(int parts, size_t k, const float *x, float top, uint32_t *scratch)
+/* Returns n of the activations v, before they are rounded. With one part, the ends can round to 128. */
+LNRNN_INLINE v32 int8_scaled(const int parts, v32 v, v32 inverse, v32 zero)
+{
+    const v32 most = v32_set1(127), n = v * inverse - zero;
+    if (parts == 2)
+        return v * inverse;
+    return v32_select_lt(n, -most, -most, v32_select_lt(most, n, most, n));
+}
+
+/* x (k), high, low: of int8_ends. Writes the parts of x to scratch, int8_part_bytes(k) bytes each. Sets row i
+ * of q. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. An activation of 0
+ * is exact, because zero is an integer. */
+LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float high, float low,
+                                uint32_t *scratch, quantized_rows *q, size_t row)
 {
     uint8_t *const first = (uint8_t *)scratch, *const second = first + int8_part_bytes(k);
-    const float scale = top < 0x1p-100f ? 0 : top / (parts == 2 ? 8191 : 127); /* 1 / scale is finite */
-    const v32 inverse = v32_set1(scale > 0 ? 1 / scale : 0);
+    const float top = high > low ? high : low;
+    const float scale = top < 0x1p-100f ? 0 /* 1 / scale is finite */
+                        : parts == 2    ? top / 8191
+                                        : high / 254 + low / 254;
+    const float inverse_scale = scale > 0 && top < INFINITY ? 1 / scale : 0;
+    const v32 inverse = v32_set1(inverse_scale);
+    q->scale[row] = top < INFINITY ? scale : NAN;
+    q->zero[row] = inverse_scale > 0 ? (int32_t)lrintf((high - low) * inverse_scale * 0.5f) : 0;
+    const v32 zero = v32_set1((float)q->zero[row]);
     if (V32_LANES < INT8_READ) /* products read the last word or tile to its end, where weights are 0 */
         for (int part = 0; part < parts; part++)
             memset(first + (size_t)part * int8_part_bytes(k) + k / INT8_READ * INT8_READ, 0, INT8_READ);
     size_t i = 0;
     for (; i + 4 * V32_LANES <= k; i += 4 * V32_LANES) {
         v32 v[4];
-        LNRNN_FOR_EACH (q, 4)
-            v[q] = v32_load(x + i + q * V32_LANES) * inverse;
+        LNRNN_FOR_EACH (each, 4)
+            v[each] = int8_scaled(parts, v32_load(x + i + each * V32_LANES), inverse, zero);
         if (parts == 2)
             v32_store4_s14(first + i, second + i, v);
         else
             v32_store4_s8(first + i, v);
     }
     for (; i + V32_LANES <= k; i += V32_LANES)
-        int8_store(parts, first + i, second + i, v32_load(x + i) * inverse);
+        int8_store(parts, first + i, second + i, int8_scaled(parts, v32_load(x + i), inverse, zero));
     if (i < k)
-        int8_store(parts, first + i, second + i, v32_load_n(x + i, k - i) * inverse);
-    return top < INFINITY ? scale : NAN;
+        int8_store(parts, first + i, second + i, int8_scaled(parts, v32_load_n(x + i, k - i), inverse, zero));
 }
 
 /* a: `rows` pointers to (k) activations -> q. Computes the largest values of all rows first, so that the CPU
@@ -92,10 +116,11 @@ LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, co
                                       uint32_t *scratch, quantized_rows *q)
 {
     const size_t words = int8_part_bytes(k) / sizeof *scratch;
+    float low[INT8_ROWS];
     for (size_t i = 0; i < rows; i++)
-        q->scale[i] = int8_top(k, a[i]);
+        int8_ends(parts, k, a[i], &q->scale[i], &low[i]);
     for (size_t i = 0; i < rows; i++, scratch += (size_t)parts * words) {
-        q->scale[i] = int8_quantize(parts, k, a[i], q->scale[i], scratch);
+        int8_quantize(parts, k, a[i], q->scale[i], low[i], scratch, q, i);
         for (int part = 0; part < parts; part++)
             q->part[i * (size_t)parts + (size_t)part] = scratch + (size_t)part * words;
     }
@@ -131,13 +156,20 @@ LNRNN_INLINE vi32 int8_start(int parts, const product_job *job, size_t o)
     return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
 }
 
+/* Returns the sums of a row for a vector of outputs from o on, with `zero` times the sums of the weights. */
+LNRNN_INLINE vi32 int8_shifted(vi32 sum, int32_t zero, const product_job *job, size_t o)
+{
+    return sum - vi32_load(job->sums + o) * zero;
+}
+
 #if S8_OFFSET != 0 && !defined(LNRNN_TILES)
-/* sum (rows, vecs) -> job->c. */
-LNRNN_INLINE void int8_outputs(const int rows, const int vecs, const product_job *job, size_t r, size_t o,
-                               vi32 (*sum)[TILE_MOST_VECS])
+/* sum (rows, vecs) -> job->c. each: as in int8_stored_outputs_of. */
+LNRNN_INLINE void int8_outputs(const int each, const int rows, const int vecs, const product_job *job,
+                               size_t r, size_t o, vi32 (*sum)[TILE_MOST_VECS])
 {
     static const float zero[TILE_MOST_VECS * V32_LANES];
-    const float *const scale = ((const quantized_rows *)job->a)->scale + r;
+    const quantized_rows *const q = job->a;
+    const float *const scale = q->scale + r;
     float *c = tile_outputs(job, r, o);
     const float *before = job->add ? c : zero;
     const ptrdiff_t cs = job->cs, next = job->add ? cs : 0;
@@ -145,6 +177,9 @@ LNRNN_INLINE void int8_outputs(const int rows, const int vecs, const product_job
     LNRNN_FOR_EACH (v, vecs)
         scales[v] = v32_load(job->scale + o + v * V32_LANES);
     LNRNN_FOR_EACH (i, rows) {
+        LNRNN_FOR_EACH (v, vecs)
+            if (each == 1)
+                sum[i][v] = int8_shifted(sum[i][v], q->zero[r + (size_t)i], job, o + (size_t)v * V32_LANES);
         LNRNN_FOR_EACH (v, vecs)
             v32_store(c + v * V32_LANES, v32_fma(vi32_to_v32(sum[i][v]), scales[v] * v32_set1(scale[i]),
                                                  v32_load(before + v * V32_LANES)));
@@ -158,7 +193,8 @@ LNRNN_INLINE void int8_outputs(const int rows, const int vecs, const product_job
 LNRNN_INLINE void int8_stored_outputs_of(const int each, int rows, int vecs, const product_job *job, size_t r,
                                          size_t o, const int32_t *sums)
 {
-    const float *const scale = ((const quantized_rows *)job->a)->scale + r;
+    const quantized_rows *const q = job->a;
+    const float *const scale = q->scale + r;
     const ptrdiff_t line = (ptrdiff_t)vecs * V32_LANES, cs = job->cs;
     float *c = tile_outputs(job, r, o);
     for (int v = 0; v < vecs; v++, o += V32_LANES, sums += V32_LANES, c += V32_LANES) {
@@ -172,8 +208,8 @@ LNRNN_INLINE void int8_stored_outputs_of(const int each, int rows, int vecs, con
         float *y = c;
         for (int i = 0; i < rows; i++, of_row += each * line, y += cs) {
             vi32 sum = vi32_load(of_row) + start;
-            if (each == 2)
-                sum = (sum << 7) + vi32_load(of_row + line);
+            sum = each == 2 ? (sum << 7) + vi32_load(of_row + line)
+                            : int8_shifted(sum, q->zero[r + (size_t)i], job, o);
             v32_store(y, v32_fma(vi32_to_v32(sum), scales * v32_set1(scale[i]),
                                  job->add ? v32_load(y) : v32_zero()));
         }

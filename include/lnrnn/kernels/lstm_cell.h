@@ -8,19 +8,28 @@
 /* The gates, in the order of their weights. */
 enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 
-/* Writes c, saved_gates if that is not NULL, and the output gate to h. lstm_output_rows then replaces h by
- * the output. */
+/* peepholes: a constant; 1: `peephole` (3*H) has the weights of c in i, f and o. Writes c, saved_gates if
+ * that is not NULL, and the output gate to h. lstm_output_rows then replaces h by the output. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
-                             const gate_row *row)
+                             const int peepholes, const float *peephole, const gate_row *row)
 {
     const size_t H = row->hidden.norm->H;
     v32 ifo[] = {gate_sum(how, separate, row, GATE_I, i, k, whole),
                  gate_sum(how, separate, row, GATE_F, i, k, whole),
                  gate_sum(how, separate, row, GATE_O, i, k, whole)};
     const v32 g_gate = v32_tanh(gate_sum(how, separate, row, GATE_G, i, k, whole));
-    gate_sigmoids(how, 3, ifo);
-    const v32 i_gate = ifo[0], f_gate = ifo[1], o_gate = ifo[2];
-    put_f32(row->c + i, v32_fma(f_gate, get_f32(row->c + i, k, whole), i_gate * g_gate), k, whole);
+    if (peepholes)
+        for (size_t p = 0; p < 2; p++)
+            ifo[p] = v32_fma(get_f32(peephole + p * H + i, k, whole), get_f32(row->c + i, k, whole), ifo[p]);
+    gate_sigmoids(how, peepholes ? 2 : 3, ifo);
+    const v32 i_gate = ifo[0], f_gate = ifo[1];
+    const v32 c = v32_fma(f_gate, get_f32(row->c + i, k, whole), i_gate * g_gate);
+    if (peepholes) {
+        ifo[2] = v32_fma(get_f32(peephole + 2 * H + i, k, whole), c, ifo[2]);
+        gate_sigmoids(how, 1, ifo + 2);
+    }
+    const v32 o_gate = ifo[2];
+    put_f32(row->c + i, c, k, whole);
     put_f32(row->h + i, o_gate, k, whole);
     if (row->saved_gates) {
         put_f32(row->saved_gates + GATE_I * H + i, i_gate, k, whole);
@@ -82,8 +91,8 @@ static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *ro
 
 /* --- the step --------------------------------------------------------------------------------------- */
 
-LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_config *step,
-                            const lnrnn_step_rows *rows)
+LNRNN_INLINE void lstm_rows_with(const int peepholes, const int how, const int separate,
+                                 const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     rows_moments m;
     if (how == LNRNN_NORMED)
@@ -92,8 +101,14 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     for (size_t r = 0; r < rows->n; r++) {
         const gate_row row =
             gate_row_of(LSTM_GATES, separate ? LSTM_GATES : 0, how, separate, step, rows, r, &m);
-        LNRNN_FOR_UNITS(step->hidden->H, lstm_units, how, separate, &row);
+        LNRNN_FOR_UNITS(step->hidden->H, lstm_units, how, separate, peepholes, step->peephole, &row);
     }
+}
+
+LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_config *step,
+                            const lnrnn_step_rows *rows)
+{
+    lstm_rows_with(0, how, separate, step, rows);
 }
 
 /* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. With z = x + a,
@@ -106,6 +121,21 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
         const lnrnn_step_rows some = rows_together(rows, r);
         LNRNN_AS_READ(lstm_rows, 0, step, &some);
+        if (!step->deferred_output)
+            lstm_output_rows(step, some.n, some.c, some.h);
+    }
+}
+
+/* As lstm_step, with peepholes p: i, f = sigmoid(z + p c) of the old c. Then o = sigmoid(z + p c) of the new
+ * c before its norm. With a norm, `how` is no constant, which keeps this code small. */
+static void lstm_peephole_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
+{
+    for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
+        const lnrnn_step_rows some = rows_together(rows, r);
+        if (step->hidden->how == LNRNN_PLAIN)
+            lstm_rows_with(1, LNRNN_PLAIN, 0, step, &some);
+        else
+            lstm_rows_with(1, step->hidden->how, rows->x != NULL, step, &some);
         if (!step->deferred_output)
             lstm_output_rows(step, some.n, some.c, some.h);
     }

@@ -85,12 +85,12 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
     }
 #if S8_OFFSET != 0
     if (each == 1)
-        int8_outputs(lines, vecs, job, r, o, acc);
+        int8_outputs(1, lines, vecs, job, r, o, acc);
     else if (lines % 2 == 0) {
         LNRNN_FOR_EACH (i, lines / 2)
             LNRNN_FOR_EACH (v, vecs)
                 acc[i][v] = (acc[2 * i][v] << 7) + acc[2 * i + 1][v];
-        int8_outputs(lines / 2, vecs, job, r, o, acc);
+        int8_outputs(2, lines / 2, vecs, job, r, o, acc);
     }
 #else /* through memory, and not inlined, because it would be most of the code of each tile */
     int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* enough for MR = 8 lines */

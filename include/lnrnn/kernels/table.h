@@ -198,11 +198,12 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
 } lnrnn_gate_norm;
 
-/* The kernels that compute new states: one for each cell, and two more for a GRU. GRU_GATE has a norm for
- * each gate. GRU_RESET has the reset gate before the product. */
+/* The kernels that compute new states: one for each cell, and three more. LSTM_PEEPHOLE has peepholes.
+ * GRU_GATE has a norm for each gate. GRU_RESET has the reset gate before the product. */
 enum {
     LNRNN_STEP_RNN,
     LNRNN_STEP_LSTM,
+    LNRNN_STEP_LSTM_PEEPHOLE,
     LNRNN_STEP_GRU,
     LNRNN_STEP_GRU_GATE,
     LNRNN_STEP_GRU_RESET,
@@ -218,6 +219,7 @@ typedef struct {
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, GRU, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
+    const float *peephole;         /* LSTM_PEEPHOLE: (3*H), of i, f and o */
     int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
     int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;

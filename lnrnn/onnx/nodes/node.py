@@ -104,7 +104,7 @@ def read_layer(node: onnx_ir.Node, opset: int | None, reset_after: bool | None =
     opset: the version of ONNX's operators in the file. reset_after: replaces the attribute of GRU nodes.
     """
     if has_references(node):
-        raise ValueError(f"node {named(node)}: attributes must have values, got those of a function")
+        raise ValueError(f"node {named(node)}: attributes must have values, got a function's references")
     given, arrays, values = attributes(node), constants(node), dict(enumerate(node.inputs))
     kind = "LSTM" if is_quantized(node) else node.op_type
     _check_version(node, opset)
@@ -114,6 +114,11 @@ def read_layer(node: onnx_ir.Node, opset: int | None, reset_after: bool | None =
     B = None if values.get(3) is None else _floats(node, folded(node, arrays, 3, "B"), "B")
     if B is not None and B.shape != (directions, 2 * len(R[0])):
         raise refused(node, "input B", f"of shape {(directions, 2 * len(R[0]))}", B.shape)
+    H = R.shape[-1]
+    has_peepholes = kind == "LSTM" and not is_zero(values.get(7))
+    P = _floats(node, folded(node, arrays, 7, "P"), "P") if has_peepholes else None
+    if P is not None and P.shape != (directions, 3 * H):
+        raise refused(node, "input P", f"of shape {(directions, 3 * H)}", P.shape)
     functions = activations(node, given, kind, directions)
     after = kind != "GRU" or bool(given.get("linear_before_reset", 0) if reset_after is None else reset_after)
     weights = []
@@ -122,11 +127,11 @@ def read_layer(node: onnx_ir.Node, opset: int | None, reset_after: bool | None =
         if B is not None:
             own["bias_ih"], own["bias_hh"] = np.split(B[d], 2)
         own = {name: reordered(v, *GATES[kind]) for name, v in own.items()}
+        if P is not None:
+            own["peephole"] = reordered(P[d], "iof", "ifo")
         layer = Weights(kind, None, B is not None, own, reset_after=after)
         weights.append(with_functions(layer, *functions))
-    _check_states(node, {"initial_h": values.get(5), "initial_c": values.get(6)}, R.shape[-1])
-    if kind == "LSTM" and not is_zero(values.get(7)):
-        raise without_equivalent(node, "peepholes (input P)", "lnrnn's cells have none")
+    _check_states(node, {"initial_h": values.get(5), "initial_c": values.get(6)}, H)
     h0, c0 = (None if is_zero(v) else v for v in (values.get(5), values.get(6)))
     x, y, h, c = values.get(0), *(_used(node, i) for i in range(3))
     if x is None:
@@ -190,7 +195,7 @@ def constants(node: onnx_ir.Node) -> Arrays:
     return {
         i: constant(v)
         for i, v in enumerate(node.inputs)
-        if i in (1, 2, 3, *itertools.chain(*SCALES.values()))
+        if i in (1, 2, 3, 7, *itertools.chain(*SCALES.values()))
     }
 
 

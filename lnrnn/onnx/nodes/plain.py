@@ -16,10 +16,18 @@ import numpy as np
 import onnx_ir
 
 from ...importers.weights import Weights, network
-from ...recognise.graph import attribute, constant, has_references, moved_axes, outside_of_loops, producer
+from ...recognise.graph import (
+    attribute,
+    constant,
+    has_references,
+    moved_axes,
+    outside,
+    outside_of_loops,
+    producer,
+)
 from ...recognise.interface import DOMAINS, PATH, named
-from ...recognise.matching import Step, outside
-from ...recognise.part import Difference, Part, is_batch_first, restarts
+from ...recognise.matching import Step
+from ...recognise.part import Difference, GraphPart, is_batch_first, restarts
 from ...recognise.patterns import PATTERNS
 from ...recognise.sizes import Counting, Linear, Numbers
 from ..reading import opset_of
@@ -47,16 +55,18 @@ class Layers:
                     self.known[node] = str(error)
         return {node: self.known[node] for node in own}
 
-    def parts(self, graphs: Iterable[onnx_ir.Graph]) -> list[Part]:
+    def parts(self, graphs: Iterable[onnx_ir.Graph]) -> list[GraphPart]:
         """Returns the nodes of graphs as parts, in their order."""
-        result: list[Part] = []
+        result: list[GraphPart] = []
         for graph in graphs:
             every = self.of(graph)
             found = stacks([layer for layer in every.values() if isinstance(layer, NodeLayer)])
             starts = {stack.layers[0].node: stack for stack in found}
             for node, layer in every.items():
                 if isinstance(layer, str):
-                    result.append(Part(node.meta[PATH], node.op_type, (node,), reason=layer, layers=(node,)))
+                    refused = GraphPart(node.meta[PATH], node.op_type, reason=layer, nodes=(node,))
+                    refused.layers = (node,)
+                    result.append(refused)
                 elif node in starts:
                     result.append(_part(starts[node], self.model, self.reset_after))
         return result
@@ -72,11 +82,11 @@ class Layers:
                 yield [step]
 
 
-def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Part:
+def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> GraphPart:
     first = stack.layers[0]
     order = "BT" if first.batch_first else "TB"
-    part = Part(
-        first.node.meta[PATH], first.kind, (*(layer.node for layer in stack.layers), *stack.between),
+    part = GraphPart(
+        first.node.meta[PATH], first.kind, nodes=(*(layer.node for layer in stack.layers), *stack.between),
         x=first.x, lengths=first.lengths, h0=tuple(layer.h0 for layer in stack.layers), y=stack.y,
         h=tuple(layer.h for layer in stack.layers), baked=stack.baked,
         axes={
@@ -108,7 +118,7 @@ def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
     return every
 
 
-def _warnings(part: Part, stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> list[str]:
+def _warnings(part: GraphPart, stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> list[str]:
     result: list[str] = []
     first = stack.layers[0]
     before = reset_after is None and not first.weights[0].reset_after
@@ -168,8 +178,9 @@ def _step(layer: NodeLayer) -> Step | None:
     x, *old = (outside_of_loops(value) for value in values)
     pattern = next(p for p in PATTERNS if p.cell == layer.kind)
     return NodeStep(
-        pattern, layer.hidden_size, {}, {}, None, True, x, tuple(old), new, nodes, outside(nodes, new), layer
-    )
+        pattern, layer.hidden_size, {}, {}, None, True, x, tuple(old), new, nodes, outside(nodes, new),
+        layer=layer,
+    )  # fmt: skip
 
 
 def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
@@ -325,7 +336,7 @@ def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
     """Returns whether two layers can be layers of one network."""
     a, b = layer.weights[0], above.weights[0]
     order = ("B", "T") if above.batch_first else ("T", "B")
-    same = ("cell", "nonlinearity", "gate_activation", "reset_after", "hidden_size")
+    same = ("cell", "nonlinearity", "gate_activation", "peepholes", "reset_after", "hidden_size")
     return (
         walk.axes[:2] == order
         and layer.batch_first == above.batch_first

@@ -48,6 +48,11 @@ class Model(Closed):
         older versions compute all nodes themselves. Outputs with and without it differ by rounding errors,
         which are those of 8 bits in DynamicQuantizeLSTM.
 
+    Raises
+    ------
+    ValueError, TypeError
+        For a wrong argument, a damaged file (OnnxFileError), and states that names and shapes do not tell.
+
     Notes
     -----
     All states are 0 at the start. Outputs have the bits of ``session.run`` of the attribute `session`.
@@ -114,10 +119,19 @@ class Model(Closed):
     def __call__(
         self, x: Any, state: Mapping[str, ArrayLike] | None = None, *, lanes: int | None = None
     ) -> tuple[Any, dict[str, Array]]:
-        """Compute whole sequences, and return y and the states after the last step.
+        """Compute whole sequences. x and y are as in `ModelStream`.
 
-        x and y are as in a call of a `ModelStream`. state has the states before the first step, 0 by default.
-        lanes is the number of independent sequences. By default the file's names of axes tell, or it is 1.
+        Parameters
+        ----------
+        state : mapping of str to array_like, optional
+            The states before the first step, by input name; 0 by default.
+        lanes : int, optional
+            The number of independent sequences. By default the file's names of axes tell, or it is 1.
+
+        Returns
+        -------
+        y, state
+            The outputs, and a dict of the states after the last step.
         """
         feed, steps = self._file.feed(x)
         stream = ModelStream(self._file, self._file.lanes_of(feed, state) if lanes is None else lanes)
@@ -128,7 +142,7 @@ class Model(Closed):
         return stream(feed), stream.state
 
     def stream(self, lanes: int = 1) -> ModelStream:
-        """Return a `ModelStream` of `lanes` independent sequences. A file of fixed sizes has one."""
+        """Return a `ModelStream`. `lanes` is as in `Network.stream`; a file of fixed sizes has one lane."""
         stream = ModelStream(self._file, lanes)
         self._warn()
         return stream

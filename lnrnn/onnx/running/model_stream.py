@@ -39,10 +39,14 @@ class ModelStream(Closed):
         The indices of R different lanes to compute, all by default. x has R lanes. Other lanes do not change.
         The file must have a free axis of lanes. R is at least 1 if the file has recurrent nodes.
 
+    Returns
+    -------
+    y : array, or dict of str to array
+        The output, or all outputs by name. If an input has the axis of time, it is the first axis of y.
+
     Notes
     -----
-    y is an array, or a dict of all outputs by name. If an input has the axis of time, it is the first axis of
-    y. The outputs have the bits of ``model.session.run`` with the same states. Several threads may call a
+    The outputs have the bits of ``model.session.run`` with the same states. Several threads may call a
     stream at once if no lane is in two of the calls. A copy or a pickle is an independent stream. After an
     error, no lane has changed.
     """
@@ -138,21 +142,18 @@ class ModelStream(Closed):
         return steps + more
 
     def reset(self, lanes: ArrayLike | None = None) -> None:
-        """Set the states and `steps_done` to 0, for the given `lanes` or by default for all lanes."""
+        """Set the states and `steps_done` of some lanes to 0. `lanes` is as in `Stream.reset`."""
         chosen = None if lanes is None else self._chosen(lanes)
         states, steps = self._copied(chosen)
         self._put({name: np.zeros_like(a) for name, a in states.items()}, chosen, np.zeros_like(steps))
 
     def get_state(self, lanes: ArrayLike | None = None) -> StreamState[Any]:
-        """Return a copy of the states of the given `lanes`, by default of all lanes, as a StreamState.
-
-        It is an argument for `set_state` of any stream of the same file.
-        """
+        """Return a copy of the states of some lanes, as in `Stream.get_state`, for any stream of the file."""
         states, steps = self._copied(None if lanes is None else self._chosen(lanes))
         return StreamState(states, steps, self._file.fingerprint())
 
     def set_state(self, lanes: ArrayLike | None, state: StreamState[Any]) -> None:
-        """Set the states of the given `lanes`, or for None of all lanes, to a result of `get_state`."""
+        """Set the states of some lanes. Arguments and errors are as in `Stream.set_state`."""
         chosen = None if lanes is None else self._chosen(lanes)
         if not isinstance(state, StreamState):
             raise bad_type("state", "a StreamState", state, "get_state returns one")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import bad_type, message
 from ...recognise.misfits import unknown
-from ...recognise.part import Part
+from ...recognise.part import GraphPart
 from ..errors import OnnxFileError
 
 Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
@@ -159,7 +159,7 @@ def _by_shape(given: Iterable[Tensor], left: list[Tensor]) -> dict[Tensor, Tenso
     return result
 
 
-def unknown_recurrences(model: Any, parts: list[Part]) -> list[str]:
+def unknown_recurrences(model: Any, parts: list[GraphPart]) -> list[str]:
     """Returns a text for each recurrence of a model that is no part, and has none inside."""
     from ..reading import checked_graphs
 

@@ -71,12 +71,11 @@ def convert(
     """
     path, functions = check("onnx.convert", {"path": path, "functions": functions})
     require("onnx_ir", "lnrnn.onnx.convert", "onnx")
-    from ..parts import parts_of
     from .replacement import FILES, changed
 
     check_apart(out, path)
     check_replaceable(out)
-    model, reasons = changed(path, parts_of, functions)
+    model, reasons = changed(path, functions)
     if len(model.meta[FILES]) > 1 or _size(model) > MOST_BYTES:
         for each in (out, f"{os.fspath(out)}.data"):
             check_apart(each, *model.meta[FILES])
@@ -105,10 +104,9 @@ def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str,
     quick: as in `changed`. Raises TooLargeError.
     """
     from ..errors import TooLargeError
-    from ..parts import parts_of
     from .replacement import changed
 
-    model, reasons = changed(source, parts_of, quick=quick)
+    model, reasons = changed(source, quick=quick)
     if all(reasons.values()):
         return None, reasons
     if (size := _size(model)) > MOST_BYTES:

@@ -43,7 +43,7 @@ def function(snapshot: Snapshot, form: Form, opset: int) -> Function:
     graph = network_graph(snapshot, form)
     body, arrays, given = graph.proto(arrays=False), graph.arrays, [v.name for v in graph.inputs]
     if plain:
-        inputs = {name: a for name, a in arrays.items() if name[:2] in ("W_", "R_", "B_")}
+        inputs = {name: a for name, a in arrays.items() if name[:2] in ("W_", "R_", "B_", "P_")}
         first, names = Graph("", graph), [*inputs]
     else:
         inputs = {name: snapshot.parameters[name] for name in made.shapes}
@@ -104,6 +104,7 @@ def _attributes(snapshot: Snapshot, form: Form) -> dict[str, Any]:
         inner_bias=norm is not None and norm.inner_bias, num_heads=made.num_heads, proj_size=made.proj_size,
         gate_activation=GATE_ACTIVATIONS.index(made.gate_activation), exp_forget=made.exp_forget,
         bfloat16_states=made.state_dtype == "bfloat16", step=form.step, lengths=form.lengths,
+        **(dict(peepholes=True) if made.peepholes else {}),
     )  # fmt: skip
     rates = [*map(float, snapshot.zoneout), 0.0, 0.0][:2]
     return {n: int(v) for n, v in integers.items()} | {"eps": norm.eps if norm else 0.0, "zoneout": rates}

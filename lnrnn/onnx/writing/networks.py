@@ -133,16 +133,16 @@ class _Network:
         g, made, directions = self.graph, self.made, self.made.directions
         suffixes = made.suffixes[layer * directions : (layer + 1) * directions]
         arrays = node_arrays(made, [layer_arrays(self.snapshot, suffix) for suffix in suffixes])
-        stored = [
-            None if array is None else g.array(f"{name}_l{layer}", array)
-            for name, array in zip("WRB", arrays, strict=True)
+        *stored, P = [
+            None if array is None else g.array(f"{name}_l{layer}", array) for name, array in arrays.items()
         ]
         direction = "bidirectional" if made.bidirectional else "reverse" if made.reverse else "forward"
         attributes = dict(hidden_size=made.hidden_size, direction=direction, **self._activations())
         if "reset_after" in made.cell.options:
             attributes["linear_before_reset"] = int(made.reset_after)
+        more = [] if P is None else [*[None] * (2 - len(starts)), P]
         y, *ends = g.nodes_of(
-            made.cell.name, x, *stored, lengths, *starts, outputs=1 + made.cell.states,
+            made.cell.name, x, *stored, lengths, *starts, *more, outputs=1 + made.cell.states,
             name=f"{made.cell.name}_l{layer}", **attributes,
         )  # fmt: skip
         if directions == 1:

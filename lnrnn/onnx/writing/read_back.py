@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from onnx_ir.serde import SerdeError, serialize_node, serialize_value
 
 from ...importers.weights import Converted
 from ...recognise.graph import constant, same_bits
-from ...recognise.part import WHOLE_FILE, Part
+from ...recognise.part import WHOLE_FILE, GraphPart
 from ...rnn.architecture import Architecture
 from ...rnn.file_format import architecture_of
 from ...rnn.snapshot import Snapshot
@@ -44,11 +43,8 @@ def claim(snapshot: Snapshot, form: Form) -> str:
     return json.dumps({"network": config, "zoneout": snapshot.zoneout, "form": vars(form)}, sort_keys=True)
 
 
-def read_back(model: onnx_ir.Model, parts_of: Callable[..., list[Part]]) -> Part | None:
-    """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes.
-
-    parts_of: the function of parts.py, for a file that `convert` has changed.
-    """
+def read_back(model: onnx_ir.Model) -> GraphPart | None:
+    """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes."""
     text = model.metadata_props.get(KEY, "")
     if not 0 < len(text) <= MOST_TEXT:
         return None
@@ -58,15 +54,14 @@ def read_back(model: onnx_ir.Model, parts_of: Callable[..., list[Part]]) -> Part
         made = architecture_of(found["network"])
         rates = _zoneout(found["zoneout"])
         snapshot = _snapshot(made, _arrays(model), found["network"], zoneout_rates(rates, made.cell))
-        if is_plain(snapshot, form) or not _writes(snapshot, form, model, parts_of):
+        if is_plain(snapshot, form) or not _writes(snapshot, form, model):
             return None
     except DAMAGED:
         return None
     converted = Converted(made.cell.name, dict(made.arguments), dict(snapshot.state()), "ONNX", rates)
     baked = {"T": 1} if form.step else {}
-    return Part(
-        model.graph.name or made.cell.name, WHOLE_FILE, tuple(model.graph), converted=converted, baked=baked
-    )
+    name, nodes = model.graph.name or made.cell.name, tuple(model.graph)
+    return GraphPart(name, WHOLE_FILE, nodes=nodes, converted=converted, baked=baked)
 
 
 def _zoneout(rates: list[float]) -> Any:
@@ -74,35 +69,18 @@ def _zoneout(rates: list[float]) -> Any:
     return tuple(rates) if len(rates) > 1 else rates[0] if rates else 0.0
 
 
-def _writes(
-    snapshot: Snapshot, form: Form, model: onnx_ir.Model, parts_of: Callable[..., list[Part]]
-) -> bool:
-    """Returns whether to_onnx writes the graph of a model for a network, or `convert` of such a file."""
-    from ..reading import opset_of, read
-    from .replacement import changed
+def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
+    """Returns whether to_onnx writes the graph of a model for a network."""
+    from ..reading import opset_of
 
-    theirs = model.graph
-
-    def are_theirs(graph: onnx_ir.Graph, inputs: Sequence[onnx_ir.Value], arrays: Mapping[str, Any]) -> bool:
-        """Returns whether the model's graph has these inputs and initializers."""
-        stored = theirs.initializers
-        same = {*arrays} == {*stored} and _nodes(graph, inputs) == _nodes(theirs, theirs.inputs)
-        own = {name: constant(stored[name]) for name in arrays} if same else {}
-        return same and all(a is not None and same_bits(a, arrays[name]) for name, a in own.items())
-
+    theirs, stored = model.graph, model.graph.initializers
     with quiet(), np.errstate(all="ignore"):
         ours = network_graph(snapshot, form, opset_of(model) or 0)
         written: Any = onnx_ir.from_proto(ours.proto(arrays=False))
-        if are_theirs(written, written.inputs[: len(ours.inputs)], ours.arrays):
-            return True
-        called = re.compile(rf"{snapshot.architecture.cell.name}_[0-9a-f]{{12}}/")  # nodes of a function
-        if not any(called.match(node.name or "") for node in theirs):
-            return False
-        proto = onnx_ir.to_proto(model)
-        del proto.functions[:]
-        proto.graph.CopyFrom(ours.proto())
-        whole = read(onnx_ir.to_proto(changed(onnx_ir.from_proto(proto), parts_of)[0])).graph
-        return are_theirs(whole, whole.inputs, {n: constant(v) for n, v in whole.initializers.items()})
+        same = _nodes(written, written.inputs[: len(ours.inputs)]) == _nodes(theirs, theirs.inputs)
+        same = same and {*ours.arrays} == {*stored}
+        pairs = [(constant(stored[name]), array) for name, array in ours.arrays.items()] if same else []
+        return same and all(a is not None and same_bits(a, array) for a, array in pairs)
 
 
 def _nodes(graph: onnx_ir.Graph, inputs: Sequence[onnx_ir.Value]) -> list[bytes]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,11 +17,11 @@ from onnx_ir.passes import common
 
 from ...recognise.graph import attribute, constant, dependents, is_zero, moved_axes, parent, subgraphs
 from ...recognise.interface import DOMAINS
-from ...recognise.loops import REPEATS
-from ...recognise.part import WHOLE_FILE, Part
+from ...recognise.part import KEEPS, REPEATS, WHOLE_FILE, GraphPart
 from ...recognise.proof import STEPS, Unchecked
 from ...rnn.settings import snapshot
 from ...rnn.snapshot import Snapshot
+from ..parts import parts_of
 from ..proof import drawn, extracted, prove, results_of, runner
 from ..reading import external_file, external_tensors, graphs, opset_of, read
 from . import IR_VERSION, LAYER_NORM, OPSETS
@@ -36,14 +36,11 @@ SMALL = 1024  # bytes of an array that is compared by its numbers
 FARTHEST = -(2**31)  # the end of a Slice backwards
 
 
-def changed(
-    source: Any, parts_of: Callable[..., list[Part]], functions: bool = True, quick: bool = False
-) -> tuple[onnx_ir.Model, dict[str, str]]:
+def changed(source: Any, functions: bool = True, quick: bool = False) -> tuple[onnx_ir.Model, dict[str, str]]:
     """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
 
-    parts_of: the function of parts.py, which imports this file indirectly. functions: whether networks
-    that are no nodes of ONNX are replaced too. quick: whether parts that compute nearly the same as the
-    kernels need no proof, and nodes of ONNX are no parts.
+    functions: whether networks that are no nodes of ONNX are replaced too. quick: whether parts that compute
+    nearly the same as the kernels need no proof, and nodes of ONNX are no parts.
     """
     own = {os.fspath(source)} if isinstance(source, (str, os.PathLike)) else set()
     before = {path: state_of(path) for path in own}
@@ -71,13 +68,13 @@ def state_of(path: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Call:
-    """The call of a network in place of a part: its values in the file, and their axes as in Part.
+    """The call of a network in place of a part: its values in the file, and their axes as in GraphPart.
 
     before, after: the values of each kind of state. An initial state that is constant is an array. repeats:
     whether y has the last output of a sequence past its end, in place of 0.
     """
 
-    part: Part
+    part: GraphPart
     network: Snapshot
     form: Form
     x: Any
@@ -89,7 +86,7 @@ class Call:
     repeats: bool
 
     @classmethod
-    def of(cls, part: Part, model: onnx_ir.Model) -> Call:
+    def of(cls, part: GraphPart, model: onnx_ir.Model) -> Call:
         assert part.network is not None
         now = snapshot(part.network)
         made, axes = replace(now.architecture, batch_first=False), part.axes
@@ -111,7 +108,8 @@ class Call:
         starts = _initial(before, part.initial_states)
         zero = all(isinstance(v, np.ndarray) and not v.ndim for values in starts for v in values)
         form = replace(form, states=not (zero and is_plain(now, form)))
-        return cls(part, now, form, x, lengths, y, starts, after, axes, REPEATS in part.warnings)
+        repeats = bool({REPEATS, KEEPS} & {*part.warnings})
+        return cls(part, now, form, x, lengths, y, starts, after, axes, repeats)
 
     @property
     def inputs(self) -> Iterator[tuple[Any, str]]:
@@ -125,7 +123,7 @@ class Call:
         return (v for values in ([self.y], *self.after) for v in values if v is not None)
 
 
-def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
+def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
     """Returns why a part stays as it is, or ""."""
     if part.network is None:
         return part.reason
@@ -144,7 +142,8 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
     around = parent(part.nodes[0].graph)
     if part.mask is not None and around is not None and (around.name or "").startswith(MASKED):
         return "it runs where a mask is false before a step where it is true"
-    if call.repeats and (made.directions > 1 or made.reverse or part.flipped or call.lengths is not None):
+    unknown = call.lengths is not None and REPEATS in part.warnings  # y of a sequence without steps
+    if call.repeats and (made.directions > 1 or made.reverse or part.flipped or unknown):
         return "past the end of a sequence, its y is not 0"
     if not functions and not is_plain(call.network, call.form):
         return "ONNX has no node for it, and functions=False"
@@ -168,7 +167,7 @@ def _refusal(part: Part, model: onnx_ir.Model, functions: bool, quick: bool) -> 
     return f"it could not be checked: {doubt}" if doubt else ""
 
 
-def _agrees(part: Part, model: onnx_ir.Model) -> bool:
+def _agrees(part: GraphPart, model: onnx_ir.Model) -> bool:
     """Returns whether the outputs of a part and of the kernels are nearly equal on a random input."""
     given: Any
     rnn: Any = part.network
@@ -247,7 +246,10 @@ class _Replacement:
             own.proto.name, x, *starts, *lengths, *arrays, outputs=1 + len(call.before),
             domain=own.proto.domain, name=own.proto.name.partition("_")[0], **own.attributes,
         )  # fmt: skip
-        ends = _ends(call, *results, mask=value(mask) if call.repeats else None)
+        of_steps = None
+        if call.repeats:
+            of_steps = _inside(x, lengths[0]) if mask is None else _of_steps(call, value(mask))
+        ends = _ends(call, *results, mask=of_steps)
         for end in ends:
             g.output(end, "float", ["?"])
         if holds is None:
@@ -283,8 +285,7 @@ class _Replacement:
         g = Graph("lengths")
         mask = _of_steps(call, g.input("mask", "bool", ["?"]))
         lengths = g.node("ReduceSum", g.cast(mask, "int32"), g.integers(0), keepdims=0)
-        steps = g.node("Range", g.index(0), g.node("Gather", g.node("Shape", mask), g.index(0)), g.index(1))
-        inside = g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
+        inside = _inside(mask, lengths)
         zero = g.array("zero_int32", np.array(0, np.int32))
         wrong = g.node("ReduceSum", g.cast(g.node("Xor", mask, inside), "int32"), keepdims=0)
         if call.repeats:  # a sequence without steps has no last output
@@ -446,6 +447,13 @@ def _starts(call: Call, value: Any, x: Value, opset: int) -> list[Value]:
     return result
 
 
+def _inside(x: Value, lengths: Value) -> Value:
+    """Returns a mask (T, B). x: a value with T steps."""
+    g = x.graph
+    steps = g.node("Range", g.index(0), g.node("Gather", g.node("Shape", x), g.index(0)), g.index(1))
+    return g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
+
+
 def _of_steps(call: Call, mask: Value) -> Value:
     """Returns a mask of a part as (T, B)."""
     return mask.graph.squeeze(mask, 2) if len(call.axes["mask"]) == 3 else mask
@@ -457,7 +465,7 @@ def _ends(call: Call, y: Value, *ends: Value, mask: Value | None) -> list[Value]
     if call.y is not None:
         if mask is not None:
             last = g.node("Gather", ends[0], g.index(-1), axis=0)
-            y = g.where(g.unsqueeze(_of_steps(call, mask), 2), y, last)
+            y = g.where(g.unsqueeze(mask, 2), y, last)
         if call.part.flipped:
             y = g.node("Slice", y, g.integers(-1), g.integers(FARTHEST), g.integers(0), g.integers(-1))
         if "D" in axes["y"]:

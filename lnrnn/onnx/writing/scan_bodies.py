@@ -126,7 +126,12 @@ def rnn(s: Step, x: Value, states: States) -> tuple[Value, States]:
 def lstm(s: Step, x: Value, states: States) -> tuple[Value, States]:
     h, c = states
     i, f, g, o = s.sum_of_sides(x, h)
+    peephole = s.array("peephole")
+    if peephole:
+        p_i, p_f, p_o = s.graph.split(peephole, [s.made.hidden_size] * 3)
+        i, f = i + p_i * c, f + p_f * c
     raw = s.sig(f) * c + s.sig(i) * s.tanh(g)
+    o = o + p_o * raw if peephole else o
     seen = s.norm("c", raw)
     h = s.sig(o) * s.tanh(seen)
     if s.made.proj_size:

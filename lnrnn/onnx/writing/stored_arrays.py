@@ -97,12 +97,13 @@ def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[st
     return found
 
 
-def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> tuple[Array, Array, Array | None]:
-    """Returns W, R and B of a node, from the arrays of its directions. B is None without biases."""
+def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> dict[str, Array | None]:
+    """Returns W, R, B and P of a node, from the arrays of its directions. B or P is None if it has none."""
     cell = EQUATIONS[made.cell.name]
 
     def stored(name: str) -> Array:
         return np.stack([reordered(each[name], cell.gates, cell.node) for each in arrays])
 
     B = np.concatenate([stored("bias_ih"), stored("bias_hh")], 1) if made.bias else None
-    return stored("weight_ih"), stored("weight_hh"), B
+    P = np.stack([reordered(each["peephole"], "ifo", "iof") for each in arrays]) if made.peepholes else None
+    return {"W": stored("weight_ih"), "R": stored("weight_hh"), "B": B, "P": P}

@@ -17,13 +17,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 from outcome import Missing, Wrong
 from source_copy import build, copy_sources
 
 NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # use another build, or run no further lines
-PLAIN = "force=True,  # it goes by times"
-WITH_LINES = "emit_linenums=True, " + PLAIN
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -38,12 +37,7 @@ def variables(folder: Path) -> dict[str, str]:
 def measure(folder: Path, arguments: list[str]) -> int:
     """Runs the suite in the copy. Returns the exit status of pytest."""
     copy_sources(folder)
-    setup = folder / "setup.py"
-    text = setup.read_text()
-    if PLAIN not in text:
-        raise Wrong("setup.py has changed: PLAIN and WITH_LINES must give Cython the option emit_linenums")
-    setup.write_text(text.replace(PLAIN, WITH_LINES))
-    build(folder, CC="gcc", CFLAGS="--coverage", LDFLAGS="--coverage")
+    build(folder, CC="gcc", CFLAGS="--coverage", LDFLAGS="--coverage", LNRNN_LINES="1")
     (folder / "python").mkdir(exist_ok=True)
     for old in (*folder.rglob("*.gcda"), *(folder / "python").iterdir()):
         old.unlink()
@@ -51,42 +45,30 @@ def measure(folder: Path, arguments: list[str]) -> int:
     return subprocess.run(command, cwd=folder, env=variables(folder), check=False).returncode
 
 
-def join(folder: Path) -> list[dict]:
-    """Joins the measurements of Python and of C in a report of gcovr. Returns the report's files."""
+def report(folder: Path) -> tuple[str, list[dict]]:
+    """Writes html/. Returns the lines that never ran, as text, and for each file a dict as of gcovr."""
 
-    def run(*command: str) -> None:
-        subprocess.run([sys.executable, "-m", *command], cwd=folder, env=variables(folder), check=True)
+    def run(*command: str) -> str:
+        words = [sys.executable, "-m", *command]
+        free = dict(cwd=folder, env=variables(folder))
+        return subprocess.run(words, check=True, text=True, stdout=PIPE, **free).stdout
 
+    (folder / "html").mkdir(exist_ok=True)
     if not (folder / "python/data").exists():
         run("coverage", "combine", "-q")
-    run("coverage", "xml", "-q", "-o", "python.xml")
-    run("gcovr", "-j", "2", "--json", "c.json", "build/objects")
-    (folder / "html").mkdir(exist_ok=True)
+    run("coverage", "html", "-q", "-d", "html/python")
+    run("coverage", "json", "-q", "-o", "python.json")
     run(
-        "gcovr", "--add-tracefile", "c.json", "--cobertura-add-tracefile", "python.xml",
-        "--html-nested", "html/index.html", "--json", "both.json",
+        "gcovr", "-j", "2", "--merge-lines", "--html-nested", "html/c.html", "--txt", "c.txt",
+        "--json-summary", "c.json", "build/objects",
     )  # fmt: skip
-    files: list[dict] = json.loads((folder / "both.json").read_text())["files"]
-    return sorted(files, key=lambda file: file["file"])
-
-
-def merged(file: dict) -> tuple[dict[int, bool], dict[tuple[int, int], bool]]:
-    """Returns ({line: did it run?}, {(line, branch): was it taken?}) without excluded lines. A line can be in
-    several functions, for different types and instruction sets: it ran if it ran in one."""
-    lines: dict[int, bool] = {}
-    branches: dict[tuple[int, int], bool] = {}
-    for line in file["lines"]:
-        number = line["line_number"]
-        if line.get("gcovr/excluded"):
-            continue
-        lines[number] = lines.get(number, False) or line["count"] > 0
-        for place, branch in enumerate(line["branches"]):
-            branches[number, place] = branches.get((number, place), False) or branch["count"] > 0
-    return lines, branches
-
-
-def share(ran: list[bool]) -> str:
-    return f"{sum(ran)} of {len(ran)} ({100 * sum(ran) / len(ran):.1f} %)" if ran else "-"
+    python = json.loads((folder / "python.json").read_text())["totals"]
+    whole = {
+        "filename": "all.py", "line_covered": python["covered_lines"], "line_total": python["num_statements"],
+        "branch_covered": python["covered_branches"], "branch_total": python["num_branches"],
+    }  # fmt: skip
+    files = json.loads((folder / "c.json").read_text())["files"]
+    return run("coverage", "report", "-m", "--skip-covered") + (folder / "c.txt").read_text(), [whole, *files]
 
 
 def part_of(name: str) -> str:
@@ -105,20 +87,17 @@ def covered(options: argparse.Namespace) -> dict[str, str]:
         # pytest's status 1 is allowed, because the measurement makes a few tests fail.
         if measure(folder, arguments) not in (0, 1):
             raise Wrong("the suite does not run")
-    parts: dict[str, tuple[list[bool], list[bool]]] = {}
-    never = []
-    for file in join(folder):
-        name = file["file"]
-        lines, branches = merged(file)
-        counts = parts.setdefault(part_of(name), ([], []))
-        counts[0].extend(lines.values())
-        counts[1].extend(branches.values())
-        source = (folder / name).read_text().splitlines()
-        never += [f"{name}:{n}: {source[n - 1].strip()}" for n in sorted(lines) if not lines[n]]
-    if never:
-        raise Wrong("\n".join([f"{len(never)} lines never run, without a marker:", *never]))
-    figures = {f"lines of {part}": share(lines) for part, (lines, _) in parts.items()}
-    return figures | {f"branches of {part}": share(of) for part, (_, of) in parts.items() if part != "Cython"}
+    (never, files), figures = report(folder), {}
+    if any(file["line_covered"] < file["line_total"] for file in files):
+        raise Wrong(f"lines never run, without a marker:\n{never}")
+    for part in ("Python", "Cython", "C", "headers"):
+        for kind in ("line", "branch")[: 1 if part == "Cython" else 2]:
+            ran, of = (
+                sum(file[f"{kind}_{which}"] for file in files if part_of(file["filename"]) == part)
+                for which in ("covered", "total")
+            )
+            figures[f"{kind} of {part}"] = f"{ran} of {of} ({100 * ran / max(of, 1):.1f} %)"
+    return figures
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

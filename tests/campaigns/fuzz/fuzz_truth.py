@@ -11,7 +11,7 @@ import numpy as np
 from lnrnn import reference as ref
 from lnrnn.reference.norms import sigmoid
 from networks import cell_of, nudged, options_of, parts, reference_forward, whole
-from short_weights import flushed, to_bfloat16, to_bits
+from short_weights import flushed, to_bfloat16, to_bits, to_int8
 
 # The tolerance of tests/rnn/test_forward.py, relative to a value or to 1.
 WHOLE = 3e-6
@@ -89,11 +89,13 @@ def rounded(rnn):
     return other
 
 
-def rounded_rows(rnn, a, bits: int = 8):
-    """Rounds rows as products with rnn's type of weights do: to bfloat16, or to integers of ``bits`` bits."""
+def rounded_rows(rnn, a, bits: int = 0):
+    """Rounds rows as products with rnn's type of weights do: to bfloat16, or to integers of ``bits`` bits, or
+    as weights."""
     if rnn.dtype == "bfloat16":
         return to_bfloat16(flushed(np.asarray(a, np.float32))).astype(float)
-    numbers, scale = to_bits(np.asarray(a, np.float32), bits)
+    a = np.asarray(a, np.float32)
+    numbers, scale = to_bits(a, bits) if bits else to_int8(a)
     return numbers * scale.astype(float)
 
 

@@ -1,238 +1,161 @@
-"""Counts how many random mutations of the product's lines the suite notices.
+"""Runs mutants of the product's lines, and fails if the suite no longer notices one that it noticed before.
 
-All mutants of a sample are built into one copy of the sources. For each mutant, the fastest tests that call
-its function run first, then the others, for about --limit seconds. A mutant is also noticed if a test crashes
-or does not end. Results are stored in the folder, so an interrupted run continues if sources and tests have
-not changed. judged.json has verdicts on mutants that no test noticed, by the content of their lines.
+patches/ has a random sample, with a patch for each mutant. Its first line names the test that noticed it, or
+says "no", with a verdict if the mutant changes no result. Each patch is applied to a copy of the sources. The
+copy is built, and that test runs. If it passes, or there is none, the tests of the mutant's room run for
+--limit seconds. A crash, and a test that takes HANGS seconds, notice a mutant too.
 
---stored runs the sample of the folder patches instead of a new one, and fails if a mutant is not noticed that
-was noticed before. It draws and stores a sample if there is none.
+--new N first draws N mutants of universalmutator, and stores the patches of those that compile.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import ast
+import difflib
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
-import threading
-import time
+import tempfile
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
-from scipy.stats import binomtest
+from outcome import Missing, Wrong
+from source_copy import ROOT, build, copy_sources
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "pyx")]
-
-import stored  # noqa: E402
-from build_flags import units  # noqa: E402
-from choice import Chosen, Measure, pytest  # noqa: E402
-from sources import Mutant, Source, sources  # noqa: E402
-from switched import SIZE, edit, mutant_edit  # noqa: E402
-
-from outcome import Wrong  # noqa: E402
-from source_copy import copy_sources  # noqa: E402
-
-JUDGED = HERE / "judged.json"
-CHANGES_NOTHING = (
-    "equivalent",
-    "performance",
-    "message",
-    "unreachable here",
-)  # the other verdict is "hole"
+PATCHES = Path(__file__).parent / "patches"
+FOLDERS, LANGUAGES = (
+    ("include/lnrnn", "pyx", "lnrnn"),
+    {".c": "c", ".h": "c", ".py": "python", ".pxi": "python"},
+)
+ROOMS = {"torch": "torch_engine", "recognise": "cases", "file": "files", "onnxruntime": "ort", "simd": "simd"}
+HANGS = 120
+NEW, GONE = "not run", "gone"
 ENOUGH = 0.95  # the campaign fails if a smaller share of the mutants that can change a result is noticed
-FIRST = 20  # the tests that run first take this many seconds
-NO_TESTS = 5  # pytest's exit status if no test has the name
 
 
-def draw(found: dict[str, Source], seed: int, count: int) -> list[Mutant]:
-    """Draws random lines, an operator for each line, and one of its positions. No two mutants overlap."""
-    by_line: dict[tuple[str, int], list[Mutant]] = {}
-    for mutant in (mutant for source in found.values() for mutant in source.mutants()):
-        by_line.setdefault((mutant.file, mutant.line), []).append(mutant)
-    chance = random.Random(seed)
-    drawn: list[Mutant] = []
-    for line in chance.sample(sorted(by_line), len(by_line)):
-        operator = chance.choice(sorted({mutant.operator for mutant in by_line[line]}))
-        new = chance.choice([mutant for mutant in by_line[line] if mutant.operator == operator])
-        overlaps = any(old.file == new.file and old.start < new.end and new.start < old.end for old in drawn)
-        if len(drawn) < count and not overlaps:
-            drawn.append(new)
-    return drawn
+def tests_of(file: str) -> list[str]:
+    """Returns the folders of tests of a file's room."""
+    rooms = [ROOMS.get(name, name) for name in Path(file).parts[1:-1]]
+    found = [f"tests/{room}" for room in rooms if (ROOT / "tests" / room).is_dir()]
+    return found or ["tests/rnn", "tests/norm"]
 
 
-def built(folder: Path, drawn: list[Mutant]) -> dict[int, Mutant]:
-    """Builds a copy with all mutants. Returns {number: mutant} without mutants that do not compile.
-
-    Compilers quote the line of an error, and the line contains the number of its mutant."""
-    copy_sources(folder)
-    found = dict(enumerate(drawn, 1))
-    checks = [
-        [sys.executable, "-m", "cython", "-3", "-I", "pyx", "-I", ".", "pyx/_core.pyx", "-o", "check.c"]
-    ]
-    for unit in units("x86_64", ["-fopenmp"]):
-        headers = [f"-I{path}" for path in unit.include]
-        checks.append(["gcc", "-fsyntax-only", "-w", *unit.flags, *headers, unit.source])
-    checks.append([sys.executable, "setup.py", "-q", "build_ext", "--inplace"])
-    put_in(folder, found)
-    for command in checks:
-        while (ran := subprocess.run(command, cwd=folder, capture_output=True, text=True)).returncode:
-            said = ran.stdout + ran.stderr
-            wrong = {int(number) for number in re.findall(r"LNRNN_FAULT\((\d+)\)", said)} & found.keys()
-            if not wrong:
-                raise Wrong(f"the copy does not build: {said[-3000:]}")
-            found = {number: mutant for number, mutant in found.items() if number not in wrong}
-            put_in(folder, found)
-    records = (folder / "build/objects").rglob("*.json")
-    compiled = {name for path in records for name in json.loads(path.read_text())["files"]}
-    return {k: m for k, m in found.items() if m.file in compiled or not m.file.endswith((".c", ".h"))}
+def noticed(copy: Path, tests: list[str], limit: float | None) -> str | None:
+    """Returns the test or event that notices the mutant in the copy, or None after `limit` seconds."""
+    quick = ["-o", f"faulthandler_timeout={HANGS}", "-o", "faulthandler_exit_on_timeout=true"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", *quick, *tests]
+    process = subprocess.Popen(
+        command, cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # tests start processes too
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode in (0, 4, 5):  # passed, or the test's name is no longer known
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+?::\w+(?:\[.*?\](?= - |: |$))?)", output, re.MULTILINE)
+    return failed[1] if failed else f"exit status {process.returncode}"
 
 
-def put_in(folder: Path, mutants: dict[int, Mutant]) -> None:
-    edits: dict[str, list[tuple[int, int, str]]] = {mutant.file: [] for mutant in mutants.values()}
-    for number, mutant in mutants.items():
-        edits[mutant.file].append(mutant_edit(mutant, number))
-    edit(folder, edits, ROOT)
+def apply(patch: Path, copy: Path) -> Path | None:
+    """Applies a patch to the copy. Returns the changed file, or None if its lines are gone."""
+    free, command = {"GIT_CEILING_DIRECTORIES": str(copy.resolve().parent)}, ["git", "apply", "-C1", patch]
+    if subprocess.run(command, cwd=copy, env=os.environ | free, capture_output=True).returncode:
+        return None
+    return copy / re.search(r"^\+\+\+ b/(.+)$", patch.read_text(), re.MULTILINE)[1]
 
 
-def tree() -> str:
-    state = hashlib.sha256()
-    for path in sorted(
-        path for name in ("include", "pyx", "lnrnn", "tests") for path in (ROOT / name).rglob("*.*")
-    ):
-        if path.suffix in (".c", ".h", ".py", ".pyx", ".pxi") and path.name != "_core.c":
-            state.update(path.read_bytes())
-    return state.hexdigest()[:12]
+def run(patch: Path, copy: Path, limit: float) -> str:
+    """Runs one mutant. Returns the test that noticed it, "no", a verdict, or GONE. Restores the copy."""
+    before = patch.read_text().partition("\n")[0].removeprefix("noticed: ")
+    if not (path := apply(patch, copy)):
+        return GONE
+    try:
+        if path.suffix != ".py":
+            build(copy)
+        known, room = [before] * before.startswith("tests/"), tests_of(str(path.relative_to(copy)))
+        by = noticed(copy, known, None) if known else None
+        by = by or noticed(copy, room, limit)
+    except subprocess.CalledProcessError:  # it does not compile
+        return GONE
+    finally:
+        path.write_bytes((ROOT / path.relative_to(copy)).read_bytes())
+        if path.suffix != ".py":
+            build(copy)
+    return by or (before if before.startswith("no,") else "no")
 
 
-class Campaign:
-    """Runs the mutants of a copy, and stores their results."""
-
-    def __init__(self, folder: Path, copy: Path, measure: Measure, limit: float) -> None:
-        self.folder, self.copy, self.measure, self.limit = folder, copy, measure, limit
-        self.kept, self.lock = folder / f"results-{tree()}.json", threading.Lock()
-        self.results = json.loads(self.kept.read_text()) if self.kept.exists() else {}
-
-    def run(self, number: int, mutant: Mutant) -> None:
-        start, marks, by = time.monotonic(), self.folder / f"{number}.marks", None
-        marks.write_bytes(bytes(SIZE))
-        plan, parts, ran = self.measure.choose(mutant), ([], []), 0.0
-        for file in plan:
-            if ran < self.limit:
-                ran += file.seconds
-                parts[ran > FIRST and bool(parts[0])].append(file)
-        for part in filter(None, parts):
-            by = by or self.noticed(number, part, marks)
-        result = {
-            "file": mutant.file, "line": mutant.line, "function": mutant.function, "text": mutant.text,
-            "operator": mutant.operator, "was": mutant.was, "becomes": mutant.becomes, "by": by,
-            "reached": bool(marks.read_bytes()[0]), "seconds": round(time.monotonic() - start),
-            "seconds of tests": round(ran), "of": round(sum(file.seconds for file in plan)),
-        }  # fmt: skip
-        marks.unlink()
-        with self.lock:
-            self.results[mutant.key] = result
-            self.kept.write_text(json.dumps(self.results, indent=1) + "\n")
-        print(f"{number} {mutant.file}:{mutant.line} {mutant.operator}: {by or 'NOT NOTICED'}", flush=True)
-
-    def noticed(self, number: int, files: list[Chosen], marks: Path) -> str | None:
-        """Returns the test or event that notices a mutant, or None. Ignores tests that fail without the
-        mutant."""
-        listed, patience = self.folder / f"{number}.tests", 120 + 10 * sum(file.seconds for file in files)
-        words = ["-x", *(test for file in files for test in file.tests)]
-        while True:
-            listed.write_text("\n".join(words))
-            on = {"LNRNN_FAULT": str(number), "LNRNN_REACHED": str(marks)}
-            status, output = pytest(self.copy, [f"@{listed}"], patience, **on)
-            if status in (0, NO_TESTS):
-                return None
-            summary = output.rpartition(" short test summary info ")[2]
-            failed = re.findall(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", summary, re.MULTILINE)
-            if status is None or not failed:
-                return "a test does not end" if status is None else f"exit status {status}"
-            if pytest(self.copy, [failed[0]], patience)[0] != 1:
-                return str(failed[0])
-            words.append(f"--deselect={failed[0]}")
+def draw(seed: int, count: int) -> None:
+    """Stores patches of random mutants of universalmutator, in random files of the product."""
+    chance, files = random.Random(seed), []
+    for folder in FOLDERS:
+        files += sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in LANGUAGES)
+    sizes = [path.stat().st_size for path in files]
+    number = max(int(path.stem) for path in PATCHES.glob("*.patch"))
+    last = number + count
+    while number < last:
+        (path,) = chance.choices(files, sizes)
+        with tempfile.TemporaryDirectory() as folder:
+            tool = [sys.executable, "-m", "universalmutator.genmutants", str(path), LANGUAGES[path.suffix]]
+            if subprocess.run([*tool, "--noCheck", "--mutantDir", folder], capture_output=True).returncode:
+                raise Missing("needs universalmutator")
+            old, new = path.read_text(), chance.choice(sorted(Path(folder).iterdir())).read_text()
+        if path.suffix == ".py" and code_of(new) in ("", code_of(old)):
+            continue
+        number, name = number + 1, path.relative_to(ROOT)
+        rows = difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"a/{name}", f"b/{name}")
+        (PATCHES / f"{number:03}.patch").write_text(f"noticed: {NEW}\n{''.join(rows)}")
 
 
-def figures_of(results: dict[str, dict], judged: dict[str, dict]) -> dict[str, object]:
-    verdicts = {
-        key: judged.get(key, {}).get("verdict", "not judged") for key in results if not results[key]["by"]
-    }
-    for key, verdict in verdicts.items():
-        if verdict == "not judged":
-            print(json.dumps({key: results[key]}, indent=1))
-    listed, noticed = list(verdicts.values()), len(results) - len(verdicts)
-    figures: dict[str, object] = {"tried": len(results), "noticed": noticed}
-    figures |= {f"survived: {verdict}": listed.count(verdict) for verdict in sorted(set(listed))}
-    whole = len(results) - sum(verdict in CHANGES_NOTHING for verdict in listed)
-    if whole:
-        low, high = binomtest(noticed, whole).proportion_ci(method="wilson")
-        figures |= {"rate": round(noticed / whole, 3), "95 % interval": f"{low:.3f} to {high:.3f}"}
-    return figures
+def code_of(source: str) -> str:
+    """Returns a Python program without comments and the contents of docstrings, or "" if it is none."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = 0
+    return ast.dump(tree)
 
 
 def sample(options) -> dict[str, object]:
-    found, judged = sources(ROOT), json.loads(JUDGED.read_text())
-    stale = judged.keys() - {mutant.key for source in found.values() for mutant in source.mutants()}
-    print(
-        f"{len(judged)} survivors are judged, {len(stale)} of them are no longer in the sources",
-        flush=True,
-    )
-    if options.prune:
-        JUDGED.write_text(json.dumps({k: v for k, v in judged.items() if k not in stale}, indent=1) + "\n")
-        return {"dropped": len(stale)}
-    drawn = draw(found, options.seed, options.count)
-    if options.stored:
-        patches = stored.of_today(stored.read() or stored.write(drawn, found), found)
-        drawn = [mutant for _, mutant in patches if mutant]
-    measure = Measure(options.folder, ROOT)
-    measure.complete(options.side_by_side, options.patience)
-    mutants = built(options.folder / "mutated", drawn)
-    print(f"{len(mutants)} mutants, and {len(drawn) - len(mutants)} that do not compile here", flush=True)
-    campaign = Campaign(options.folder, options.folder / "mutated", measure, options.limit)
-    todo = [(number, mutant) for number, mutant in mutants.items() if mutant.key not in campaign.results]
-    with ThreadPoolExecutor(options.side_by_side) as pool:
-        list(pool.map(lambda pair: campaign.run(*pair), todo))
-    results = {mutant.key: campaign.results[mutant.key] for mutant in mutants.values()}
-    figures = {"seed": options.seed, **figures_of(results, judged)}
-    if options.stored:
-        figures = compared(patches, results)
-    if figures.get("rate", 1) < ENOUGH:
+    if options.new:
+        draw(options.seed, options.new)
+    copy, lost, names = options.folder / "mutated", [], Counter[str]()
+    copy_sources(copy)
+    build(copy)
+    for patch in sorted(PATCHES.glob("*.patch"))[:: 40 if options.quick else 1]:
+        before, _, rest = patch.read_text().partition("\n")
+        before, by = before.removeprefix("noticed: "), run(patch, copy, options.limit)
+        print(f"{patch.name}: {by}", flush=True)
+        if by == "no" and before not in ("no", NEW):
+            lost.append(f"{patch.name}, noticed by {before}")
+        elif by != GONE:
+            patch.write_text(f"noticed: {by}\n{rest}")
+        elif before == NEW:
+            patch.unlink()
+        names[by if by in (GONE, "no") else by.partition(":")[0] if by.startswith("no,") else "noticed"] += 1
+    if lost:
+        raise Wrong("\n".join(["mutants that no test notices any more:", *lost]))
+    figures: dict[str, object] = {"stored": names.total(), **names}
+    if not options.quick and names["noticed"] < ENOUGH * (names["noticed"] + names["no"]):
         raise Wrong(f"too few mutants are noticed: {figures}")
     return figures
 
 
-def compared(
-    patches: list[tuple[stored.Patch, Mutant | None]], results: dict[str, dict]
-) -> dict[str, object]:
-    """Stores in each patch which test noticed it. Raises Wrong if only an earlier run noticed a mutant."""
-    lost, names = [], Counter[str]()
-    for patch, mutant in patches:
-        by = results[mutant.key]["by"] if mutant and mutant.key in results else "gone"
-        if not by and patch.noticed not in ("no", stored.NEW):
-            lost.append(f"{patch.path.name}, noticed by {patch.noticed}")
-        elif by != "gone":
-            patch.noticed = by or "no"
-            patch.write()
-        names["gone" if by == "gone" else "noticed" if by else "not noticed"] += 1
-    if lost:
-        raise Wrong("\n".join(["mutants that no test notices any more:", *lost]))
-    return {"stored": len(patches), **names}
-
-
 def add_options(parser) -> None:
-    parser.add_argument("--count", type=int, default=300, help="mutants in the sample")
-    parser.add_argument("--limit", type=float, default=300, help="seconds of tests for one mutant")
-    parser.add_argument("--patience", type=float, default=600, help="seconds to measure one file of tests")
-    parser.add_argument("--side-by-side", type=int, default=2, help="mutants that run at once")
-    parser.add_argument("--stored", action="store_true", help="run the mutants of the folder patches")
-    parser.add_argument("--prune", action="store_true", help="remove verdicts on lines that no longer exist")
+    parser.add_argument("--limit", type=float, default=90, help="seconds of tests of a mutant's room")
+    parser.add_argument("--new", type=int, default=0, metavar="N", help="draw and store N mutants first")
 
 
 PARTS = {"sample": sample}
