@@ -159,8 +159,10 @@ static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t wind
 typedef struct {
     block_matrix b;
     const void *const *a; /* pointers to the inputs of rows, or to the parts of quantized_rows */
-    const float *scale;   /* int8: the scales of the rows */
-    float *c;             /* as product_job */
+#ifdef LNRNN_PART_INT8
+    const quantized_rows *rows;
+#endif
+    float *c; /* as product_job */
     ptrdiff_t cs;
     int add;
 } block_job;
@@ -193,17 +195,18 @@ LNRNN_INLINE void end_band(const int dtype, const int parts, const block_job *jo
                            block_sum (*acc)[BLOCK_VECS])
 {
     const int each = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
+    const product_job of_sums = {.sums = job->b.sums};
     LNRNN_FOR_EACH (v, BLOCK_VECS) {
-        const v32 scales = v32_load(job->b.scale + o + v * V32_LANES);
-        const product_job of_sums = {.sums = job->b.sums + v * V32_LANES};
-        const vi32 start = int8_start(each, &of_sums, o);
+        const size_t at = o + (size_t)v * V32_LANES;
+        const v32 scales = v32_load(job->b.scale + at);
+        const vi32 start = int8_start(each, &of_sums, at);
         for (int i = 0; i < parts; i += each) {
             const size_t row = (r + (size_t)i) / (size_t)each;
-            float *const c = job->c + (ptrdiff_t)row * job->cs + (ptrdiff_t)o + v * V32_LANES;
+            float *const c = job->c + (ptrdiff_t)row * job->cs + (ptrdiff_t)at;
             vi32 sum = acc[i][v] + start;
-            if (each == 2)
-                sum = (sum << 7) + acc[i + 1][v];
-            v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->scale[row]),
+            sum = each == 2 ? (sum << 7) + acc[i + 1][v]
+                            : int8_shifted(sum, job->rows->zero[row], &of_sums, at);
+            v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->rows->scale[row]),
                                  job->add ? v32_load(c) : v32_zero()));
         }
     }
@@ -362,7 +365,7 @@ static void matmul_blocks(const lnrnn_matmul *m, size_t rows, const float *const
     quantized_rows q;
     block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w),
                      .a = (const void *const *)q.part,
-                     .scale = q.scale,
+                     .rows = &q,
                      .cs = cs,
                      .add = m->add};
     for (size_t r = 0; r < rows; r += INT8_ROWS) {
