@@ -160,6 +160,7 @@ typedef struct {
     block_matrix b;
     const void *const *a; /* pointers to the inputs of rows, or to the parts of quantized_rows */
     const float *scale;   /* int8: the scales of the rows */
+    const int32_t *zero;  /* and their zero points */
     float *c;             /* as product_job */
     ptrdiff_t cs;
     int add;
@@ -201,8 +202,7 @@ LNRNN_INLINE void end_band(const int dtype, const int parts, const block_job *jo
             const size_t row = (r + (size_t)i) / (size_t)each;
             float *const c = job->c + (ptrdiff_t)row * job->cs + (ptrdiff_t)o + v * V32_LANES;
             vi32 sum = acc[i][v] + start;
-            if (each == 2)
-                sum = (sum << 7) + acc[i + 1][v];
+            sum = each == 2 ? (sum << 7) + acc[i + 1][v] : int8_shifted(sum, job->zero[row], &of_sums, o);
             v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->scale[row]),
                                  job->add ? v32_load(c) : v32_zero()));
         }
@@ -363,6 +363,7 @@ static void matmul_blocks(const lnrnn_matmul *m, size_t rows, const float *const
     block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w),
                      .a = (const void *const *)q.part,
                      .scale = q.scale,
+                     .zero = q.zero,
                      .cs = cs,
                      .add = m->add};
     for (size_t r = 0; r < rows; r += INT8_ROWS) {
