@@ -26,7 +26,7 @@ PREFIX ?= /usr/local
 
 PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
-SOURCES = setup.py pyproject.toml $(wildcard pyx/*.py include/*.h include/lnrnn/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
+SOURCES = setup.py pyproject.toml pyx/layouts.c $(wildcard pyx/*.py include/*.h include/lnrnn/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
 .PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences sizes format warnings peers
 .DEFAULT_GOAL := help

@@ -1,6 +1,7 @@
 """Builds the shared library liblnrnn, and two libraries that are linked to it.
 
-These are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime.
+These are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime. A module of its own,
+lnrnn.torch.layouts, reads torch's tensors.
 
 The kernels are compiled once for each instruction set, the other C code once. Object files are kept in
 build/objects. A file is compiled again only if its source, an included header, the compiler or its flags
@@ -58,6 +59,9 @@ class BuildExt(build_ext):
     """Builds the shared library, and the plug-in and the module that are linked to it, in one folder."""
 
     def build_extension(self, ext: Extension) -> None:
+        if ext.name != core.name:
+            super().build_extension(ext)
+            return
         command, linker = self.compiler.compiler_so, self.compiler.linker_so
         if not self.editable_mode:
             # A wheel is 50 kB smaller without names of local functions and tables for unwinding, which serve
@@ -199,6 +203,6 @@ setup(
     long_description=readme(address, version),
     long_description_content_type="text/markdown",
     project_urls=urls(address),
-    ext_modules=[core],
+    ext_modules=[core, Extension("lnrnn.torch.layouts", ["pyx/layouts.c"])],
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
 )

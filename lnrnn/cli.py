@@ -365,7 +365,7 @@ def print_costs(arguments: argparse.Namespace) -> None:
         raise ValueError(message("--input", "given with --dtype", "none", INPUT))
     read(arguments.file)  # whose errors are lnrnn's
     options = {name: getattr(arguments, name) for name in ("dtype", "tolerance", "threshold")}
-    feed = read_arrays(arguments.input)
+    feed = read_array(arguments.input, ".npz")
     try:
         found = session(arguments.file, check=feed, **options).rounding
     except USER_ERRORS:
@@ -379,29 +379,22 @@ def print_costs(arguments: argparse.Namespace) -> None:
         print("\n".join(map(report.printable, repr(found).splitlines())))
 
 
-def read_array(path: Path) -> np.ndarray:
-    """Returns the array in a .npy file. Raises ValueError for other contents, such as pickled objects."""
+def read_array(path: Path, kind: str = ".npy") -> Any:
+    """Returns the array in a .npy file, or a dict of those in a .npz file.
+
+    Raises ValueError for other contents, such as pickled objects.
+    """
     try:
         with path.open("rb") as file:
+            if kind == ".npz":
+                return dict(np.load(file, allow_pickle=False))
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # a damaged header raises any error of NumPy's parser, such as SyntaxError
         # Cut the message, because it may quote a long header.
         got = f"one that NumPy cannot read ({str(error)[:400]})"
-        raise ValueError(message(str(path), "a .npy file of numbers", got)) from error
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays in a .npz file. Raises ValueError for other contents."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except OSError:
-        raise
-    except Exception as error:  # as in read_array
-        got = f"one that NumPy cannot read ({str(error)[:400]})"
-        raise ValueError(message(str(path), "a .npz file of numbers", got)) from error
+        raise ValueError(message(str(path), f"a {kind} file of numbers", got)) from error
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

@@ -58,9 +58,9 @@ class Rounding:
     dtype : {"float32", "bfloat16", "int8"}
         The type of the weights.
     float32 : Cost
-        All parts in float32, compared with the model without lnrnn. A network is compared with itself, after
-        changes of its weights by 2^-23. The differences are NaN if the model does not run without lnrnn. Here
-        and in `kept`, a DynamicQuantizeLSTM of ONNX Runtime has 14 bits for its inputs and states.
+        All parts in float32, compared with the model without lnrnn, or NaN if that does not run. A network
+        is compared with itself, after each weight is moved to the next number. Here and in `kept`, a
+        DynamicQuantizeLSTM of ONNX Runtime has 14 bits for its inputs and states.
     whole : Cost
         All parts with weights of the dtype.
     parts : dict of str to Cost
@@ -87,11 +87,9 @@ class Rounding:
         costs |= {f"{name} {self.dtype}": cost for name, cost in self.parts.items() if len(self.parts) > 1}
         costs |= {"result": self.result} if self.kept else {}
         rows = [("weights", "time", "largest", "mean", "decisions", "sides")]
-        for name, cost in costs.items():
-            changed = f"{cost.decisions} of {self.decisions}", f"{cost.sides} of {self.numbers}"
-            rows.append(
-                (name, f"{cost.seconds * 1e3:.3g} ms", f"{cost.largest:.2g}", f"{cost.mean:.2g}", *changed)
-            )
+        rows += [(name, f"{cost.seconds * 1e3:.3g} ms", f"{cost.largest:.2g}", f"{cost.mean:.2g}",
+                  f"{cost.decisions} of {self.decisions}", f"{cost.sides} of {self.numbers}")
+                 for name, cost in costs.items()]  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
         return "\n".join([*lines, *(f"float32: {name}" for name in self.kept)])
@@ -144,23 +142,16 @@ def compared(
         raise bad_value("tolerance", f"at least {float32.largest:.3g}, the difference in float32", tolerance)
     whole = result = of(parts)
     alone = {name: of([name]) if len(parts) > 1 else whole for name in parts}
-    worst = sorted(parts, key=lambda name: -alone[name].largest)
-    least = most = 0
-    if tolerance is not None and whole.largest > tolerance:
-        result, least, most = Cost(seconds), 1, len(parts)
-    while least < most:
-        some = (least + most) // 2
-        now = of(worst[some:])
-        if tolerance is not None and now.largest <= tolerance:
-            result, most = now, some
-        else:
-            least = some + 1
-    if most and most == len(parts):
+    worst, some = sorted(parts, key=lambda name: -alone[name].largest), 0
+    while tolerance is not None and result.largest > tolerance:
+        some += 1
+        result = of(worst[some:]) if some < len(parts) else Cost(seconds)
+    if some and some == len(parts):
         text = f"no part holds tolerance={tolerance:g} with {dtype} weights, so all are in float32"
         warnings.warn(f"{text}:\nthe least difference is {alone[worst[-1]].largest:.3g}", stacklevel=4)
     numbers = sum(a.size for a in exact if a.dtype.kind == "f")
     decisions = sum(_decisions(a, a.dtype.kind == "f").size for a in exact)
-    return Rounding(dtype, float32, whole, alone, tuple(worst[:most]), result, decisions, numbers)
+    return Rounding(dtype, float32, whole, alone, tuple(worst[:some]), result, decisions, numbers)
 
 
 def _numbers(output: Any) -> Array:
@@ -181,9 +172,8 @@ def _cost(
     """Raises ValueError if outputs have other shapes, or if numbers are no longer finite."""
     shapes = [[a.shape for a in outputs] for outputs in (exact, other)]
     if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"dtype must keep the shapes of the outputs on check, {shapes[0]}, got {shapes[1]} with {dtype!r}"
-        )
+        expected = f"one that keeps the shapes of the outputs on check, {shapes[0]}"
+        raise ValueError(message("dtype", expected, f"{shapes[1]} with {dtype!r}"))
     largest, total, count, decisions, sides = 0.0, 0.0, 0, 0, 0
     for a, b in zip(exact, other, strict=True):
         of_float = a.dtype.kind == "f"
@@ -194,7 +184,9 @@ def _cost(
         np.subtract(a, b, difference, where=a != b, dtype=float)  # infinities may be equal
         if not np.isfinite(difference).all():
             raise ValueError(
-                f"dtype must keep the outputs on check finite, got NaN or infinity with {dtype!r}"
+                message(
+                    "dtype", "one that keeps the outputs on check finite", f"NaN or infinity with {dtype!r}"
+                )
             )
         largest = max(largest, float(np.abs(difference).max()))
         total, count = total + float(np.abs(difference).sum()), count + a.size

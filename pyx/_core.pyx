@@ -7,19 +7,20 @@ checked the arrays ("internal error"). Objects that threads share change in crit
 without the interpreter's lock."""
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongAndOverflow
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_New
 from cpython.pystate cimport PyThreadState
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport INFINITY
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset, strcmp
+from libc.string cimport memcpy, memset, strcmp
 
 from lnrnn cimport *
 from lnrnn_c cimport *
@@ -222,12 +223,21 @@ def aligned(size_t n):
     return a[skip:skip + n]
 
 
+def words_at(addresses):
+    """Returns the 4 bytes at each of the addresses, (n,) uint64, as one object of bytes."""
+    cdef Py_ssize_t k, n = axis(addresses, 0)
+    cdef const uint64_t *at = <const uint64_t *>pointer(addresses, cnp.NPY_UINT64, n, False)
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, 4 * n)
+    for k in range(n):
+        memcpy(<char *>found + 4 * k, <const void *><uintptr_t>at[k], 4)
+    return found
+
+
 include "result_memory.pxi"
 include "arrays.pxi"
 include "norm.pxi"
 include "network.pxi"
 include "packed.pxi"
 include "stream.pxi"
-include "tensors.pxi"
 include "file.pxi"
 include "c_api.pxi"

@@ -232,6 +232,16 @@ cdef class Network:
         self.give(call)
         return found
 
+    def call_at(self, uintptr_t x, uintptr_t h, uintptr_t cell, Py_ssize_t T, Py_ssize_t B, int most):
+        """Computes as `call`, of contiguous float32 at addresses. h, cell: 0 for zeros. most: a further limit
+        on the number of threads."""
+        cdef Call call = self.take()
+        found = None
+        if self.starts(call, T, B, <const float *>x, <const float *>h, <const float *>cell, None):
+            found = self.run(call, min(most, threads_for(call.work(), 0)))
+        self.give(call)
+        return found
+
     def train(self, x, h0, lengths):
         """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts
         of the tape; or None.

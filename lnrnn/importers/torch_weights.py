@@ -325,6 +325,7 @@ def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, An
         "batch_first": bool(options["batch_first"]),
         "bidirectional": any(name.endswith("_reverse") for name in state),
     }
-    if "peephole_l0" in arrays:
-        arguments["peepholes"] = True
+    others = {"nonlinearity": like.nonlinearity, "proj_size": like.proj_size,
+              "peepholes": "peephole_l0" in arrays}  # fmt: skip
+    arguments |= {name: value for name, value in others.items() if value}
     return Converted(like.cell, arguments, arrays, "lnrnn")

@@ -172,7 +172,7 @@ class _Kept(NamedTuple):
     snapshot: Snapshot  # with packed weights
     rows: Rows
     start: tuple[Array, ...]
-    parameters: list[Array] | None  # whose memory the snapshot uses; None for copies
+    addresses: Sequence[int] | None  # of the parameters, whose memory the snapshot uses; None for copies
 
 
 # The objects of each call, by the address of the call's first tape. They are deleted with this tape.
@@ -215,9 +215,11 @@ def forward(
     lengths: Array | None,
     record: bool = True,
     snapshot: Snapshot | None = None,
+    addresses: Sequence[int] | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
     """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: of a
-    network with equal parameters, whose packed weights are used again; not for batch norm.
+    network with equal parameters, whose packed weights are used again; not for batch norm. addresses: of the
+    parameters, which `backward` compares.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the
@@ -225,7 +227,7 @@ def forward(
     Of an SLSTM the last cell state follows. Shapes do not depend on the lengths. x must not change before
     `backward`.
     """
-    shared = None if snapshot else [*parameters]
+    shared = None if snapshot else addresses
     snapshot = snapshot or _snapshot(made, _named(made, parameters))
     if record and lengths is None and not made.batch_norm and (made.cell.parts == 1 or not start):
         found = snapshot.compiled().train(x, _state(start), None)
@@ -300,18 +302,15 @@ def backward(
     gy: Array | None,
     gend: Sequence[Array | None],
     grad_x: bool,
+    addresses: Sequence[int],
 ) -> tuple[Array | None, list[Array], list[Array]]:
     """Does the work of Network.backward, after `forward` with the same arguments.
 
-    parameters: returns the parameters, which have moved if their storage was freed meanwhile. Returns gx, the
-    gradients of the initial states, and the gradients of the parameters.
+    parameters: returns the parameters, which have moved if their storage was freed meanwhile: their addresses
+    show it. Returns gx, the gradients of the initial states, and the gradients of the parameters.
     """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
-    if (
-        entry is not None
-        and (shared := entry[1].parameters)
-        and not _core.same_memory(shared, [*parameters()])
-    ):
+    if entry is not None and entry[1].addresses not in (None, addresses):
         entry = None
     table: Any = lengths if x.ndim == 2 else None
     if table is not None:

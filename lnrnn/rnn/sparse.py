@@ -87,7 +87,7 @@ def sparsify(
         if w.shape[0] % BLOCK[0] or w.shape[1] % BLOCK[1]:
             do = "pad it, or leave it dense, for example by density={'weight_hh': 0.5}"
             raise ValueError(message(name, f"of a shape that blocks of {BLOCK} divide", str(w.shape), do))
-        units = rnn.hidden_size if keep_diagonal and name.startswith("weight_hh") else None
+        units = rnn.hidden_size if keep_diagonal and name.startswith("weight_hh") else 0
         state[name] = np.where(_mask(w, share, units), w, np.float32(0))
     other = copy.copy(rnn)
     other.load_state_dict(state)
@@ -114,8 +114,8 @@ def _checked(rnn: Network[Any], density: Any) -> dict[str, float]:
     return densities
 
 
-def _mask(w: Array, density: float, units: int | None) -> Array:
-    """Returns which weights of w stay. units: of a gate whose diagonal stays, or None."""
+def _mask(w: Array, density: float, units: int) -> Array:
+    """Returns which weights of w stay. units: of a gate whose diagonal stays, or 0."""
     n, k = w.shape
     rows, columns = n // BLOCK[0], k // BLOCK[1]
     with np.errstate(over="ignore", invalid="ignore"):

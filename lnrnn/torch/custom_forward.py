@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .. import _core
 from ..importers.running import tensors
 from ..recognise.proof import Leaf
 from ..rnn import functional
@@ -22,7 +21,7 @@ from . import operator
 from .common import other_system
 from .custom_settings import Settings
 from .custom_weights import Recipe
-from .kept import Keeping, counted, forget, keep, made, pack_again, seen
+from .kept import Keeping, Kept, Record, counted, forget, made, pack_again, seen
 
 Tensor = torch.Tensor
 
@@ -75,11 +74,11 @@ _disabled: Any = None
 
 
 def _untraced() -> Any:
-    """Returns Forward.call, with tracing of this function by torch.compile disabled."""
+    """Returns Forward.served, with tracing by torch.compile disabled."""
     global _disabled  # functools.cache warns under torch.compile
     if _disabled is None:
         disable: Any = torch.compiler.disable
-        _disabled = disable(Forward.call, recursive=False)
+        _disabled = disable(Forward.served)
     return _disabled
 
 
@@ -97,8 +96,8 @@ class Forward:
         self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
         self._converted: list[Tensor] = []  # lnrnn's parameters
-        self._record: _core.Seen | None = None  # of the module's parameters, when these were converted
-        self._kept: _core.Kept | None = None
+        self._record: Record | None = None  # of the module's parameters, when these were converted
+        self._kept: Kept | None = None
         self._paths = [name for name, _ in module.named_parameters()]
         parts = [path.rpartition(".") for path in self._paths]
         self._owners = [(module.get_submodule(part)._parameters, name) for part, _, name in parts]
@@ -121,14 +120,16 @@ class Forward:
         return type(self._module).forward.__code__
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        result = None
         if not torch.compiler.is_compiling():
-            return self.call(*arguments, **named)
-        if torch.compiler.is_dynamo_compiling():
-            return _untraced()(self, *arguments, **named)
-        return type(self._module).forward(self._module, *arguments, **named)  # torch.export
+            result = self.served(arguments, named)
+        elif torch.compiler.is_dynamo_compiling():  # torch.export has no results of kernels
+            result = _untraced()(self, arguments, named)
+        return type(self._module).forward(self._module, *arguments, **named) if result is None else result
 
-    def call(self, *arguments: Any, **named: Any) -> Any:
-        module, states = self._module, arguments[1:]
+    def served(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Returns the result of a call; None if the module's own forward computes it."""
+        states = arguments[1:]
         sources: list[Any] = [owner.get(name) for owner, name in self._owners]
         if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in sources)):
             axes = self._axes.get(tuple(map(type, states)), 0)
@@ -137,13 +138,10 @@ class Forward:
                 found = self._kept.call(self._network, sources, arguments[0], state, axes)
                 if found is not None:
                     return found
-            result = self._computed(self._positional(arguments, named), sources)
-            if result is not None:
-                return result
-        return type(module).forward(module, *arguments, **named)
+            return self._computed(self._positional(arguments, named), sources)
+        return None
 
     def _computed(self, arguments: tuple[Any, ...], sources: list[Any]) -> Any:
-        """Returns the result of a call; None if the module's own forward computes it."""
         x = arguments[0] if arguments else None
         form = self._by_call.get((x.dim(), signature(arguments[1:]))) if isinstance(x, Tensor) else None
         if x is None or form is None or other_system() or not self._settings.hold(self.trains):
@@ -186,10 +184,10 @@ class Forward:
         """Implements Keeping._packed for a custom module. parameters: the result of `_parameters`."""
         own, kept = parameters is self._converted, self._kept
         if own and kept is not None and kept.network == network:
-            return kept.served  # type: ignore[no-any-return]
+            return kept.served
         served = made(network, parameters, (), None)
         if own:
-            self._kept = keep(network, None, self._record, served, bool(self.forms[0].step))
+            self._kept = Kept(network, None, self._record, served, bool(self.forms[0].step))
         return served
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

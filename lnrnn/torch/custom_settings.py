@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from .._core import same_objects
+from .layouts import identical
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
@@ -38,6 +39,9 @@ class Settings:
         self._contents: list[tuple[Any, Any, frozenset[str], str]] = []
         self._tensors: list[list[Any]] = []  # a tensor, its version, a copy, the attribute's name
         self._constants: list[tuple[Any, str, Any]] = []  # numbers and strings of classes
+        self._views: list[Any] = []  # of the values in _contents, and of the keys of dicts
+        self._empty: list[Any] = []  # the dicts without keys
+        self._objects: list[Any] = []  # in these views, when nothing had changed
         self.unseen: list[str] = []
         inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
@@ -65,9 +69,9 @@ class Settings:
         """Records a value. Returns the values inside of it."""
         if isinstance(value, torch.Tensor):
             if not isinstance(value, torch.nn.Parameter):
-                tensor = value
-                version = -1 if tensor.is_inference() else tensor._version
-                self._tensors.append([tensor, version, tensor.detach().clone(), name])
+                t = value
+                version = -1 if t.is_inference() else t._version
+                self._tensors.append([t, version, t.detach().clone(), name])
             return []
         if isinstance(value, (np.ndarray, bytearray, set)) or _has_slots(type(value)):
             self.unseen.append(name)
@@ -81,14 +85,29 @@ class Settings:
         self._contents.append((value, own, _NONE, name))
         return [*own.values()]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_views": [], "_empty": [], "_objects": []}
+
     def same(self) -> bool:
-        """Returns whether all values are the same objects. If not, they may still be equal."""
-        return same_objects(self._contents, self._tensors, self._constants)
+        """Returns whether all values are the objects that `hold` saw. If not, they may still be equal."""
+        now = [*chain.from_iterable(self._views)]
+        return (
+            len(now) > 0
+            and identical(now, self._objects)
+            and not any(self._empty)
+            and all(version != -1 and t._version == version for t, version, *_ in self._tensors)
+            and all(getattr(part, name, ...) is value for part, name, value in self._constants)
+        )
 
     def hold(self, training: bool) -> bool:
         """Returns whether no attribute changed since the probes, and no module trains unless `training`."""
-        if not self.same() and next(self.changed(), None) is not None:
-            return False
+        if not self.same():
+            if next(self.changed(), None) is not None:
+                return False
+            known = [of for of, *_ in self._contents]
+            self._empty = [of for of in known if isinstance(of, dict) and not of]
+            self._views = [view for of in known for view in _views(of)]
+            self._objects = [*chain.from_iterable(self._views)]
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
@@ -106,16 +125,24 @@ class Settings:
                 if name in new or name not in now or not _same(now[name], then[name]):
                     yield where if where and not where.endswith(".") else f"{where}{name}"
         for entry in self._tensors:
-            tensor, version, copy, where = entry
-            current = -1 if tensor.is_inference() else tensor._version
+            t, version, copy, where = entry
+            current = -1 if t.is_inference() else t._version
             if current != version or current == -1 or written:
-                if not _equal(tensor, copy):
+                if not _equal(t, copy):
                     yield where
                 else:
                     entry[1] = current
         for part, name, value in self._constants:
             if not _same(getattr(part, name, ...), value):
                 yield name
+
+
+def _views(of: Any) -> tuple[Any, ...]:
+    if isinstance(of, _SEQUENCES):
+        return (of,)
+    if not isinstance(of, dict):
+        return (vars(of).values(),)
+    return (of, of.values()) if of else ()
 
 
 def _constants(part: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:

@@ -3,12 +3,12 @@
 A module keeps the packed weights of its own parameters. So no weak reference to a parameter exists, and
 torch.utils.swap_tensors can swap it.
 
-`seen` makes a record of tensors, and `record.holds(tensors)` says whether they are unchanged. It compares
-the address of the memory, torch's counter of writes (`tensor._version`), the size, and 8 elements of each
-tensor. So it notices all writes that torch counts: in-place operations, optimisers, load_state_dict,
-module.to(), and `p.data = new`. Torch does not count writes of fused optimisers, nor writes through p.data,
-NumPy or an alias. Such a write is noticed only if it changes one of the 8 elements. An optimiser's step
-does so, but a write of a few elements perhaps does not.
+A `Record` of tensors says whether they have changed. It compares the address of the memory, torch's
+counter of writes (`tensor._version`), sizes, strides, and 8 elements of each tensor. So it notices all writes
+that torch counts: in-place operations, optimisers, load_state_dict, module.to(), and `p.data = new`. Torch
+does not count writes of fused optimisers, and those through p.data, NumPy or an alias. Such a write is
+noticed only if it changes one of the elements. An optimiser's step does so, but a write of few elements
+perhaps does not.
 
 A record keeps the memory of its tensors, unless their storage is resized, as by FSDP. So no other tensor can
 get their address, while the record exists.
@@ -17,8 +17,10 @@ get their address, while the record exists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -27,20 +29,46 @@ from .. import _core
 from ..arguments import Flag
 from ..rnn.functional import Served, architecture, dtype_of
 from ..rnn.snapshot import Snapshot
+from .layouts import identical
+from .layouts import read as read_layouts
 
 Tensor = torch.Tensor
 PLAIN = Tensor, torch.nn.Parameter
 FEW_STEPS = 4
+_words_at = _core.words_at
 SEQUENCES, STEPS = 0b1100, 0b110  # sets of ranks, bit n for n axes: Kept.call compares x's
+SAMPLES = 8  # elements of each tensor that are compared
+_TYPES = {
+    torch.float32: np.dtype("f4").str,
+    torch.float64: np.dtype("f8").str,
+    torch.int64: np.dtype("i8").str,
+}
+
+
+class _Memory:
+    """The memory of a tensor, for NumPy. t.numpy() would forbid to resize the storage, as FSDP does."""
+
+    def __init__(self, t: Tensor) -> None:
+        self.tensor, size = t, t.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": t.shape,
+            "typestr": _TYPES[t.dtype],
+            "data": (t.data_ptr(), False),
+            "strides": None if t.is_contiguous() else tuple(size * s for s in t.stride()),
+        }
+
+
+def _array(t: Tensor) -> Any:
+    t = t if type(t) is Tensor and not t.requires_grad else t.detach()
+    known = type(t) is Tensor and t.dtype in _TYPES and t.is_cpu and not t.is_neg() and t.data_ptr()
+    return np.asarray(_Memory(t)) if known else t.numpy()
 
 
 def arrays(tensors: Sequence[Any]) -> list[Any]:
     """Returns tensors as NumPy arrays that share memory, and None as None."""
     try:
-        return [
-            t if t is None else _core.array_of(t if type(t) is Tensor and not t.requires_grad else t.detach())
-            for t in tensors
-        ]
+        return [t if t is None else _array(t) for t in tensors]
     except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
         return [
             t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
@@ -54,26 +82,189 @@ def counted(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def seen(
-    tensors: Sequence[Tensor | None], same_objects: bool = False, frozen: bool = False
-) -> _core.Seen | None:
+def by_attributes(tensors: tuple[Tensor, ...]) -> tuple[Any, tuple[int, ...]]:
+    """Does the same as layouts.read, for torch before 2.10."""
+    layout = [(t.dtype, t.device, t.shape, t.stride()) for t in tensors]
+    return layout, tuple([t.data_ptr() for t in tensors])
+
+
+# Of a tuple of tensors: their dtypes, devices, shapes and strides, and their addresses.
+read: Any = by_attributes
+if hasattr(Tensor, "__dlpack_c_exchange_api__"):
+    read = partial(read_layouts, Tensor.__dlpack_c_exchange_api__)
+
+
+def _places(t: Tensor) -> Any:
+    """Returns the addresses of elements at equal distances, from the first to the last."""
+    n = min(t.numel(), SAMPLES)
+    at = np.arange(n) * (t.numel() - 1) // max(n - 1, 1)
+    index = np.unravel_index(at, (1, *t.shape)) if n else (at,)
+    strides = np.array([0, *t.stride()][: len(index)]) * t.element_size()
+    return t.data_ptr() + strides @ np.array(index)
+
+
+class Record:
+    """A record of tensors, to notice changes. The function `seen` says which tensors can have one.
+
+    objects: whether other tensor objects count as changed. The record then has references to the tensors.
+    frozen: whether only other objects count as changed.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor | None], objects: bool, frozen: bool) -> None:
+        there = tuple([t for t in tensors if t is not None])
+        self.tensors, self.absent = [*tensors] if objects else None, [t is None for t in tensors]
+        self.frozen, self.any_absent = frozen, len(there) < len(tensors)
+        if not frozen:
+            self.memory = [t.untyped_storage() for t in there]
+            self.versions, self.layout = [t._version for t in there], read(there)
+            self.places = np.concatenate([np.empty(0, np.uint64), *map(_places, there)]).astype(np.uint64)
+            self.words = _words_at(self.places)
+
+    def holds(self, tensors: list[Any]) -> bool:
+        """Returns whether tensors are those of the record and have not changed, as far as it shows.
+
+        Without `objects` they must be on the CPU and of no subclass.
+        """
+        if self.tensors is not None:
+            if not identical(tensors, self.tensors):
+                return False
+        # An inference tensor has no version. A negative view may have the memory of a recorded tensor.
+        elif [t is None or t.is_inference() or t.is_neg() for t in tensors] != self.absent:
+            return False
+        if self.frozen:
+            return True
+        there = tuple([t for t in tensors if t is not None]) if self.any_absent else tuple(tensors)
+        if [t._version for t in there] != self.versions or read(there) != self.layout:
+            return False
+        return _words_at(self.places) == self.words
+
+
+def seen(tensors: Sequence[Tensor | None], objects: bool = False, frozen: bool = False) -> Record | None:
     """Returns a record of tensors, or None if writes cannot be noticed.
 
     This is so for inference tensors, which have no counter, and for shared memory, into which other processes
-    write. same_objects: the record has references to the tensors, and other objects count as changed.
-    Otherwise `holds` must get tensors on the CPU that are of no subclass. frozen, with same_objects: only
-    other objects count as changed. Make the record before the tensors are read, so that it shows writes of
-    other threads while they are read.
+    write. Make the record before the tensors are read, so that it shows writes of other threads while they
+    are read.
     """
-    if frozen:
-        return _core.Seen(list(tensors), None, same_objects)
-    for t in (t for t in tensors if t is not None):
+    for t in () if frozen else (t for t in tensors if t is not None):
         if type(t) not in PLAIN or not t.is_cpu or t.is_neg() or t.is_conj() or not counted([t]):
             return None
         if t.element_size() not in (4, 8):
             return None
-    memory = [None if t is None else _core.array_of(t.detach()) for t in tensors]  # has no reference to t
-    return _core.Seen(list(tensors), memory, same_objects)
+    return Record(tensors, objects, frozen)
+
+
+# Returns None if torch.compile is not active.
+COMPILES = torch._C._dynamo.eval_frame.get_eval_frame_callback
+_grad, _threads, _from_numpy = torch.is_grad_enabled, torch.get_num_threads, torch.from_numpy
+# In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
+_dispatches, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+_profiled, _traced = torch._C._autograd._profiler_enabled, torch._C._get_tracing_state
+_autocast, _forward_ad = torch._C._is_any_autocast_enabled, vars(forward_ad)
+
+
+class Kept:
+    """A network with packed weights that is kept between calls. Copies and pickles of this object are None.
+
+    network: the text of functional.described. record: of the tensors with the weights, or None. step: whether
+    a call is one step, with x (B, D), (D,) or (1, B, D), and states with as many axes.
+    """
+
+    def __init__(
+        self, network: str, overrun: str | None, record: Record | None, served: Served, step: bool = False
+    ) -> None:
+        self.network, self.overrun, self.record = network, overrun, record
+        self.served, self.step = served, step
+        arch = architecture(network)
+        self.batch_first, self.inputs, self.lines = arch.batch_first, arch.input_size, len(arch.suffixes)
+        self.widths, self.pair = arch.state_widths, len(arch.state_widths) > 1
+        self.last: tuple[Any, ...] = (None,)  # the layout of the last arguments, and their `_sizes`
+        simple = arch.cell.parts == 1 and overrun is None and record is not None
+        self.packed = served.snapshot.compiled() if simple else None  # of a network that `call` can compute
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+    def serves(self, network: str, overrun: str | None, tensors: list[Any]) -> bool:
+        """Returns whether it is this network, and the weights have not changed."""
+        return (
+            self.network == network
+            and self.overrun == overrun
+            and self.record is not None
+            and self.record.holds(tensors)
+        )
+
+    def call(self, network: str, tensors: list[Any], x: Any, state: Any, axes: int) -> Any:
+        """Runs the network on tensors. Returns (y, h) or (y, (h, c)), of a cell h or (h, c).
+
+        Returns None if a mode of torch is active or the weights may have changed. It also does so for an
+        argument that is no float32 tensor on the CPU, of the right shape. tensors: those of `record`. axes:
+        bit n is set if x may have n axes.
+        """
+        if (
+            self.packed is None
+            or self.record is None
+            or _grad()
+            or _dispatches()
+            or _transforms()
+            or _profiled()
+            or _traced()
+        ):
+            return None
+        if _autocast() or _forward_ad["_current_level"] >= 0:
+            return None
+        if (network is not self.network and network != self.network) or not self.record.holds(tensors):
+            return None
+        if state is None:
+            given: tuple[Any, ...] = (x,)
+        elif not self.pair:
+            given = x, state
+        elif isinstance(state, (tuple, list)):
+            given = x, *state
+        else:
+            return None
+        for t in given:
+            # The memory of a negative view has the numbers with the other sign.
+            if type(t) is not Tensor or t.is_neg():
+                return None
+        last = self.last
+        try:
+            layout, addresses = read(given)
+            if layout != last[0]:
+                given = tuple([t.contiguous() for t in given])
+                layout, addresses = read(given)
+                last = self.last = layout, *self._sizes(given)
+        except RuntimeError:  # it has no memory
+            return None
+        _, own, T, B, cut = last
+        if not axes >> own & 1 or 0 in addresses:
+            return None
+        at, h, c = (*addresses, 0, 0)[:3]
+        found = self.packed.call_at(at, h, c, T, B, _threads())
+        if found is None:
+            return None
+        y, end = found
+        if own < 3:
+            y, end = y.reshape(T, -1), tuple([e[cut] for e in end]) if self.pair else end[cut]
+        end = (_from_numpy(end[0]), _from_numpy(end[1])) if self.pair else _from_numpy(end)
+        return end if self.step else (_from_numpy(y), end)
+
+    def _sizes(self, given: tuple[Tensor, ...]) -> tuple[int, int, int, Any]:
+        """Returns the number of axes of x, T, B, and the index that removes axes which states do not have.
+
+        Returns zeros if the arguments do not fit together.
+        """
+        x, *states = given
+        before, own = list(x.shape[:-1]), x.dim()
+        T, B = (1, *before, 1)[:2] if self.step and own < 3 else (*before, 1, 1)[:2]
+        if self.batch_first and own == 3:
+            T, B = B, T
+        before = before if self.step else [self.lines, B][: own - 1]
+        shapes = [(*before, width) for width in self.widths][: len(states)]
+        fit = 1 <= own <= 3 and x.shape[-1] == self.inputs and (T == 1 or not self.step)
+        fit = fit and len(states) in (0, len(self.widths)) and shapes == [tuple(s.shape) for s in states]
+        fit = fit and all(t.dtype is torch.float32 and t.is_cpu for t in given)
+        return (own, T, B, (0,) * (3 - own) if self.step else (slice(None), 0)) if fit else (0, 0, 0, ())
 
 
 def made(
@@ -81,24 +272,6 @@ def made(
 ) -> Served:
     """Returns a network with packed weights."""
     return Served(architecture(network), arrays(parameters), arrays(statistics), overrun, dtype_of(network))
-
-
-def keep(network: str, overrun: str | None, record: _core.Seen | None, served: Served, step: bool) -> Any:
-    """Returns the object that runs calls with these packed weights while `record` holds.
-
-    step: whether a call is one step.
-    """
-    cell = architecture(network).cell
-    ready = served.snapshot.compiled() if cell.parts == 1 and overrun is None else None
-    return _core.Kept(network, overrun, record, served, ready, len(cell.state_names) > 1, step)
-
-
-# --- by first parameter -------------------------------------------------------------------------------------
-
-
-class _Entry(NamedTuple):
-    record: _core.Seen | None
-    served: Served
 
 
 # Networks with packed weights, by their first parameter, while this tensor exists.
@@ -109,15 +282,13 @@ def packed(
     network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
 ) -> Served:
     """Returns a network with packed weights, which is packed again only if the tensors have changed."""
-    arch, dtype, tensors = architecture(network), dtype_of(network), [*parameters, *statistics]
-    entry = _served.get(parameters[0])
-    if entry is not None and entry.record is not None and entry.served.computes(arch, overrun, dtype):  # noqa: SIM102
-        if entry.record.holds(tensors):
-            return entry.served  # type: ignore[no-any-return]
-    record = seen(tensors)
-    found = made(network, parameters, statistics, overrun)
-    _served[parameters[0]] = _Entry(record, found)
-    return found
+    tensors = [*parameters, *statistics]
+    kept = _served.get(parameters[0])
+    if kept is None or not kept.serves(network, overrun, tensors):
+        record = seen(tensors)
+        kept = Kept(network, overrun, record, made(network, parameters, statistics, overrun))
+        _served[parameters[0]] = kept
+    return kept.served  # type: ignore[no-any-return]
 
 
 def pack_again(tensors: Iterable[Any]) -> None:
@@ -125,24 +296,6 @@ def pack_again(tensors: Iterable[Any]) -> None:
     for t in tensors:
         if t is not None:
             _served.pop(t, None)
-
-
-# --- by module ----------------------------------------------------------------------------------------------
-
-
-# Returns None if torch.compile is not active.
-COMPILES = torch._C._dynamo.eval_frame.get_eval_frame_callback
-_core.use_torch(
-    Tensor,
-    {torch.float32: (2, 32), torch.float64: (2, 64), torch.int64: (0, 64)},
-    torch.from_numpy,
-    torch.get_num_threads,
-    # In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
-    (torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active,
-     torch._C._autograd._profiler_enabled, torch._C._get_tracing_state, torch._C._is_any_autocast_enabled),
-    vars(forward_ad),
-    getattr(Tensor, "__dlpack_c_exchange_api__", None),
-)  # fmt: skip
 
 
 def forget(part: torch.nn.Module) -> None:
@@ -154,7 +307,7 @@ def forget(part: torch.nn.Module) -> None:
 class Keeping(torch.nn.Module):
     """The base of modules that keep packed weights."""
 
-    _kept: _core.Kept | None = None
+    _kept: Kept | None = None
     _frozen: bool = False
     _steps: bool = False  # whether a call is one step
 
@@ -187,15 +340,13 @@ class Keeping(torch.nn.Module):
     ) -> Served:
         """Returns a network with packed weights, and keeps it for the next call."""
         kept, sources = self._kept, [*self._parameters.values(), *statistics]
-        if kept is not None and kept.network == network and kept.overrun == overrun:  # noqa: SIM102
-            if kept.record is not None and kept.record.holds(sources):
-                return kept.served  # type: ignore[no-any-return]
-        known = {id(t) for t in sources}
-        # Weights that are computed from parameters have no record.
-        record = seen(sources, True, self._frozen) if all(id(t) in known for t in parameters) else None
-        found = made(network, parameters, statistics, overrun)
-        vars(self)["_kept"] = keep(network, overrun, record, found, self._steps)
-        return found
+        if kept is None or not kept.serves(network, overrun, sources):
+            known = {id(t) for t in sources}
+            # Weights that are computed from parameters have no record.
+            record = seen(sources, True, self._frozen) if all(id(t) in known for t in parameters) else None
+            found = made(network, parameters, statistics, overrun)
+            kept = vars(self)["_kept"] = Kept(network, overrun, record, found, self._steps)
+        return kept.served
 
     def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None:
         """Returns the network of a call with gradients if its packed weights serve more than this call.
@@ -209,7 +360,6 @@ class Keeping(torch.nn.Module):
             return None
         if steps <= FEW_STEPS:
             return self._packed(network, parameters, (), None).snapshot
-        if kept is None or kept.record is None or kept.network != network:
-            return None
         own: dict[str, Any] = self._parameters
-        return kept.served.snapshot if kept.record.holds([*own.values()]) else None
+        same = kept is not None and kept.serves(network, None, [*own.values()])
+        return kept.served.snapshot if kept is not None and same else None

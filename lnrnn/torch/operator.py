@@ -103,6 +103,10 @@ def _limited(n: int) -> Iterator[None]:
         yield
 
 
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [t.data_ptr() for t in tensors]
+
+
 def _threads() -> Any:
     """Returns a context in which lnrnn uses at most torch.get_num_threads() threads."""
     most = torch.get_num_threads()
@@ -152,7 +156,7 @@ def _forward_train_cpu(
         snapshot = module._packed_to_train(network, parameters, steps)
     with _threads():
         y, end, seen, saved = functional.forward(
-            arch, arrays(parameters), x_, start_, lengths_, snapshot=snapshot
+            arch, arrays(parameters), x_, start_, lengths_, True, snapshot, _addresses(parameters)
         )
     return _tensors([y, *end, *seen, *saved])
 
@@ -168,7 +172,7 @@ def _backward_cpu(
     with _threads():
         gx, gstart, grads = functional.backward(
             arch, lambda: arrays(parameters), x_, start_, lengths_, y, kept[: seen - 1], kept[seen - 1 :],
-            gy_, arrays(gend), wanted[0],
+            gy_, arrays(gend), wanted[0], _addresses(parameters),
         )  # fmt: skip
     result: tuple[Any, ...] = gx, *gstart[: len(start)], *grads
     return _tensors([g for g, want in zip(result, wanted, strict=True) if want])

@@ -52,7 +52,7 @@ SETTINGS = {
     "int8": dict(dtype="int8", num_layers=2, B=20, D=33, H=48, lengths=0, state=True),
     "int8, 8 bits": dict(dtype="int8", bits=8, B=20, resets=True, zoneout=(0, 0.25)),
     "blocks": dict(B=9, D=16, H=48, density=0.3, num_layers=2, bidirectional=True, lengths=0, state=True),
-    "blocks, threads": dict(T=32, B=70, D=32, H=160, density=0.35, lengths=0, threads=3),
+    "blocks, threads": dict(T=32, B=70, D=32, H=192, density=0.35, lengths=0, threads=3),
     "blocks, bfloat16": dict(B=9, D=16, H=48, density=0.3, dtype="bfloat16", resets=True),
     "blocks, int8": dict(B=9, D=16, H=48, density=0.3, dtype="int8", num_layers=2, lengths=0),
 }

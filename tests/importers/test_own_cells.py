@@ -257,7 +257,7 @@ def test_the_detected_spec_can_be_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lnrnn.from_torch(module, norm=spec).norm == spec
-    with pytest.raises(ValueError, match=r"norm must be the module's .*cell='out'.*, got .*cell='carry'"):
+    with pytest.raises(ValueError, match=r"must be the module's LayerN.*'split'\), got .*cell='carry'\)"):
         lnrnn.from_torch(module, norm=lnrnn.LayerNormSpec("split", "carry"))
     assert taken(module, norm="layer", check=True).norm == spec
 

@@ -18,7 +18,7 @@ ROOT = Path(lnrnn.__file__).parent
 
 # Private names of the standard library and of torch that have no public equivalent.
 FOREIGN = {
-    ("os", "_exit"), ("copyreg", "_slotnames"), ("tensor", "_version"), ("part", "_parameters"),
+    ("os", "_exit"), ("copyreg", "_slotnames"), ("t", "_version"), ("part", "_parameters"),
     ("part", "_buffers"), ("module", "_forward_hooks"), ("module", "_forward_pre_hooks"), ("torch", "_C"),
     *(("module", name) for name in ("_flat_weights", "_flat_weights_names", "_update_flat_weights")),
     *(("...", name) for name in (
@@ -61,7 +61,7 @@ def imported(name: str, tree: ast.Module, package: bool, modules: set[str]) -> s
 
 
 def graph(files: dict[str, tuple[ast.Module, bool]]) -> dict[str, set[str]]:
-    modules = {*files, "lnrnn._core"}
+    modules = {*files, "lnrnn._core", "lnrnn.torch.layouts"}
     return {name: imported(name, tree, package, modules) for name, (tree, package) in files.items()}
 
 

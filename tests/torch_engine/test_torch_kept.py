@@ -16,7 +16,7 @@ import lnrnn.torch  # noqa: E402
 from helpers import available_isas, using_isa  # noqa: E402
 from lnrnn.rnn import functional  # noqa: E402
 from lnrnn.rnn.snapshot import tape_width  # noqa: E402
-from lnrnn.torch import operator  # noqa: E402
+from lnrnn.torch import kept, operator  # noqa: E402
 from mixed_models import flat  # noqa: E402
 from torch_twins import CELLS, LENGTHS, B, Batch, H, I, Layer, T, twin  # noqa: E402
 
@@ -112,9 +112,11 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize("read", [kept.read, kept.by_attributes], ids=["DLPack", "attributes"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_steps_read_tensors_of_every_layout(layout, monkeypatch):
+def test_steps_read_tensors_of_every_layout(layout, read, monkeypatch):
     """Kept weights serve them, without another function, if the tensors are in memory as they are."""
+    monkeypatch.setattr(kept, "read", read)
     other = []
     monkeypatch.setattr(operator, "_run_cpu", lambda *a, run=operator._run_cpu: other.append(0) or run(*a))
     changed = LAYOUTS[layout]

@@ -76,8 +76,8 @@ LNRNN_INLINE v32 int8_scaled(const int parts, v32 v, v32 inverse, v32 zero)
 }
 
 /* x (k), high, low: of int8_ends. Writes the parts of x to scratch, int8_part_bytes(k) bytes each. Sets row i
- * of q. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. An activation of 0 is
- * exact, because zero is an integer. */
+ * of q. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. An activation of 0
+ * is exact, because zero is an integer. */
 LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float high, float low,
                                 uint32_t *scratch, quantized_rows *q, size_t row)
 {

@@ -159,8 +159,10 @@ static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t wind
 typedef struct {
     block_matrix b;
     const void *const *a; /* pointers to the inputs of rows, or to the parts of quantized_rows */
-    const float *scale;   /* int8: the scales of the rows */
-    float *c;             /* as product_job */
+#ifdef LNRNN_PART_INT8
+    const quantized_rows *rows;
+#endif
+    float *c; /* as product_job */
     ptrdiff_t cs;
     int add;
 } block_job;
@@ -193,17 +195,18 @@ LNRNN_INLINE void end_band(const int dtype, const int parts, const block_job *jo
                            block_sum (*acc)[BLOCK_VECS])
 {
     const int each = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
+    const product_job of_sums = {.sums = job->b.sums};
     LNRNN_FOR_EACH (v, BLOCK_VECS) {
-        const v32 scales = v32_load(job->b.scale + o + v * V32_LANES);
-        const product_job of_sums = {.sums = job->b.sums + v * V32_LANES};
-        const vi32 start = int8_start(each, &of_sums, o);
+        const size_t at = o + (size_t)v * V32_LANES;
+        const v32 scales = v32_load(job->b.scale + at);
+        const vi32 start = int8_start(each, &of_sums, at);
         for (int i = 0; i < parts; i += each) {
             const size_t row = (r + (size_t)i) / (size_t)each;
-            float *const c = job->c + (ptrdiff_t)row * job->cs + (ptrdiff_t)o + v * V32_LANES;
+            float *const c = job->c + (ptrdiff_t)row * job->cs + (ptrdiff_t)at;
             vi32 sum = acc[i][v] + start;
-            if (each == 2)
-                sum = (sum << 7) + acc[i + 1][v];
-            v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->scale[row]),
+            sum = each == 2 ? (sum << 7) + acc[i + 1][v]
+                            : int8_shifted(sum, job->rows->zero[row], &of_sums, at);
+            v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->rows->scale[row]),
                                  job->add ? v32_load(c) : v32_zero()));
         }
     }
@@ -254,38 +257,50 @@ LNRNN_INLINE void end_band(const int dtype, const int rows, const block_job *job
 }
 #endif
 
-/* Multiplies rows (or parts) r .. r + rows - 1 by a group. All but the last three arguments are constants. */
+/* Multiplies rows x by the next `steps` blocks of each of `together` bands, of `bands` that have not ended.
+ * dtype, prefetch, rows and together are constants. */
+LNRNN_INLINE void block_steps(const int dtype, const int prefetch, const int rows, const int together,
+                              size_t bands, uint32_t steps, const void *const *x, const uint16_t **columns,
+                              const uint32_t **weights, block_sum (*acc)[BLOCK_SUMS][BLOCK_VECS])
+{
+    const int words = (int)words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
+    const uint16_t *column = *columns;
+    const uint32_t *w = *weights;
+    for (; steps; steps--, column += bands, w += bands * (size_t)words) {
+        if (prefetch)
+            LNRNN_FOR_EACH (l, together * words / LINE_WORDS)
+                v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_ROW);
+        LNRNN_FOR_EACH (q, together)
+            add_block(dtype, rows, x, column[q], w + q * words, acc[q]);
+    }
+    *columns = column, *weights = w;
+}
+
+/* Multiplies rows (or parts) r .. r + rows - 1 by a group. dtype, prefetch and rows are constants. */
 LNRNN_INLINE void block_tile(const int dtype, const int prefetch, const int rows, const block_job *job,
                              size_t r, const block_group *g)
 {
     const int together = rows * GROUP_BANDS <= BLOCK_SUMS ? GROUP_BANDS : rows * 2 <= BLOCK_SUMS ? 2 : 1;
-    const size_t words = words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
     const int given = (int)g->bands;
     const void *x[BLOCK_SUMS];
     if (rows > BLOCK_SUMS || (dtype == LNRNN_WEIGHT_I8 && rows % 2))
         return;
     LNRNN_FOR_EACH (i, rows)
         x[i] = job->a[r + (size_t)i];
-    LNRNN_FOR_EACH (turn, GROUP_BANDS / together) {
-        const int first = turn * together;
+    for (int first = 0; first < given; first += together) {
         const uint16_t *column = job->b.column + g->first + first;
-        const uint32_t *w = job->b.w + (g->first + (size_t)first) * words;
+        const uint32_t *w =
+            job->b.w + (g->first + (size_t)first) * words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
         block_sum acc[GROUP_BANDS][BLOCK_SUMS][BLOCK_VECS];
         LNRNN_FOR_EACH (q, together) {
             const float *const c = job->c + (ptrdiff_t)r * job->cs + g->output[first + q];
             begin_band(rows, job->add && first + q < given ? c : NULL, job->cs, acc[q]);
         }
-        LNRNN_FOR_EACH (ended, GROUP_BANDS) {
-            const int bands = GROUP_BANDS - ended, here = bands - first < together ? bands - first : together;
-            for (uint32_t t = here > 0 ? g->steps[ended] : 0; t; t--) {
-                if (prefetch)
-                    LNRNN_FOR_EACH (l, here * (int)words / LINE_WORDS)
-                        v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_ROW);
-                LNRNN_FOR_EACH (q, here)
-                    add_block(dtype, rows, x, column[q], w + (size_t)q * words, acc[q]);
-                column += bands, w += (size_t)bands * words;
-            }
-        }
+        for (int bands = GROUP_BANDS; bands > first; bands--)
+            LNRNN_FOR_EACH (q, together)
+                if (q + 1 == together ? bands - first > q : bands - first == q + 1)
+                    block_steps(dtype, prefetch, rows, q + 1, (size_t)bands, g->steps[GROUP_BANDS - bands], x,
+                                &column, &w, acc);
         LNRNN_FOR_EACH (q, together)
             if (first + q < given)
                 end_band(dtype, rows, job, r, g->output[first + q], acc[q]);
@@ -350,7 +365,7 @@ static void matmul_blocks(const lnrnn_matmul *m, size_t rows, const float *const
     quantized_rows q;
     block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w),
                      .a = (const void *const *)q.part,
-                     .scale = q.scale,
+                     .rows = &q,
                      .cs = cs,
                      .add = m->add};
     for (size_t r = 0; r < rows; r += INT8_ROWS) {
