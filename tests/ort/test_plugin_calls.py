@@ -176,19 +176,19 @@ LEFT = {
             ("norm", 2, "attribute norm must not be batch norm, got 2"),
             ("placement", 5, "attribute placement is beyond"), ("bias", 2, "attribute bias is beyond"),
             ("hidden_size", -1, "attribute hidden_size is beyond"), ("hidden_size", 0, "hidden_size must be"),
-            ("num_layers", 2**62, "attribute num_layers is beyond"), ("num_layers", 1000, "another number"),
+            ("num_layers", 2**62, "attribute num_layers is beyond"), ("num_layers", 1000, "needs 8003 input"),
             ("num_heads", 3, "num_heads must be a divisor"), ("num_heads", 2, "does not fit the node"),
             ("input_size", 4, "does not fit the node"), ("hidden_size", 8, "does not fit the node"),
-            ("reverse", -1, "attribute reverse is beyond"), ("bidirectional", 1, "another number"),
+            ("reverse", -1, "attribute reverse is beyond"), ("bidirectional", 1, "needs 19 inputs"),
             ("cell", 2, "its attributes must be as lnrnn"), ("placement", 3, "placement must be"),
             ("exp_forget", 1, "exp_forget and bfloat16_states"), ("step", 1, "type and shape of its place"),
-            ("lengths", 1, "another number of inputs"), ("proj_size", 2, "another number of inputs"),
+            ("lengths", 1, "needs 12 inputs"), ("proj_size", 2, "needs 12 inputs"),
         )
     },
     "a step with lengths": (integer("step", 1), "it must have one direction and no lengths"),
-    "one input more": (more_inputs, "it has another number of inputs"),
-    "one input less": (fewer_inputs, "it has another number of inputs"),
-    "one output more": (more_outputs, "it has another number of inputs or outputs"),
+    "one input more": (more_inputs, "needs 11 inputs, 3 outputs"),
+    "one input less": (fewer_inputs, "needs 11 inputs, 3 outputs"),
+    "one output more": (more_outputs, "needs 11 inputs, 3 outputs"),
     "an initializer that is an input": (overridable, "input bias_c_l0 must be a constant"),
     "a computed weight": (transposed, "input bias_c_l0 must be a constant"),
     "float64 weights": (cast, "input bias_c_l0 is not float32"),
@@ -199,7 +199,7 @@ LEFT = {
 @pytest.mark.parametrize("change, reason", LEFT.values(), ids=LEFT)
 def test_other_calls_are_left_to_the_runtime(rng, tmp_path, capfd, change, reason):
     """The runtime computes the body, with the weights that the file has."""
-    proto = lstm(lengths="a step" in reason)
+    proto = lstm(lengths="no lengths" in reason)
     given = draw_inputs(alone(proto), rng)
     wanted = alone(proto).run(None, given)
     change(proto)
