@@ -208,8 +208,8 @@ typedef struct {
 
 /* Returns a description with Python's defaults: layer norm, one layer, one direction, with biases. */
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size);
-/* Replaces values that mean a default, such as LNRNN_PLACEMENTS, by those of the cell. Fails if a value is
- * invalid. */
+/* Replaces values that stand for a default, such as LNRNN_PLACEMENTS, by the cell's defaults. Fails if a
+ * value is invalid. */
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE]);
 
 enum { LNRNN_ARRAY_F32, LNRNN_ARRAY_F64, LNRNN_ARRAY_I64, LNRNN_ARRAY_OTHER }; /* dtypes of arrays */

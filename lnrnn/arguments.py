@@ -134,13 +134,13 @@ class Sizes(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array, whose axes have names. `known` maps these to sizes; a name that it lacks means a free axis.
+    """An array with named axes. `known` maps names of axes to sizes; an axis without an entry has any size.
 
-    axes: names of axes, or several possible lists of names, separated by |. A name may stand for several
-    axes, and * for any number. A list with a name whose size is None does not count. of: the kind of the
-    elements. most: the name of the largest integer in `known`; words: its text in messages. note: follows the
-    shape in messages. dtype: the name of the result's dtype in `known`; without one, real numbers are not
-    converted.
+    axes: the names, or alternatives separated by |. A name may stand for several axes, and * for any number.
+    An alternative with an axis of size None is ignored. of: the kind of the elements. most: the key in
+    `known` of the largest integer allowed. words: the text of this limit in messages. note: text after the
+    shape in messages. dtype: the key in `known` of the result's dtype. Without an entry, real numbers are
+    not converted.
     """
 
     axes: str

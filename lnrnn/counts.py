@@ -12,7 +12,7 @@ class Counts(NamedTuple):
     Attributes
     ----------
     rows, bad, steps : int
-        Rows of a table, or frames of sessions; those that were bad; steps that were computed.
+        Numbers of rows of a table or frames of sessions; of bad ones among them; of computed steps.
     seconds : float
         The duration of the call.
     """

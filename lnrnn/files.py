@@ -91,7 +91,7 @@ def _create(path: Path, made: list[str]) -> tuple[str, str, int]:
             descriptor = os.open(part, flags, mode)
             break
         except FileExistsError:
-            made.clear()  # the file of another process
+            made.clear()  # another process made this file, so it must not be removed
     if old is not None:
         try:
             _like(old, descriptor, mode)
@@ -147,7 +147,7 @@ def _sync_directory(target: str) -> None:
 
 @contextmanager
 def _said_of(path: Path, part: str | None = None) -> Iterator[None]:
-    """A context in which an OSError gets the file name path, because the user does not know the new file."""
+    """A context whose OSErrors name the file `path` that the user gave, not the temporary file `part`."""
     try:
         yield
     except OSError as error:

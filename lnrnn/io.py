@@ -30,8 +30,8 @@ def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
 
     Notes
     -----
-    A new file in the same folder replaces path when it is complete and on the disk. Its permissions are those
-    of the old file, or given by umask.
+    A new file in the same folder replaces path when it is complete and on the disk. It has the permissions of
+    the old file. Without an old file, umask gives them.
 
     Examples
     --------

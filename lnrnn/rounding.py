@@ -118,9 +118,9 @@ def compared(
 ) -> Rounding:  # fmt: skip
     """Returns the report. `kept` has the fewest parts that let the tolerance hold, by their own differences.
 
-    run: returns the outputs of a call on the input `check`, and its seconds. The parts that it is given have
-    weights of `dtype`, and the others of float32. original: the outputs without lnrnn. is_exact: whether
-    they are as exact as those of float32 weights, so that a tolerance must not be less than the difference.
+    run: maps parts to the outputs of a call on the input `check`, and its seconds. These parts have weights
+    of `dtype`, all others float32 weights. original: the outputs without lnrnn. is_exact: whether they are as
+    exact as outputs of float32 weights, so that a tolerance must not be less than the difference.
     """
     given, seconds = run(())
     exact = [*map(_numbers, given)]

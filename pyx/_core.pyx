@@ -112,8 +112,8 @@ cdef int allowed_threads() except -1:
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """Returns `threads`, or if that is 0, the largest number of threads for a call of recurrent layers: 1 for
-    little work."""
+    """Returns the largest number of threads for a call of recurrent layers: `threads`, unless this is 0. Then
+    returns 1 for little work, and else the default."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 
@@ -207,7 +207,7 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
             or (writable and not cnp.PyArray_ISWRITEABLE(a))
             or (n0 and n1 and n2
                 and ((n2 > 1 and step[2] != 4) or (n0 > 1 and step[0] % 4) or (n1 > 1 and step[1] % 4)))):
-        raise AssertionError(f"internal error: {array.dtype} {array.shape} {array.strides}")
+        raise AssertionError(f"internal error: {array.dtype} {array.shape} {array.strides}, not {n0, n1, n2}")
     data[0] = <float *>cnp.PyArray_DATA(a)
     s0[0] = step[0] // 4
     s1[0] = step[1] // 4

@@ -1,4 +1,4 @@
-# Declares the functions of liblnrnn that only _core.pyx calls. lnrnn/__init__.pxd declares those of lnrnn.h.
+# Declares the functions of liblnrnn that only _core.pyx calls. lnrnn/__init__.pxd declares lnrnn.h.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t
 

@@ -76,7 +76,7 @@ cdef class Call:
     cdef lnrnn_row *rows
     cdef Py_ssize_t room  # the number of rows
     cdef lnrnn_network_fields *network  # the packed network, to which this object has a reference
-    cdef lnrnn_network_fields one  # a network of one line (layer and direction) of it
+    cdef lnrnn_network_fields one  # for one layer and direction of the packed network
     cdef object scratch
 
     def __cinit__(self, size_t lines):

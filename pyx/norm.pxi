@@ -194,8 +194,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
 
 
 cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
-    """Computes the gradients of batch norm, or if r is NULL of layer norm, or of RMS norm unless `train`.
-    Returns gx, and the arguments ggain, gbias."""
+    """Returns gx, ggain and gbias. r: not NULL for batch norm. If r is NULL, `train` chooses layer norm, and
+    False RMS norm."""
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)

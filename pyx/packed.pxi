@@ -3,10 +3,10 @@
 
 def packed_rows(sizes, order, back, Py_ssize_t rows):
     """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of the state of
-    each sequence, and back (B,) int64, its inverse; both None: its own.
+    each sequence; back (B,) int64: its inverse. Both None: sequence b has state b.
 
-    Returns the table of lnrnn/rnn/rows.py, for sequences one after another as in `ragged`. Returns None if
-    sizes rise, or have another sum than `rows`, or if order is no permutation with this inverse."""
+    Returns the table of lnrnn/rnn/rows.py, for concatenated sequences as in `ragged`. Returns None if sizes
+    rise or do not add up to `rows`, or if `order` and `back` are not inverse permutations."""
     cdef Py_ssize_t T, B, t, i, first = 0
     cdef const int64_t *n
     cdef const int64_t *state = NULL

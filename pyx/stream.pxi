@@ -185,8 +185,8 @@ def step_all(list steps, int threads):
     for some of a Lanes. x (R, D), or (D,) for one lane. Returns [y, ...], new arrays (R, P) or (P,). threads:
     as in Lanes.step.
 
-    Returns None if Lanes.step would return None for an element, and if a stream is in two. No lane has
-    changed then, nor after a MemoryError. No signal is handled meanwhile.
+    Returns None if Lanes.step would return None for an element, or if a stream occurs twice. No lane has
+    changed then, nor after a MemoryError. No signal is handled during the call.
     """
     cdef Py_ssize_t n = len(steps), k
     cdef double work = 0

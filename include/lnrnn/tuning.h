@@ -120,8 +120,8 @@ enum { LNRNN_THREAD_WORK = 4 << 20 };
 enum { LNRNN_LARGE_WORK = 1 << 30 };
 /* The most threads of a call for each core. More of them only wait for each other. */
 enum { LNRNN_CORE_THREADS = 8 };
-/* LNRNN_THREAD_WORK and LNRNN_LARGE_WORK for norms and elementwise functions, in elements (benchmarks
- * layer_norm and batch_norm). */
+/* Norms and elementwise functions: the elements that repay one more thread, and from which a call is not
+ * brief (benchmarks layer_norm and batch_norm). */
 enum { LNRNN_SERIAL = 1 << 17, LNRNN_LARGE = 1 << 25 };
 
 /* The most groups of sequences at a time if several threads compute each group. An array of this size has
@@ -135,8 +135,8 @@ enum { LNRNN_TALLEST_TILE = 8 };
 /* Two operations that overlap take the time of the longer one, and this fraction of the time of the shorter
  * one. */
 #define LNRNN_NOT_HIDDEN 0.1
-/* The ns per output of an activation, and of another pass over the outputs. Layer norm takes a pass, and so
- * do conversions for int8 weights; those for bfloat16 take half of it (cost_model.py). */
+/* The ns per output of an activation, and of another pass over the outputs. Layer norm takes a pass, a
+ * conversion for int8 weights too, and a conversion for bfloat16 half a pass (cost_model.py). */
 #define LNRNN_OUTPUT_TIME 0.45
 #define LNRNN_OUTPUT_PASS 0.33
 /* The fraction of L3 that weights use at most. */

@@ -142,7 +142,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
     tries = ways(arch, flat)
     if isinstance(graph, Call) and (not flat or graph.way.axes == "BI"):
         tries = iter([graph.way])
-    differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # with whether ordinary input does
+    differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # first: if ordinary input differs
     failures: list[str] = []
     for way in tries if most != 0 else ():
         usual = probes(arch, most, bool(way.kinds), way.axes == "BI")
@@ -158,7 +158,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
                 off = [d for _, d, _, w, *_ in differing if not w.kinds and w.axes == way.axes]
                 if way.kinds and (start or off):
                     start = start or f"it is {off[0]:.2g} off, because it does not start from zeros"
-                    warnings.warn(f"the module differs without a state: {start}", UserWarning, stacklevel=4)
+                    warnings.warn(f"without a state, the results differ from lnrnn's: {start}", stacklevel=4)
                 return way, y  # type: ignore[return-value]
         except NotRun as reason:
             failures.append(f"{way}: {reason}")

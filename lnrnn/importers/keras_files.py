@@ -20,7 +20,7 @@ RECURRENT = "recurrent_kernel"
 
 
 def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | None) -> list[Any]:
-    """Returns layers of a file for `convert_keras`, or without configuration their arrays by name.
+    """Returns a file's layers for `convert_keras`. A file without configuration gives arrays by name.
 
     wanted: the layers' names; None for the only recurrent layer.
     """

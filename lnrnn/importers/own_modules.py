@@ -33,7 +33,7 @@ _STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECA
 
 
 class FirstState(Unsuitable):
-    """A module whose states do not begin at 0."""
+    """Raised for a module whose initial states are not 0."""
 
 
 # --- ways of calling ----------------------------------------------------------------------------------------

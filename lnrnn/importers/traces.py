@@ -124,7 +124,7 @@ def _is_fresh(node: Any) -> bool:
 
 
 def _held(module: Any) -> dict[str, Any]:
-    """Returns the tensors of a module and its parts, also those in plain attributes, by their names."""
+    """Returns all tensors of a module and its submodules by name, also tensors in plain attributes."""
     return {f"{path}.{name}".strip("."): value for path, part in module.named_modules()
             for own in (vars(part), part._parameters, part._buffers) for name, value in own.items()
             if isinstance(value, sys.modules["torch"].Tensor)}  # fmt: skip
@@ -132,7 +132,7 @@ def _held(module: Any) -> dict[str, Any]:
 
 @cache
 def _decompositions() -> dict[Any, Any]:
-    """Returns torch's decompositions of operators that TABLE lacks, without those that errors name."""
+    """Returns torch's decompositions of operators that TABLE lacks, except operators that errors name."""
     torch: Any = sys.modules["torch"]
     kept = {*TABLE, *FILLED, *LATE}
     every = torch.export.default_decompositions().items()
@@ -227,7 +227,7 @@ class Reader(Blocks):
 
 
 # --- operators ----------------------------------------------------------------------------------------------
-# Each function has the Reader, torch's arguments by name, and torch's description of the result.
+# Each function takes the Reader, the operator's arguments by name, and torch's metadata of the result.
 
 Given = dict[str, Any]
 FILLED = "full", "full_like", "empty", "empty_like"  # operators that fill a tensor, "empty" with zeros

@@ -16,7 +16,7 @@ class TooLargeError(OnnxFileError):
 
 
 class DisprovedError(ValueError):
-    """Raised for a network whose outputs differ from those of its part."""
+    """Raised if a converted network's outputs differ from the outputs of the part of the file."""
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def _complete(part: GraphPart) -> None:
     """Adds the initial states of a part, and warnings about differences between its calls and the file."""
     loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
     if loop is not None and part.layers:  # recognise/finding.py says it for steps in plain operators
-        part.warnings.append(Difference(f"the {loop.op_type} around it is not a part of it"))
+        part.warnings.append(Difference(f"the {loop.op_type} around it is not converted"))
     if part.converted is None:
         return
     states = [v for v in (*part.h0, *part.c0) if v is not None]
@@ -160,7 +160,7 @@ def _rename(every: list[GraphPart]) -> None:
 
 
 def _joined(every: list[GraphPart]) -> list[GraphPart]:
-    """Returns one part for those with equal weights, and makes their networks."""
+    """Joins parts with equal weights to one part, and makes the network of each."""
     result: list[GraphPart] = []
     firsts: dict[Any, GraphPart] = {}
     for part in every:

@@ -56,7 +56,7 @@ def runner(proto: onnx.ModelProto, part: GraphPart) -> Run:
     names, says, session = [value.name for value in proto.graph.output], "ONNX Runtime says", None
     try:
         session = open_session(proto.SerializeToString(), optimised=False)
-    except Exception as error:  # of many types
+    except Exception as error:  # many types are possible
         missing = isinstance(error, ImportError)
         reason = "onnxruntime is not installed" if missing else f"{says}: {text_of(error)}"
         says = f"{reason}; onnx.reference says"
@@ -285,7 +285,7 @@ def _layer(
 
 
 def _set_reset_after(nodes: Iterable[onnx.NodeProto], reset_after: bool) -> None:
-    """Replaces linear_before_reset of GRUs, also of those in the graphs inside of nodes."""
+    """Replaces the attribute linear_before_reset of all GRUs, also within sub-graphs."""
     for node in nodes:
         for a in node.attribute:
             for graph in (a.g, *a.graphs):

@@ -78,7 +78,7 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
 
 
 def _proto(source: Any) -> tuple[onnx.ModelProto, int, str | None]:
-    """Returns the ModelProto of read's argument, its bytes, and the folder of external data."""
+    """Returns the model as a ModelProto, its size in bytes, and the folder of its external data or None."""
     if isinstance(source, onnx.ModelProto):
         return source, source.ByteSize(), None
     folder = None
@@ -126,7 +126,7 @@ def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
         proto = onnx.inliner.inline_local_functions(proto, True)
         proto.functions.extend(kept)
         result = _converted(proto)
-    except Exception:  # of many types
+    except Exception:  # many types are possible
         return model
     for tensor in external_tensors(result):
         tensor.base_dir = folders[tensor.location]
@@ -359,7 +359,7 @@ CHECKED = frozenset((
 
 
 def checked_graphs(model: onnx_ir.Model) -> tuple[list[onnx_ir.Graph], list[onnx_ir.Graph]]:
-    """Returns the graphs of a model, and those in functions, whose constants are arguments.
+    """Returns the graphs of a model, and the graphs in functions, whose constants are arguments.
 
     Raises OnnxFileError for a node, not in a function, with inputs, outputs or attributes that its operator
     does not have.

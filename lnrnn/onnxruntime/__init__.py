@@ -114,7 +114,7 @@ def session(
         `lnrnn.rounding.Rounding`, then is a report of time and outputs with this dtype, node by node.
     tolerance : float, optional
         With `check`: the largest difference of an output from float32 that is permitted. The fewest nodes
-        keep float32 weights, those that differ most alone. A UserWarning says if all do.
+        keep float32 weights, chosen by their own differences. A UserWarning says if all do.
     threshold : float
         With `check`: the report counts how many outputs change from one side of it to the other.
     threads : int

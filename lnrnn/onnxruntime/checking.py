@@ -20,8 +20,8 @@ def checked(
 ) -> Any:  # fmt: skip
     """Returns the session whose attribute `rounding` is the report.
 
-    opened: returns a session with float32 weights in these nodes, which records the nodes of the provider.
-    plain: returns a session without the plug-in. feed: the argument `check`. options: those that follow it.
+    opened: maps node names to a session that has float32 weights in these nodes, and records the plug-in's
+    nodes. plain: returns a session without the plug-in. feed: the argument `check`. options: the rest.
     """
     whole = opened(())
     taken = (part for part in whole.get_provider_graph_assignment_info() if part.ep_name == provider)

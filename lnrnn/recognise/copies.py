@@ -55,7 +55,7 @@ def pairs(
 
 
 def nodes(of: Pairs, originals: Sequence[Node]) -> list[Node] | None:
-    """Returns the nodes in the place of the originals, or None if the copy has not all of them."""
+    """Returns the copies of `originals`, in this order, or None if one of them has no copy."""
     found = [[of[id(v)] for v in node.outputs if id(v) in of] for node in originals]
     makers = [values[0].producer() if values else None for values in found]
     result = [node for node in makers if node is not None]

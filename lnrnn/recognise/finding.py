@@ -40,7 +40,7 @@ def _in_body(
     node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | GraphPart]:  # fmt: skip
-    """Returns the Loop or Scan as a part, or else the steps in its body. every: with those that are nodes."""
+    """Returns the Loop or Scan as a part, or else the steps in its body. every: also steps that are nodes."""
     if not every:
         return []
     carried = [kept for group in every if (kept := [step for step in group if _is_carried(step, body)])]
@@ -54,7 +54,7 @@ def _in_body(
         found = _in_graph(groups, terms)
         for each in found:
             part = each.part if isinstance(each, Recurrence) else each
-            text = f"the {node.op_type} around it is not a part of it: {reason}"
+            text = f"the {node.op_type} around it is not converted: {reason}"
             part.warnings.append(Difference(text))
         return found
 
@@ -78,7 +78,7 @@ def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
 
 
 def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | GraphPart]:
-    """Returns the parts of the steps in one graph, apart from Loops."""
+    """Returns the parts that the steps in one graph form, without the steps of Loops."""
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()

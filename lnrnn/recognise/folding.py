@@ -1,4 +1,4 @@
-"""ONNX's operators on constants, in NumPy: those between the weights of a file and its nodes.
+"""Constant folding: ONNX's operators in NumPy, for nodes between the weights and the recurrent nodes.
 
 A function of the table FOLDED returns the outputs of a node. Its arguments are the attributes, with the
 number of outputs as "outputs", and the inputs: arrays, or None for those left out. It raises Unfolded for a
@@ -18,7 +18,7 @@ Inputs = Sequence[Array | None]
 
 
 class Unfolded(Exception):
-    """Raised for a node that is valid and not computed."""
+    """Raised for a valid node that constant folding does not support."""
 
 
 def size_of(operator: str, inputs: Inputs) -> int:

@@ -327,7 +327,7 @@ def _known_rank(value: Value | None) -> int | None:
 
 
 def _ranked_by(value: Value) -> list[Value]:
-    """Returns the values whose ranks say that of a value without a shape."""
+    """Returns values whose ranks determine the rank of a value without a shape."""
     node = value.producer()
     if node is None:
         found = first_and_next(value)
@@ -458,7 +458,7 @@ def changes_states(loop: Node, nodes: Iterable[Node], old: Sequence[Value]) -> b
 
 
 def _changed(value: Value, known: dict[Value, bool | None], depth: int = 0) -> bool | None:
-    """Returns whether arithmetic computes a value from those that are False in `known`, None if nothing does.
+    """Returns whether arithmetic is between `value` and a value of `known`; None if no node connects them.
 
     known: receives the results, since a node may read a value twice.
     """

@@ -10,8 +10,8 @@ Operators, their attributes and the numbers of dtypes are ONNX's. A recogniser a
     its sub-graphs               `subgraphs(node)`, and `parent(graph)`, the node around one
 
 Nodes and values are compared by identity. A shape is None or has an int, or any other object, for each axis.
-The `meta` of each graph has the `Front` of its model under FRONT, and under PARENT the node around it. That
-of each node has its place in the graph under PLACE, and under PATH the names of the nodes around and its own.
+The `meta` of each graph has the `Front` of its model under FRONT, and under PARENT the node around it. The
+`meta` of a node has its place in the graph under PLACE, and under PATH the names of outer nodes and its own.
 """
 
 from __future__ import annotations

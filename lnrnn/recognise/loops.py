@@ -33,7 +33,7 @@ class Sequences:
     """The sequences around a body. backwards: whether the first step reads the last element of x.
 
     lengths: in place of a mask. y_axes: of y. flipped: whether y has the steps in the reverse order of x.
-    after: the nodes behind the body that are a part of it. before: the same before it.
+    before, after: the nodes in front of the body and behind it that the part replaces too.
     """
 
     x: Value
@@ -415,7 +415,7 @@ def check_steps(body: Body, whole: Value, axis: int) -> int | None:
             raise Unfit("it has a limit on the number of steps")
         return length.number
     if unlimited:
-        raise Unfit("it has no end")
+        raise Unfit("its condition is always true, and it has no number of steps")
     if steps == length:
         return length.number
     if steps is not None and steps.number is not None and length.number is None:

@@ -133,7 +133,7 @@ def _is_lengths(value: Value, whole: Value) -> bool:
 def reversed_of(
     value: Value, axis: int, width: Width, steps: Linear | None = None, lengths: Value | None = None
 ) -> tuple[Value, Node] | None:
-    """Returns the value that has the steps along an axis in the reverse order, and the node between.
+    """If `value` is another value reversed along an axis, returns that value and the node that reverses it.
 
     steps: the length of the axis, if it is known. lengths: if each sequence is reversed up to its end.
     """

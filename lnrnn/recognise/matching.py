@@ -32,7 +32,7 @@ ROOTS = (
     *(OPERATORS[name] for name in FUNCTIONS["f"] if name in OPERATORS),
 )  # fmt: skip
 MOST_NODES = 400  # of one step
-MOST_MISSES = 64  # nodes in a row that are compared with a step and are no copy of it
+MOST_MISSES = 64  # consecutive nodes that turn out to be no copy of a step
 
 _LETTERS = {"value": "v", "product": "p", "norm": "n", "one": "1", "function": "f"}
 BY_OUTLINE: dict[tuple[str, ...], list[Pattern]] = {}  # patterns by the factors of h's summands
@@ -180,7 +180,7 @@ def _find_copies(
 
 
 def _moved(step: Step, of: Pairs) -> Step | None:
-    """Returns the copy of a step, or None if a value of it is not in the copy."""
+    """Returns the copy of a step, or None if the copy lacks a value or node of the step."""
     given, nodes = (step.x, *step.old, *step.new), copied(of, step.nodes)
     if nodes is None or any(id(v) not in of for v in given):
         return None
@@ -201,7 +201,7 @@ def alike(h: Sum) -> Sequence[Pattern]:
 def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
     """Returns n + z (h0 - n) or h0 + z (n - h0) with the sum n as an argument of the function identity.
 
-    h0 is one value, or if `zero` no term. Other sums are returned as they are.
+    h0 is one value. zero: h0 is 0, and its terms are missing. Other sums are returned unchanged.
     """
     gates = {atom for p in h.terms if len(p) > 1 for atom in p if atom.kind in FUNCTIONS["sigma"]}
     for z in gates if len(h.terms) > 3 - zero else ():
@@ -292,9 +292,9 @@ def nodes_between(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, .
 class Matcher:
     """Compares the equations of one pattern with sums, and yields all ways to bind its names.
 
-    zero: whether the old states are 0, so that terms with them are missing. unfit: the atom that matched
-    nothing after most others had matched, or the value whose sum has another number of summands. bound: the
-    number of those others.
+    zero: whether the old states are 0, so that their terms are missing. unfit: the atom that matched nothing
+    in the attempt with the most matches, or the value whose sum has another number of summands. bound: the
+    number of matches in this attempt.
 
     The keys of a Bound are names of values and functions, "eps", "centred", and tuples. ("operand", gate) is
     the value that weight_hh multiplies. The others are (constant, gate), ("value", equation),

@@ -156,7 +156,7 @@ def _gemm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _owned(terms: Terms, operand: Value, bias: Sum) -> Sum:
-    """Returns a bias as part of the product with an operand, so that bias_ih and bias_hh stay apart."""
+    """Returns a bias as part of the product with an operand, to tell bias_ih from bias_hh later."""
     return times(single(terms.one(outside_of_loops(operand))), bias)
 
 

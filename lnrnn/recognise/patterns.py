@@ -41,7 +41,7 @@ class Factor:
     """A factor of a product. kind: "value", "function", "product" or "norm".
 
     name: the value, the function, or the matrix. of: the equation that is the argument of a function or norm,
-    else "". factors: the operand of a product. terms: the argument of a norm. gates: those that a norm spans.
+    else "". factors: the operand of a product. terms: the argument of a norm. gates: the gates of a norm.
     """
 
     kind: str

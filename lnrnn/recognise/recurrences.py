@@ -133,7 +133,7 @@ class Recurrence:
         return network(self.weights, batch_first, "ONNX", self.reverse)
 
     def finished(self) -> GraphPart:
-        """Returns the part with its network."""
+        """Sets the part's network, or the reason why there is no such network, and returns the part."""
         try:
             self.part.converted = self.converted(is_batch_first(self.part))
         except ValueError as error:
@@ -144,9 +144,9 @@ class Recurrence:
 def recurrence(
     first: Node, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
 ) -> Recurrence:
-    """Returns a recurrence of these layers. first: the node with its part's path.
+    """Returns a recurrence of these layers. first: the node whose path names the part.
 
-    values: fields of the part, by default the layers' states.
+    values: fields of the part. Without them, the part has the layers' states.
     """
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))
@@ -193,7 +193,7 @@ def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
 
 
 def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[Recurrence]:
-    """Replaces pairs by their join until there is no pair left. values: those that can be x of the second."""
+    """Joins pairs until there is none. values: returns the values of a part that the second may read as x."""
     left: list[Recurrence | None] = list(found)
     by_x: dict[int, list[int]] = {}
     for k, each in enumerate(found):

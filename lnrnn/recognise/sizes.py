@@ -60,7 +60,7 @@ Numbers = list[Linear | None]
 def numbers(
     value: Value | None, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> Numbers | None:
-    """Returns the numbers of a small value, None for those that are unknown.
+    """Returns the numbers of a small value, with None for an unknown number.
 
     counters: the values of the step's number, by identity.
     """
@@ -361,7 +361,7 @@ def is_reversal(
 
 
 def before_reversal(found: Element, width: Width, steps: Linear | None = None) -> Element:
-    """Returns an element as one of the value before a node that reverses the steps. steps: their number."""
+    """Maps an element of a reversed value to the element before the reversal. steps: the number of steps."""
     node, index = found.whole.producer(), found.index
     if node is None or not is_reversal(node, found.axis, width) or node.inputs[0] is None:
         return found

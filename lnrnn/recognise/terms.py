@@ -35,7 +35,7 @@ from .interface import DOMAINS, Array, Node, Value
 
 NORMS = "LayerNormalization", "RMSNormalization"
 MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
-MOST_TERMS, MOST_FACTORS = 16, 4  # a value with more of them is not multiplied out
+MOST_TERMS, MOST_FACTORS = 16, 4  # larger products of sums are not multiplied out
 MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
 
 
@@ -152,7 +152,7 @@ def constant_sum(c: Array) -> Sum:
         c = c[0]
     if c.size > MOST_NUMBERS:
         raise Opaque
-    with np.errstate(invalid="ignore"):  # a NaN of other bits
+    with np.errstate(invalid="ignore"):  # a signalling NaN would warn
         c = c.astype(np.float64)
     return Sum({(): c} if c.any() else {})
 
@@ -283,7 +283,7 @@ class Terms:
         return self._arrays[id(value)], matrix.transposed, matrix.rows, matrix.columns
 
     def outer_value(self, atom: Atom) -> Value | None:
-        """Returns the value of an atom of kind "value", or None for a part that is no value of its own."""
+        """Returns the value of an atom of kind "value"; None if no graph value equals the atom."""
         if atom.key in self._of_part:
             return self._of_part[atom.key]
         whole = atom.value is not None and atom.start == 0 and atom.width == self.width(atom.value)

@@ -1,7 +1,7 @@
-"""The GRU of lnrnn.reference, whose cells.py has the RNN and the LSTM.
+"""The reference implementation of the GRU. cells.py has the RNN and the LSTM.
 
 Source: Cho et al. 2014; by default with the reset gate after the product, as in cuDNN and torch. Gates are in
-torch's order: r, z, n. "joint" is in DreamerV2's GRU.
+torch's order: r, z, n. DreamerV2's GRU has layer norm in placement "joint".
 """
 
 from __future__ import annotations

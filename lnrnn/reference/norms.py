@@ -292,9 +292,9 @@ def update_step_statistics(
 ) -> tuple[Array, Array, Array]:
     """Return running (mean, var, count) of each step after a training batch: arrays (S, H), (S, H), (S,).
 
-    A step with count 0 gets the values of the batch. Other steps become (1 - momentum) old + momentum batch,
-    or with momentum None the statistics of all sequences so far. Variances are biased. If the batch has more
-    steps than `old`, the result has as many as the batch.
+    A step with count 0 gets the values of the batch. Other steps become (1 - momentum) old + momentum batch.
+    If momentum is None, they become the statistics of all sequences so far. Variances are biased. If
+    the batch has more steps than `old`, the result has as many as the batch.
     """
     steps, hidden = max(len(old[0]), len(batch[0])), batch[0].shape[1]
     mean, var, count = np.zeros((steps, hidden)), np.zeros((steps, hidden)), np.zeros(steps, np.int64)

@@ -157,7 +157,7 @@ class Architecture:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The arguments that differ from DEFAULTS or are not in it, and those of cell.written."""
+        """The arguments that files write. Omits a value of DEFAULTS, unless cell.written has its name."""
         usual = {n: v for n, v in DEFAULTS.items() if n not in self.cell.written}
         return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 
@@ -216,8 +216,8 @@ def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str
 
 # Arguments that reprs show only with other values than these, and the values of DEFAULTS.
 USUAL = {"num_layers": 1, "bias": True, "batch_first": False, "bidirectional": False}
-# Arguments that older versions did not have. Files, reprs and fingerprints have only those that differ from
-# these defaults.
+# Arguments that older versions did not have. Files, reprs and fingerprints omit an argument with its default
+# value.
 DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.default is not MISSING}
 DEFAULTS["nonlinearity"] = "tanh"
 

@@ -137,7 +137,7 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
 
 
 def side_by_side(found: Sequence[Array], cell: Cell) -> list[Array]:
-    """Returns the arrays of a user's state as the engine has them: h, or h and a cell state."""
+    """Converts a user's state to the engine's arrays. An SLSTM's c, n and m become one array."""
     return list(found) if cell.parts == 1 else [found[0], np.concatenate(found[1:], axis=-1)]
 
 

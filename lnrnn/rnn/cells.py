@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def nonlinear(self) -> bool:
-        """Whether the nonlinearity is a positional argument. A GRU's is tanh in all that torch has."""
+        """Whether `nonlinearity` is a positional argument: not for a GRU, because torch's has tanh only."""
         return "nonlinearity" in self.written
 
     @property

@@ -2,9 +2,9 @@
 
 Everything that `forward` saves for `backward` is an array. `described` returns a text for an architecture,
 because operators accept texts. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
-arrays in the order of statistics.named_shapes, for each layer and direction. Lengths are (B,) int64, or with
-resets (1 + T, B): lengths, and below them 1 where a state is reset before a step; or None. If x is (N, D), in
-the order of torch's PackedSequence, they are the table (B, 6) of packed_rows, and y is in this order too.
+arrays in the order of statistics.named_shapes, for each layer and direction. `lengths` is None or (B,) int64.
+With resets it is (1 + T, B): row 0 has lengths, row 1 + t has 1 for each state that is reset before step t.
+If x is (N, D), as in torch's PackedSequence, it is the table (B, 6) of packed_rows, and y has the same order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def architecture(network: str) -> Architecture:
 
 @lru_cache(maxsize=256)
 def with_dtype(network: str, dtype: Dtype) -> str:
-    """Returns the text with another dtype of the packed weights. Calls with gradients compute in float32."""
+    """Returns the JSON text of a network with another dtype of its packed weights."""
     check("Network.to_dtype", {"dtype": dtype})
     return json.dumps(json.loads(network) | {"dtype": dtype})
 
@@ -217,9 +217,9 @@ def forward(
     snapshot: Snapshot | None = None,
     addresses: Sequence[int] | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: that
-    of a network with equal parameters, to pack no weights; not for batch norm. addresses: of the parameters,
-    which `backward` compares.
+    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: of a
+    network with equal parameters, whose packed weights are used again; not for batch norm. addresses: of the
+    parameters, which `backward` compares.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the

@@ -1,7 +1,7 @@
 """Quantised weights, w = (q - zero point) * scale, as arguments of load_state_dict and of the importers.
 
-A network has them in float32, which is exact but for one rounding of the product. The packed weights of
-dtype "int8" then are the integers q - zero point, if `kept_by_int8` says so.
+A network stores w in float32, which is exact except for one rounding of the product. If `kept_by_int8` is
+True, the packed weights of dtype "int8" are the integers q - zero point.
 """
 
 from __future__ import annotations

@@ -290,12 +290,12 @@ class Settings(Closed):
             integers from -128 to 127 times a scale, as in a quantised model, keep their values:
             `load_state_dict` takes them as (q, scale, zero_point).
         activation_bits : {14, 8}, optional
-            For int8: inputs and states are rounded too. Those of one step, a, become multiples of
+            For int8: inputs and states are rounded too. The vector a of one step becomes multiples of
             max abs(a) / 8191 (14 bits, the default), or of (max a - min a) / 254, where the range has 0 (8
             bits). With 8 bits there are half as many products; docs/precision.md has the error.
         check : array_like, or dict of arguments of a call, optional
-            An input x like the network's own. `rounding` of the result then is a report of the time, and of
-            the difference of y and the state from those with float32 weights.
+            An input x like the network's own. The result's `rounding` is then a report of the time, and of
+            the differences of y and the state from a call with float32 weights.
         tolerance : float, optional
             With `check`: the largest difference that is permitted. If it is larger, the result has float32
             weights, and a UserWarning says so.

@@ -140,7 +140,7 @@ def _split(raw: memoryview) -> tuple[dict[str, Any], memoryview]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name occurs twice")
+        raise ValueError(f"an object has a key twice: {[name for name, _ in pairs]}")
     return found
 
 

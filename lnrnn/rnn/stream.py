@@ -161,7 +161,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     int64. The first such call for a new number of lanes may allocate.
 
     Several threads may call a stream at once if no lane is in two of the calls. If a call is interrupted or
-    fails, all lanes have their states from before the call, or all have those after it. A copy or a pickle is
+    fails, all lanes have their states from before the call, or all have the new states. A copy or a pickle is
     an independent stream.
 
     Examples

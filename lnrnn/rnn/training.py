@@ -50,7 +50,7 @@ class Tape:
     """
 
     owner: object  # the network, of lnrnn
-    network: Network  # its compiled form
+    network: Network  # the compiled network
     architecture: Architecture
     rows: Rows
     layout: tuple[bool, tuple[int, ...]]  # unbatched, and the shape of y in the caller's layout
@@ -58,7 +58,7 @@ class Tape:
     masks: Masks | None
     x: Array  # (T, B, D)
     training: engine.Training  # its tapes are arrays or Checkpoints
-    end: Array | None = None  # of an SLSTM the last cell state
+    end: Array | None = None  # an SLSTM's last cell state
     isa: str = field(default_factory=isa)  # the instruction set, on which the layout depends
 
     @property

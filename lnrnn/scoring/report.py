@@ -24,8 +24,8 @@ LOGS: tuple[Log, ...] = get_args(Log)
 class Report:
     """A context that counts rows and files, and reports them. inputs: the number of files.
 
-    files: how many outputs are complete. kept: how many of them an earlier run has written. total: the rows
-    of all files that can be read.
+    files: the number of complete outputs. kept: the number of complete outputs from an earlier run. total:
+    the rows of all files that can be read.
     """
 
     def __init__(self, log: Log, inputs: int) -> None:
@@ -69,7 +69,7 @@ class Report:
             self.files += 1
 
     def fail(self, source: Input, error: InputError, rows: int = 0, bad_rows: int = 0) -> None:
-        """Reports a file that is left out, and forgets the rows of it that were counted."""
+        """Reports a file that is left out, and subtracts its rows from the counts."""
         with self._lock:
             self.bad_files += 1
             self._rows, self._bad_rows = self._rows - rows, self._bad_rows - bad_rows

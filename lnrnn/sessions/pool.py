@@ -298,7 +298,7 @@ class SessionPool(Closed):
         self._live -= 1
 
     def _park(self, ids: list[Hashable]) -> tuple[list[Hashable], dict[Hashable, StoreError]]:
-        """Parks live sessions. Returns those that are parked, and the errors of the others."""
+        """Parks live sessions. Returns the ids of parked sessions, and the errors of all others by id."""
         errors = self._put(ids, "parked") if self._values is not None else {}
         done = [id for id in ids if id not in errors]
         for id in done:
@@ -394,7 +394,7 @@ class SessionPool(Closed):
 
     @property
     def parked(self) -> int:
-        """The number of sessions that are parked in the pool. Those in a store are not counted."""
+        """The number of sessions that are parked in the pool, without sessions in a store."""
         return sum(map(len, self._parked))
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ class Report:
     _frozen: bool = False
 
     def restore(self) -> None:
-        """Restores all modules, with the present values of their parameters. `left` has them all then."""
+        """Restores all modules, with the present values of their parameters. Moves `replaced` into `left`."""
         while self._undo:
             self._undo.pop()()
         self.left += [(name, "restore() has restored it") for name, _ in self.replaced]
@@ -119,7 +119,7 @@ def accelerate(
 
     tolerance : float, optional
         With `check` and `dtype`: the largest difference of an output from float32 that is permitted. The
-        fewest modules keep float32 weights, those that differ most alone. A UserWarning says if all do.
+        fewest modules keep float32 weights, chosen by their own differences. A UserWarning says if all do.
     threshold : float
         With `check`: the report counts how many outputs change from one side of it to the other.
 
@@ -149,9 +149,9 @@ def accelerate(
     "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Calls keep packed weights. A call packs them again after a change: of a parameter's address or layout, of
-    torch's count of writes, or of one of 8 elements. Torch does not count writes of fused optimisers, and
-    those through p.data, NumPy or other memory of the same numbers. Such a write is noticed if it changes one
-    of these elements, as an optimiser's step does. After a write of a few elements, set
+    torch's count of writes, or of one of 8 elements. Torch does not count writes of fused optimisers, nor
+    writes through p.data, NumPy or an alias. Such a write is noticed if it changes one of the 8
+    elements, as an optimiser's step does. After a write of a few elements, set
     `module.frozen = False`, or call accelerate(model, check=inputs) again. The next calls of all modules that
     lnrnn computes then read their weights again. If this changes the outputs on these inputs, a ValueError
     says so. Inference tensors and shared memory have no
@@ -177,10 +177,10 @@ def accelerate(
     For a custom module, or a whole stack of layers if possible, the forward is replaced. Its equation comes
     from the names of its parameters, or from a graph of its calls. The module must write to no attribute or
     buffer, and lnrnn's parameters must be sums of elements of its own. The new forward computes calls with x
-    (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. Of a cell these are calls
-    with x (B, I) or (1, B, I) and states. Results are y with all last states or alone, in the module's
+    (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. For a cell, calls have
+    x (B, I) or (1, B, I) and states. Results are y with all last states or alone, in the module's
     structure. Before, all these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`,
-    in evaluation and in training. Those in training and those of a cell have up to 7 steps.
+    in evaluation and in training. In training, and for a cell, the probes have up to 7 steps.
 
     The module's own forward computes all other calls, and all that need gradients. To train such a network on
     the kernels, use lnrnn.torch.from_network(lnrnn.from_torch(module)) in its place. If outputs in training

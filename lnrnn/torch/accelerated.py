@@ -52,8 +52,8 @@ class Accelerated(Keeping):
     _names: Any  # of a module: the names of its parameters, in lnrnn's order
     _networks_of: Any  # of a module: texts of its networks. Raises ValueError if lnrnn has no such network.
     _usual: Any  # the text of the network that computes a call with tensors; None if it is not only one
-    # Of a module: which calls with gradients torch computes faster, (axis, length, numbers). They are those
-    # with x of up to this length, on the axis of steps, and of less than so many numbers.
+    # Of a module: (axis of steps, length, numbers). torch is faster for a call with gradients if x has at
+    # most this length and fewer numbers than this.
     _small_calls: Any
     _unsupported_arguments: Any  # of x and hx: the reason why lnrnn cannot compute a call, or None
     _computed: Any  # of x, hx and the parameters: the result of a call that lnrnn can compute

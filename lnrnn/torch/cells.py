@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 class AcceleratedCell(Accelerated):
-    """The base of these classes. A call is one step of a network of one layer."""
+    """Base class of the accelerated RNNCell, LSTMCell and GRUCell. A call computes one step."""
 
     _steps = True
     _cell: str  # its name in lnrnn
@@ -52,7 +52,7 @@ class AcceleratedCell(Accelerated):
         return end[0] if len(end) == 1 else tuple(end)
 
     def _by_torch(self, input: Any, hx: Any) -> Any:
-        # Torch refuses such a state, or makes three axes of it and ends the process. An RNNCell computes.
+        # For a 2-D state and a 1-D input, torch raises an error or ends the process; its RNNCell computes.
         h = hx[0] if self._states == 2 and isinstance(hx, (tuple, list, Tensor)) and len(hx) else hx
         if self._gates > 1 and [getattr(t, "ndim", None) for t in (input, h)] == [1, 2]:
             raise ValueError(f"{self._cell}Cell: Expected hidden to be 1D, as the input, got 2D instead")

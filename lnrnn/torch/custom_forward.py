@@ -111,7 +111,7 @@ class Forward:
         self.watch()
 
     def watch(self) -> None:
-        """Takes the module's present attributes as those with which lnrnn computes its calls."""
+        """Records the module's attributes. lnrnn computes its calls until one of them changes."""
         self._settings = Settings(self._module)
 
     @property

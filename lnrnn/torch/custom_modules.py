@@ -252,8 +252,8 @@ def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_end
 
 
 def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> bool:
-    """Returns whether results in training are the network's too. Raises Differs if those in evaluation are
-    not, or if the module cannot be run."""
+    """Returns whether the module has the network's results in training mode. Raises Differs if its results in
+    evaluation mode differ from the network's, or if the module cannot be run."""
     for training in (False, True):
         # A module that computes one step cannot know how many there are. Noise in training shows in few.
         most = STEPS if training or way.batch_first is None else None

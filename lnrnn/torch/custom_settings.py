@@ -18,7 +18,7 @@ from .layouts import identical
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
-# Attributes that are not compared: every module has them, such as its submodules; and replaced forwards.
+# Attributes that are not compared: attributes of every module, such as its submodules, and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__", "_compiled_call_impl"}
 _NONE: frozenset[str] = frozenset()
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -26,7 +26,7 @@ MOST = 300  # limit on the objects in attributes to compare; those nearest to th
 
 
 class Settings:
-    """The attributes and buffers of a module and its submodules (parts), as they were at first.
+    """A record of the attributes and buffers of a module and its submodules (parts), to notice changes.
 
     Contents of dicts, lists, tuples and objects in attributes are also compared. unseen: the names of
     attributes with arrays, sets and objects with slots.
@@ -146,7 +146,7 @@ def _views(of: Any) -> tuple[Any, ...]:
 
 
 def _constants(part: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
-    """Yields the numbers, strings and None that the classes of a module have."""
+    """Yields (module, name, value) of class attributes that are numbers, strings or None."""
     for cls in type(part).__mro__:
         if cls.__module__.startswith("torch.nn.") or cls is object:
             break

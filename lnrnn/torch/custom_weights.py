@@ -15,16 +15,16 @@ from ..rnn.architecture import Architecture
 
 Tensor = torch.Tensor
 Array = np.ndarray
-STEP = 4  # between numbered elements: constants that are added to them are less than half of it
+STEP = 4  # between the numbers of elements; constants that a module adds to elements are below STEP / 2
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One of lnrnn's parameters: a sum of elements of the module's parameters, and a constant.
 
-    sources: the numbers of the module's parameters. terms: for each summand the places of its elements, and
-    their signs, or None if all are positive. A place is in the sources one after another, with a zero at the
-    end. Without terms, the only source is lnrnn's parameter.
+    sources: indices into the module's parameters. terms: for each summand the places of its elements, and
+    their signs, or None if all are positive. A place is an index into the concatenated sources, followed by
+    a zero. Without terms, the only source is lnrnn's parameter.
     """
 
     sources: tuple[int, ...]

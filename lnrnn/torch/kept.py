@@ -1,14 +1,14 @@
 """Packed weights, which are kept between calls without gradients: by module, or by first parameter.
 
-A module keeps those of its own parameters. So no weak reference to these exists, and
-torch.utils.swap_tensors can swap them.
+A module keeps the packed weights of its own parameters. So no weak reference to a parameter exists, and
+torch.utils.swap_tensors can swap it.
 
-A `Record` of tensors says whether they are as they were. It compares the address of the memory, torch's
-counter of writes (`tensor._version`), sizes, strides, and 8 elements of each tensor. So it notices all writes
-that torch counts: in-place operations, optimisers, load_state_dict, module.to(), and `p.data = new`. Torch
-does not count writes of fused optimisers, and those through p.data, NumPy or an alias. Such a write is
-noticed only if it changes one of the elements. An optimiser's step does so, but a write of few elements
-perhaps does not.
+A `Record` of tensors has `holds(tensors)`, which says whether they are unchanged. It compares
+the address of the memory, torch's counter of writes (`tensor._version`), the size, and 8 elements of each
+tensor. So it notices all writes that torch counts: in-place operations, optimisers, load_state_dict,
+module.to(), and `p.data = new`. Torch does not count writes of fused optimisers, nor writes through p.data,
+NumPy or an alias. Such a write is noticed only if it changes one of the 8 elements. An optimiser's step
+does so, but a write of a few elements perhaps does not.
 
 A record keeps the memory of its tensors, unless their storage is resized, as by FSDP. So no other tensor can
 get their address, while the record exists.
@@ -36,7 +36,7 @@ Tensor = torch.Tensor
 PLAIN = Tensor, torch.nn.Parameter
 FEW_STEPS = 4
 _words_at = _core.words_at
-SEQUENCES, STEPS = 0b1100, 0b110  # the numbers of axes that x may have: see Kept.call
+SEQUENCES, STEPS = 0b1100, 0b110  # sets of ranks, bit n for n axes: Kept.call compares x's
 SAMPLES = 8  # elements of each tensor that are compared
 _TYPES = {
     torch.float32: np.dtype("f4").str,

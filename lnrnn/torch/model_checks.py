@@ -79,7 +79,7 @@ def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str
 def compare_outputs(
     model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, replaced: Sequence[str], report: str
 ) -> None:
-    """Raises ValueError if the outputs of `run` differ from `before`, those before the change.
+    """Raises ValueError if the outputs of `run` differ from `before`, the outputs before the change.
 
     replaced: the names of the modules that have changed. report: a text for messages.
     """
@@ -109,7 +109,7 @@ def compare_outputs(
     others = ([np.where(np.isfinite(a), 0, a) for a in outputs] for outputs in (before, after))
     if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*others, strict=True)):
         raise ValueError(
-            f"the model has NaN or infinity at other places than before, and is restored:\n{report}"
+            f"outputs have NaN or infinity at other places than before; the model is restored:\n{report}"
         )
     try:
         difference = disagreement(finite(before), finite(after), disturbed, eps, True)

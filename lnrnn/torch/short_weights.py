@@ -51,7 +51,7 @@ def measured(
     model: torch.nn.Module, once: Callable[[], Any], original: Sequence[np.ndarray], dtype: Dtype,
     tolerance: float | None, threshold: float,
 ) -> Rounding:  # fmt: skip
-    """Sets the dtype of all modules that lnrnn computes but those in `kept` of the report, which it returns.
+    """Sets the dtype of all modules that lnrnn computes, except modules in `kept` of the returned report.
 
     once: calls the model on the input `check`. original: the outputs without lnrnn.
     """

@@ -299,7 +299,7 @@ class Twin(Keeping):
         self, arch: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
-        whole = self if network == self._network else None  # not a layer alone
+        whole = self if network == self._network else None  # not for a single layer
         result = operator.run(
             network, x, start, lengths, parameters, statistics, self.overrun, self.training, whole
         )
@@ -397,7 +397,7 @@ class Twin(Keeping):
             raise bad_value("resets", f"of shape {tuple(expected)}, as x", resets)
         resets = (resets[:, None] if unbatched else resets.T if self.batch_first else resets).long()
         if lengths is None:
-            lengths = torch.ones_like(resets).sum(0)  # their number, also in a trace for any sizes
+            lengths = torch.ones_like(resets).sum(0)  # T each, also in a trace with free sizes
         return torch.cat([lengths.to(resets.device)[None], resets])
 
     # --- batch norm's statistics ----------------------------------------------------------------------------

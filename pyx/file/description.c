@@ -61,7 +61,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
               && among(d->placement, LNRNN_PLACEMENTS + 1) && among(d->span, LNRNN_SPAN_ALL + 1)
               && among(d->cell_norm, LNRNN_CELL_CARRY + 1) && among(d->overrun, LNRNN_OVERRUNS)
               && among(d->gate_activation, LNRNN_GATES_HARD_SIGMOID + 1),
-          "a choice has a value beyond its enumeration");
+          "cell, act, weights, norm, placement, span, or another choice is beyond its enumeration");
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);
@@ -72,9 +72,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_SIZE(d, num_heads, INT32_MAX);
     CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
     CHECK(d->num_heads == 1 || d->cell == LNRNN_LSTM || d->cell == LNRNN_GRU || d->cell == LNRNN_SLSTM,
-          "num_heads must be 1 but in an LSTM, GRU or SLSTM, got %zu", d->num_heads);
+          "num_heads must be 1 except in an LSTM, GRU or SLSTM, got %zu", d->num_heads);
     int lstm = d->cell == LNRNN_LSTM, slstm = d->cell == LNRNN_SLSTM;
-    CHECK(lstm || !d->proj_size, "proj_size must be 0 but in an LSTM, got %zu", d->proj_size);
+    CHECK(lstm || !d->proj_size, "proj_size must be 0 except in an LSTM, got %zu", d->proj_size);
     CHECK(d->proj_size < H, "proj_size must be smaller than hidden_size %zu, got %zu", H, d->proj_size);
     CHECK(!d->proj_size || d->num_heads == 1, "proj_size must be 0 with several heads, got %zu",
           d->proj_size);
@@ -87,17 +87,17 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     if (d->placement == LNRNN_GATE && d->cell == LNRNN_RNN)
         d->placement = LNRNN_JOINT;
     CHECK(d->placement != LNRNN_INPUT || d->cell == LNRNN_LIGRU,
-          "placement must be 'split', 'joint' or 'gate' but in a LiGRU, got 'input'");
+          "placement must be 'split', 'joint' or 'gate' except in a LiGRU, got 'input'");
     CHECK(slstm == (d->placement == LNRNN_OUTPUT),
           "placement must be 'output' in an SLSTM, and nowhere else");
     CHECK(!slstm || !d->inner_bias, "inner_bias must be false in an SLSTM");
     CHECK(!layer || lstm || d->cell_norm != LNRNN_CELL_CARRY,
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
-          "span must be None but in a GRU with placement 'split', got 'all'");
+          "span must be None except in a GRU with placement 'split', got 'all'");
     CHECK(!d->gate_activation || ((lstm || d->cell == LNRNN_GRU) && !layer && !batch),
-          "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'");
-    CHECK(lstm || !d->peepholes, "peepholes must be False but in an LSTM, got True");
+          "gate_activation must be 'sigmoid' except in an LSTM or GRU without a norm, got 'hard_sigmoid'");
+    CHECK(lstm || !d->peepholes, "peepholes must be False except in an LSTM, got True");
     CHECK(d->reset_after || d->cell == LNRNN_GRU,
           "reset_after must be True in a cell that is no GRU, got False");
     CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
@@ -115,7 +115,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     if (!lstm)
         d->zoneout[1] = 0;
     CHECK(slstm || (!d->exp_forget && !d->bfloat16_states),
-          "exp_forget and bfloat16_states must be 0 but in an SLSTM");
+          "exp_forget and bfloat16_states must be 0 except in an SLSTM");
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");

@@ -38,8 +38,8 @@ size_t lnrnn_description_parameters(const lnrnn_description *d);
  * missing, unknown or given twice, or has another dtype or shape. Reads no data. */
 lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                 const lnrnn_array ***used, char *message);
-/* Fails for statistics that training cannot give: counts that increase over time or differ from those of
- * layer 0, and negative variances. Other arrays may have any values. */
+/* Fails for statistics that training cannot give: counts that increase over time or differ between
+ * layers, and negative variances. Other arrays may have any values. */
 lnrnn_status lnrnn_check_values(const lnrnn_description *d, const lnrnn_array *const *used, char *message);
 
 #endif

@@ -132,7 +132,7 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
     unsigned seen = 0;
     lnrnn_json_value v = lnrnn_json_next(&json);
     c.d.norm = LNRNN_NORM_NONE;
-    LNRNN_CHECK(v.kind == '{', "its configuration is no object of JSON");
+    LNRNN_CHECK(v.kind == '{', "its configuration must be a JSON object");
     while ((v = lnrnn_json_next(&json)).kind) {
         const char *const outer = json.name[1], *const inner = json.name[2];
         char name[80];

@@ -12,7 +12,7 @@ void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_dou
     float *const floats = array;
     if (!array)
         return;
-    if (!is_double && !add) /* apart from the other cases, so that compilers use vectors */
+    if (!is_double && !add) /* a separate loop, so that compilers vectorise it */
         for (size_t i = 0; i < n; i++)
             floats[i] = (float)values[i];
     else

@@ -102,13 +102,13 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
         return 0;
     const lnrnn_description given = *d;
     if (d->norm == LNRNN_NORM_BATCH)
-        return runtime_refuse(reason, "attribute norm is %d, batch norm", d->norm);
+        return runtime_refuse(reason, "attribute norm must not be batch norm, got %d", d->norm);
     if (lnrnn_description_resolve(d, message))
         return runtime_refuse(reason, "%s", message);
     if (!networks_equal(&given, d))
-        return runtime_refuse(reason, "its attributes are not resolved");
+        return runtime_refuse(reason, "its attributes must be as lnrnn.onnx.convert writes them");
     if (c->form.step && (c->lengths || d->bidirectional))
-        return runtime_refuse(reason, "a step has no lengths, and one direction");
+        return runtime_refuse(reason, "with step=1 it must have one direction and no lengths");
     const size_t directions = d->bidirectional ? 2 : 1, H = d->hidden_size,
                  P = d->proj_size ? d->proj_size : H;
     c->form.states = d->cell == LNRNN_SLSTM ? 4 : d->cell == LNRNN_LSTM ? 2 : 1;
@@ -185,10 +185,10 @@ static int inputs(const ort_functions *ort, const OrtNode *node, network_call *c
         return runtime_refuse(reason, NO_MEMORY);
     if (!runtime_values(ort, node, w->inputs, &in, c->form.values + RUN_INPUTS, &out)
         || in != before + w->count || out != 1 + c->form.states)
-        return runtime_refuse(reason, "it has another number of inputs or outputs");
+        return runtime_refuse(reason, "needs %zu inputs, %zu outputs", before + w->count, 1 + c->form.states);
     for (size_t k = 0; k < before; k++) {
         if (!w->inputs[k])
-            return runtime_refuse(reason, "an input is left out");
+            return runtime_refuse(reason, "input %zu must be given", k);
         c->form.values[k <= c->form.states ? k : RUN_LENGTHS] = w->inputs[k];
     }
     for (size_t k = 0; k < w->count; k++) {

@@ -41,8 +41,8 @@ enum { ORT_INT = 1, ORT_FLOAT_ = 3, ORT_FLOATS = 4, ORT_STRING = 5, ORT_STRINGS 
 enum { ORT_CPU = 0 };                                                                  /* kinds of devices */
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
 
-/* F(name, position, type of the result, parameters) for each function. Those that return OrtStatus * write
- * their result through the last pointer. */
+/* F(name, position, type of the result, parameters) for each function. A function that returns OrtStatus *
+ * writes its result through the last pointer. */
 #define FUNCTIONS(F)                                                                                         \
     F(create_status, 0, OrtStatus *, (int code, const char *message))                                        \
     F(get_tensor_mutable_data, 51, OrtStatus *, (OrtValue *, void **))                                       \

@@ -236,7 +236,7 @@ static OrtStatus *find_places(kernel *k, const OrtNode *fused)
 {
     size_t in = k->in, out = k->out;
     if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out))
-        return kernel_error(k, ORT_FAIL, "the fused node has more inputs or outputs");
+        return kernel_error(k, ORT_FAIL, "the fused node has over %zu inputs or %zu outputs", k->in, k->out);
     for (int i = 0; i < VALUES; i++) {
         kernel_value *const v = &k->values[i];
         const int is_output = i >= RUN_INPUTS;

@@ -40,9 +40,9 @@ typedef struct {
 
 enum { MOST_FUNCTIONS = 6, MOST_NAMES = 256, QUANTIZED = 3 };
 
-/* Of each operator: the domain, the cell, the numbers of activations of a direction and of gates G.
- * onnx_gate: at each place of lnrnn's order of gates, the gate of ONNX. The gates of an LSTM are i, o, f, c
- * in ONNX, and i, f, g, o in lnrnn. Those of a GRU are z, r, h in ONNX, and r, z, n in lnrnn. */
+/* For each operator: its domain, its cell, the numbers of activations per direction and of gates (G).
+ * onnx_gate: the index in ONNX's order for each gate in lnrnn's order. An LSTM has i, o, f, c in ONNX, and
+ * i, f, g, o in lnrnn. A GRU has z, r, h in ONNX, and r, z, n in lnrnn. */
 static const struct {
     const char *operator, *domain;
     int cell;
@@ -194,17 +194,17 @@ static int attributes(recurrent_node *read)
     read->description.reverse = !strcmp(direction, "reverse");
     read->directions = read->description.bidirectional ? 2 : 1;
     if (!read->description.bidirectional && !read->description.reverse && strcmp(direction, "forward"))
-        return REFUSE("attribute direction is unknown");
+        return REFUSE("attribute direction must be forward, reverse or bidirectional, got %s", direction);
     const int clipped = attribute(read, "clip", ORT_FLOAT_, &clip, sizeof clip, NULL);
     if (clipped)
-        return clipped < 0 ? 0 : REFUSE("attribute clip is set, and no network has a clip");
+        return clipped < 0 ? 0 : REFUSE("attribute clip must be left out, got %g", (double)clip);
     if (!integer(read, "layout", &layout) || !integer(read, "input_forget", &input_forget)
         || !integer(read, "linear_before_reset", &before))
         return 0;
     if (layout != 0 && layout != 1)
         return REFUSE("attribute layout must be 0 or 1, got %lld", (long long)layout);
     if (input_forget)
-        return REFUSE("attribute input_forget is set, and no network couples these gates");
+        return REFUSE("attribute input_forget must be 0, got %lld", (long long)input_forget);
     read->description.batch_first = (int)layout;
     read->description.reset_after = OPERATORS[read->row].cell != LNRNN_GRU || before != 0;
     return activations(read);
@@ -351,7 +351,7 @@ static int inputs(recurrent_node *read)
     if (read->contradictory)
         return REFUSE("attribute hidden_size is %lld, but R has %zu units", (long long)hidden_size, H);
     if (read->description.cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
-        return REFUSE("the node has more inputs than its operator");
+        return REFUSE("input initial_c or P is given, which only an LSTM has");
     if (!peepholes(read, H))
         return 0;
     static const char *const names[INPUTS] = {

@@ -17,7 +17,7 @@ int runtime_refuse(char reason[REASON], const char *text, ...) __attribute__((fo
 /* Returns the name of a value, or "" for none. */
 const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value);
 /* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their numbers. A
- * value that is left out becomes NULL. Returns 0 if there are more, or if they cannot be read. */
+ * value that is left out becomes NULL. Returns 0 if the node has more, or if they cannot be read. */
 int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValueInfo **inputs, size_t *in,
                    const OrtValueInfo **outputs, size_t *out);
 /* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a
@@ -28,9 +28,9 @@ int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char 
  * unknown. shape (rank): the sizes, -1 if unknown. They are not read if rank is above `most`. */
 int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *shape, size_t most,
                  size_t *rank);
-/* Sets *data to the numbers of a constant of this type, in memory of the runtime. shape (rank): expected; 0
- * is any size of at least 1, which is written. Returns 1, or with a reason 0, or -1 if it has another
- * shape. */
+/* Sets *data to the numbers of a constant of this type, in memory of the runtime. shape (rank): the expected
+ * sizes; 0 accepts any size of at least 1. Writes the sizes seen. Returns 1 for success. Writes a reason and
+ * returns -1 for another shape, 0 for other faults. */
 int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const char *name, int type,
                      size_t *shape, size_t rank, const void **data, char reason[REASON]);
 
@@ -102,8 +102,8 @@ typedef struct kernel {
     char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
     run_form form;   /* its values are valid only when the kernel is created */
     kernel_value values[VALUES];
-    /* Of a claim: the id of its node, the numbers of its inputs and outputs, memory for a list of them, and
-     * the next claim. */
+    /* Until the runtime compiles the node: its id, the numbers of its inputs and outputs, memory for a list
+     * of both, and the next claim. */
     size_t id, in, out;
     const OrtValueInfo **listed;
     struct kernel *next;

@@ -49,7 +49,7 @@ static int kind_of(const ort_functions *ort, const OrtNode *node)
     return 0;
 }
 
-/* Returns the kinds of a node and of those that compute its inputs, at most `depth` nodes away. */
+/* Returns the kinds of a node and of the nodes that compute its inputs, at most `depth` nodes away. */
 static int kinds_of(const ort_functions *ort, const OrtNode *node, int depth)
 {
     const OrtValueInfo *in[MOST_INPUTS_READ] = {NULL};
@@ -166,7 +166,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
     const ort_functions *const ort = p->ort;
     size_t n = 0;
     const OrtNode *within = NULL;
-    kernel_claims_free(p); /* those that the runtime has not taken */
+    kernel_claims_free(p); /* of an earlier call; the runtime never compiled them */
     OrtStatus *status = ort->graph_node_count(graph, &n);
     if (!status)
         status = ort->graph_parent(graph, &within);

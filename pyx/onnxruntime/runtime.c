@@ -86,7 +86,7 @@ int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const 
     int is = 0;
     if (!value || runtime_failed(ort, ort->is_constant(value, &is_constant)) || !is_constant
         || runtime_failed(ort, ort->initializer_value(value, &given)) || !given)
-        return runtime_refuse(reason, "input %s is no constant", name);
+        return runtime_refuse(reason, "input %s must be a constant", name);
     if (runtime_failed(ort, ort->tensor_shape(given, &is, &sizes, &dimensions)) || is != type)
         return runtime_refuse(reason, "input %s is not %s", name,
                               type == ORT_FLOAT   ? "float32"

@@ -40,7 +40,7 @@ void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptr
 /* Returns the number of blocks of w (n, k), contiguous. Returns 0 if its product is dense, because it has too
  * many blocks, or a size that no block divides. */
 size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w);
-/* For tests: sets the largest share of blocks that are packed as blocks, or with -1 the one of tuning.h. */
+/* For tests: sets the largest share of nonzero blocks for a sparse product. -1: the value of tuning.h. */
 void lnrnn_set_share_of_blocks(double share);
 /* w (n, k), contiguous, with `count` blocks -> packed, lnrnn_blocks_size words. */
 size_t lnrnn_blocks_size(int dtype, size_t n, size_t count);

@@ -44,7 +44,7 @@ static void keep_own_states(lnrnn_step *s)
     s->next_h = 0;
 }
 
-/* Returns 0 in threads other than 0 after the end of the team. */
+/* Returns whether this thread still computes steps. If the team has ended, only thread 0 continues. */
 static int in_team(const lnrnn_step *s) { return !s->index || s->team > 1; }
 
 /* Computes steps t .. end - 1. */

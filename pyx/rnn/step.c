@@ -1,4 +1,4 @@
-/* The phases of a step, from W_ih x to the states. step_view.c has the view (lnrnn_step) that they read.
+/* The phases of a step, from W_ih x to the states. step_view.c fills lnrnn_step, which the phases read.
  *
  * A site (layer.h) has one of three forms (kernels/gate_norm.h). Without a norm it adds a bias. Batch norm
  * has a scale and a shift for each step. Layer norm uses the statistics of each row. */
@@ -360,7 +360,7 @@ void lnrnn_step_meet(lnrnn_step *s)
     if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
         return;
     s->team = 1;
-    s->ahead.w = NULL; /* other threads would compute parts of it */
+    s->ahead.w = NULL; /* the chunk ahead would need the other threads */
     if (s->index) {
         s->active = s->cell.n = 0;
         return;

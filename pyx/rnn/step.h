@@ -36,7 +36,7 @@ struct lnrnn_step {
     float **y;
     ptrdiff_t next_y;
     /* (active, G*H). wx, row stride plan->wide: W_ih x of step t. a, row stride cell.as: W_hh h, or W_ih x +
-     * W_hh h. hidden, row stride cell.as: W_hh h, if it has a norm of its own. all_c (active, C) and all_h
+     * W_hh h. hidden, row stride cell.as: W_hh h, if it is normalised separately. all_c (active, C) and all_h
      * (active, P), row stride cell.as: c and h of all rows. */
     float *wx, *a, *hidden, *all_c, *all_h;
     size_t recorded, live; /* tape: the numbers of active rows of the call before step t; at step t - 1 */

@@ -1,8 +1,8 @@
 /* The barrier between time steps if threads divide the hidden units. Waiting threads spin, because a step
  * takes microseconds and waking a sleeping thread takes longer. After a long wait a thread yields its core,
- * because another thread of the team must have lost its own. A time slice of the other process is as long as
- * many steps, and one follows the other. So the first wait that is too long ends the team. The last thread
- * that arrives says so, and all threads learn it at the same barrier. */
+ * because another thread of the team must have lost its own. A time slice of another process is as long as
+ * many steps, and more slices follow. So the first wait that is too long ends the team. The last thread that
+ * arrives at the barrier decides this, and all threads learn it there. */
 #define _GNU_SOURCE
 #include <stdint.h>
 

@@ -129,14 +129,14 @@ CONFIGURATIONS = {
     "carry": (dict(norm=OF_LAYER | {"cell": "carry"}), "cell must be 'out' or None where there is no cell"),
     "layers": (dict(num_layers=900), r"weight_ih_l1 must be float32 \(3, 3\), and is missing"),
     "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8 and only of int8, got 8"),
-    "projection": (dict(proj_size=3), "proj_size must be 0 but in an LSTM, got 3"),
+    "projection": (dict(proj_size=3), "proj_size must be 0 except in an LSTM, got 3"),
     "wide projection": (dict(cell="LSTM", nonlinearity=..., proj_size=3),
         "proj_size must be smaller than hidden_size 3, got 3"),
-    "peepholes": (dict(peepholes=True), "peepholes must be False but in an LSTM, got True"),
+    "peepholes": (dict(peepholes=True), "peepholes must be False except in an LSTM, got True"),
     "no projection": (dict(proj_size=0), "proj_size must be an integer of at least 1, got 0"),
     "gates": (dict(gate_activation="hard"), "gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"),
     "no gates": (dict(gate_activation="hard_sigmoid"),
-        "gate_activation must be 'sigmoid' but in an LSTM or GRU without a norm, got 'hard_sigmoid'"),
+        "gate_activation must be 'sigmoid' except in an LSTM or GRU without a norm, got 'hard_sigmoid'"),
     "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, only of an LSTM a list of two"),
 }  # fmt: skip
 

@@ -171,7 +171,7 @@ def test_a_node_in_a_loop_or_scan_has_the_path_of_the_node_around_it(rng):
     scan = helper.make_node("Scan", ["X"], ["all"], "scan", body=scan_body, num_scan_inputs=1)
     proto = model([constant("axis", np.array([0])), scan], GIVEN, ["all"], own)
     assert lnrnn.onnx.parts(proto)[0].path == "scan/body/node"
-    with pytest.warns(UserWarning, match="part 'scan/body/node': the Scan around it is not a part of it"):
+    with pytest.warns(UserWarning, match="part 'scan/body/node': the Scan around it is not converted"):
         assert lnrnn.from_onnx(proto).hidden_size == H
 
 

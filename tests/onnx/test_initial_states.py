@@ -183,6 +183,6 @@ def test_a_loop_that_does_more_than_its_step_is_warned_about_or_the_step_needs_i
     if name is not None:
         with pytest.raises(ValueError, match=f"carry its states unchanged .*; name={name!r}"):
             lnrnn.from_onnx(proto)
-    with pytest.warns(UserWarning, match=f"part {part.path!r}: the Loop around it is not a part") as told:
+    with pytest.warns(UserWarning, match=f"part {part.path!r}: the Loop around it is not converted") as told:
         assert lnrnn.from_onnx(proto, name).hidden_size == H
     assert len(told) == 1

@@ -118,8 +118,8 @@ def test_sizes_that_change_from_run_to_run(rng, kind, T, B):
 @pytest.mark.parametrize(
     "kind, more, reason",
     [
-        ("LSTM", {"clip": 0.5}, "attribute clip is set"),
-        ("LSTM", {"input_forget": 1}, "attribute input_forget is set"),
+        ("LSTM", {"clip": 0.5}, "attribute clip must be left out, got 0.5"),
+        ("LSTM", {"input_forget": 1}, "attribute input_forget must be 0, got 1"),
         ("RNN", {"activations": ["Softsign"]}, "activation Softsign is not Tanh"),
         ("GRU", {"activations": ["Sigmoid", "Softsign"]}, "activation Softsign is not Tanh"),
         ("GRU", {"activations": ["Relu", "Tanh"]}, "activation Relu of the gates"),

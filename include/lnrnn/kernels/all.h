@@ -37,8 +37,8 @@
 #define LNRNN_ELEM(op) v32_##op##_f16
 #include "lnrnn/kernels/norm.h"
 
-/* The kernels for type t. Those that read no array of this type are the same for all types with the
- * arithmetic of r. */
+/* The kernels for elements of type t, which compute in type r. Kernels that read no array of elements are
+ * shared by all types with the same r. */
 #define LNRNN_NORM_TABLE(t, r)                                 \
     {                                                          \
         .layer_norm = layer_norm_kernel_##t,                   \
@@ -139,7 +139,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_,
                                                                       pack_rows, matmul_columns);
 #endif
 
-/* Larger vectors than a block have no products of their own: their sets use those of avx2. */
+/* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. */
 #if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8))
 #include "lnrnn/kernels/product_blocks.h"
 

@@ -376,8 +376,8 @@ LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int 
     }
 }
 
-/* x (rows, n) contiguous -> y (rows, n), which may be x. a: the coefficients of n columns, or with by_row the
- * coefficients of each row. */
+/* x (rows, n) contiguous -> y (rows, n), which may be x. by_row = 0: `a` has coefficients for each column; 1:
+ * for each row. */
 static void T(batch_affine_kernel)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *a, void *y,
                                    int by_row, int nontemporal)
 {

@@ -154,7 +154,7 @@ LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row
     return separate ? gate_read(how, &row->input, gate, i, k, whole) + z : z;
 }
 
-/* v: m vectors of gates. Applies their sigmoid, or with LNRNN_HARD the hard sigmoid. */
+/* v: m vectors of gates. Applies the sigmoid; the hard sigmoid if `how` is LNRNN_HARD. */
 LNRNN_INLINE void gate_sigmoids(const int how, const int m, v32 *v)
 {
     if (how == LNRNN_HARD)

@@ -21,7 +21,7 @@ enum { INT8_ROWS = 64 };
 /* Rows of activations, a = scale * (n + zero). A part has four integers per word. With two parts n = 128 *
  * first + second - 8192, and zero is 0. With one, the part is n as v32_store_s8 writes it. */
 typedef struct {
-    const uint32_t *part[2 * INT8_ROWS]; /* those of row 0, then those of row 1, .. */
+    const uint32_t *part[2 * INT8_ROWS]; /* all parts of row 0, then of row 1, .. */
     float scale[INT8_ROWS];
     int32_t zero[INT8_ROWS];
     int parts;  /* the number of parts of a row */
@@ -42,8 +42,8 @@ static size_t int8_scratch(int dtype, size_t rows, size_t k)
 /* Returns the larger of v and 0, or NaN. */
 LNRNN_INLINE v32 int8_positive(v32 v) { return v32_abs(v32_select_lt(v, v32_zero(), v32_zero(), v)); }
 
-/* x (k). Sets high to max(x, 0) and low to max(-x, 0), or with two parts both to max |x|. They are NaN or
- * infinity if x has a NaN. */
+/* x (k). parts = 1: sets high to max(x, 0) and low to max(-x, 0); 2: sets both to max |x|. If x has a NaN,
+ * both are NaN or infinity. */
 LNRNN_INLINE void int8_ends(const int parts, size_t k, const float *x, float *high, float *low)
 {
     v32 most = v32_zero(), least = v32_zero();

@@ -41,8 +41,8 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
 
 /* --- the output ------------------------------------------------------------------------------------- */
 
-/* Computes h = o tanh(c). If `side`, the norm of c, is not NULL: h = o tanh(norm(c)), and if `carry` also c =
- * norm(c). */
+/* side = NULL: computes h = o tanh(c). Otherwise `side` is the norm of c: computes h = o tanh(norm(c)), and
+ * with `carry` also replaces c by norm(c). */
 LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, const int how, const int carry,
                                     const gate_side *side, float *c, float *h)
 {

@@ -125,7 +125,7 @@ typedef struct {
     vreal d[4], dd[4], g[4], gd[4];
 } T(accumulators);
 
-/* Adds a vector d, and if has_g a vector g, to accumulator number a of each sum. */
+/* Adds d and d^2 to accumulator a of their sums. has_g: also adds g and g d. */
 LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal g, const int has_g)
 {
     s->d[a] += d;
@@ -163,7 +163,7 @@ LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 
 LNRNN_INLINE real T(pivot_of)(size_t n, const elem *x) { return v_sum(T(pivot_lanes)(n, x)); }
 
-/* Adds k values of x, or if centred their differences to the pivot, to the sums. */
+/* Adds k values and their squares to the sums. centred: subtracts the pivot from each value first. */
 LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const elem *x, vreal pivot,
                                   const int centred, T(accumulators) *s)
 {

@@ -91,7 +91,7 @@ typedef struct {
                          const lnrnn_coefficients *out, double *ggain, double *gbias);
     /* writes mean, scale and shift of `out` */
     void (*fold)(const lnrnn_channels *channels, const lnrnn_coefficients *out);
-    /* x (rows, n) -> y (rows, n), contiguous; a channel is a column, or if by_row a row */
+    /* x (rows, n) -> y (rows, n), contiguous. by_row = 0: a channel is a column; 1: a row */
     void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
                          int by_row, int nontemporal);
     /* gy, x (rows, n) -> gx (rows, n), row stride `stride`; a channel is a column, in gx_planes a row */
@@ -195,7 +195,7 @@ typedef struct {
     size_t H;
     int how, spans, centred; /* not centred: RMS norm */
     float eps;
-    const float *mean, *gain, *bias; /* (G*H), only those that `how` reads */
+    const float *mean, *gain, *bias; /* (G*H); NULL unless `how` reads it */
 } lnrnn_gate_norm;
 
 /* The kernels that compute new states: one for each cell, and three more. LSTM_PEEPHOLE has peepholes.

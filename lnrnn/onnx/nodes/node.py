@@ -29,7 +29,7 @@ from ...rnn import cells, quantized
 Arrays = Mapping[int, Array | None]  # by the number of an input
 # The order of gates in ONNX, and in lnrnn. ONNX's c is the gate g of lnrnn.
 GATES = {"RNN": ("i", "i"), "LSTM": ("iofc", "ifco"), "GRU": ("zrh", "rzh")}
-VERSIONS = (7, 14, 22)  # of the three operators, in opsets 7 to 22
+VERSIONS = (7, 14, 22)  # since_version of RNN, LSTM and GRU, in opsets 7 to 22
 _SCHEMAS = [onnx.defs.get_schema(op, VERSIONS[-1]) for op in GATES]
 TYPES = {name: onnx_ir.AttributeType(int(given.type.value))  # type: ignore[attr-defined]  # in onnx's stubs
          for schema in _SCHEMAS for name, given in schema.attributes.items()}  # fmt: skip
@@ -50,8 +50,8 @@ class NodeLayer:
     """A node as one layer of a network.
 
     weights: for each direction. reverse: whether the node reads from the end. batch_first: whether layout is
-    1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for others. The values are the node's,
-    or None for those that are left out. h0 and c0 are None if they are 0.
+    1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for float32 weights. Values are the
+    node's inputs and outputs, or None where the node leaves one out. h0 and c0 are None if they are 0.
     """
 
     node: onnx_ir.Node
@@ -191,7 +191,7 @@ def _check_states(node: onnx_ir.Node, states: dict[str, onnx_ir.Value | None], h
 
 
 def constants(node: onnx_ir.Node) -> Arrays:
-    """Returns the arrays of a node's inputs that must be constants, None for others."""
+    """Maps the indices of inputs that must be constants to their arrays, or to None without a constant."""
     return {
         i: constant(v)
         for i, v in enumerate(node.inputs)

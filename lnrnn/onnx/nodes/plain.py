@@ -1,8 +1,8 @@
 """Finds parts that are nodes RNN, LSTM, GRU or DynamicQuantizeLSTM, and such nodes as steps in a body.
 
 Layers follow each other through Transpose, Reshape and Squeeze, as exporters write stacks. The outputs of a
-node have four axes, (T, D, B, H). The axes of each value after it are followed, until they are those of the
-next node's input. A value that the file also uses elsewhere ends the stack.
+node have four axes, (T, D, B, H). The search follows their order through the nodes behind, until it is the
+order of the next node's input. A value that the file also uses elsewhere ends the stack.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Walk:
     """A value after a layer, its axes, and the nodes between them.
 
     shapes: the results of nodes Shape, by id. declared: the numbers of steps and sequences that a file
-    declares for its input: {"T": 10}. baked: those that a Reshape sets. messages: about these, for users.
+    declares for its input: {"T": 10}. baked: the numbers that a Reshape sets. messages: warnings about both.
     """
 
     value: onnx_ir.Value

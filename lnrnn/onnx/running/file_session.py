@@ -25,7 +25,7 @@ MOST = 2**28  # numbers of all states in a lane
 
 
 def _session(path: str, threads: int, plugin: bool) -> Any:
-    """Returns a session. Without the plug-in if onnxruntime is too old for it."""
+    """Returns a session of ONNX Runtime, without the plug-in if onnxruntime is too old for the plug-in."""
     if plugin:
         try:
             register()
@@ -79,7 +79,7 @@ class FileSession:
         self._has_nodes, self.restarting = bool(nodes), [str(node.name or node.op_type) for node in anew]
         given, inferred = ({each.name: dims_of(each.shape) for each in ends}
                            for ends in (self.session.get_inputs(), self.session.get_outputs()))  # fmt: skip
-        # The shapes of both ends of each state. A caller who gives a shape knows more than the file's output.
+        # Both ends of a state must agree in shape. The caller's shape replaces the inferred output shape.
         self._ends = {
             name: [given[name]] + [inferred[state.output]] * (not known[name].given)
             for name, state in self.states.items()

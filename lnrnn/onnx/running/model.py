@@ -44,14 +44,14 @@ class Model(Closed):
     threads : int
         Threads of onnxruntime, and of the plug-in, 1 to 1024.
     plugin : bool
-        Whether lnrnn's plug-in computes the recurrent nodes, those that it takes. It needs onnxruntime 1.25;
-        older versions compute all nodes themselves. Outputs with and without it differ by rounding errors,
-        which are those of 8 bits in DynamicQuantizeLSTM.
+        Whether lnrnn's plug-in computes the recurrent nodes that it supports. It needs onnxruntime 1.25;
+        older versions compute all nodes themselves. Outputs with and without the plug-in differ by rounding
+        errors: of float32, but of 8 bits in DynamicQuantizeLSTM.
 
     Raises
     ------
     ValueError, TypeError
-        For a wrong argument, a damaged file (OnnxFileError), and states that names and shapes do not tell.
+        For a wrong argument, a damaged file (OnnxFileError), and ambiguous states.
 
     Notes
     -----
@@ -98,12 +98,12 @@ class Model(Closed):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the inputs of a call: those that are neither states nor constants."""
+        """The names of the inputs of a call, without states and constants."""
         return tuple(self._file.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs of a call: those that are not states."""
+        """The names of the outputs of a call, without states."""
         return self._file.outputs
 
     @property

@@ -87,7 +87,7 @@ def dims_of(sizes: Iterable[Any]) -> Dims:
 
 
 def inputs(graph: Any, shapes: Shapes | None = None) -> list[Tensor]:
-    """Returns the inputs that a call must give: those without an initializer."""
+    """Returns the inputs that a call must give, which have no initializer."""
     return [tensor(value, shapes) for value in graph.inputs if value.name not in graph.initializers]
 
 
@@ -97,7 +97,7 @@ def outputs(graph: Any) -> list[Tensor]:
 
 @lru_cache(2 * MOST)
 def stem(name: str) -> tuple[str, ...]:
-    """Returns the words and numbers of a name, without those that tell an input from an output.
+    """Returns the words and numbers of a name, without words such as "in" and "out".
 
     "state" and "stateN" have the same stem, and so have "h_in", "h0", "hn" and "next_h".
     """
@@ -120,9 +120,9 @@ def find_states(
 ) -> list[State]:
     """Returns the states of a model that `read` has returned.
 
-    pairs: of inputs and outputs. By default their names have the same stem with one of WORDS, and their
-    shapes and dtypes agree. shapes: replace the file's shapes. Raises ValueError for wrong arguments, and if
-    the names do not tell. The message has the pairs to give.
+    pairs: maps input names to output names. By default, names with the same stem and one of WORDS are paired
+    if their shapes and dtypes agree. shapes: replace the file's shapes. Raises ValueError for wrong
+    arguments, and for ambiguous names. The message then has the pairs to give.
     """
     given, returned = inputs(model.graph, shapes), outputs(model.graph)
     if pairs is not None:
@@ -150,7 +150,7 @@ def find_states(
 
 
 def _by_shape(given: Iterable[Tensor], left: list[Tensor]) -> dict[Tensor, Tensor]:
-    """Pairs inputs with outputs of agreeing shapes: those with equal stems or shapes, or else the first."""
+    """Pairs each input with an output of agreeing shape. Prefers equal stems, then equal shapes."""
     result: dict[Tensor, Tensor] = {}
     for each in given:
         if found := [output for output in left if _fits(each, output)]:

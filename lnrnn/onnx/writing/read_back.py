@@ -1,7 +1,7 @@
-"""Reads a file of to_onnx back as the whole network, for networks that are no other part of a file.
+"""Reads a file of to_onnx back as one network, also if lnrnn.recognise cannot find the network in the graph.
 
-The metadata of a file have the arguments of its network, which may be wrong. So `read_back` compares all
-nodes, edges and numbers of the graph with those that to_onnx writes for this network.
+The metadata of a file have the arguments of its network, which may be wrong. So `read_back` compares the
+graph with the graph that to_onnx writes for this network: all nodes, edges and numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def claim(snapshot: Snapshot, form: Form) -> str:
 
 
 def read_back(model: onnx_ir.Model) -> GraphPart | None:
-    """Returns a file of to_onnx as one part, or None for other files, and for those of plain nodes."""
+    """Returns a file of to_onnx as one part; None for other files, and for a file of plain nodes."""
     text = model.metadata_props.get(KEY, "")
     if not 0 < len(text) <= MOST_TEXT:
         return None

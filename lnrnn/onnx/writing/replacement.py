@@ -142,7 +142,7 @@ def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool
     around = parent(part.nodes[0].graph)
     if part.mask is not None and around is not None and (around.name or "").startswith(MASKED):
         return "it runs where a mask is false before a step where it is true"
-    unknown = call.lengths is not None and REPEATS in part.warnings  # y of a sequence without steps
+    unknown = call.lengths is not None and REPEATS in part.warnings  # y of empty sequences differs
     if call.repeats and (made.directions > 1 or made.reverse or part.flipped or unknown):
         return "past the end of a sequence, its y is not 0"
     if not functions and not is_plain(call.network, call.form):
@@ -400,7 +400,7 @@ def _simplify(node: onnx_ir.Node) -> None:
 
 
 def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
-    """Returns initial states as a Call has them. given: the `initial_states` of their part."""
+    """Returns initial states in the form of Call's field. given: the part's `initial_states`."""
     arrays = given if isinstance(given, tuple) else (given,)
     result = []
     for values, array in itertools.zip_longest(states, arrays[: len(states)]):

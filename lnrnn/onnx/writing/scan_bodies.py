@@ -1,6 +1,6 @@
 """The equations of one time step in ONNX's operators, with the names of lnrnn.reference's cells.
 
-A Scan's body has them, and a file of one step.
+The body of a Scan has these equations, and so has a file that computes a single step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The arrays of a network as an ONNX file has them: rounded weights, tables of batch norm, ONNX's gates."""
+"""Converts a network's arrays to an ONNX file's: rounded weights, tables of batch norm, ONNX's gate order."""
 
 from __future__ import annotations
 
