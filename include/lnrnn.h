@@ -57,7 +57,7 @@ size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
  * model of CPU runs the next one faster. */
 const char *lnrnn_isa_name(void);
 /* Selects an instruction set. Returns 0, or -1 if neither lnrnn_isa_list nor lnrnn_isa_emulated lists `name`.
- * No other thread may compute meanwhile. */
+ * No other thread may compute during the call. */
 int lnrnn_isa_use(const char *name);
 /* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for
  * example "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
@@ -79,7 +79,7 @@ int lnrnn_team_use(const char *name);
 int lnrnn_cores(void);
 /* Returns the limit of threads for calls that pass no limit. The default is OMP_NUM_THREADS, else
  * lnrnn_cores() at the first call. omp_set_num_threads in the calling thread, and threadpoolctl, can lower
- * this number. No other thread may change the environment meanwhile. */
+ * this number. No other thread may change the environment during the call. */
 int lnrnn_get_num_threads(void);
 /* Sets the largest number of threads for the whole process, n >= 1. */
 void lnrnn_set_num_threads(int n);

@@ -31,7 +31,7 @@ def check(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> li
 
 
 def by_name(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> dict[str, Any]:
-    """Does the same as `check`, and returns a dict. Raises ValueError or TypeError for the first wrong value.
+    """Like `check`, but returns a dict. Raises ValueError or TypeError for the first wrong value.
 
     given: values by name, for example locals().
     """

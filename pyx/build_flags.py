@@ -58,7 +58,7 @@ ONCE = sorted(
     for path in HERE.glob("*/*.c")
     if path.parent.name not in ("isa", "onnxruntime")
 )
-# The plug-in for ONNX Runtime, a library of its own.
+# The plug-in for ONNX Runtime, a separate library.
 PLUGIN = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("onnxruntime/*.c"))
 
 

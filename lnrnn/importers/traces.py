@@ -116,7 +116,7 @@ def traced(module: Any, call: Callable[[Any, Any, Any], Any], arguments: Sequenc
 
 
 def _is_fresh(node: Any) -> bool:
-    """Returns whether an operator writes to a tensor that nothing else reads, as parts of torch.nn do."""
+    """Returns whether an operator writes to a tensor that no other node reads, as modules of torch.nn do."""
     of = node.args[0]
     schema: Any = getattr((of.args[0] if of.target is getitem else of).target, "_schema", None)
     aliases = schema is None or (not schema.is_mutable and any(part.alias_info for part in schema.returns))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def parts(path_or_model: Any) -> list[Part]:
-    """Returns the recurrent parts of an ONNX file, those that a network can replace and the others.
+    """Returns all recurrent parts of an ONNX file, also parts that no network can replace.
 
     Parameters
     ----------

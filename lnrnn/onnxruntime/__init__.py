@@ -100,7 +100,7 @@ def session(
     """Open an ONNX file in ONNX Runtime, with the recurrent nodes computed by lnrnn.
 
     With the packages onnx and onnx_ir, the file is converted first, as by `lnrnn.onnx.convert`. A file of
-    more than 2 GiB is not: a UserWarning says so.
+    more than 2 GiB is not converted, with a UserWarning.
 
     Parameters
     ----------

@@ -115,7 +115,7 @@ def node_path(graph: str, node: Node) -> str:
 
 
 def prepare(graph: Graph, front: Front, around: Node | None = None, path: str = "") -> None:
-    """Sets the `meta` of a graph and of its nodes. Each front does so for the graphs of a model.
+    """Sets the `meta` of a graph and of its nodes. Each front calls this for the graphs of a model.
 
     around: the node with the graph as an attribute. path: of the graph.
     """

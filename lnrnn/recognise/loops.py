@@ -18,9 +18,9 @@ from .terms import Terms
 
 @dataclass(frozen=True)
 class CarriedStep:
-    """A step in a body, and the states that it passes to the next one.
+    """A step in a loop's body, and the states that it passes to the next step.
 
-    choice: the one with the states' mask, or None.
+    choice: the Choice whose mask keeps states unchanged, or None.
     """
 
     step: Step
@@ -175,7 +175,7 @@ def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
 
 
 def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
-    """Returns layers, each with the h of the one before as x."""
+    """Returns a stack of layers: each layer's x is the h of the layer below."""
     chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
     if len(chains) != 1 or len(chains[0]) != len(found):
         raise Unfit("its steps are no layers of one network")
@@ -449,7 +449,7 @@ def _check_condition(body: Body, length: Linear) -> None:
 
 
 def insertion(carried: Carried) -> tuple[Value, bool] | None:
-    """Returns the value that each step inserts into a sequence, and whether it does so at the front."""
+    """Returns the value that each step inserts into a sequence, and whether it is inserted at the front."""
     node = producer(outside_of_loops(carried.outer), "SequenceInsert")
     if node is None or node.inputs[0] is not carried.inner or node.inputs[1] is None:
         return None

@@ -125,7 +125,7 @@ def _counts(value: Value) -> bool:
 
 
 def _is_lengths(value: Value, whole: Value) -> bool:
-    """Returns whether a value has one integer for each sequence. whole: the same in a comparison."""
+    """Returns whether a value has one integer for each sequence. whole: the comparison's operand."""
     known = value.dtype in INTEGERS or (value.dtype is None and value is not whole)
     return known and rank(value) in (None, 1)
 

@@ -67,7 +67,7 @@ class Layer:
 def same_constants(a: Step, b: Step) -> bool:
     """Returns whether two steps have the same equations and the same constants.
 
-    A step with states of 0 may lack some. The file may have added bias_hh to bias_ih there.
+    A step with states of 0 may lack weights. In such a step a file may have added bias_hh to bias_ih.
     """
     if a.pattern is not b.pattern or a.functions != b.functions or a.units != b.units:
         return False
@@ -93,7 +93,7 @@ def same_constants(a: Step, b: Step) -> bool:
 
 
 def _all_biases(step: Step, name: str, gate: str) -> Array:
-    """Returns a bias of a gate, and for bias_ih the bias_hh that stands in the same sum."""
+    """Returns a gate's bias `name`: bias_ih + bias_hh if the equation of the gate has a single sum."""
     names = {name}
     if name in ("bias_ih", "bias_hh") and not step.pattern.has("bias_hh", gate):
         names = {"bias_ih", step.pattern.bias_of_h}
@@ -230,7 +230,7 @@ def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
 
 
 def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
-    """Returns two recurrences as layers of one, if b reads the outputs of a and nothing else does."""
+    """Returns two recurrences as layers of one network, if b is the only reader of a's outputs."""
     p, q = a.part, b.part
     if a.reverse != b.reverse or p.flipped or not _same(a, b) or q.x is None:
         return None

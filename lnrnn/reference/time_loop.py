@@ -88,8 +88,8 @@ class Normed:
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
     """Returns the norm of `a` (L, W), before gain and bias.
 
-    kind "layer" computes the mean over the units of a row, for each of the site's spans. "rms" does so with
-    mean 0. "batch" computes it
+    kind "layer" computes the mean over the units of a row, for each of the site's spans. "rms" takes a
+    mean of 0. "batch" computes it
     over the rows, or uses the `given` (mean, variance) of this step. None is no norm.
     """
     if kind is None:

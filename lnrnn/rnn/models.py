@@ -34,8 +34,8 @@ class RNN(Network[np.ndarray]):
     batch_first : bool
         Whether x and y are (B, T, *) instead of (T, B, *).
     dropout : float
-        Rate in [0, 1) at which `forward_train` drops outputs between layers. With one layer it has no effect,
-        and a UserWarning says so.
+        Rate in [0, 1) at which `forward_train` drops outputs between layers. With one layer it has no effect:
+        a UserWarning is raised.
     bidirectional : bool
         Whether each layer has a second direction, which reads each sequence from its end.
     norm : {"layer", "rms", "batch"}, LayerNormSpec, RMSNormSpec, BatchNormSpec or None

@@ -298,7 +298,7 @@ class Settings(Closed):
             the differences of y and the state from a call with float32 weights.
         tolerance : float, optional
             With `check`: the largest difference that is permitted. If it is larger, the result has float32
-            weights, and a UserWarning says so.
+            weights, with a UserWarning.
         threshold : float
             With `check`: the report counts how many numbers change from one side of it to the other.
 

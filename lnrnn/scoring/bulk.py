@@ -50,7 +50,7 @@ class _Target:
 class Command:
     """The arguments of `lnrnn score`.
 
-    scorer: one with bad="null". output: a file for one source, otherwise a folder with a file for each
+    scorer: a Scorer with bad="null". output: a file for one source, otherwise a folder with a file for each
     source. nulls: whether bad rows get a null and a reason, and a file of a folder that cannot be scored is
     left out. Otherwise the first one raises a ValueError. keep: the names of columns to copy; None copies
     all. compression: one of CODECS. overwrite: whether other files with the names of outputs are replaced.

@@ -154,7 +154,7 @@ def accelerate(
     elements, as an optimiser's step does. After a write of a few elements, set
     `module.frozen = False`, or call accelerate(model, check=inputs) again. The next calls of all modules that
     lnrnn computes then read their weights again. If this changes the outputs on these inputs, a ValueError
-    says so. Inference tensors and shared memory have no
+    is raised. Inference tensors and shared memory have no
     such count. So the module's own forward computes calls without gradients, unless the weights are frozen,
     or `engine` is "lnrnn", which packs them in each call. Modules of lnrnn.torch pack them in each call.
 

@@ -181,7 +181,7 @@ class Forward:
     def _packed(
         self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
     ) -> Served:
-        """Does the same as Keeping's. parameters: the result of `_parameters`."""
+        """Implements Keeping._packed for a custom module. parameters: the result of `_parameters`."""
         own, kept = parameters is self._converted, self._kept
         if own and kept is not None and kept.network == network:
             return kept.served

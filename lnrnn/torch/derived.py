@@ -51,7 +51,7 @@ def _new(cls: Any, own: Any) -> Any:
 
 
 def restore_class(module: Any) -> None:
-    """Sets the class of a module to the one that was replaced."""
+    """Gives a module its original class again."""
     cls: Any = type(module)
     if "_replaces" in vars(cls):
         module.__class__ = cls._replaces

@@ -3,12 +3,12 @@
 A module keeps the packed weights of its own parameters. So no weak reference to a parameter exists, and
 torch.utils.swap_tensors can swap it.
 
-A `Record` of tensors has `holds(tensors)`, which says whether they are unchanged. It compares
-the address of the memory, torch's counter of writes (`tensor._version`), the size, and 8 elements of each
-tensor. So it notices all writes that torch counts: in-place operations, optimisers, load_state_dict,
-module.to(), and `p.data = new`. Torch does not count writes of fused optimisers, nor writes through p.data,
-NumPy or an alias. Such a write is noticed only if it changes one of the 8 elements. An optimiser's step
-does so, but a write of a few elements perhaps does not.
+A `Record` of tensors says whether they have changed. It compares the address of the memory, torch's
+counter of writes (`tensor._version`), sizes, strides, and 8 elements of each tensor. So it notices all writes
+that torch counts: in-place operations, optimisers, load_state_dict, module.to(), and `p.data = new`. Torch
+does not count writes of fused optimisers, and those through p.data, NumPy or an alias. Such a write is
+noticed only if it changes one of the elements. An optimiser's step does so, but a write of few elements
+perhaps does not.
 
 A record keeps the memory of its tensors, unless their storage is resized, as by FSDP. So no other tensor can
 get their address, while the record exists.
@@ -315,10 +315,10 @@ class Keeping(torch.nn.Module):
     def frozen(self) -> bool:
         """Whether calls without gradients use the weights of the first such call.
 
-        The weights are packed then, and not looked at again. Setting `frozen`, load_state_dict, and module.to
-        and its like let the next call pack them again. So do other tensors as parameters. In-place writes do
-        not. False by default: each call looks whether the weights have changed, as `lnrnn.torch.accelerate`
-        describes. Calls with gradients do so in either case.
+        That call packs the weights. Later calls do not notice in-place writes. The next call packs them again
+        after an assignment to `frozen`, load_state_dict, module.to and its like, or other tensors as
+        parameters. False, the default: each call checks whether weights have changed, as
+        `lnrnn.torch.accelerate` describes. Calls with gradients always check it.
         """
         return self._frozen
 

@@ -150,7 +150,7 @@ class Twin(Keeping):
 
     @property
     def dropout(self) -> float:
-        """The rate of dropout between layers in training, in [0, 1), as in torch.nn.LSTM; it may be set."""
+        """The rate of dropout between layers in training, in [0, 1), as in torch.nn.LSTM. Can be assigned."""
         return self._dropout
 
     @dropout.setter

@@ -207,7 +207,7 @@ typedef struct {
     lnrnn_fail(message, LNRNN_INVALID, \
                "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
 
-/* Reads `bytes` bytes. Fails if the disk fails, or if the file becomes shorter meanwhile. */
+/* Reads `bytes` bytes. Fails if the disk fails, or if the file has become shorter. */
 static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
 {
     if (fread(to, 1, bytes, stream) == bytes)

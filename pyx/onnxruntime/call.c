@@ -139,7 +139,7 @@ static int fits(const ort_functions *ort, const OrtValueInfo *value, int type, i
 static int values(const ort_functions *ort, network_call *c, char reason[REASON])
 {
     int64_t T = -1, B = -1;
-    for (int round = 0; round < 2; round++) /* in the second, T and B are known */
+    for (int round = 0; round < 2; round++) /* the first round finds T and B */
         for (int k = 0; k < VALUES; k++) {
             const int is_output = k >= RUN_INPUTS, i = is_output ? k - RUN_INPUTS : k;
             const OrtValueInfo *const value = c->form.values[k];

@@ -231,7 +231,7 @@ OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphS
     return status;
 }
 
-/* Sets the places of all values in the fused node. */
+/* Sets the index of each value among the inputs or outputs of the fused node. */
 static OrtStatus *find_places(kernel *k, const OrtNode *fused)
 {
     size_t in = k->in, out = k->out;

@@ -4,8 +4,8 @@
  * with those of the others. Gain and bias, which wide rows evict from L1, are loaded once for the four. The
  * result of a row does not depend on its group.
  *
- * A row whose squares overflow or underflow (out_of_range in norm.h) is computed by itself and multiplied
- * by a power of two s:
+ * A row whose squares overflow or underflow (out_of_range in norm.h) is computed alone, and multiplied by a
+ * power of two s:
  *     (x s - mean s) / sqrt(var s^2 + eps s^2) = (x - mean) / sqrt(var + eps)
  */
 

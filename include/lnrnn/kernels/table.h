@@ -193,7 +193,7 @@ enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
 /* The norm (or bias) of one site, for rows (G*H) of G gates; c has G = 1. */
 typedef struct {
     size_t H;
-    int how, spans, centred; /* not centred: RMS norm */
+    int how, spans, centred; /* centred: 1 layer norm, 0 RMS norm */
     float eps;
     const float *mean, *gain, *bias; /* (G*H); NULL unless `how` reads it */
 } lnrnn_gate_norm;

@@ -17,7 +17,7 @@
 #define LNRNN_TO_INTEGER 0x1.8p23f
 
 /* The functions below do each operation on m vectors (a constant) before the next operation. The operations
- * of one vector depend on each other, so the CPU computes other vectors meanwhile. */
+ * of one vector depend on each other, so the CPU overlaps them with other vectors. */
 enum { LNRNN_MOST_TOGETHER = 4 };
 #define EACH LNRNN_FOR_EACH (i, m)
 

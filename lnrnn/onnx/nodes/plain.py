@@ -317,7 +317,7 @@ def _next(
 
 
 def _only_user(walk: Walk) -> onnx_ir.Node | None:
-    """Returns the only node that uses more than the value's shape, if it is in the same graph."""
+    """Returns a value's only user in the same graph. Nodes that read only its shape do not count."""
     users = [use.node for use in walk.value.uses() if not _measures(use.node)]
     if len(users) != 1 or walk.value.is_graph_output():
         return None

@@ -136,7 +136,7 @@ class Graph:
         return self.node("Where", condition, yes, no)
 
     def proto(self, arrays: bool = True) -> onnx.GraphProto:
-        """Returns the graph. arrays: whether it has its arrays, or more inputs in their place."""
+        """Returns the graph. arrays: True writes arrays as initializers, False as further inputs."""
         for node in self.nodes:
             for names in (node.input, node.output):
                 names[:] = [self.renamed.get(name, name) for name in names]

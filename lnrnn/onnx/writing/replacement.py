@@ -124,7 +124,7 @@ class Call:
 
 
 def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
-    """Returns why a part stays as it is, or ""."""
+    """Returns why a part cannot be replaced, or ""."""
     if part.network is None:
         return part.reason
     if part.layers:
