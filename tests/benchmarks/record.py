@@ -218,7 +218,7 @@ def source(record: dict) -> str:
     ]
     parts += [f"{name} {version}" for name, version in record["versions"].items() if version]
     parts += [f"commit {record['commit']}"] if record["commit"] else []
-    return ", ".join(parts) + (" (no raw times kept)" if record.get("carried_over") else "")
+    return ", ".join(parts) + (", no raw times kept" if record.get("carried_over") else "")
 
 
 def _side_by_side(threads: int, group: list[Table]) -> tuple[str, list[list[str]], list[str]]:
