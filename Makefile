@@ -157,4 +157,4 @@ $(VENV)/.tools: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info pyx/_core.c lnrnn/*.so lnrnn/*.so.* lnrnn/*.dylib .pytest_cache .hypothesis benchmarks-results
+	rm -rf $(VENV) build dist *.egg-info pyx/_core.c lnrnn/*.so lnrnn/*.so.* lnrnn/*.dylib lnrnn/torch/*.so .pytest_cache .hypothesis benchmarks-results

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -18,10 +16,7 @@ import lnrnn
 from lnrnn import cli, studies
 from lnrnn.rnn.cells import CELLS
 
-sys.path.append(str(Path(__file__).parent))
-
 project = "lnrnn"
-author = "the lnrnn developers"
 copyright = "2026, the lnrnn developers"
 version = release = lnrnn.__version__
 
@@ -71,10 +66,7 @@ sphinx_gallery_conf = {
     "min_reported_time": 1e9,
     "write_computation_times": False,
     "abort_on_example_error": True,
-    "plot_gallery": True,
-    "image_scrapers": ("matplotlib",),
     "reset_modules": (),
-    "reference_url": {},
     "nested_sections": False,
 }
 
