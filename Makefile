@@ -90,7 +90,6 @@ whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter wheels,$(NAME)),$(VENV)/.wheels) \
     $(if $(filter site,$(NAME)),$(VENV)/.docs)
 	$(if $(filter engines,$(NAME)),$(PIP) --quiet "pyspark>=4" "ray[serve]>=2.40")
-	$(if $(filter mutants,$(NAME)),$(PIP) --quiet universalmutator)
 	$(if $(filter coverage,$(NAME)),$(PIP) --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 
@@ -119,7 +118,7 @@ peers: $(VENV)/.bench
 
 # Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
-	$(PIP) --quiet "torch==2.13.0" "keras>=3" "onnxscript>=0.5" "openvino>=2025.4" redis prometheus_client "websockets>=15"
+	$(PIP) --quiet "torch==2.13.0" "keras>=3" "onnxscript>=0.5" "openvino>=2025.4" universalmutator redis prometheus_client "websockets>=15"
 	$(PIP) --quiet --no-deps silero-vad piper-tts ddddocr
 	touch $@
 
