@@ -229,7 +229,7 @@ def build_parser() -> argparse.ArgumentParser:
     onnx.add_argument(
         "--tolerance", type=float, help="keep float32 in the nodes without which a difference is larger"
     )
-    onnx.add_argument("--threshold", type=float, default=0.0, help="of decisions by sign (default: 0)")
+    onnx.add_argument("--threshold", type=float, help="of decisions by sign (default: 0)")
     onnx.set_defaults(command=print_onnx)
     return parser
 
@@ -340,7 +340,8 @@ def print_onnx(arguments: argparse.Namespace) -> None:
     """Implements ``lnrnn onnx FILE [--json]`` and ``lnrnn onnx FILE -o OUT``, and calls print_costs."""
     from lnrnn.onnx import convert, report  # unused by other commands
 
-    if arguments.dtype is not None or arguments.input is not None:
+    costs = [getattr(arguments, name) for name in ("dtype", "input", "tolerance", "threshold")]
+    if any(value is not None for value in costs):
         if arguments.out is not None:
             raise ValueError("--dtype and --input must be given without -o: a file keeps its weights")
         print_costs(arguments)
@@ -364,7 +365,8 @@ def print_costs(arguments: argparse.Namespace) -> None:
     if arguments.input is None:
         raise ValueError(message("--input", "given with --dtype", "none", INPUT))
     read(arguments.file)  # whose errors are lnrnn's
-    options = {name: getattr(arguments, name) for name in ("dtype", "tolerance", "threshold")}
+    options = {"dtype": arguments.dtype, "tolerance": arguments.tolerance}
+    options["threshold"] = arguments.threshold or 0
     feed = read_array(arguments.input, ".npz")
     try:
         found = session(arguments.file, check=feed, **options).rounding

@@ -92,7 +92,7 @@ class Rounding:
                  for name, cost in costs.items()]  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-        return "\n".join([*lines, *(f"float32: {name}" for name in self.kept)])
+        return "\n".join([*lines, *(f"float32: {name or 'the model'}" for name in self.kept)])
 
 
 def options_of_check(check: Any, tolerance: Any, threshold: Any) -> dict[str, Any]:

@@ -173,6 +173,8 @@ def tensors(result: Any) -> Iterator[Any]:
 
 
 def numbers(t: Any) -> Array:
+    """Returns a tensor as float64. Complex numbers become two, on a further axis."""
+    t = sys.modules["torch"].view_as_real(t.resolve_conj()) if t.is_complex() else t
     result: Array = t.detach().cpu().double().numpy().copy()  # the module may write to the tensor later
     return result
 

@@ -265,7 +265,7 @@ def _layer(
             names[i] = f"{node.outputs[0].name} {'WR'[i - 1]} in float32"
             arrays[names[i]] = np.ascontiguousarray(array)
         options = {name: attribute(node, name) for name in node.attributes}
-        return [make.make_node("LSTM", names[:7], [v.name or "" for v in node.outputs], **options)]
+        return [make.make_node("LSTM", names[:8], [v.name or "" for v in node.outputs], **options)]
     proto = _proto(node)
     proto.input[:] = names
     if not attribute(node, "layout", 0):

@@ -27,6 +27,9 @@ def checked(
     taken = (part for part in whole.get_provider_graph_assignment_info() if part.ep_name == provider)
     nodes = [node for part in taken for node in part.get_nodes()]
     names = list(dict.fromkeys(node.name for node in nodes))
+    if any("\n" in name for name in names):  # it separates the names of the plug-in's option
+        expected = "left out, because names of nodes in the file have line breaks"
+        raise ValueError(message("check", expected, repr(names)))
     given = _checked_feed(feed, [each.name for each in whole.get_inputs()])
 
     def call(session: Any) -> Any:

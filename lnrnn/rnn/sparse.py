@@ -85,7 +85,7 @@ def sparsify(
         if share == 1:
             continue
         if w.shape[0] % BLOCK[0] or w.shape[1] % BLOCK[1]:
-            do = "pad it, or leave it dense, for example by density={'weight_hh': 0.5}"
+            do = "pad it, or leave it dense by a density of 1"
             raise ValueError(message(name, f"of a shape that blocks of {BLOCK} divide", str(w.shape), do))
         units = rnn.hidden_size if keep_diagonal and name.startswith("weight_hh") else 0
         state[name] = np.where(_mask(w, share, units), w, np.float32(0))

@@ -17,6 +17,7 @@ get their address, while the record exists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -90,7 +91,8 @@ def by_attributes(tensors: tuple[Tensor, ...]) -> tuple[Any, tuple[int, ...]]:
 
 # Of a tuple of tensors: their dtypes, devices, shapes and strides, and their addresses.
 read: Any = by_attributes
-if hasattr(Tensor, "__dlpack_c_exchange_api__"):
+with suppress(AttributeError, RuntimeError):  # of torch before 2.10, or another major version of DLPack
+    read_layouts(Tensor.__dlpack_c_exchange_api__, ())
     read = partial(read_layouts, Tensor.__dlpack_c_exchange_api__)
 
 
@@ -219,7 +221,7 @@ class Kept:
             given: tuple[Any, ...] = (x,)
         elif not self.pair:
             given = x, state
-        elif isinstance(state, (tuple, list)):
+        elif isinstance(state, (tuple, list)) and len(state) == 2:
             given = x, *state
         else:
             return None

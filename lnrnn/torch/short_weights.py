@@ -65,7 +65,10 @@ def measured(
     def run(short: Sequence[str]) -> tuple[list[np.ndarray], float]:
         choose(short)
         with unchanged(model, torch):
-            found = [numbers(t).astype(float if t.is_floating_point() else int) for t in tensors(once())]
+            found = [
+                numbers(t).astype(float if t.is_floating_point() or t.is_complex() else int)
+                for t in tensors(once())
+            ]
         seconds = math.nan
         with suppress(Exception), unchanged(model, torch):  # a model that keeps a state may fail
             _, seconds = timed(once)

@@ -189,7 +189,7 @@ size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w)
     /* Some blocks show that weights are dense. A search of all would cost a training step a tenth of the time
      * to pack them. */
     for (size_t i = 0; i < 64 && blocks && !zero; i++) {
-        const size_t b = i * 2654435761u % blocks;
+        const size_t b = (i * blocks + i * 2654435761u % blocks) / 64; /* one of each 64th part, at random */
         zero =
             !lnrnn_has_block(k, w + b / columns * LNRNN_BLOCK_OUTPUTS * k + b % columns * LNRNN_BLOCK_INPUTS);
     }

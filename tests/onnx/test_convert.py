@@ -99,6 +99,18 @@ def runs_as(old, new, rng):
             assert np.abs(ours.astype(float) - want).max(initial=0) <= LIMIT * np.abs(want).max(initial=1)
 
 
+def test_lengths_may_be_larger_than_int32(convert):
+    old = next(case for case in CASES if case.name == "Scan of GRU with lengths").model()
+    new, reasons = convert(old)
+    assert not any(reasons.values())
+    given = {"x": np.ones((3, 4, 3), np.float32), "h0": np.ones((4, 4), np.float32)}
+    for longest in (2**31 - 1, 2**31, 2**63 - 1):
+        given["lengths"] = np.array([longest, 2, -(2**40), 3])
+        wants, found = (session(each.SerializeToString()).run(None, given) for each in (old, new))
+        for ours, want in zip(found, wants, strict=True):
+            np.testing.assert_allclose(ours, want, rtol=0, atol=1e-6)
+
+
 def fingerprints(model):
     """Returns the fingerprints of the networks of all parts, whatever the order of their axes."""
     found = []

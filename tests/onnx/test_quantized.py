@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx_ir")
-from onnx import helper  # noqa: E402
+from onnx import helper, numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 from onnx_files import FLOAT, model  # noqa: E402
@@ -28,6 +28,19 @@ def test_a_step_has_onnx_runtime_s_result(rng, options):
     given["X"], given["h0"] = (np.where(a == -2, np.float32(-127 / 64), a) for a in (given["X"], given["h0"]))
     ours = outputs(as_int8, given["X"], given["h0"], given["c0"])  # -127 .. 127 are exact
     agree(ours, outputs(rnn, given["X"], given["h0"], given["c0"]), 2e-6)
+
+
+def test_peepholes_stay(rng):
+    from onnx_runs import agree, outputs, run
+
+    own = quantized(rng, np.uint8, zero=128)
+    made, given = proto(own), feed(rng)
+    node, P = made.graph.node[0], rng.standard_normal((len(own["W"]), 3 * H)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(P, "P"))
+    node.input[7] = "P"
+    rnn = lnrnn.from_onnx(made)
+    assert rnn.peepholes
+    agree(outputs(rnn, given["X"], given["h0"], given["c0"]), run(made, given), 2e-6)
 
 
 @each_kind

@@ -116,6 +116,13 @@ def test_bad_inputs_are_named(rng, change, error, expected):
         plugged(three_nodes(rng), dtype="int8", check=change(given(rng)["X"]))
 
 
+def test_names_with_line_breaks_are_refused(rng):
+    made = three_nodes(rng)
+    made.graph.node[0].name = "a\nb"
+    with pytest.raises(ValueError, match="left out, because names of nodes .* line breaks, got .'a"):
+        plugged(made, dtype="int8", check=given(rng))
+
+
 def test_without_check_there_are_no_options_of_it(rng):
     with pytest.raises(ValueError, match="check must be given with tolerance or threshold, got None"):
         plugged(three_nodes(rng), dtype="int8", tolerance=0.1)
@@ -144,6 +151,8 @@ COMMANDS = {
     "m.onnx --dtype int8 --input other.npz": "check must be a mapping with the inputs X, got no input 'X'",
     "empty.npz --dtype int8 --input x.npz": "empty.npz: ",
     "m.onnx -o n.onnx --dtype int8": "--dtype and --input must be given without -o",
+    "m.onnx --tolerance 0.1": "--input must be given",
+    "m.onnx --threshold 0.1": "--input must be given",
     "m.onnx --input x.npz --tolerance 0": "tolerance must be at least ",
 }
 

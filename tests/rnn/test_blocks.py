@@ -91,6 +91,15 @@ def test_only_sparse_weights_are_packed_as_blocks(isa):
     assert sizes[0] == size and size * 0.3 < sizes[1] < size * 0.4 and size * 0.1 < sizes[2] < size * 0.2
 
 
+def test_one_full_band_does_not_make_a_matrix_dense():
+    """248 and 496 divide the number with which blocks are drawn."""
+    for H in (248, 480, 496):
+        rnn = lnrnn.sparsify(lnrnn.GRU(8, H, norm=None, seed=0), 0.1)
+        rnn.weight_hh_l0 = np.where(np.arange(3 * H)[:, None] < 8, np.float32(0.1), rnn.weight_hh_l0)
+        rnn(np.zeros((1, 1, 8)))
+        assert rnn.packed_bytes < 0.2 * 4 * rnn.weight_hh_l0.size
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_absent_block_does_not_spread_nan_and_infinity(family, dtype):
     """A dense product multiplies them by 0, which is NaN."""

@@ -312,6 +312,28 @@ def test_containers_of_a_module_are_restored():
         assert module.memory == {"states": {"c": module.records}} and not module.records and not module.seen
 
 
+class Counted(nn.Module):
+    """Its outputs depend on the length of a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.x, self.h, self.one, self.two = nn.Linear(I, H), nn.Linear(H, H), [1, 2], [3]
+
+    def forward(self, x, h):
+        y = torch.tanh(self.x(x) + self.h(h))
+        return 100 * y if len(self.one) != 2 else y
+
+
+def test_elements_that_move_between_lists_are_noticed():
+    module = shaken(Counted())
+    assert accelerate(module).replaced
+    x, h = torch.randn(B, I), torch.randn(B, H)
+    with torch.no_grad():
+        before = [module(x, h) for _ in range(3)][-1]
+        module.one.pop(), module.two.insert(0, 2)
+        assert (module(x, h) / before).mean() > 99
+
+
 def test_accelerating_twice_and_shared_modules():
     layer = shaken(WithState(LayerNormLSTMCell(I, H), allow_none=True))
     model = nn.ModuleDict({"a": layer, "b": layer, "other": nn.Linear(2, 3)})

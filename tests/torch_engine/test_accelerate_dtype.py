@@ -157,6 +157,22 @@ class Decisions(nn.Module):
         return x, x > 0.25
 
 
+class Spectrum(nn.Module):
+    def forward(self, given):
+        return torch.fft.rfft(given[0])
+
+
+def test_complex_numbers_are_two_numbers():
+    model, x = nn.Sequential(nn.GRU(I, H), Spectrum()), torch.randn(9, T, I)
+    with torch.no_grad():
+        exact = torch.view_as_real(model(x))
+        found = accelerate(model, check=x, dtype="int8").rounding
+        difference = (torch.view_as_real(model(x)) - exact).abs().max()
+    assert (
+        found.whole.largest == pytest.approx(difference.item(), abs=2e-6) and found.numbers == exact.numel()
+    )
+
+
 def test_a_tolerance_keeps_the_fewest_modules_in_float32():
     torch.manual_seed(0)
     model, x = Decisions().eval(), torch.randn(60, T, I)

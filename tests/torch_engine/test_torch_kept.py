@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import importlib.util
 import itertools
 
 import numpy as np
@@ -147,7 +149,7 @@ def test_steps_refuse_what_torch_refuses():
             model(x, (h, h))
             cell(x[0], (h[0], h[0]))
         for bad in (h[..., :1], h[:, :1], h[0], h[None], h.double(), None, 1.0, h.to("meta")):
-            for state in ((h, bad), (bad, h), [h, bad, h], bad):
+            for state in ((h, bad), (bad, h), [h, bad, h], bad, (), []):
                 if bad is not None or state is not None:
                     with pytest.raises((RuntimeError, TypeError, ValueError, AttributeError, IndexError)):
                         model(x, state)
@@ -155,5 +157,23 @@ def test_steps_refuse_what_torch_refuses():
         for bad in (x[..., :1], x.double(), x.to("meta"), x[0, 0], x[None]):
             with pytest.raises((RuntimeError, ValueError)):
                 model(bad, (h, h))
-        with pytest.raises((RuntimeError, ValueError)):
-            cell(x, (h, h))
+        for state in ((h, h), ()):
+            with pytest.raises((RuntimeError, ValueError, IndexError)):
+                cell(x if state else x[0], state)
+
+
+def test_another_version_of_dlpack_is_not_used(monkeypatch):
+    """A capsule of version 2 of DLPack's exchange API."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    table = (ctypes.c_uint32 * 32)(2)
+    capsule = new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+    for api in (None, capsule):  # torch before 2.10 has none
+        monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__", raising=False)
+        if api:
+            monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", api, raising=False)
+        spec = importlib.util.spec_from_file_location("lnrnn.torch.kept_again", kept.__file__)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert module.read is module.by_attributes
+    assert kept.read is not kept.by_attributes or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")

@@ -234,12 +234,12 @@ class _Replacement:
         graph, mask = call.part.nodes[0].graph, call.part.mask
         count, holds = (call.lengths, None) if mask is None else self._lengths(call, graph)
         lengths = [] if count is None else [value(count)]
-        if lengths and count.dtype != onnx_ir.DataType.INT32:
-            lengths = [g.cast(lengths[0], "int32")]
         if lengths and mask is None and call.part.kind != WHOLE_FILE:  # nodes refuse lengths beyond T
-            most = g.cast(g.node("Gather", g.node("Shape", x), g.index(0)), "int32")
-            zero = g.array("zero_int32", np.array(0, np.int32))
-            lengths = [g.node("Max", g.node("Min", lengths[0], most), zero)]
+            long, most = g.cast(lengths[0], "int64"), g.node("Gather", g.node("Shape", x), g.index(0))
+            limited = g.node("Max", g.node("Min", long, most), g.array("zero_int64", np.array(0, np.int64)))
+            lengths = [g.cast(limited, "int32")]
+        elif lengths and count.dtype != onnx_ir.DataType.INT32:
+            lengths = [g.cast(lengths[0], "int32")]
         key = id(call.part.network), call.form
         own = self.functions.get(key) or function(call.network, call.form, opset)
         self.functions[key] = own
