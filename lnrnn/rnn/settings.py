@@ -404,10 +404,9 @@ def _compared(
     """Returns the report of `to_dtype`. exact: with float32 weights. given: its argument `check`."""
     if isinstance(given, str) or not any(hasattr(given, f"__{n}__") for n in ("len", "array", "dlpack")):
         raise bad_type("check", "an array x, or a dict of arguments of a call", given, INPUT)
-    near = {
-        name: frozen(np.where(np.isinf(v), v, np.nextafter(v, np.float32(0))))
-        for name, v in exact.parameters().items()
-    }
+    with np.errstate(over="ignore"):
+        next_up = {name: np.nextafter(v, np.float32(np.inf)) for name, v in exact.parameters().items()}
+    near = {name: frozen(np.where(np.isinf(v), getattr(exact, name), v)) for name, v in next_up.items()}
 
     def outputs(network: Any) -> list[Array]:
         y, state = network(**given) if isinstance(given, dict) else network(given)
