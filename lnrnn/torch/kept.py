@@ -91,7 +91,7 @@ def by_attributes(tensors: tuple[Tensor, ...]) -> tuple[Any, tuple[int, ...]]:
 
 # Of a tuple of tensors: their dtypes, devices, shapes and strides, and their addresses.
 read: Any = by_attributes
-with suppress(AttributeError, RuntimeError):  # of torch before 2.10, or another major version of DLPack
+with suppress(AttributeError, RuntimeError, ValueError):  # torch before 2.10, or a later version of DLPack
     read_layouts(Tensor.__dlpack_c_exchange_api__, ())
     read = partial(read_layouts, Tensor.__dlpack_c_exchange_api__)
 
