@@ -116,7 +116,6 @@ def accelerate(
         Whether calls without gradients of replaced modules of torch.nn keep the weights of their first call.
         In-place writes to parameters then have no effect. load_state_dict, module.to, other tensors as
         parameters, and setting `module.frozen` let the next call pack the weights again.
-
     tolerance : float, optional
         With `check` and `dtype`: the largest difference of an output from float32 that is permitted. The
         fewest modules keep float32 weights, chosen by their own differences. A UserWarning says if all do.

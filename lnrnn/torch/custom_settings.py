@@ -21,6 +21,7 @@ _SEQUENCES = (list, tuple, deque)
 # Attributes that are not compared: attributes of every module, such as its submodules, and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__", "_compiled_call_impl"}
 _NONE: frozenset[str] = frozenset()
+_END = (object(),)  # between views, so that an element cannot move from one view to the next
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 MOST = 300  # limit on the objects in attributes to compare; those nearest to the module come first
 
@@ -42,7 +43,6 @@ class Settings:
         self._views: list[Any] = []  # of the values in _contents, and of the keys of dicts
         self._empty: list[Any] = []  # the dicts without keys
         self._objects: list[Any] = []  # in these views, when nothing had changed
-        self._lengths: list[int] = []  # of these views
         self.unseen: list[str] = []
         inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
@@ -87,7 +87,7 @@ class Settings:
         return [*own.values()]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_views": [], "_empty": [], "_objects": [], "_lengths": []}
+        return {**vars(self), "_views": [], "_empty": [], "_objects": []}
 
     def same(self) -> bool:
         """Returns whether all values are the objects that `hold` saw. If not, they may still be equal."""
@@ -95,7 +95,6 @@ class Settings:
         return (
             len(now) > 0
             and identical(now, self._objects)
-            and [*map(len, self._views)] == self._lengths
             and not any(self._empty)
             and all(version != -1 and t._version == version for t, version, *_ in self._tensors)
             and all(getattr(part, name, ...) is value for part, name, value in self._constants)
@@ -108,9 +107,8 @@ class Settings:
                 return False
             known = [of for of, *_ in self._contents]
             self._empty = [of for of in known if isinstance(of, dict) and not of]
-            self._views = [view for of in known for view in _views(of)]
+            self._views = [part for of in known for view in _views(of) for part in (view, _END)]
             self._objects = [*chain.from_iterable(self._views)]
-            self._lengths = [*map(len, self._views)]
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
