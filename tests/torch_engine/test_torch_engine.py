@@ -42,10 +42,13 @@ RUNS = [(*network, OPTIONS[k % len(OPTIONS)]) for k, network in enumerate(NETWOR
 RUNS += [(*network, OPTIONS[1] | {"num_heads": 4}) for network in HEADED]
 
 
-def errors_of_engines(rng, cell, norm, options):
-    """Returns pairs of errors of gradients, with the C engine and with torch's float32, for a random input.
+@pytest.mark.parametrize(("cell", "norm", "options"), RUNS, ids=str)
+def test_gradients_equal_torch_s(rng, cell, norm, options):
+    """Compares both engines with float64, to 2e-5 of the largest number of each tensor.
 
-    They are differences from float64, over the largest number of each tensor."""
+    If a network amplifies rounding (norms of small rows, batch norm of similar values), the tolerance is
+    twice the error of torch's float32.
+    """
     batch = 128 if norm == "batch" else B
     module, plain = twin(cell, norm, **options), twin(cell, norm, engine="torch", **options)
     exact = twin(cell, norm, dtype=torch.float64, engine="torch", **options)
@@ -53,7 +56,6 @@ def errors_of_engines(rng, cell, norm, options):
         each.load_state_dict(module.state_dict())
     x, state = inputs(rng, module, batch)
     x = x.swapaxes(0, 1) if module.batch_first else x
-    found = []
     for lengths in (None, rng.integers(T - 1, T + 1, batch) if norm == "batch" else LENGTHS):
         want = gradients(exact.train(), *tensors(x, state, torch.float64), lengths)
         errors = []
@@ -62,24 +64,8 @@ def errors_of_engines(rng, cell, norm, options):
             assert all(g.dtype == torch.float32 and (each is plain or g.is_contiguous()) for g in got)
             of_each = ((a - b).abs().max() / b.abs().max().clamp(1) for a, b in zip(got, want, strict=True))
             errors.append(max(map(float, of_each)))
-        found.append(errors)
+        assert errors[0] < max(2e-5, 2 * errors[1]) and errors[0] < 1e-3
     assert module.engine == "lnrnn" and exact.engine == plain.engine == "torch"
-    return found
-
-
-@pytest.mark.parametrize(("cell", "norm", "options"), RUNS, ids=str)
-def test_gradients_are_those_of_the_plain_engine(rng, cell, norm, options):
-    """Compares both engines with float64, to 2e-5, or twice the error of torch if rounding is amplified.
-
-    One input of about fifty has a small row that a norm amplifies in one engine alone. So after a failure two
-    more inputs must pass.
-    """
-
-    def passes():
-        errors = errors_of_engines(rng, cell, norm, options)
-        return all(ours < max(2e-5, 2 * torchs) and ours < 1e-3 for ours, torchs in errors)
-
-    assert passes() or (passes() and passes())
 
 
 @pytest.mark.parametrize("cell", CELLS)
