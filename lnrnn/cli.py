@@ -303,7 +303,7 @@ def run_model(arguments: argparse.Namespace) -> None:
 
 
 class Refused(argparse.Action):
-    """An option that earlier versions had."""
+    """An option of earlier versions, whose use is an error that names its successor."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         (option,) = self.option_strings

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Counts(NamedTuple):
-    """Counts of one call of a Scorer or of `SessionPool.step`, which its `on_call` gets.
+    """The amount of work of one call of a Scorer or of `SessionPool.step`. `on_call` gets it, to monitor.
 
     Attributes
     ----------

@@ -39,7 +39,7 @@ Convert = Callable[..., Converted]  # (module, norm=)
 
 
 class Differs(ValueError):
-    """A module computes something else than its network of the class `cell`. call: the module's graph."""
+    """Raised if a module differs from the network that its parameter names mean. call: its traced call."""
 
     def __init__(self, text: str, cell: str, call: Call | Unsuitable | None) -> None:
         super().__init__(text)

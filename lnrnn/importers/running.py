@@ -22,12 +22,12 @@ from .weights import Array, Converted
 
 
 class NotRun(Unchecked):
-    """A module cannot be run on ordinary input."""
+    """Raised if no usual call of a module works on ordinary input."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call a module.
+    """A way to call a module: the axes of x, and the structure of the states.
 
     axes: of x, "TBI", "BTI", "TI" for one sequence, or "BI" for a cell, which takes one step at a time.
     states: the other arguments, with a Leaf for each tensor of the states. x_first: whether x is the first.
@@ -39,14 +39,14 @@ class Way:
 
     @property
     def kinds(self) -> int:
-        """The number of states, 2 for h and c."""
+        """The number of states in a call: 0, 1 for h, or 2 for h and c."""
         kinds = set[int | None]()
         _replaced(self.states, lambda leaf: kinds.add(leaf.kind))
         return len(kinds)
 
     @property
     def batch_first(self) -> bool | None:
-        """The order of axes, None for an x without an axis of steps or sequences."""
+        """Whether x is (B, T, I) and not (T, B, I); None if it lacks one of the axes B and T."""
         return self.axes == "BTI" if len(self.axes) == 3 else None
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ def time_first(x: Any, batch_first: bool | None) -> Any:
 
 
 class Tested:
-    """A module that is compared with its network: a copy in float64, and the module if that does not run.
+    """Runs a module on probes to compare it with its network: a copy in float64, else the module itself.
 
     convert: returns the network of a version of the module.
     """
@@ -202,7 +202,7 @@ class Tested:
     def results(
         self, way: Way, arch: Architecture, given: Iterable[Probe], ends: bool, training: bool = False
     ) -> Iterator[tuple[Probe, Outputs | None, tuple[float, float] | None]]:
-        """Yields each probe, the outputs, and the difference as from `disagreement`.
+        """Runs the probes. Yields each with the module's outputs, and the difference from `disagreement`.
 
         The outputs are None if no version of the module runs. The first probe must run and show the equation,
         or Unchecked is raised. A module in half precision runs on ordinary numbers alone.
@@ -241,7 +241,7 @@ class Tested:
 
 
 def like(module: Any) -> Any:
-    """Returns some tensor that has a module's device and dtype."""
+    """Returns a tensor with the device and the floating dtype of a module's parameters."""
     torch: Any = sys.modules["torch"]
     return next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
 

@@ -136,7 +136,7 @@ def _has_layers(part: GraphPart, own: GraphPart) -> bool:
 
 
 def _outermost(every: list[GraphPart]) -> list[GraphPart]:
-    """Returns the parts without those inside of a Loop or Scan that is a part itself."""
+    """Removes parts within a Loop or Scan that is a part itself, since this one replaces them."""
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: GraphPart) -> bool:
@@ -160,7 +160,7 @@ def _rename(every: list[GraphPart]) -> None:
 
 
 def _joined(every: list[GraphPart]) -> list[GraphPart]:
-    """Joins parts with equal weights to one part, and makes the network of each."""
+    """Joins parts with equal weights, as of the branches of an If, and creates the network of each."""
     result: list[GraphPart] = []
     firsts: dict[Any, GraphPart] = {}
     for part in every:

@@ -26,7 +26,7 @@ _LEFT = re.compile(r"lnrnn leaves (node '.*' \(\w+\)) to the runtime: ([^\x1b\n]
 
 
 def tried(path: str, converted: str | bytes) -> dict[str, Any]:
-    """Returns the nodes that the plug-in leaves, the seconds of calls, and why there are none.
+    """Runs a file without and with the plug-in. Returns times, nodes left to the runtime, or why it cannot.
 
     The keys are left, calls and not_measured. Each call has the size of all free axes, None if the file fixes
     all sizes. It has the seconds of the file in ONNX Runtime, None if that refuses it, and of `converted`

@@ -34,7 +34,7 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """Returns a text for an architecture. The function `architecture` converts it back, in any process.
+    """Returns an architecture as JSON text, for operators of torch. `architecture` converts it back.
 
     The text also has a dtype of weights, float32: see `with_dtype`.
     """
@@ -68,19 +68,19 @@ def whole(array: Array) -> Array:
 
 
 def divided(lengths: Array | None) -> tuple[Array | None, Array | None]:
-    """Returns lengths (B,) and resets (T, B) bool, or None, of the lengths of an operator."""
+    """Divides an operator's `lengths`, (B,) or (1 + T, B), into lengths (B,) and resets (T, B) bool."""
     if lengths is None or lengths.ndim == 1:
         return lengths, None
     return lengths[0], lengths[1:] != 0
 
 
 def _apart(made: Architecture, array: Array, table: Any) -> Array:
-    """Returns an array (N, *) of a PackedSequence as one long sequence, as in `Network.ragged`."""
+    """Returns the data (N, *) of a PackedSequence with one sequence after another, as for ragged calls."""
     return as_caller(_core.by_sequence(whole(array), table)[:, None], False, made.batch_first)  # type: ignore[no-any-return]
 
 
 def _together(array: Array, table: Any) -> Array:
-    """Returns the inverse of `_apart`."""
+    """Returns an array in the order of a PackedSequence: the inverse of `_apart`."""
     return _core.by_step(array.reshape(-1, array.shape[-1]), table)
 
 
@@ -108,7 +108,7 @@ def call_packed(snapshot: Snapshot, x: Array, h0: Any, table: Array) -> tuple[Ar
 
 
 class Served:
-    """A network with copies of parameters and statistics, kept between calls to pack weights only once."""
+    """A network with copies of parameters and statistics, kept so that weights are packed only once."""
 
     def __init__(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
@@ -167,7 +167,7 @@ def saved_arrays(made: Architecture) -> int:
 
 
 class _Kept(NamedTuple):
-    """Objects that `forward` has created from its arguments, and that `backward` uses again."""
+    """Objects that `forward` creates and `backward` needs again, kept to save their creation."""
 
     snapshot: Snapshot  # with packed weights
     rows: Rows
@@ -266,7 +266,7 @@ def forward(
 
 
 def _ends(made: Architecture, end: Sequence[Array]) -> list[Array]:
-    """Converts the engine's arrays of a state to the user's arrays."""
+    """Converts a state from arrays of the compiled module to the arrays h, c, .. of a user."""
     return list(_arrays(as_state(end, made.cell)))
 
 

@@ -31,7 +31,7 @@ def _sorted(columns: Sequence[Any], rows: int) -> Array:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of sequences with resets. Each part is a row, and its index is the index of the row's state.
+    """Resets divide sequences into parts. Each part is a row of the call, with a state of the same index.
 
     count: the number R of parts. first, last (B,): the indices of each sequence's first and last part. fresh
     (B,): whether a sequence is reset before its first step.
@@ -68,8 +68,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a call. table: (R, 6) int64, long rows first. parts: None without resets; then the state of
-    a row has the index of its sequence."""
+    """The rows of a call: independent runs of steps. table: (R, 6) int64, long rows first. parts: None if
+    there are no resets; then each row is a sequence."""
 
     table: Array
     parts: Parts | None = None
@@ -83,7 +83,7 @@ class Rows:
         return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
 
     def after(self, steps: Array) -> Rows:
-        """Returns these rows for sequences that go on: sequence b has run steps[b] (B,) int64 steps before.
+        """Returns these rows for sequences that continue: sequence b has made steps[b] steps before, int64.
 
         Rows with equal lengths and equal steps are adjacent.
         """
@@ -169,7 +169,7 @@ def ragged(offsets: Array) -> Rows:
 
 
 def by_state(table: Array) -> Array:
-    """Returns a table of `ragged` with the sequence's index in the column SEQUENCE, which has zeros there."""
+    """Returns a table of `ragged` whose column SEQUENCE has the sequence's index, for messages; it has 0."""
     named = np.array(table)
     named[:, SEQUENCE] = named[:, STATE]
     return named

@@ -67,7 +67,7 @@ class Sequences:
         return result
 
     def less_long(self, model: Model) -> Sequences:
-        """Returns self, where rows with more steps than batch norm has statistics for are bad too."""
+        """Marks rows with more steps than batch norm has statistics for as bad too. Returns self."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self

@@ -113,7 +113,7 @@ class Blocks:
         return states, int(block.lanes.steps[k]), float(block.last[k])
 
     def keep(self, lane: int, step: int) -> None:
-        """Sets the step of the lane's last checkpoint."""
+        """Records the step at which the session of a lane was last stored."""
         block, k = self._place(lane)
         block.kept[k] = step
 

@@ -40,7 +40,7 @@ def other_system() -> str | None:
 
 
 def _rows(x: PackedSequence) -> Any:
-    """Returns the table of `packed_rows`, or None if x contradicts itself."""
+    """Returns the table of `packed_rows` for a PackedSequence, or None if its fields do not agree."""
     sizes, order, back = arrays((x.batch_sizes, x.sorted_indices, x.unsorted_indices))
     return _core.packed_rows(sizes, order, back, len(x.data))
 

@@ -28,7 +28,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Form:
-    """A way to call a module, and the structure of its result.
+    """The structure of the arguments and of the result of calls that lnrnn can compute for a module.
 
     states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature:
     the `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes
@@ -45,7 +45,7 @@ class Form:
         return [leaf for leaf in tree_leaves(self.states) if leaf is not None]
 
     def of_kept(self) -> Iterator[tuple[type, ...]]:
-        """Yields the types of the arguments after x, if this is a step whose result Kept.call returns."""
+        """Yields types of the arguments after x for which the fast way, Kept.call, computes this step."""
         place = 0 if self.step == 2 else None
         one, two = Leaf(0, place), (Leaf(0, place), Leaf(1, place))
         if self.step and self.result in (one, two):
@@ -53,7 +53,7 @@ class Form:
 
 
 def signature(value: Any) -> Any:
-    """Returns the structure of a state, with the number of dimensions in place of each tensor."""
+    """Returns a key by which calls find their Form: a state with the rank in place of each tensor."""
     if isinstance(value, Tensor):
         return value.dim()
     if isinstance(value, (tuple, list)):
@@ -83,7 +83,7 @@ def _untraced() -> Any:
 
 
 class Forward:
-    """The object that replaces a module's forward."""
+    """Replaces a module's forward: computes the calls that it can, and leaves others to the module's own."""
 
     def __init__(
         self, module: torch.nn.Module, arch: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
@@ -111,7 +111,7 @@ class Forward:
         self.watch()
 
     def watch(self) -> None:
-        """Records the module's attributes. lnrnn computes its calls until one of them changes."""
+        """Records the module's attributes. A later change of one makes calls use the module's own forward."""
         self._settings = Settings(self._module)
 
     @property
@@ -128,7 +128,7 @@ class Forward:
         return type(self._module).forward(self._module, *arguments, **named) if result is None else result
 
     def served(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Returns the result of a call; None if the module's own forward computes it."""
+        """Returns the result of a call, or None if the module's own forward must compute it."""
         states = arguments[1:]
         sources: list[Any] = [owner.get(name) for owner, name in self._owners]
         if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in sources)):
@@ -205,7 +205,7 @@ class Forward:
         return self._converted
 
     def forget(self) -> None:
-        """Lets the next call read all weights again."""
+        """Drops converted and packed weights, so that the next call reads the module's parameters."""
         pack_again(self._module.parameters())
         self._record, self._converted, self._kept = None, [], None
 
@@ -214,7 +214,7 @@ class Forward:
 
 
 def keeper(module: torch.nn.Module) -> Any:
-    """Returns a function that lets a module's next call read all weights; None if no call keeps any.
+    """Returns a function that drops the weights which a module keeps between calls, or None without any.
 
     So it is for modules that lnrnn does not compute, and for frozen ones, which keep the weights until then.
     """

@@ -74,11 +74,11 @@ def _matrices(module: torch.nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 class Refused(Exception):
-    """A module's forward cannot be replaced. The text says why."""
+    """Raised if a module's forward cannot be replaced. The text says why."""
 
 
 class Differs(Exception):
-    """A module's results differ from the network's. at_first: they differ on ordinary input already."""
+    """Raised if a module and a network give different results. at_first: on ordinary input already."""
 
     def __init__(self, text: str, at_first: bool = True) -> None:
         super().__init__(text)
@@ -191,7 +191,7 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
 
 
 class Lifted(Way):
-    """A way to call a cell for one step, with x (1, B, I) and states (1, B, H)."""
+    """A way to call a cell on a step with an axis of length 1 in front: x (1, B, I), states (1, B, H)."""
 
     @classmethod
     def of(cls, way: Way) -> Lifted:
@@ -202,7 +202,7 @@ class Lifted(Way):
 
 
 def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_ends: bool) -> Form | None:
-    """Returns the form of calls in a way; None if the module does not run so, or returns something else.
+    """Calls the module in a way, and returns the Form of such calls, or None if its result is no y and state.
 
     has_ends: whether the states that the module returns are the network's.
     """
@@ -252,8 +252,8 @@ def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_end
 
 
 def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> bool:
-    """Returns whether the module has the network's results in training mode. Raises Differs if its results in
-    evaluation mode differ from the network's, or if the module cannot be run."""
+    """Compares a module with a network. Raises Differs if they differ in evaluation mode, or if the module
+    does not run. Returns whether they agree in training mode too."""
     for training in (False, True):
         # A module that computes one step cannot know how many there are. Noise in training shows in few.
         most = STEPS if training or way.batch_first is None else None

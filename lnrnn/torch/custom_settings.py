@@ -27,7 +27,7 @@ MOST = 300  # limit on the objects in attributes to compare; those nearest to th
 
 
 class Settings:
-    """A record of the attributes and buffers of a module and its submodules (parts), to notice changes.
+    """Notices changes of the attributes and buffers of a module and its submodules (parts) after a record.
 
     Contents of dicts, lists, tuples and objects in attributes are also compared. unseen: the names of
     attributes with arrays, sets and objects with slots.
@@ -67,7 +67,7 @@ class Settings:
             inside.extend((inner, name) for inner in self._note(value, name))
 
     def _note(self, value: Any, name: str) -> Sequence[Any]:
-        """Records a value. Returns the values inside of it."""
+        """Records a value of an attribute. Returns the values that it contains, to be recorded too."""
         if isinstance(value, torch.Tensor):
             if not isinstance(value, torch.nn.Parameter):
                 t = value
@@ -90,7 +90,7 @@ class Settings:
         return {**vars(self), "_views": [], "_empty": [], "_objects": []}
 
     def same(self) -> bool:
-        """Returns whether all values are the objects that `hold` saw. If not, they may still be equal."""
+        """Fast test: returns whether all values are the objects that `hold` saw. Others may be equal too."""
         now = [*chain.from_iterable(self._views)]
         return (
             len(now) > 0

@@ -20,7 +20,7 @@ STEP = 4  # between the numbers of elements; constants that a module adds to ele
 
 @dataclass(frozen=True)
 class Recipe:
-    """One of lnrnn's parameters: a sum of elements of the module's parameters, and a constant.
+    """How to compute a parameter of lnrnn: a sum of elements of the module's parameters, plus a constant.
 
     sources: indices into the module's parameters. terms: for each summand the places of its elements, and
     their signs, or None if all are positive. A place is an index into the concatenated sources, followed by
@@ -32,7 +32,7 @@ class Recipe:
     constant: Tensor | None = None
 
     def parameter(self, given: Sequence[Tensor]) -> Tensor:
-        """given: all parameters of the module, in the order of named_parameters()."""
+        """Computes the parameter. given: the module's parameters, in the order of named_parameters()."""
         if not self.terms:
             return given[self.sources[0]]
         flat = torch.cat([*(given[k].reshape(-1) for k in self.sources), given[0].new_zeros(1)])
@@ -45,7 +45,7 @@ class Recipe:
 
 
 def recipes(module: torch.nn.Module, convert: Callable[[Any], Converted], arch: Architecture) -> list[Recipe]:
-    """Returns a Recipe for each of lnrnn's parameters, from conversions of copies with other numbers.
+    """Returns a Recipe for each parameter of lnrnn, by converting copies of the module with known numbers.
 
     Raises ValueError if a parameter is computed in another way, as by the statistics of a batch norm.
     """

@@ -16,7 +16,7 @@ _FREE = {"forward", "extra_repr", "reset_parameters", "flatten_parameters"}
 
 
 def replaced(cls: Any) -> Any:
-    """Returns the class that a class of `derived` replaces, or the class itself."""
+    """Returns the original class of a class that `derived` has made; other classes as they are."""
     return vars(cls).get("_replaces", cls)
 
 
@@ -51,7 +51,7 @@ def _new(cls: Any, own: Any) -> Any:
 
 
 def restore_class(module: Any) -> None:
-    """Gives a module its original class again."""
+    """Sets a module's class back to the original one, which computes with torch."""
     cls: Any = type(module)
     if "_replaces" in vars(cls):
         module.__class__ = cls._replaces

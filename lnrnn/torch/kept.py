@@ -47,7 +47,7 @@ _TYPES = {
 
 
 class _Memory:
-    """The memory of a tensor, for NumPy. t.numpy() would forbid to resize the storage, as FSDP does."""
+    """A tensor's memory for NumPy. t.numpy() would forbid to resize the storage, as FSDP does."""
 
     def __init__(self, t: Tensor) -> None:
         self.tensor, size = t, t.element_size()
@@ -67,7 +67,7 @@ def _array(t: Tensor) -> Any:
 
 
 def arrays(tensors: Sequence[Any]) -> list[Any]:
-    """Returns tensors as NumPy arrays that share memory, and None as None."""
+    """Returns tensors as NumPy arrays of the same memory. None stays None."""
     try:
         return [t if t is None else _array(t) for t in tensors]
     except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
@@ -77,14 +77,14 @@ def arrays(tensors: Sequence[Any]) -> list[Any]:
 
 
 def counted(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether no tensor is in shared memory or an inference tensor, whose writes are not counted."""
+    """Returns whether torch counts all writes: not to inference tensors, nor to shared memory."""
     return not any(
         type(t) in PLAIN and (t.is_inference() or t.untyped_storage().is_shared()) for t in tensors
     )
 
 
 def by_attributes(tensors: tuple[Tensor, ...]) -> tuple[Any, tuple[int, ...]]:
-    """Does the same as layouts.read, for torch before 2.10."""
+    """Returns layouts and addresses of tensors, as the C function layouts.read, for torch before 2.10."""
     layout = [(t.dtype, t.device, t.shape, t.stride()) for t in tensors]
     return layout, tuple([t.data_ptr() for t in tensors])
 
@@ -97,7 +97,7 @@ with suppress(AttributeError, RuntimeError, ValueError):  # torch before 2.10, o
 
 
 def _places(t: Tensor) -> Any:
-    """Returns the addresses of elements at equal distances, from the first to the last."""
+    """Returns the addresses of a few elements, equally spaced, whose change shows a write."""
     n = min(t.numel(), SAMPLES)
     at = np.arange(n) * (t.numel() - 1) // max(n - 1, 1)
     index = np.unravel_index(at, (1, *t.shape)) if n else (at,)
@@ -106,7 +106,7 @@ def _places(t: Tensor) -> Any:
 
 
 class Record:
-    """A record of tensors, to notice changes. The function `seen` says which tensors can have one.
+    """The state of tensors at one time, to notice later writes. `seen` creates it, if writes can be noticed.
 
     objects: whether other tensor objects count as changed. The record then has references to the tensors.
     frozen: whether only other objects count as changed.
@@ -123,7 +123,7 @@ class Record:
             self.words = _words_at(self.places)
 
     def holds(self, tensors: list[Any]) -> bool:
-        """Returns whether tensors are those of the record and have not changed, as far as it shows.
+        """Returns whether the record is of these tensors, and they show no write since.
 
         Without `objects` they must be on the CPU and of no subclass.
         """
@@ -166,7 +166,7 @@ _autocast, _forward_ad = torch._C._is_any_autocast_enabled, vars(forward_ad)
 
 
 class Kept:
-    """A network with packed weights that is kept between calls. Copies and pickles of this object are None.
+    """A network whose packed weights are kept between calls of a module. A copy or a pickle of it is None.
 
     network: the text of functional.described. record: of the tensors with the weights, or None. step: whether
     a call is one step, with x (B, D), (D,) or (1, B, D), and states with as many axes.
@@ -188,7 +188,7 @@ class Kept:
         return type(None), ()
 
     def serves(self, network: str, overrun: str | None, tensors: list[Any]) -> bool:
-        """Returns whether it is this network, and the weights have not changed."""
+        """Returns whether a call can use it: the network is the same, and its weights have not changed."""
         return (
             self.network == network
             and self.overrun == overrun
@@ -272,7 +272,7 @@ class Kept:
 def made(
     network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
 ) -> Served:
-    """Returns a network with packed weights."""
+    """Returns a new network, which packs copies of these tensors."""
     return Served(architecture(network), arrays(parameters), arrays(statistics), overrun, dtype_of(network))
 
 
@@ -294,20 +294,20 @@ def packed(
 
 
 def pack_again(tensors: Iterable[Any]) -> None:
-    """Lets the next call with one of these tensors as first parameter pack its weights."""
+    """Drops packed weights of networks whose first parameter is one of these tensors."""
     for t in tensors:
         if t is not None:
             _served.pop(t, None)
 
 
 def forget(part: torch.nn.Module) -> None:
-    """Lets the next call of a module read all weights."""
+    """Drops a module's packed weights, so that its next call packs them again."""
     vars(part).pop("_kept", None)
     pack_again(part._parameters.values())
 
 
 class Keeping(torch.nn.Module):
-    """The base of modules that keep packed weights."""
+    """The base class of modules that keep packed weights between calls without gradients."""
 
     _kept: Kept | None = None
     _frozen: bool = False

@@ -21,7 +21,7 @@ from .twin import Twin
 
 
 def use(module: torch.nn.Module, dtype: Dtype) -> list[Callable[[], None]]:
-    """Sets the dtype of a module's packed weights, if lnrnn computes it. Returns functions that undo it."""
+    """Sets the dtype of a module's packed weights, if it has any. Returns functions that undo the change."""
     forward = vars(module).get("forward")
     holder = vars(forward if isinstance(forward, Forward) else module)
     if not (isinstance(forward, Forward) or isinstance(module, (Accelerated, Twin))):

@@ -38,14 +38,14 @@ Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all dire
 
 @dataclass
 class Layers:
-    """The recurrent nodes of a model, each read once. reset_after: as in from_onnx."""
+    """Reads each recurrent node of a model once, as a layer. reset_after: as in from_onnx."""
 
     model: onnx_ir.Model
     reset_after: bool | None = None
     known: dict[onnx_ir.Node, NodeLayer | str] = field(default_factory=dict)  # a layer, or why there is none
 
     def of(self, graph: onnx_ir.Graph) -> dict[onnx_ir.Node, NodeLayer | str]:
-        """Returns the recurrent nodes of a graph in its order, each with its layer, or why there is none."""
+        """Maps the recurrent nodes of a graph, in its order, to layers, or to reasons why not."""
         own = [node for node in graph if is_recurrent(node)]
         for node in own:
             if node not in self.known:
@@ -152,7 +152,7 @@ def _warnings(part: GraphPart, stack: Stack, model: onnx_ir.Model, reset_after: 
 
 @dataclass(frozen=True)
 class NodeStep(Step):
-    """A step that is one node, with an Unsqueeze before and a Squeeze after it."""
+    """A step in a loop that a node RNN, LSTM or GRU computes, between an Unsqueeze and a Squeeze."""
 
     layer: NodeLayer | None = None
 
@@ -194,7 +194,7 @@ def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
 
 @dataclass
 class Walk:
-    """A value after a layer, its axes, and the nodes between them.
+    """The search from a layer's outputs to the next layer: the value that it has reached, and its axes.
 
     shapes: the results of nodes Shape, by id. declared: the numbers of steps and sequences that a file
     declares for its input: {"T": 10}. baked: the numbers that a Reshape sets. messages: warnings about both.
@@ -213,7 +213,7 @@ class Walk:
         self.counting = Counting(lambda _: None, self.shapes)
 
     def note(self, value: onnx_ir.Value, axes: Axes) -> None:
-        """Adds the results of nodes Shape that read a value with these axes."""
+        """Records which sizes nodes Shape give for a value with these axes, since a Reshape may use them."""
         for node in value.consumers():
             start, end = attribute(node, "start", 0), attribute(node, "end", len(axes))
             if node.op_type == "Shape" and node.domain in DOMAINS and type(start) is type(end) is int:
@@ -351,7 +351,7 @@ def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
 
 
 def _moved(walk: Walk, node: onnx_ir.Node) -> bool:
-    """Moves the walk past a node. Returns False for a node that does other things to the value."""
+    """Continues the search behind a node that only moves the value's axes. Returns False for other nodes."""
     if node.domain not in DOMAINS or not node.outputs or node.inputs[0] is not walk.value:
         return False
     if has_references(node):  # to arguments of a function
@@ -369,7 +369,7 @@ def _moved(walk: Walk, node: onnx_ir.Node) -> bool:
 
 
 def _after(walk: Walk, node: onnx_ir.Node) -> Axes | None:
-    """Returns the axes of a node's output, or None."""
+    """Returns the axes of a value after a node, or None if the node does more than move axes."""
     axes, rank = walk.axes, len(walk.axes)
     if node.op_type == "Identity" or (node.op_type == "Dropout" and _idle(node)):
         return axes

@@ -168,7 +168,7 @@ def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool
 
 
 def _agrees(part: GraphPart, model: onnx_ir.Model) -> bool:
-    """Returns whether the outputs of a part and of the kernels are nearly equal on a random input."""
+    """Compares a part with lnrnn's kernels on a random input. Returns whether outputs are nearly equal."""
     given: Any
     rnn: Any = part.network
     try:
@@ -184,7 +184,7 @@ def _agrees(part: GraphPart, model: onnx_ir.Model) -> bool:
 
 
 def _leak(call: Call) -> str | None:
-    """Returns the name of a value of a part that the file reads, and that a call does not compute."""
+    """Returns the name of an inner value of a part that other nodes read, but no call returns; or None."""
     own, results = {id(node) for node in call.part.nodes}, {id(v) for v in call.outputs}
 
     def is_inside(node: Any) -> bool:
