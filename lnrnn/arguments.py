@@ -66,7 +66,7 @@ class Number(NamedTuple):
     below: float = math.inf
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> float:
-        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts an array of one string
+        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts arrays of one string
         text = isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu"
         wrong: Any = bad_value
         result = math.nan

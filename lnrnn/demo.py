@@ -31,7 +31,7 @@ from lnrnn.speakers import (
     side_by_side,
 )
 
-STEPS = 120  # the number of steps of a joined sequence, about five times the longest training utterance
+STEPS = 120  # the length of a joined sequence in steps, about five times the longest training utterance
 EPOCHS = 200
 SEED = 5  # settings were chosen with seeds 0 to 4
 PAUSE = 0.02  # seconds for each step that a terminal shows

@@ -64,7 +64,7 @@ class Closed:
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
-            if hasattr(type(self), name):  # a method, or a property without a setter
+            if hasattr(type(self), name):  # the name is a method, or a property that cannot be set
                 raise
             raise no_attribute(self, name) from None
 

@@ -189,7 +189,7 @@ def _advice(
     if not isinstance(own, LayerNormSpec) or converted.system in ("lnrnn", NAME):
         return ALTERNATIVES
     spec: Any = graph.network.arguments["norm"] if isinstance(graph, Call) else None
-    with suppress(ValueError, AttributeError):  # not a norm of these parameters, or no norm
+    with suppress(ValueError, AttributeError):  # a norm that these parameters cannot have
         norm = replace(own, placement=spec.placement, cell=spec.cell, span=spec.span)
         network = Reference(convert(module, norm=norm))
         if compare(outputs, network, resolution(module)) is None:

@@ -26,8 +26,8 @@ from .weights import Converted, Weights, network
 NAME = "the cell of its graph"
 OTHER = "its equation is none of lnrnn's, which have no clipped states or std + eps"
 STEPS = 3, 2  # of the two traces of a layer
-SEQUENCES = 5, 131  # the least numbers of sequences of the two traces
-TRIED = 3, 4  # steps and sequences of the calls that show how a module is called
+SEQUENCES = 5, 131  # the least B of the first and of the second trace
+TRIED = 3, 4  # T and B of the trial calls that show how a module is called
 MOST_CALLS = 4000
 _STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # a state's argument
 
@@ -263,7 +263,7 @@ def copied(module: Any) -> Any:
     """Returns a copy of the module in float32, on the CPU, in evaluation mode."""
     try:
         return copy.deepcopy(module).cpu().float().eval()
-    except Exception as error:  # modules raise anything if they cannot be copied
+    except Exception as error:  # a module that cannot be copied may raise any exception
         raise Unsuitable(f"it cannot be copied ({type(error).__name__}: {str(error)[:120]})") from None
 
 

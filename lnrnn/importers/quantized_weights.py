@@ -20,7 +20,7 @@ def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) 
     number of columns of the second weight_ih then shows it.
     """
     result: dict[str, Any] = {}
-    layers: dict[str, dict[int, dict[str, Any]]] = {}  # path -> number -> name of torch.nn -> tensor
+    layers: dict[str, dict[int, dict[str, Any]]] = {}  # by path, number of the weight, name
     for name, value in state.items():
         match = _PACKED.fullmatch(name) if isinstance(name, str) else None
         if match is None or type(value).__name__ != "ScriptObject":

@@ -305,7 +305,7 @@ def unchanged(module: Any, torch: Any) -> Iterator[None]:
     parts = list(module.modules())
     flags = [part.training for part in parts]  # scripted modules have it outside of vars(part)
     values: list[Any] = [*map(vars, parts)]
-    containers: dict[int, tuple[Any, Any]] = {}  # by id: the container and a copy
+    containers: dict[int, tuple[Any, Any]] = {}  # by id: each container, and a copy of its contents
     for value in values:  # the loop appends to values
         if isinstance(value, (dict, list, set, deque, tuple)) and id(value) not in containers:
             contents = dict(value) if isinstance(value, dict) else list(value)

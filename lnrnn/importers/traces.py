@@ -78,7 +78,7 @@ def traced(module: Any, call: Callable[[Any, Any, Any], Any], arguments: Sequenc
     try:
         with warnings.catch_warnings(), torch.no_grad(), unchanged(module, torch):
             warnings.simplefilter("ignore")
-            with torch.backends.mkldnn.flags(enabled=False):  # its operators are whole layers
+            with torch.backends.mkldnn.flags(enabled=False):  # else one operator is a layer
                 graph = make_fx(
                     torch.func.functionalize(run), _decompositions(), "fake", _allow_non_fake_inputs=True,
                     record_stack_traces=True,
@@ -156,7 +156,7 @@ class Reader(Blocks):
     ) -> None:  # fmt: skip
         super().__init__(batch, units)
         self.opaque, self.eps = opaque, eps
-        self._names: dict[int, str] = {}  # of the parameters from which constants are computed
+        self._names: dict[int, str] = {}  # names of parameters, by the constants that are computed from them
         self.sums: dict[int, tuple[Block, Block, int]] = {}  # by identity: each sum, its mean and its size
 
     def run(self, trace: Trace, parameter: Callable[[str], Any], inputs: Sequence[Block]) -> list[Any]:
@@ -230,7 +230,7 @@ class Reader(Blocks):
 # Each function takes the Reader, the operator's arguments by name, and torch's metadata of the result.
 
 Given = dict[str, Any]
-FILLED = "full", "full_like", "empty", "empty_like"  # operators that fill a tensor, "empty" with zeros
+FILLED = "full", "full_like", "empty", "empty_like"  # of new tensors; "empty" counts as zeros
 
 
 def _operand(r: Reader, n: Given) -> Any:

@@ -36,7 +36,7 @@ def tried(path: str, converted: str | bytes) -> dict[str, Any]:
     try:
         session, result["left"] = _opened(converted)
         sessions = {"lnrnn": session}
-        with suppress(Exception):  # it does not run all nodes that the plug-in runs
+        with suppress(Exception):  # ONNX Runtime alone cannot run all nodes that the plug-in can
             sessions["onnxruntime"] = open_session(path)
         is_free = any(not isinstance(n, int) for each in session.get_inputs() for n in each.shape)
         for size in SIZES if is_free else (None,):

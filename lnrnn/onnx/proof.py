@@ -37,7 +37,7 @@ def prove(part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None
 
     Raises DisprovedError if the outputs differ. reset_after: as in from_onnx.
     """
-    if part.kind == WHOLE_FILE:  # read_back has compared each node
+    if part.kind == WHOLE_FILE:  # read_back has already compared the file with to_onnx's, node by node
         return ""
     try:
         proto, dtype = extracted(part, model, reset_after)
@@ -118,7 +118,7 @@ def drawn(part: GraphPart, steps: int) -> tuple[Outputs, dict[str, Array]]:
     if part.mask is not None:
         feed[part.mask.name] = _arranged(_inside(T, lengths), "TBI", part.axes["mask"])
     states = []
-    known: dict[int, Array] = {}  # a value may be several states
+    known: dict[int, Array] = {}  # one input value of the file may be the initial state of several layers
     places = network.num_layers * network.num_directions
     first = part.initial_states if isinstance(part.initial_states, tuple) else (part.initial_states, None)
     widths = architecture(network).state_widths
@@ -237,7 +237,7 @@ def _read(node: onnx_ir.Node) -> list[onnx_ir.Value]:
 def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
     try:
         with quiet():
-            return onnx_ir.serde.serialize_node(node)  # to_proto takes five times as long
+            return onnx_ir.serde.serialize_node(node)  # onnx_ir.to_proto would take five times as long
     except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
         raise Unchecked(f"onnx_ir cannot write node {named(node)}") from None
 

@@ -25,7 +25,7 @@ from ..recognise.patterns import OPERATORS
 from .errors import OnnxFileError, naming, quiet, text_of
 
 MOST_BYTES = 2**31 - 1  # of a protobuf
-MOST_TIMES, LEAST = 16, 2**22  # the bytes of a model without functions, for each byte with them, and more
+MOST_TIMES, LEAST = 16, 2**22  # limits of a model's size once its functions are inlined: factor, bytes
 SOURCE = "lnrnn.source"  # the path of a model's file, "" without one
 
 

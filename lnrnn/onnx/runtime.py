@@ -11,7 +11,7 @@ def session_options(threads: int = 1, optimised: bool = True) -> Any:
     onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4  # errors are raised, so do not print them too
+    options.log_severity_level = 4  # do not print errors, which are raised anyway
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")

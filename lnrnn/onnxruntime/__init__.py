@@ -39,7 +39,7 @@ _SESSION_ARGUMENTS = (
     "read_config_from_model",
 )  # fmt: skip
 _FUNCTIONS = frozenset(OPERATORS.values())
-_ENDS = _FUNCTIONS | {  # operators between which no cell adds
+_ENDS = _FUNCTIONS | {  # a cell has no sum between two of these operators
     "BatchNormalization", "Conv", "ConvTranspose", "Erf", "Exp", "GRU", "If", "LSTM", "MaxPool", "PRelu",
     "RNN", "Shape", "Softmax",
 }  # fmt: skip
@@ -160,7 +160,7 @@ def session(
     if options is None:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-    elif options.has_providers():  # the runtime would ignore them
+    elif options.has_providers():  # onnxruntime ignores `providers` if options have some
         got = "options with providers"
         raise ValueError(message("sess_options", "options without providers", got, "name them in providers"))
     # The runtime changes its own copy of the options. It warns of nodes on a provider that is not named.
@@ -201,7 +201,7 @@ def _converted(file: str | bytes) -> str | bytes:
     try:
         if not _may_have_cells(file if isinstance(file, bytes) else Path(file).read_bytes()):
             return file
-    except Exception:  # the runtime names the fault
+    except Exception:  # open the file as it is: the runtime then names the fault
         return file
     from ..onnx.errors import OnnxFileError, TooLargeError
     from ..onnx.writing.converter import in_memory
@@ -211,7 +211,7 @@ def _converted(file: str | bytes) -> str | bytes:
     except TooLargeError as error:
         warnings.warn(f"the file runs as it is: {error}", stacklevel=3)
         return file
-    except (OnnxFileError, OSError):  # the runtime may read it, or says why not
+    except (OnnxFileError, OSError):  # the runtime may read the file all the same, or says why not
         return file
 
 
@@ -246,7 +246,7 @@ def _may_have_cells(data: bytes) -> bool:
     return False
 
 
-@functools.cache  # so that it is said once
+@functools.cache  # cached, so that the warning comes once
 def _say_what_is_missing() -> None:
     text = "without the packages onnx and onnx_ir, the plug-in takes nodes RNN, LSTM and GRU alone"
     warnings.warn(f"{text}: pip install onnx onnx-ir", stacklevel=4)

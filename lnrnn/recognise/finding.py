@@ -82,7 +82,7 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Graph
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
-    reasons: dict[int, str] = {}  # why steps that follow each other are no part, by their nodes
+    reasons: dict[int, str] = {}  # by node: why successive steps cannot be one network
     result: list[Recurrence | GraphPart] = []
     # layers whose x is the h of the layer before
     for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):

@@ -157,7 +157,7 @@ def _expand(given: Given, inputs: Inputs) -> list[Array]:
 def _gather(given: Given, inputs: Inputs) -> list[Array]:
     data, axis, indices = _array(inputs, 0), int(given.get("axis", 0)), _array(inputs, 1)
     if indices.size > data.shape[axis]:
-        raise Unfolded  # more numbers than the data has
+        raise Unfolded  # the result would have more numbers than the data
     return [np.take(data, indices, axis)]
 
 

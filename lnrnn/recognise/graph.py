@@ -13,7 +13,7 @@ from .patterns import OPERATORS
 
 # Keys of the results of `constant`, also with any_batch, and of `rank`.
 VALUE, ROW, RANK = "lnrnn.constant", "lnrnn.row", "lnrnn.rank"
-MOST_DEPTH = 40  # nodes in a row that are read to find one property of a value
+MOST_DEPTH = 40  # the most nodes, one after another, that a search for a property visits
 ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", "Clip", "Max", "Min",
                *ACTIVATIONS)  # fmt: skip

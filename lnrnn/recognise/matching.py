@@ -74,7 +74,7 @@ class Step:
         if pattern.norm is not None:
             inner = any(name.startswith("inner") and any(a.any() for _, a in v)
                         for (name, _), v in self.constants.items())  # fmt: skip
-            eps = float(str(np.float32(self.eps or 0.0)))  # 1e-05, not the nearest float32
+            eps = float(str(np.float32(self.eps or 0.0)))  # decimal, such as 1e-05
             options = {**pattern.norm, "eps": eps, "inner_bias": inner}
             spec = LayerNormSpec(**options) if self.centred else RMSNormSpec(**options, bias=bias)
             spec = norm_spec(spec, cell)

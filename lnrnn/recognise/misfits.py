@@ -18,7 +18,7 @@ from .terms import Atom, Terms
 Pairs = Sequence[tuple[Value, Value]]  # states: old and new
 MOVING = (*MOVES, "Concat", "SequenceAt", "SequenceInsert")
 NO_STEP = "its body is no step of a cell of lnrnn"
-MOST_MATRICES = 16  # that are compared in one graph
+MOST_MATRICES = 16  # the most products with a matrix that `repeated` compares
 
 
 def unknown(graphs: Iterable[Graph], parts: Sequence[GraphPart], states: Pairs = ()) -> list[str]:
@@ -26,7 +26,7 @@ def unknown(graphs: Iterable[Graph], parts: Sequence[GraphPart], states: Pairs =
     every = [each for part in parts for each in (part, *part.same)]
     taken = {id(node) for part in every for node in part.nodes}
     paths = [path for part in parts for path in part.paths]
-    found = list[tuple[str, Pairs, bool]]()  # a recurrence, its states, and whether they are a step's
+    found = list[tuple[str, Pairs, bool]]()  # (name, pairs of old and new state, whether a step has them)
     for graph in graphs:
         steps = repeated(graph, taken)
         pairs = steps if steps or parts or parent(graph) is not None else states

@@ -13,7 +13,7 @@ from .graph import attribute, producer
 from .interface import Node, Value, named
 
 WHOLE_FILE = "file of to_onnx"  # a kind of part
-SWAPPED = [1, 0, 2]  # the order of axes of a Transpose from (B, T, *) to (T, B, *)
+SWAPPED = [1, 0, 2]  # perm of a Transpose between (B, T, *) and (T, B, *), without the last axis
 
 
 class Difference(str):

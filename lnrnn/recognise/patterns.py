@@ -28,7 +28,7 @@ from typing import Any
 
 Equations = Mapping[str, str]
 VALUES = ("x", "h0", "c0")
-INSIDE = ("c", "raw")  # values inside that are factors
+INSIDE = ("c", "raw")  # values computed within a step that may be factors
 # ONNX's operators, by lnrnn's names of nonlinearities and gate activations.
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
 FUNCTIONS = {

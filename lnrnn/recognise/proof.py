@@ -29,7 +29,7 @@ SINGLE, DOUBLE = (float(np.finfo(kind).eps) for kind in (np.float32, np.float64)
 # The numbers of steps and sequences of random input. No two axes have the same length.
 STEPS, BATCH = 7, 3
 LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual; of a cell or more than LARGE parameters
-MANY = 263  # sequences: a forward may branch on their number
+MANY = 263  # many sequences, since a forward may branch on their number
 FACTOR = 8.0
 _OPTIONS = "nonlinearity", "num_heads", "reset_after", "gate_activation", "exp_forget", "state_dtype"
 States = Sequence[Array]  # h, or h and c, (layers * directions, B, *) each
@@ -159,7 +159,7 @@ class Reference:
             return self._kept[key]
         cell, ends, y = self.arch.cell, [], np.asarray(x, float)
         call = getattr(reference, cell.name.lower())
-        with np.errstate(all="ignore"):  # inputs may be NaN, or overflow in a sigmoid
+        with np.errstate(all="ignore"):  # NaN in inputs, or overflows in a sigmoid, are intended
             for k, suffix in enumerate(self.arch.suffixes):
                 if k % self.arch.directions == 0:
                     inputs, outputs = y, []

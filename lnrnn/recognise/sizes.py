@@ -26,7 +26,7 @@ from .interface import DOMAINS, DTYPES, Node, Value
 
 STEP = "step"  # the number of the current step of the innermost Loop
 MOST_NUMBERS = 16  # of one value
-LARGEST = 2**31  # of the numbers that are added or multiplied
+LARGEST = 2**31  # the largest number that sums and products may have
 WIDE = tuple(number for number, name in DTYPES.items() if name != "bool")
 Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
 Symbol = Size | str

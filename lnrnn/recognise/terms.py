@@ -34,7 +34,7 @@ from .graph import (
 from .interface import DOMAINS, Array, Node, Value
 
 NORMS = "LayerNormalization", "RMSNormalization"
-MOST_NESTED = 16  # functions and norms inside of each other; a cell has 4
+MOST_NESTED = 16  # the largest depth of nested functions and norms; cells have 4
 MOST_TERMS, MOST_FACTORS = 16, 4  # larger products of sums are not multiplied out
 MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
 
@@ -471,7 +471,7 @@ def is_argument(value: Value, depth: int = 0) -> bool:
         averaged = squares and any(
             each.op_type in ("ReduceMean", "ReduceSum") for each in user.outputs[0].consumers()
         )
-        if averaged and producer(value, "Sub") is None:  # RMS norm, no layer norm
+        if averaged and producer(value, "Sub") is None:  # no mean is subtracted: RMS norm, not layer norm
             return True
         if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:
             return True

@@ -219,7 +219,7 @@ class Step:
     h: Array  # (L, P) the factor of W_hh
     norms: Norms
     kept: Any
-    output: Array  # (L, H) the factor of W_hr
+    output: Array  # (L, H) the cell's output, which W_hr projects to h
     reset: Reset | None = None
 
     @property

@@ -172,7 +172,7 @@ class _Kept(NamedTuple):
     snapshot: Snapshot  # with packed weights
     rows: Rows
     start: tuple[Array, ...]
-    addresses: Sequence[int] | None  # of the parameters, whose memory the snapshot uses; None for copies
+    addresses: Sequence[int] | None  # of parameters that the snapshot uses in place; None: copies
 
 
 # The objects of each call, by the address of the call's first tape. They are deleted with this tape.

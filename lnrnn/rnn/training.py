@@ -138,7 +138,7 @@ def forward(
     spec, entropy = dropout_spec(dropout), checked_seed(seed)
     every = CHECKPOINT.check("checkpoint", checkpoint)
     x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
-    x = copied(x)  # the caller may change x
+    x = copied(x)  # the caller may change x before `backward`
     T, B, _ = x.shape
     start = [np.array(s) for s in engine.state_arrays(made, "h0", h0, B, unbatched)]
     rows = call_rows(resets, lengths, x, unbatched, made.batch_first)

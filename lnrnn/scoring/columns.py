@@ -98,7 +98,7 @@ def _add_to_pandas(table: Any, added: dict[str, Any]) -> Any:
     for name, cells in added.items():
         if arrow.is_column(cells):
             cells = pandas.arrays.ArrowExtensionArray(cells)
-        elif series:  # the reasons: a dtype that pandas infers depends on whether there are bad rows
+        elif series:  # set the dtype of reasons: pandas would infer it from the bad rows
             cells = pandas.array(cells, "string")
         series[name] = pandas.Series(cells, index=table.index)
     return table.assign(**series)

@@ -39,7 +39,7 @@ class Input:
     def open(self) -> Any:
         """Returns a binary file object. Raises InputError if the file cannot be opened."""
         with self._found():
-            # pyarrow has a cache of its own
+            # without fsspec's cache, since pyarrow has one
             return open(self.path, "rb") if self.fs is None else self.fs.open(self.path, cache_type="none")
 
     def state(self) -> tuple[int, int | str]:

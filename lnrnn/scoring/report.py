@@ -35,7 +35,7 @@ class Report:
         self._rows = self._bad_rows = self._before = 0
         self._lock = threading.Lock()
         tqdm = require("tqdm", "lnrnn score", "score").tqdm
-        hidden = True if sys.stderr is None or self._json else None  # None: if stderr is no terminal
+        hidden = True if sys.stderr is None or self._json else None  # None: hidden if stderr is no terminal
         self._bar = tqdm(total=0, unit=" rows", unit_scale=True, disable=hidden)
 
     def __enter__(self) -> Report:
@@ -93,7 +93,7 @@ class Report:
 
 
 def say(line: str) -> None:
-    if sys.stderr is not None:  # a process may have no stderr
+    if sys.stderr is not None:  # sys.stderr is None in processes without one
         with suppress(OSError):  # if nobody reads stderr, the work continues
             print(line, file=sys.stderr, flush=True)
 

@@ -81,7 +81,7 @@ class Sequences:
 
 def float32(values: Array) -> tuple[Array, dict[int, str]]:
     """Returns steps (N, width) as float32, and the fault of each that has a finite number beyond float32."""
-    with np.errstate(over="ignore"):  # such a number becomes infinite
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are found below
         result = np.ascontiguousarray(values, np.float32)
     if values.dtype.itemsize <= 4:
         return result, {}

@@ -20,7 +20,7 @@ from ..rnn.snapshot import Snapshot
 
 Array = np.ndarray
 FIRST, LARGEST, PART = 1 << 16, 1 << 17, 1024
-FREE = np.inf  # in Block.last, for a lane without a session
+FREE = np.inf  # the time in Block.last of a lane without a session
 
 
 def zeros(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -138,7 +138,7 @@ class Values:
             try:
                 update({self.key(id): value for id, value in values.items()})
                 return {}
-            except Exception:  # some may be stored: the loop finds which one fails, and why
+            except Exception:  # some values may be stored: store each alone, to find which fail
                 pass
         errors: dict[Hashable, StoreError] = {}
         failures = 0  # in succession: each may wait for a timeout

@@ -55,7 +55,7 @@ class Accelerated(Keeping):
     # Of a module: (axis of steps, length, numbers). torch is faster for a call with gradients if x has at
     # most this length and fewer numbers than this.
     _small_calls: Any
-    _unsupported_arguments: Any  # of x and hx: the reason why lnrnn cannot compute a call, or None
+    _unsupported_arguments: Any  # of (x, hx): returns why lnrnn cannot compute the call, or None
     _computed: Any  # of x, hx and the parameters: the result of a call that lnrnn can compute
     _engine: str | None = None
     _networks: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class Accelerated(Keeping):
         if reason and self._engine == "lnrnn":
             raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
         given = self._frozen or self._engine or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if reason or not (given or counted(parameters)):  # to pack weights takes longer than a short call
+        if reason or not (given or counted(parameters)):  # each call would pack the weights
             return self._by_torch(input, hx)
         return self._computed(input, hx, parameters)
 

@@ -96,7 +96,7 @@ class Forward:
         self._widths, self._input_size = arch.state_widths, arch.input_size
         self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
         self._converted: list[Tensor] = []  # lnrnn's parameters
-        self._record: Record | None = None  # of the module's parameters, when these were converted
+        self._record: Record | None = None  # the state of the module's parameters at their conversion
         self._kept: Kept | None = None
         self._paths = [name for name, _ in module.named_parameters()]
         parts = [path.rpartition(".") for path in self._paths]
@@ -123,7 +123,7 @@ class Forward:
         result = None
         if not torch.compiler.is_compiling():
             result = self.served(arguments, named)
-        elif torch.compiler.is_dynamo_compiling():  # torch.export has no results of kernels
+        elif torch.compiler.is_dynamo_compiling():  # torch.export needs torch's operations, not kernels
             result = _untraced()(self, arguments, named)
         return type(self._module).forward(self._module, *arguments, **named) if result is None else result
 

@@ -37,7 +37,7 @@ Tensor = torch.Tensor
 PLAIN = Tensor, torch.nn.Parameter
 FEW_STEPS = 4
 _words_at = _core.words_at
-SEQUENCES, STEPS = 0b1100, 0b110  # sets of ranks, bit n for n axes: Kept.call compares x's
+SEQUENCES, STEPS = 0b1100, 0b110  # as bits, the numbers of axes that x may have: 2 and 3, 1 and 2
 SAMPLES = 8  # elements of each tensor that are compared
 _TYPES = {
     torch.float32: np.dtype("f4").str,
@@ -91,7 +91,7 @@ def by_attributes(tensors: tuple[Tensor, ...]) -> tuple[Any, tuple[int, ...]]:
 
 # Of a tuple of tensors: their dtypes, devices, shapes and strides, and their addresses.
 read: Any = by_attributes
-with suppress(AttributeError, RuntimeError, ValueError):  # torch before 2.10, or a later version of DLPack
+with suppress(AttributeError, RuntimeError, ValueError):  # without it, by_attributes reads tensors
     read_layouts(Tensor.__dlpack_c_exchange_api__, ())
     read = partial(read_layouts, Tensor.__dlpack_c_exchange_api__)
 
@@ -180,9 +180,9 @@ class Kept:
         arch = architecture(network)
         self.batch_first, self.inputs, self.lines = arch.batch_first, arch.input_size, len(arch.suffixes)
         self.widths, self.pair = arch.state_widths, len(arch.state_widths) > 1
-        self.last: tuple[Any, ...] = (None,)  # the layout of the last arguments, and their `_sizes`
+        self.last: tuple[Any, ...] = (None,)  # layout of the last arguments, and their `_sizes`
         simple = arch.cell.parts == 1 and overrun is None and record is not None
-        self.packed = served.snapshot.compiled() if simple else None  # of a network that `call` can compute
+        self.packed = served.snapshot.compiled() if simple else None  # None: `call` cannot compute it
 
     def __reduce__(self) -> Any:
         return type(None), ()

@@ -96,7 +96,7 @@ def compare_outputs(
                                 for a, b in zip(outputs, before, strict=True)])[None]]  # fmt: skip
 
     def disturbed() -> Arrays:
-        with unchanged(model, torch):  # which restores the weights
+        with unchanged(model, torch):  # its end restores the weights
             for p in {id(p): p for p in weights}.values():
                 signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
                 p.mul_((1 + eps * signs).to(p))

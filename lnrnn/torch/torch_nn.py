@@ -79,7 +79,7 @@ class AcceleratedLayer(Accelerated):
             return through_padding(
                 input, False, lambda x, lengths: self._run(x, start, lengths, False, parameters, input)
             )
-        unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # the axis of the sequences
+        unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # axis: of the sequences in x
         if unbatched:
             input, start = input.unsqueeze(axis), [s.unsqueeze(1) for s in start]
         y, end = self._run(input, start, None, self.batch_first, parameters)

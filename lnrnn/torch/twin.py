@@ -80,7 +80,7 @@ class Twin(Keeping):
         (self._engine,) = check("torch.modules", {"engine": engine})
         self.dropout = dropout
         if seed is None and rng is None:
-            seed = int(torch.randint(2**62, ()))  # controlled by torch.manual_seed
+            seed = int(torch.randint(2**62, ()))  # so torch.manual_seed controls the initial values
         # lnrnn's model checks the arguments, and draws the initial values.
         model = self._served(**arguments, seed=seed, rng=rng)
         self.architecture = architecture(model)
@@ -397,7 +397,7 @@ class Twin(Keeping):
             raise bad_value("resets", f"of shape {tuple(expected)}, as x", resets)
         resets = (resets[:, None] if unbatched else resets.T if self.batch_first else resets).long()
         if lengths is None:
-            lengths = torch.ones_like(resets).sum(0)  # T each, also in a trace with free sizes
+            lengths = torch.ones_like(resets).sum(0)  # T for each, computed so that traces keep T free
         return torch.cat([lengths.to(resets.device)[None], resets])
 
     # --- batch norm's statistics ----------------------------------------------------------------------------

@@ -354,7 +354,7 @@ def _moved(walk: Walk, node: onnx_ir.Node) -> bool:
     """Continues the search behind a node that only moves the value's axes. Returns False for other nodes."""
     if node.domain not in DOMAINS or not node.outputs or node.inputs[0] is not walk.value:
         return False
-    if has_references(node):  # to arguments of a function
+    if has_references(node):  # its attributes are arguments of a function, so they are unknown
         return False
     try:
         axes = _after(walk, node)

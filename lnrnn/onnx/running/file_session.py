@@ -21,7 +21,7 @@ from ..runtime import open_session, session_options
 from .states import REMEDY, Dims, State, dims_of, find_states, inputs, outputs, shown
 
 Array = np.ndarray
-MOST = 2**28  # numbers of all states in a lane
+MOST = 2**28  # the most numbers that the states of one lane may have
 
 
 def _session(path: str, threads: int, plugin: bool) -> Any:
@@ -165,7 +165,7 @@ class FileSession:
         shapes = {name: self._shape(state, lanes) for name, state in self.states.items()}
         for name, shape in shapes.items():
             for declared in self._ends[name]:
-                if declared and not _fits(shape, declared):  # onnxruntime shows an unknown rank as ()
+                if declared and not _fits(shape, declared):  # empty if the rank is unknown
                     expected = f"a number with which state {name!r} has the shape {shown(declared)}"
                     raise bad_value("lanes", expected, lanes, REMEDY)
         if sum(map(math.prod, shapes.values())) > MOST * lanes:
@@ -213,7 +213,7 @@ class FileSession:
             found = self.session.run(self.returned, given)
         except MemoryError:  # pragma: no cover - no memory for the results
             raise
-        except Exception as error:  # onnxruntime's errors have no common class
+        except Exception as error:  # onnxruntime raises errors of many classes
             shapes = ", ".join(f"{name} {array.shape}" for name, array in given.items())
             do = "give lanes if the inputs have another number of lanes than the states" if states else ""
             text = message("the inputs", "ones with which onnxruntime runs the file",

@@ -36,7 +36,7 @@ WORDS = {
     "h", "c", "hx", "cx", "hxs", "state", "states", "hidden", "cell", "recurrent", "memory", "mem",
     "cache", "caches", "cached", "buf", "buffer", "history", "context", "ctx",
 }  # fmt: skip
-LANES = {"b", "n", "batch", "batch_size", "batchsize", "lanes"}  # names of the axis of independent sequences
+LANES = {"b", "n", "batch", "batch_size", "batchsize", "lanes"}  # names of axes of independent sequences
 REMEDY = "if the file has a free axis of lanes, give shapes with None there, otherwise export it with one"
 
 

@@ -23,7 +23,7 @@ from .networks import Form, is_plain, network_graph
 from .scan_bodies import EQUATIONS
 
 DOMAIN, VERSION = "lnrnn", 1
-INLINED = "lnrnn.inlined"  # the domain of functions that no file has
+INLINED = "lnrnn.inlined"  # a domain for functions that are inlined before a file is written
 _NORMS = None, "layer", "batch", "rms"  # in the order of include/lnrnn.h, as all choices
 _CELL_NORMS = None, "out", "carry"
 

@@ -188,11 +188,11 @@ class _Network:
         zero, last = g.index(0), g.index(rows - 1)
         if self.snapshot.overrun != "raise":
             row = g.node("Min", step, last)
-        else:  # without a limit, so that Gather fails beyond the tables
+        else:  # no limit on the index, so that Gather fails past the tables
             row = step if mask is None else g.where(mask, step, zero)
         cell = scan_bodies.Step(g, self.made, suffix, arrays, row)
         y, new = scan_bodies.step(cell, x, states, self.snapshot.zoneout)
-        if self.snapshot.overrun == "raise":  # OpenVINO's Gather returns 0 there
+        if self.snapshot.overrun == "raise":  # OpenVINO's Gather returns 0 past the tables, without an error
             beyond, nan = g.unsqueeze(g.node("Greater", row, last), 1), g.number(np.nan)
             new = [g.where(beyond, nan, state) for state in new]
             y = new[0]

@@ -33,7 +33,7 @@ FILES = "lnrnn.files"  # {path: state} of the files with a model's external data
 MASKED = "if_mask_has_lengths"  # the name of an If
 NEAR = 1e-4  # of outputs; larger differences need a proof that rounding explains them
 SMALL = 1024  # bytes of an array that is compared by its numbers
-FARTHEST = -(2**31)  # the end of a Slice backwards
+FARTHEST = -(2**31)  # as the end of a backward Slice: before the first element
 
 
 def changed(source: Any, functions: bool = True, quick: bool = False) -> tuple[onnx_ir.Model, dict[str, str]]:
@@ -218,7 +218,7 @@ class _Replacement:
     def add(self, call: Call) -> None:
         """Adds a call to the end of the graph of its part, and removes the nodes of the part."""
         g, given, opset = Graph("call"), list[onnx_ir.Value](), opset_of(self.model) or 1
-        if call.part.kind == WHOLE_FILE:  # so that initializers keep their names
+        if call.part.kind == WHOLE_FILE:  # a file of to_onnx: keep the names of its initializers
             self.names -= {*self.model.graph.initializers}
             self.model.graph.initializers.clear()
 
@@ -292,7 +292,7 @@ class _Replacement:
         inside = _inside(mask, lengths)
         zero = g.array("zero_int32", np.array(0, np.int32))
         wrong = g.node("ReduceSum", g.cast(g.node("Xor", mask, inside), "int32"), keepdims=0)
-        if call.repeats:  # a sequence without steps has no last output
+        if call.repeats:  # y repeats the last output, which an empty sequence lacks
             empty = g.cast(g.node("Equal", lengths, zero), "int32")
             wrong = wrong + g.node("ReduceSum", empty, keepdims=0)
         g.output(lengths, "int32", ["?"])
@@ -343,7 +343,7 @@ class _Replacement:
     def finish(self) -> None:
         """Removes nodes and initializers that nothing reads, and brings the nodes in order."""
         model = self.model
-        if model.ir_version < 4:  # whose initializers are inputs, and constants nevertheless
+        if model.ir_version < 4:  # these list initializers as inputs too, although they are constants
             common.RemoveInitializersFromInputsPass()(model)
         model.ir_version = max(model.ir_version, IR_VERSION)
         common.InlinePass(lambda each: each.domain == INLINED)(model)
@@ -369,7 +369,7 @@ def _remove(nodes: Sequence[onnx_ir.Node]) -> None:
         if node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
             continue
         for inner in (inner for _, body in subgraphs(node) for inner in body.all_nodes()):
-            for k in range(len(inner.inputs)):  # else the values of outer graphs seem to be used
+            for k in range(len(inner.inputs)):  # else the node would count as a user of outer values
                 inner.replace_input_with(k, None)
         node.graph.remove(node, safe=True)
 
