@@ -58,7 +58,7 @@ def sparsify(
     and bfloat16 a NaN or an infinity does not pass through an absent block. Files have the zeros, and a
     network whose weights have zero blocks for any other reason is treated in the same way. The
     backward pass is dense. So are products of ``weight_hh`` with ``num_heads`` or ``reset_after=False``, and
-    of ``weight_hr``. Also dense: bfloat16 on a special unit, and int8 with AVX512-VNNI or AMX.
+    of ``weight_hr``. Also dense: bfloat16 on a special unit, and int8 with AMX.
 
     References
     ----------

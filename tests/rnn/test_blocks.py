@@ -28,9 +28,9 @@ def called(rnn, share, x, **options):
 
 
 def has_blocks(dtype):
-    """Units for bfloat16, AVX512-VNNI and AMX have only dense products."""
+    """Units for bfloat16 and AMX have only dense products."""
     unit = lnrnn.cpu_info()["units"].get(dtype)
-    return unit is None or (dtype == "int8" and unit in ("avx_vnni", "arm_dotprod", "arm_i8mm"))
+    return unit is None or (dtype == "int8" and "amx" not in unit)
 
 
 def blocks_of(w):
