@@ -14,6 +14,7 @@ contender, and `ratio` and `of_limit` as on that page.
 from __future__ import annotations
 
 import json
+import re
 from itertools import groupby
 from math import floor, log10
 from pathlib import Path
@@ -227,7 +228,7 @@ def _side_by_side(threads: int, group: list[Table]) -> tuple[str, list[list[str]
     names = [table.races[0].table.partition(", ") for table in group]
     where = "one core" if threads == 1 else f"{threads} threads"
     columns = [table.column() for table in group]
-    order = sorted(_in_order(columns), key=lambda row: row.startswith("mean "))
+    order = sorted(_in_order(columns), key=_numbers)
     rows = [[row, *(own.get(row, "-") for own in columns)] for row in order]
     caption = f"{names[0][2]}, {where} (lnrnn's us a step, and the best peer's time over it)".capitalize()
     return (
@@ -235,6 +236,11 @@ def _side_by_side(threads: int, group: list[Table]) -> tuple[str, list[list[str]
         [["size", *(name for name, *_ in names)], *rows],
         [n for table in group for n in table.notes()],
     )
+
+
+def _numbers(row: str) -> list[int]:
+    """Returns the numbers of a size, such as "B=8 H=256", by which rows are ordered. Means come last."""
+    return [2**62] if row.startswith("mean ") else [int(n) for n in re.findall(r"\d+", row)]
 
 
 def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
@@ -249,7 +255,8 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
         return [(view["title"], _view(view, header, rows), []) for view in views]
     if pivot := record.get("pivot"):
         at = header.index(pivot)
-        wide = list(dict.fromkeys(row[at] for row in rows))
+        wide = sorted({row[at] for row in rows})
+        rows = sorted(rows, key=lambda row: [[r[0] for r in rows].index(row[0]), *row[1:at]])
         shown: dict[tuple, dict] = {}
         for row in rows:
             shown.setdefault(tuple(row[:at]), {})[row[at]] = ", ".join(map(str, row[at + 1 :]))
