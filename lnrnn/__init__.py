@@ -68,6 +68,7 @@ __all__ = [
     "exp",
     "from_keras",
     "from_onnx",
+    "from_rnnoise",
     "from_torch",
     "get_include",
     "get_library",
@@ -100,6 +101,7 @@ _LATER = {
     "data": "lnrnn.data",
     "from_keras": "lnrnn.importers.conversion",
     "from_onnx": "lnrnn.onnx",
+    "from_rnnoise": "lnrnn.importers.rnnoise",
     "from_torch": "lnrnn.importers.conversion",
     "onnx": "lnrnn.onnx",
     "onnxruntime": "lnrnn.onnxruntime",
@@ -113,6 +115,7 @@ if TYPE_CHECKING:
     from . import onnxruntime as onnxruntime
     from . import torch as torch
     from .importers.conversion import from_keras, from_torch
+    from .importers.rnnoise import from_rnnoise
     from .onnx import from_onnx, to_onnx
     from .scoring.scorer import Scorer
     from .sessions.pool import SessionPool
