@@ -1,7 +1,7 @@
 """Commands of setuptools that write the same sdist and wheel in every folder, for every user, at any time.
 
 SOURCE_DATE_EPOCH is the time of all files, in seconds since 1970. The default is the time of the commit. A
-wheel has a bill of materials too (PEP 770), which lists what was compiled into it, as CycloneDX.
+wheel has a bill of materials too (PEP 770): a list of its parts, as CycloneDX.
 """
 
 from __future__ import annotations

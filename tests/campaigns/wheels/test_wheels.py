@@ -1,4 +1,4 @@
-"""Tests that archives have the same bytes wherever they are built, and what a wheel says of itself."""
+"""Tests that archives have the same bytes wherever they are built, and the metadata of wheels."""
 
 from __future__ import annotations
 
