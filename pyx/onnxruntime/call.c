@@ -10,7 +10,7 @@ enum { FORMAT = 1 }; /* the version of the domain */
 
 static const char *const NAMES[RUN_INPUTS] = {"x", "h0", "c0", "n0", "m0", "lengths"};
 
-/* Its pointers belong to the runtime. */
+/* A call of a function of the domain lnrnn, from its attributes. Pointers belong to the runtime. */
 typedef struct {
     lnrnn_description description;
     int lengths; /* the call has this input */
@@ -57,7 +57,7 @@ int call_is(const ort_functions *ort, const OrtNode *node)
     return !runtime_failed(ort, ort->node_domain(node, &domain)) && domain && !strcmp(domain, "lnrnn");
 }
 
-/* Reads the attributes. All but peepholes must be there, and no others. */
+/* Reads the attributes into c. All must be given, only peepholes may be missing, and no others. */
 static int attributes(const ort_functions *ort, const OrtNode *node, network_call *c, char reason[REASON])
 {
     float eps, zoneout[2];
@@ -93,7 +93,7 @@ static int attributes(const ort_functions *ort, const OrtNode *node, network_cal
     return 1;
 }
 
-/* Reads the description, which must be resolved. */
+/* Reads the attributes as a description, in which all defaults must be written out. */
 static int describe(const ort_functions *ort, const OrtNode *node, int weights, network_call *c,
                     char reason[REASON])
 {
@@ -148,7 +148,7 @@ static int fits(const ort_functions *ort, const OrtValueInfo *value, const char 
     return 1;
 }
 
-/* Checks all inputs before the weights, and all outputs. */
+/* Checks type and shape of x, states, lengths and outputs. T and B must be the same everywhere. */
 static int values(const ort_functions *ort, network_call *c, char reason[REASON])
 {
     int64_t T = -1, B = -1;
@@ -176,7 +176,7 @@ static int values(const ort_functions *ort, network_call *c, char reason[REASON]
     return 1;
 }
 
-/* The arrays of a network (count), and memory for all inputs of the call. */
+/* The weights of a network, as `count` arrays with names, and memory for all inputs of the call. */
 typedef struct {
     size_t count;
     const OrtValueInfo **inputs;

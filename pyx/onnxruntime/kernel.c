@@ -10,8 +10,8 @@
 
 /* --- working memory ------------------------------------------------------------------------------------- */
 
-/* A run takes the memory of an earlier one and puts it back, so each of n runs at the same time has its
- * own. */
+/* The most blocks of working memory that are kept. A run takes one and puts it back, so runs at the same time
+ * have different ones. */
 enum { SPARES = 64 };
 struct memory_pool {
     run_memory *spare[SPARES];
@@ -35,13 +35,13 @@ void kernel_pool_free(memory_pool *pool)
     free(pool);
 }
 
-/* Returns the bytes of so many floats, as a multiple of a cache line. */
+/* Returns the bytes of `floats` floats, rounded up to whole cache lines. */
 static size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
 
 run_memory *kernel_memory(memory_pool *pool, const size_t *floats, void **pieces, int count)
 {
     run_memory *m = NULL;
-    size_t bytes = 64; /* a piece without floats has an address too */
+    size_t bytes = 64; /* buffers without floats get an address too */
     for (int i = 0; i < count; i++)
         bytes += whole_lines(floats[i]);
     for (int k = 0; k < SPARES && !m; k++)

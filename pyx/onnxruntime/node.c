@@ -5,8 +5,8 @@
 
 #include "onnxruntime/plugin.h"
 
-/* The inputs of the operators RNN, LSTM and GRU, and their outputs. DynamicQuantizeLSTM has the
- * inputs W_scale, W_zero_point, R_scale and R_zero_point too. */
+/* Indices of the inputs and outputs of RNN, LSTM and GRU. DynamicQuantizeLSTM also has the inputs W_scale,
+ * W_zero_point, R_scale and R_zero_point. */
 enum { X, W, R, B, LENGTHS, H0, C0, PEEPHOLES, INPUTS, MOST_INPUTS = INPUTS + 4 };
 enum { Y, Y_H, Y_C, OUTPUTS };
 
@@ -52,7 +52,7 @@ static const struct {
                  {"GRU", "ai.onnx", LNRNN_GRU, 2, 3, {1, 0, 2}},
                  {"DynamicQuantizeLSTM", "com.microsoft", LNRNN_LSTM, 3, 4, {0, 2, 3, 1}}};
 
-/* Returns the row of OPERATORS of a node, or -1. */
+/* Returns the index in OPERATORS of a node's operator, or -1. */
 static int row_of(const ort_functions *ort, const OrtNode *node)
 {
     const char *operator = NULL, *domain = NULL;
@@ -214,7 +214,7 @@ static int attributes(recurrent_node *read)
 
 /* --- weights and other inputs --------------------------------------------------------------------------- */
 
-/* Returns the place of the number of output o of direction d in a scale or zero point. */
+/* A scale or zero point has a number for each direction or output. Returns the index for output o. */
 static size_t of_column(size_t columns, size_t d, size_t o) { return columns == 1 ? d : d * columns + o; }
 
 static inline int zero_of(const quantized_weight *q, size_t d, size_t o)
@@ -302,12 +302,12 @@ static int quantized(recurrent_node *read, int which, size_t shape[3], quantized
         || !scales(read, which, is[2], q))
         return 0;
     shape[1] = is[2], shape[2] = is[1];
-    /* A sum of 32 bits holds fewer products by -128. */
+    /* With more inputs, sums of products by -128 could exceed 32 bits. */
     const int lowest = shape[2] <= INT32_MAX / (127 * 128) ? -128 : -127;
     for (size_t d = 0; d < shape[0]; d++)
         for (size_t o = 0; o < shape[1]; o++) {
             const int least = (q->type == ORT_UINT8 ? 0 : -128) - zero_of(q, d, o);
-            /* With the usual zero points, all integers of the type fit, and none is read. */
+            /* With the usual zero points all integers fit, so the test reads none of them. */
             for (size_t i = 0; i < shape[2] && (least < lowest || least + 255 > 127); i++) {
                 const int n = integer_of(q, shape, d, o, i);
                 if (n < lowest || n > 127)
@@ -386,7 +386,7 @@ static void dequantize(const quantized_weight *q, const size_t shape[3], size_t 
                             * (double)q->scale[of_column(q->scale_columns, d, from + o)] * factor);
 }
 
-enum { P_ARRAY = 4 }; /* an index of the arrays of a direction: W, R, the biases of W and of R, P */
+enum { P_ARRAY = 4 }; /* arrays of a direction: W 0, R 1, their biases 2 and 3, P 4 */
 
 /* Writes array k of direction d to target (G * H, n), in lnrnn's order of gates: of P i, f, o. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)

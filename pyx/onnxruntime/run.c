@@ -4,8 +4,8 @@
 
 #include "onnxruntime/plugin.h"
 
-/* The sizes of a run. swap_y, swap_states: two directions have another order of axes in ONNX. has_parts: the
- * cell state of the network has the parts c, n and m. */
+/* Sizes of a run. swap_y, swap_states: the runtime has another order of axes, with two directions. has_parts:
+ * the network joins c, n and m in one array. */
 typedef struct {
     size_t T, B, rows; /* rows: of each state, lines * B */
     int swap_y, swap_states, has_parts;

@@ -55,7 +55,7 @@ static double mean_over_steps(const double *values, size_t steps, size_t width, 
     return sum / (double)steps;
 }
 
-/* The statistics and parameters of a batch norm at inference. */
+/* Statistics and parameters of a batch norm, which `fold` joins to one scale and shift for inference. */
 typedef struct {
     size_t known, width;
     int averages;             /* 1: known >= 1, and a last row has the means over the known steps */
@@ -81,7 +81,7 @@ static void fold(const step_norm *f, float *scale, float *shift)
 
 /* --- the network ---------------------------------------------------------------------------------------- */
 
-/* The memory of a new network. lay_out runs twice: first with memory = NULL, to count the bytes. */
+/* Memory of a new network. lay_out runs twice: with memory = NULL it only counts the bytes. */
 typedef struct {
     const lnrnn_description *d;
     const lnrnn_array *const *used;
@@ -144,7 +144,7 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
     lnrnn_site *const site = &c->site[index];
     const void *const *const at = &roles[LNRNN_AT_SITES + 4 * index];
     const float *const gain = at[LNRNN_GAIN], *const bias = at[LNRNN_BIAS];
-    /* Two biases that are added to the same sum become one. */
+    /* bias_ih and bias_hh are added to the same sum, so store their sum. */
     const float *const other =
         index == LNRNN_SITE_HIDDEN && !c->input_side ? roles[LNRNN_AT_SITES + LNRNN_BIAS] : NULL;
     if (!site->width)

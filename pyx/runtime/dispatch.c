@@ -40,7 +40,7 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
 TABLES(scalar)
 BLOCKS(scalar)
 
-/* Vectors of 16 floats are larger than a block. */
+/* AVX-512's vectors of 16 floats are larger than a block of sparse weights (8), so use AVX2's kernels. */
 #define lnrnn_blocks_avx512 lnrnn_blocks_avx2
 
 /* A row of the table below: the name of a set, and the set whose other kernels it uses. Then come its
@@ -87,7 +87,7 @@ static const lnrnn_kernels *active;
 
 const lnrnn_kernels *lnrnn_active(void)
 {
-    /* Two threads may both choose, but both store the same pointer. */
+    /* Without a lock: two threads may both choose, but they store the same pointer. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
         if (sets[i].chosen && sets[i].runs() && sets[i].chosen())

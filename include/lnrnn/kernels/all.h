@@ -115,7 +115,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* The value of a lnrnn_product. All products share the functions for packing and panels. */
+/* An initializer of a lnrnn_product. Products differ in a few functions; packing and panels are the same. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_scratch, of_rows, of_columns) \
     {                                                                           \
         .unit = of_unit,                                                        \
@@ -167,8 +167,8 @@ const lnrnn_blocks LNRNN_CAT(lnrnn_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pa
 #endif
 #endif
 
-/* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies
- * bfloat16 weights. */
+/* Products by the CPU's bfloat16 instructions. Instruction sets without them multiply bfloat16 weights by
+ * lnrnn_product_<suffix>, which converts them to float32. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
                                                                                    bf16_scratch, NULL, NULL);

@@ -15,7 +15,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* Does this part of an instruction set pack weights of the type? For its other types it has no code. */
+/* 1 if this translation unit packs weights of the type. all.h compiles each instruction set in parts. */
 #ifdef LNRNN_PART_PRODUCT
 #define LNRNN_PACKS_F32(dtype) ((dtype) == LNRNN_WEIGHT_F32)
 #else
@@ -39,7 +39,7 @@ enum { ROWS_AHEAD = MR };
 enum { ROWS_AHEAD = 0 };
 #endif
 
-/* Returns n, a number of outputs, rounded up to whole vectors. */
+/* Returns the outputs n, rounded up to whole vectors: the width of a row of sums. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
 /* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the
@@ -79,7 +79,7 @@ static size_t packed_words(int dtype, size_t k)
  * integers fits into 32 bits. */
 enum { INT8_BLOCK_WORDS = 512 };
 
-/* Returns the number of blocks of rows of `words` words, at least 1. */
+/* Returns the number of blocks in which an int8 product adds up `words` words, at least 1. */
 static size_t int8_blocks(size_t words)
 {
     return words ? (words + INT8_BLOCK_WORDS - 1) / INT8_BLOCK_WORDS : 1;

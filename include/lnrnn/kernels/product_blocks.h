@@ -46,7 +46,7 @@ typedef struct {
     size_t words;     /* all words */
 } block_matrix;
 
-/* Returns the number of words of an output in a block. */
+/* Returns how many 32-bit words hold the four weights of one output in a block. */
 LNRNN_INLINE size_t words_of_block(int dtype)
 {
     return lnrnn_is_int8(dtype) ? 1 : dtype == LNRNN_WEIGHT_BF16 ? 2 : 4;
@@ -77,7 +77,7 @@ static size_t blocks_size(int dtype, size_t n, size_t count)
 
 /* --- packing -------------------------------------------------------------------------------------------- */
 
-/* The bands of a window, longest first. */
+/* The bands (eight outputs each) of a window, sorted by their numbers of blocks, longest first. */
 typedef struct {
     size_t output, blocks;
 } block_band;
@@ -158,7 +158,7 @@ static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t wind
 /* A product, for its tiles. */
 typedef struct {
     block_matrix b;
-    const void *const *a; /* pointers to the inputs of rows, or to the parts of quantized_rows */
+    const void *const *a; /* inputs of add_block: rows, or parts of quantized_rows */
 #ifdef LNRNN_PART_INT8
     const quantized_rows *rows;
 #endif
@@ -237,7 +237,7 @@ LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *
     }
 }
 
-/* c: the outputs to which the sums are added, or NULL. */
+/* Starts the sums of a band: from c, the outputs so far, or from 0 if c is NULL. */
 LNRNN_INLINE void begin_band(const int rows, const float *c, ptrdiff_t cs, block_sum (*acc)[BLOCK_VECS])
 {
     LNRNN_FOR_EACH (i, rows)
