@@ -34,6 +34,7 @@ from .norm.functional import (
 from .norm.layers import BatchNorm, LayerNorm, RMSNorm
 from .rnn.models import GRU, LSTM, RNN, SLSTM, LiGRU
 from .rnn.network import Network
+from .rnn.pruning import GradualPruner
 from .rnn.sparse import sparsify
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec, RMSNormSpec
 from .rnn.stream import Stream, StreamState, step_all
@@ -47,6 +48,7 @@ __all__ = [
     "BatchNormSpec",
     "DropoutSpec",
     "GRU",
+    "GradualPruner",
     "LSTM",
     "LayerNorm",
     "LayerNormSpec",

@@ -399,6 +399,10 @@ OTHER_CALLS = {
     "sparsify": lambda tmp_path: Call(
         "sparsify", partial(lnrnn.sparsify, network(4, 8), 0.5), dict(keep_diagonal=True)
     ),
+    "GradualPruner": lambda tmp_path: Call(
+        "GradualPruner", partial(lnrnn.GradualPruner, network(4, 8), 0.5),
+        dict(begin_step=1, end_step=9, every=2, keep_diagonal=True), edges=False,
+    ),
     "Scorer": scorer, "to_onnx": to_onnx, "from_torch": from_torch, "from_keras": from_keras,
     "from_rnnoise": from_rnnoise,
     "accelerate": accelerated, **{f"torch.{cell}": partial(torch_module, cell) for cell in (*CELLS, "SLSTM")},
