@@ -1,10 +1,14 @@
 /* The kernels of one part of an instruction set, so that a change of a header recompiles only some parts.
  * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has
- * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. A product on a
- * special unit of the CPU has LNRNN_UNIT, the name of the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS.
- * dispatch.c collects the tables. */
+ * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. INT8_BLOCKS has
+ * the block-sparse products of INT8 alone. A product on a special unit of the CPU has LNRNN_UNIT, the name of
+ * the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c collects the tables. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
+
+#ifdef LNRNN_PART_INT8_BLOCKS
+#define LNRNN_PART_INT8
+#endif
 
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/kernels/vector_loop.h"
@@ -139,7 +143,8 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_,
                                                                       pack_rows, matmul_columns);
 #endif
 
-/* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. */
+/* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. With AVX512-VNNI,
+ * those of int8 are compiled apart, with avx2's vectors. */
 #if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8))
 #include "lnrnn/kernels/product_blocks.h"
 
@@ -157,7 +162,7 @@ const lnrnn_blocks LNRNN_CAT(lnrnn_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pa
 #ifdef LNRNN_PART_BF16
 #include "lnrnn/kernels/product_bf16.h"
 #endif
-#ifdef LNRNN_PART_INT8
+#if defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_INT8_BLOCKS)
 #include "lnrnn/kernels/product_int8.h"
 #endif
 #endif
@@ -169,7 +174,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TAB
                                                                                    bf16_scratch, NULL, NULL);
 #endif
 
-#ifdef LNRNN_PART_INT8
+#if defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_INT8_BLOCKS)
 const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
                                                                                    int8_scratch, NULL, NULL);
 #endif

@@ -33,7 +33,7 @@ typedef struct {
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
 /* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */
-static size_t int8_scratch(int dtype, size_t rows, size_t k)
+static inline size_t int8_scratch(int dtype, size_t rows, size_t k)
 {
     const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
     return (rows < INT8_ROWS ? rows : INT8_ROWS) * parts * (int8_part_bytes(k) / sizeof(uint32_t));

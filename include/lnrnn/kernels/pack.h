@@ -53,7 +53,7 @@ LNRNN_INLINE size_t panel_width(size_t left)
 }
 
 /* Return the number of panels of n outputs, and the first output of panel p, at most packed_width(n). */
-static size_t panel_count(size_t n) { return (packed_width(n) + NR - 1) / NR; }
+static inline size_t panel_count(size_t n) { return (packed_width(n) + NR - 1) / NR; }
 
 LNRNN_INLINE size_t panel_start(size_t n, size_t p)
 {
@@ -87,7 +87,7 @@ static size_t int8_blocks(size_t words)
 
 /* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs
  * (packed_width(n)), and minus the sums of their weights, (blocks, packed_width(n)), follow the panels. */
-static size_t packed_size(int dtype, size_t n, size_t k)
+static inline size_t packed_size(int dtype, size_t n, size_t k)
 {
     const size_t words = packed_words(dtype, k);
     return packed_width(n) * (words + (LNRNN_PACKS_INT8(dtype) ? 1 + int8_blocks(words) : 0));
@@ -200,8 +200,8 @@ static void int8_scales(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdif
 }
 
 /* w (n, k) float, strides rs, cs -> packed, packed_size words. */
-static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
-                         uint32_t *packed)
+static inline void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
+                                uint32_t *packed)
 {
     const size_t width = packed_width(n), words = packed_words(dtype, k);
     const int int8 = LNRNN_PACKS_INT8(dtype);
