@@ -141,12 +141,12 @@ def _lengths_dtype(part: GraphPart) -> np.dtype:
 
 
 def _inside(T: int, lengths: Array | None) -> Array:
-    """Returns whether a sequence has a step, (T, B, 1)."""
+    """Returns a mask (T, B, 1) that is True at the steps before each sequence's end."""
     return np.arange(T)[:, None, None] < np.asarray(lengths)[:, None]
 
 
 def results_of(part: GraphPart, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
-    """Returns the outputs of a part, from those by name."""
+    """Arranges the outputs of a part, given by name, as y (T, B, *) and states (places, B, *)."""
     assert part.network is not None
     own = part.network.num_layers * part.network.num_directions // len(part.h)
     result = [(Leaf(kind, slice(k * own, k * own + own)), _arranged(got[v.name], part.axes["h"], "DBH"))
@@ -162,7 +162,7 @@ def results_of(part: GraphPart, given: Outputs, got: dict[str, Array]) -> list[t
 
 
 def _arranged(array: Array, axes: str, wanted: str) -> Array:
-    """Returns an array with its axes in another order. A new axis D, or T, has the length 1.
+    """Transposes an array, with axes named by letters. An axis D or T that it lacks gets the length 1.
 
     If `axes` has no D and `wanted` has, the axis H is of all directions, and becomes H of one.
     """
@@ -226,7 +226,7 @@ def extracted(
 
 
 def _read(node: onnx_ir.Node) -> list[onnx_ir.Value]:
-    """Returns the values that a node reads, and the graphs inside of it from outer graphs."""
+    """Returns all values that a node reads, with outer values that its branches or bodies read."""
     nodes = [node, *(inner for _, body in subgraphs(node) for inner in body.all_nodes())]
     bodies = [body for each in nodes for _, body in subgraphs(each)]
     own = {id(body) for body in bodies}

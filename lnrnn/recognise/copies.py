@@ -18,7 +18,7 @@ Pairs = dict[int, Value]  # the values of a copy, by the identity of the value i
 def pairs(
     new: Sequence[Value], given: Sequence[Value], of: Value, is_whole: Callable[[Value], bool]
 ) -> Pairs | None:
-    """Returns the values of a copy of a step, or None if the nodes before `of` are no copy.
+    """Maps the values of a step to a copy that ends in `of`, or returns None if there is none.
 
     new, given: the results and inputs of the step. of: the value in the place of new[0]. is_whole: whether a
     match takes a value as an input, rather than the sum that computes it.
@@ -55,7 +55,7 @@ def pairs(
 
 
 def nodes(of: Pairs, originals: Sequence[Node]) -> list[Node] | None:
-    """Returns the copies of `originals`, in this order, or None if one of them has no copy."""
+    """Returns the copy of each node of a step, or None if one of them has no copy."""
     found = [[of[id(v)] for v in node.outputs if id(v) in of] for node in originals]
     makers = [values[0].producer() if values else None for values in found]
     result = [node for node in makers if node is not None]

@@ -40,7 +40,7 @@ def _in_body(
     node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | GraphPart]:  # fmt: skip
-    """Returns the Loop or Scan as a part, or else the steps in its body. every: also steps that are nodes."""
+    """Returns a Loop or Scan as one part, or the steps in its body. every: with steps that are nodes."""
     if not every:
         return []
     carried = [kept for group in every if (kept := [step for step in group if _is_carried(step, body)])]
@@ -65,7 +65,7 @@ def _is_carried(step: Step, body: Graph) -> bool:
 
 
 def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
-    """Returns the groups without those whose steps are a piece of another step."""
+    """Removes the steps whose nodes are a part of a larger step."""
     sizes: dict[int, int] = {}
     for group in groups:
         for step in group:
@@ -78,7 +78,7 @@ def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
 
 
 def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | GraphPart]:
-    """Returns the parts that the steps in one graph form, without the steps of Loops."""
+    """Returns the parts of one graph, without bodies of loops: unrolled layers, then single steps."""
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
@@ -146,7 +146,7 @@ def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
 
 
 def evidence(step: Step) -> tuple[int, ...]:
-    """Returns numbers that are larger if the roles of x and h are likely."""
+    """Returns a key to sort alternatives of a step: larger if its roles of x and h are more likely."""
     x, h = origin(step.x), origin(step.old[0])
     carried = all(first_and_next(origin(v)) is not None for v in step.old)
     with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
@@ -159,7 +159,7 @@ def evidence(step: Step) -> tuple[int, ...]:
 
 
 def _from_before(step: Step) -> bool:
-    """Returns whether the old h comes from a step that has the old c too."""
+    """Returns whether one step before computes both the old h and the old c, as in a chain of LSTM steps."""
     if len(step.old) < 2 or any(v.producer() is None for v in step.old):
         return False
     h, c = step.old

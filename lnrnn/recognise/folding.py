@@ -22,7 +22,7 @@ class Unfolded(Exception):
 
 
 def size_of(operator: str, inputs: Inputs) -> int:
-    """Returns the bytes of a node's results, 0 for views of the inputs, before they are computed."""
+    """Returns how many bytes a node's results will take, before they are computed; 0 for views of inputs."""
     match operator:
         case "ConstantOfShape":
             return _count(_integers(inputs, 0)) * 8
@@ -52,7 +52,7 @@ def _array(inputs: Inputs, i: int) -> Array:
 
 
 def _integers(inputs: Inputs, i: int, default: Iterable[int] | None = None) -> list[int]:
-    """An input with integers, such as a shape or axes. default: the attribute of older versions."""
+    """Returns an input of integers, such as a shape or axes. default: the attribute of older opsets."""
     if default is not None and (i >= len(inputs) or inputs[i] is None):
         return [int(n) for n in default]
     result = _array(inputs, i)

@@ -30,7 +30,7 @@ class CarriedStep:
 
 @dataclass
 class Sequences:
-    """The sequences around a body. backwards: whether the first step reads the last element of x.
+    """x, y and mask of a Loop or Scan. backwards: whether the first step reads the last element of x.
 
     lengths: in place of a mask. y_axes: of y. flipped: whether y has the steps in the reverse order of x.
     before, after: the nodes in front of the body and behind it that the part replaces too.
@@ -48,7 +48,7 @@ class Sequences:
     before: list[Node]
 
     def turn(self, width: Width) -> None:
-        """Takes the nodes that reverse x, the mask and y around a body into the part, if all are reversed."""
+        """If nodes around a loop reverse x, the mask and y, makes them a part of a reverse direction."""
         lengths = self.lengths
         x = reversed_of(self.x, self.axis, width, None, lengths)
         if x is None or self.backwards or self.flipped:
@@ -129,7 +129,7 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
 
 
 def _values(sequences: Sequences) -> dict[str, Any]:
-    """Returns the fields of a part for its sequences."""
+    """Returns the fields of a part that describe x, y, lengths and masks."""
     mask, lengths = sequences.mask, sequences.lengths
     lengths = lengths_of(mask) if lengths is None and mask is not None else lengths
     axes = {"x": _axes(sequences.x, sequences.axis), "h": "BH"}
@@ -151,7 +151,7 @@ def _axes(value: Value, axis: int) -> str:
 
 
 def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
-    """Returns the alternative of a step whose new states are its old states in the next step."""
+    """Returns the alternative of a step whose new states the loop passes on as old states."""
     for step in group:
         carried = [body.carried.get(id(v)) for v in step.old]
         if not carried or None in carried:
@@ -175,7 +175,7 @@ def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
 
 
 def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
-    """Returns a stack of layers: each layer's x is the h of the layer below."""
+    """Orders the steps in a body as layers: each reads the h of the layer below it."""
     chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
     if len(chains) != 1 or len(chains[0]) != len(found):
         raise Unfit(f"its {len(found)} steps must be layers of one network, each with the h of another as x")
@@ -285,7 +285,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Joined:
-    """A value of all steps; inner: the value of one step. backwards: in the reverse order of the steps."""
+    """A value of all steps that a loop joins from its steps' values, `inner`. backwards: last step first."""
 
     inner: Value
     value: Value
@@ -296,7 +296,7 @@ class Joined:
 
 @dataclass
 class Body:
-    """node: the Loop or Scan. carried: by the identity of `inner`.
+    """The body of a Loop or Scan (node): the values that it passes on, reads and joins.
 
     scanned: for the elements that a Scan reads, the sequence, its axis, and whether it is read backwards.
     """
@@ -339,7 +339,7 @@ class Body:
 
 
 def _place(length: Linear, backwards: bool) -> Linear:
-    """Returns the place in a sequence that a step reads."""
+    """Returns the index in a sequence of the element that a step reads, in terms of the step's number."""
     step = Linear(0, {STEP: 1})
     return length.plus(Linear(1), -1).plus(step, -1) if backwards else step
 

@@ -257,7 +257,7 @@ def disagreement(
 
 
 def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
-    """Returns the largest magnitude of `ours` and the largest difference, for each index of the first axis.
+    """For each index of the first axis, returns the largest magnitude of `ours` and the largest difference.
 
     The difference is infinite where only one of the two numbers is finite. Numbers of `ours` above 1e15 are
     ignored.

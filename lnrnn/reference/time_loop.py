@@ -51,7 +51,7 @@ Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, grad
 
 @dataclass(frozen=True)
 class Site:
-    """A norm of a cell: the names of its gain and bias, and the gates that it normalises together.
+    """One place of a cell with a norm: the names of its gain and bias, and the gates that share statistics.
 
     spans: the first spans[0] gates (H units each) have one mean and variance, the next spans[1] the next, and
     so on. first: the index of the gate at which the site's part of gain and bias begins. normed: False for a
@@ -336,7 +336,7 @@ def run(
 
 
 def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
-    """Returns d old + (1 - d) new for each state, with d of step t."""
+    """Zoneout: returns d old + (1 - d) new for each state, with the mask or rate d of step t."""
     each = zip(zoneout, old, new, strict=True)
     return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
 

@@ -103,7 +103,7 @@ class Command:
                 raise
 
     def _opened(self, source: Input) -> _Target | None:
-        """Returns an output to compute, or None if it is complete or the input is left out."""
+        """Prepares the output of an input. Returns None if it is complete, or if the input is left out."""
         path, scorer = self.output / source.name if self._folder else self.output, self.scorer
         try:
             state = source.state()
@@ -131,7 +131,7 @@ class Command:
         return None
 
     def _kept(self, source: Input, path: Path, facts: dict[str, Any]) -> int | None:
-        """Returns the number of bad rows of an output with these facts, or None if it may be replaced."""
+        """Returns the number of bad rows of a complete output, or None if it must be computed again."""
         try:
             with parquet.opened(Input(path.name, str(path))) as (_, file):
                 was = dict(json.loads((file.metadata.metadata or {})[KEY.encode()]))

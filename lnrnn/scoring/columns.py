@@ -33,7 +33,7 @@ _OFFSETS = Takes("B+1", INTEGERS, "N", "the {} steps of its column")
 
 
 def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Returns the sequences in a table's column, and a function that returns the table with results.
+    """Reads a table's column of sequences. Also returns a function that adds the results to the table.
 
     width: the model's input_size. Raises TypeError for another type of table. Raises ValueError for a column
     that is absent, that exists twice, or that has the name of a new column.

@@ -188,7 +188,7 @@ class SessionPool(Closed):
         return y, len(bad)
 
     def _checked(self, ids: Any, rows: Array, x: Any, out: Any, now: float | None) -> Array:
-        """Computes a step that Blocks.step does not accept, or raises the error."""
+        """Computes a step that the fast way, Blocks.step, does not accept, or raises the error."""
         refuse_twice(ids, rows)
         wide = len(rows), self._snapshot.architecture.h_width
         (result,) = check("Stream.__call__", {"out": out}, {"y": wide, "dtype of y": FLOAT32})
@@ -205,7 +205,7 @@ class SessionPool(Closed):
         return [None] * len(self._blocks.blocks[0].lanes.states)
 
     def _tables_of(self, id: Hashable) -> tuple[dict[Hashable, int], dict[Hashable, bytes]]:
-        """Returns the dicts of live and of parked sessions in which this id belongs."""
+        """Returns the two dicts for this id, of live and of parked sessions, among TABLES of each."""
         try:
             k = hash(id) & (TABLES - 1)
         except TypeError:

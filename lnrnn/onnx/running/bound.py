@@ -70,7 +70,7 @@ def bound(file: FileSession, feed: Mapping[str, Array], states: States, results:
 
 
 def _aligned(array: Array) -> Array:
-    """Returns a copy at a multiple of 64 bytes. onnxruntime's own arrays, whose bits matter, are so too."""
+    """Returns a copy at a multiple of 64 bytes, as onnxruntime's own arrays: results may depend on it."""
     room = np.empty(array.nbytes + 64, np.uint8)
     start = -room.ctypes.data % 64
     result: Array = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

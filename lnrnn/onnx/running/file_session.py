@@ -94,7 +94,7 @@ class FileSession:
     # --- inputs ---------------------------------------------------------------------------------------------
 
     def _checked_constants(self, constants: Any) -> dict[str, Array]:
-        """Returns copies of the constants, which are no inputs any longer."""
+        """Checks the argument `constants`: inputs that are the same in all calls. Returns copies."""
         if not isinstance(constants, Mapping):
             raise bad_type("constants", "a mapping of inputs to arrays", constants)
         result = {}
@@ -131,7 +131,7 @@ class FileSession:
         return arrays, steps
 
     def at(self, feed: Mapping[str, Array], step: int) -> dict[str, Array]:
-        """Returns the inputs of one step, or zeros if there is no step. Those without time never change."""
+        """Returns the inputs of one step, zeros if there is none. Inputs without time stay the same."""
         timed = {name: array for name, array in feed.items() if self._has_time(name, array)}
         now = {n: a[step, ...] if len(a) else np.zeros(a.shape[1:], a.dtype) for n, a in timed.items()}
         return {**feed, **now}
@@ -242,7 +242,7 @@ class FileSession:
 
 
 def _restarts(node: Any, stateful: bool) -> bool:
-    """Returns whether the first state of a recurrent node is a constant.
+    """Returns whether a recurrent node starts from a constant in each run, so that no state goes on.
 
     stateful: for a file with states, in which nodes in branches may be for calls without a state. Nodes that
     read from the end may have another axis as their sequence, such as frequencies.

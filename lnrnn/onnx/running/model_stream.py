@@ -101,7 +101,7 @@ class ModelStream(Closed):
         return results[0] if len(results) == 1 else dict(zip(self._file.outputs, results, strict=True))
 
     def _run(self, feed: Mapping[str, Array], states: States) -> tuple[list[Any], States]:
-        """Runs the file for all lanes, after two runs with inputs of the same shapes with bound arrays."""
+        """Runs the file for all lanes. After two runs with the same shapes, it uses bound arrays."""
         if self._bound and (found := self._bound(feed, states)):
             return found
         results, following = self._file.run(feed, states)
@@ -169,7 +169,7 @@ class ModelStream(Closed):
         self._put(self._file.checked_states("state.state", state.state, count), chosen, steps.copy())
 
     def _put(self, states: States, lanes: Array | None, steps: Array) -> None:
-        """Sets the states and steps of these lanes."""
+        """Replaces the states and the numbers of steps of these lanes; None: of all."""
         if lanes is None:
             self._kept[0] = states, steps, 0
             return
@@ -185,7 +185,7 @@ class ModelStream(Closed):
         )
 
     def _taken(self, lanes: Array) -> States:
-        """Returns copies of the states of these lanes."""
+        """Returns copies of the states of some lanes, for a run with these alone."""
         return {n: a.take(lanes, self._file.states[n].lane_axis or 0) for n, a in self._kept[0][0].items()}
 
     def __repr__(self) -> str:

@@ -97,7 +97,7 @@ def outputs(graph: Any) -> list[Tensor]:
 
 @lru_cache(2 * MOST)
 def stem(name: str) -> tuple[str, ...]:
-    """Returns the words and numbers of a name, without words such as "in" and "out".
+    """Returns the words and numbers that a state's input and output share: without words such as "in" and "out".
 
     "state" and "stateN" have the same stem, and so have "h_in", "h0", "hn" and "next_h".
     """
@@ -178,7 +178,7 @@ def _fits(given: Tensor, returned: Tensor) -> bool:
 
 
 def _state(given: Tensor, returned: Tensor) -> State:
-    """Returns a state with the sizes that either end fixes. Raises ValueError if both ends disagree."""
+    """Joins an input and an output to a state. Raises ValueError if their shapes or dtypes contradict."""
     if given.dtype is None or returned.dtype is None:
         raise ValueError("another type than numbers")
     if given.dtype != returned.dtype:

@@ -70,7 +70,7 @@ def _zoneout(rates: list[float]) -> Any:
 
 
 def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
-    """Returns whether to_onnx writes the graph of a model for a network."""
+    """Returns whether to_onnx would write exactly this graph for a network."""
     from ..reading import opset_of
 
     theirs, stored = model.graph, model.graph.initializers

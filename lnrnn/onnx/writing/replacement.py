@@ -124,7 +124,7 @@ class Call:
 
 
 def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
-    """Returns why a part cannot be replaced, or ""."""
+    """Returns the reason why a conversion leaves a part as it is, or ""."""
     if part.network is None:
         return part.reason
     if part.layers:
@@ -285,7 +285,7 @@ class _Replacement:
             self.now[id(old)] = new
 
     def _lengths(self, call: Call, graph: onnx_ir.Graph) -> list[onnx_ir.Value]:
-        """Adds nodes that compute lengths from a mask, and whether these say the same as the mask."""
+        """Adds nodes that compute lengths from a mask, and test whether lengths can replace it."""
         g = Graph("lengths")
         mask = _of_steps(call, g.input("mask", "bool", ["?"]))
         lengths = g.node("ReduceSum", g.cast(mask, "int32"), g.integers(0), keepdims=0)
@@ -375,7 +375,7 @@ def _remove(nodes: Sequence[onnx_ir.Node]) -> None:
 
 
 def _simplify(node: onnx_ir.Node) -> None:
-    """Replaces the output of a node that undoes another by the input of that."""
+    """Removes pairs of nodes that undo each other, such as two Transposes."""
     before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
     if before is None or not before.inputs or {node.domain, before.domain} - {*DOMAINS}:
         return
