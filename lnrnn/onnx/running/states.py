@@ -97,7 +97,7 @@ def outputs(graph: Any) -> list[Tensor]:
 
 @lru_cache(2 * MOST)
 def stem(name: str) -> tuple[str, ...]:
-    """Returns the words and numbers that a state's input and output share: without words such as "in" and "out".
+    """Returns the words and numbers in a name that an input and output of one state share.
 
     "state" and "stateN" have the same stem, and so have "h_in", "h0", "hn" and "next_h".
     """
