@@ -54,9 +54,9 @@ def sparsify(
     -----
     Calls and streams multiply only by blocks that are not 0, if at most 60 % are left (40 % with AVX-512).
     They have the numbers of dense products for finite inputs; at most the sign of a zero differs. In float32
-    and bfloat16 a NaN or an infinity does not pass through an absent block. Files have these blocks alone.
-    A network whose weights have zero blocks for any other reason is treated in the same way. The
-    backward pass is dense. So are products of ``weight_hh`` with ``num_heads`` or ``reset_after=False``, and
+    and bfloat16 a NaN or an infinity does not pass through an absent block. Files have the other ones.
+    A network whose weights have zero blocks for any other reason is treated in the same way. The backward
+    pass is dense. So are products of ``weight_hh`` with ``num_heads`` or ``reset_after=False``, and
     of ``weight_hr``. Also dense: bfloat16 on a special unit, and int8 with AVX512-VNNI or AMX.
 
     References
