@@ -34,6 +34,7 @@ from .norm.functional import (
 from .norm.layers import BatchNorm, LayerNorm, RMSNorm
 from .rnn.models import GRU, LSTM, RNN, SLSTM, LiGRU
 from .rnn.network import Network
+from .rnn.pruning import GradualPruner
 from .rnn.sparse import sparsify
 from .rnn.specs import BatchNormSpec, DropoutSpec, LayerNormSpec, RMSNormSpec
 from .rnn.stream import Stream, StreamState, step_all
@@ -47,6 +48,7 @@ __all__ = [
     "BatchNormSpec",
     "DropoutSpec",
     "GRU",
+    "GradualPruner",
     "LSTM",
     "LayerNorm",
     "LayerNormSpec",
@@ -68,6 +70,7 @@ __all__ = [
     "exp",
     "from_keras",
     "from_onnx",
+    "from_rnnoise",
     "from_torch",
     "get_include",
     "get_library",
@@ -100,6 +103,7 @@ _LATER = {
     "data": "lnrnn.data",
     "from_keras": "lnrnn.importers.conversion",
     "from_onnx": "lnrnn.onnx",
+    "from_rnnoise": "lnrnn.importers.rnnoise",
     "from_torch": "lnrnn.importers.conversion",
     "onnx": "lnrnn.onnx",
     "onnxruntime": "lnrnn.onnxruntime",
@@ -113,6 +117,7 @@ if TYPE_CHECKING:
     from . import onnxruntime as onnxruntime
     from . import torch as torch
     from .importers.conversion import from_keras, from_torch
+    from .importers.rnnoise import from_rnnoise
     from .onnx import from_onnx, to_onnx
     from .scoring.scorer import Scorer
     from .sessions.pool import SessionPool

@@ -32,7 +32,9 @@ ISAS = {
     "avx2": (X86, PARTS, AVX2),
     "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni", '-DLNRNN_UNIT="avx_vnni"']),
     "avx512": (X86, PARTS, AVX512),
-    "avx512vnni": (X86, ("INT8",), [*AVX512, "-mavx512vnni", '-DLNRNN_UNIT="avx512_vnni"']),
+    "avx512vnni": (
+        X86, ("INT8", "INT8_BLOCKS"), [*AVX512, "-mavx512vnni", '-DLNRNN_UNIT="avx512_vnni"']
+    ),
     "avx512bf16": (X86, ("BF16",), [*AVX512, "-mavx512bf16", '-DLNRNN_UNIT="avx512_bf16"']),
     "avx512bf16_emulated": (
         X86, ("BF16",), [*AVX512, *EMULATED, '-DLNRNN_UNIT="avx512_bf16, emulated"']

@@ -1,10 +1,11 @@
-"""lnrnn.sparsify: block-sparse weights."""
+"""lnrnn.sparsify: block-sparse weights, and the choice of blocks for it and for lnrnn.GradualPruner."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,15 +16,13 @@ from .network import Network
 
 Array = np.ndarray
 N = TypeVar("N", bound=Network[Any])
+OfGates = float | Sequence[float]
+Density = OfGates | Mapping[str, OfGates]
 TAKES["sparsify"] = {"keep_diagonal": Flag()}
+OF_LAYERS = re.compile(r"(weight_[ih]h)(?:_l\d+(?:_reverse)?)?")
 
 
-def sparsify(
-    rnn: N,
-    density: float | Mapping[str, float],
-    block: tuple[int, int] = BLOCK,
-    keep_diagonal: bool = True,
-) -> N:
+def sparsify(rnn: N, density: Density, block: tuple[int, int] = BLOCK, keep_diagonal: bool = True) -> N:
     """Return a copy in which only the largest blocks of the weights are left. All others are 0.
 
     A block is 8 outputs by 4 inputs. Its size is the sum of its squared weights.
@@ -31,10 +30,11 @@ def sparsify(
     Parameters
     ----------
     rnn : Network
-        The network. Train it further after each call, with smaller densities from call to call.
-    density : float or mapping
+        The network. Train it again afterwards, or prune it during training, with `GradualPruner`.
+    density : float, sequence or mapping
         The share of blocks to keep, above 0 and at most 1, of each ``weight_ih`` and ``weight_hh`` of each
-        layer and direction; or a mapping such as {"weight_hh": 0.3}, which leaves the other weights alone.
+        layer and direction; or a sequence with the share of each gate. A mapping such as {"weight_hh": 0.3}
+        or {"weight_hh_l0": (0.3, 0.2, 0.5)} leaves the other weights alone.
     block : (8, 4), optional
         The outputs and inputs of a block. No other size has kernels.
     keep_diagonal : bool
@@ -57,7 +57,7 @@ def sparsify(
     and bfloat16 a NaN or an infinity does not pass through an absent block. Files have the other ones.
     A network whose weights have zero blocks for any other reason is treated in the same way. The backward
     pass is dense. So are products of ``weight_hh`` with ``num_heads`` or ``reset_after=False``, and
-    of ``weight_hr``. Also dense: bfloat16 on a special unit, and int8 with AVX512-VNNI or AMX.
+    of ``weight_hr``. Also dense: bfloat16 on a special unit, and int8 with AMX.
 
     References
     ----------
@@ -75,56 +75,101 @@ def sparsify(
     if not isinstance(rnn, Network):
         raise bad_type("rnn", "a network of lnrnn", rnn)
     (keep_diagonal,) = check("sparsify", {"keep_diagonal": keep_diagonal})
-    if not isinstance(block, (tuple, list)) or tuple(block) != BLOCK:
-        raise bad_value("block", f"{BLOCK}", block, "no other size has kernels")
-    densities = _checked(rnn, density)
     state = rnn.state_dict()
-    for name, w in state.items():
-        share = densities.get(name.rpartition("_l")[0] if "_l" in name else "", 1.0)
-        if share == 1:
-            continue
-        if w.shape[0] % BLOCK[0] or w.shape[1] % BLOCK[1]:
-            do = "pad it, or leave it dense by a density of 1"
-            raise ValueError(message(name, f"of a shape that blocks of {BLOCK} divide", str(w.shape), do))
-        units = rnn.hidden_size if keep_diagonal and name.startswith("weight_hh") else 0
-        state[name] = np.where(_mask(w, share, units), w, np.float32(0))
+    weights = ((name, rnn, w.shape) for name, w in state.items())
+    for name, choice in choices(weights, density, block, keep_diagonal).items():
+        state[name] = with_blocks(state[name], choice.largest(state[name]))
     other = copy.copy(rnn)
     other.load_state_dict(state)
     return other
 
 
-def _checked(rnn: Network[Any], density: Any) -> dict[str, float]:
-    """Returns the density of each name of WEIGHTS."""
+class Choice(NamedTuple):
+    """How to choose the blocks of a weight that stay."""
+
+    rows: int  # of blocks
+    columns: int
+    densities: tuple[float, ...]  # of each gate, or of the whole weight
+    keep_diagonal: bool  # of each square
+
+    def largest(self, w: Array, left: float = 0.0, among: Array | None = None) -> Array:
+        """Returns which blocks stay, bool (rows, columns). left: the share of all others that stay, too.
+
+        among: the blocks to choose from, with the diagonal if that is kept.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.square(w, dtype=np.float64)
+            size = size.reshape(self.rows, BLOCK[0], self.columns, BLOCK[1]).sum((1, 3))
+        size[np.isnan(size)] = np.inf
+        if among is not None:
+            size[~among] = -1
+        if self.keep_diagonal:
+            at = np.arange(len(w))
+            size[at // BLOCK[0], at % w.shape[1] // BLOCK[1]] = np.inf
+        keep, gates = np.zeros(size.shape, bool), len(self.densities)
+        parts = zip(self.densities, np.split(size, gates), np.split(keep, gates), strict=True)
+        for density, own, kept in parts:
+            must = np.count_nonzero(own == np.inf) if self.keep_diagonal else 1
+            count = max(must, round((density + (1 - density) * left) * own.size))
+            kept.flat[np.argsort(-own, axis=None, kind="stable")[:count]] = True
+        return keep
+
+
+def with_blocks(w: Array, keep: Array) -> Array:
+    """Returns w with zeros outside the blocks of `keep`, as `Choice.largest` returns them."""
+    rows, columns = keep.shape
+    blocks = w.reshape(rows, BLOCK[0], columns, BLOCK[1])
+    return np.where(keep[:, None, :, None], blocks, np.float32(0)).reshape(w.shape)
+
+
+def choices(
+    weights: Iterable[tuple[str, Any, tuple[int, ...]]], density: Any, block: Any, keep_diagonal: bool
+) -> dict[str, Choice]:
+    """Returns the choice of each weight with a density below 1. weights: (name, its layer, shape)."""
+    if not isinstance(block, (tuple, list)) or tuple(block) != BLOCK:
+        raise bad_value("block", f"{BLOCK}", block, "no other size has kernels")
     given = dict(density) if isinstance(density, Mapping) else dict.fromkeys(WEIGHTS, density)
-    densities = dict.fromkeys(WEIGHTS, 1.0)
-    for name, value in given.items():
-        if name not in WEIGHTS:
-            keys = f"a number, or a mapping with the keys {', '.join(WEIGHTS)}"
-            raise bad_value("density", keys, density)
-        words = f"density of {name}" if isinstance(density, Mapping) else "density"
-        densities[name] = Number(0, 1).check(words, value)
-        if not densities[name]:
-            raise bad_value(words, "above 0 and at most 1", value)
-    dense = getattr(rnn, "num_heads", 1) > 1 or not getattr(rnn, "reset_after", True)
-    if dense and densities["weight_hh"] < 1:
-        do = "give density={'weight_ih': 0.5}"
-        expected = "1 for weight_hh with num_heads or reset_after=False"
-        raise bad_value("density", expected, density, do)
+    words = "density of {}" if isinstance(density, Mapping) else "density"
+    checked = {key: _checked(words.format(key), value) for key, value in given.items()}
+    result, used, names = {}, set(), []
+    for name, layer, shape in weights:
+        names += [name] * (len(shape) == 2)
+        of_layer = OF_LAYERS.fullmatch(name.rpartition(".")[2])
+        key = name if name in given else of_layer[1] if of_layer else ""
+        if key in given:
+            used.add(key)
+            if min(checked[key]) < 1:
+                result[name] = _choice(name, layer, shape, checked[key], keep_diagonal)
+    if used < given.keys() and (isinstance(density, Mapping) or not used):
+        keys = f"the keys {', '.join(WEIGHTS)}, or names of weights: {', '.join(names) or 'there are none'}"
+        raise bad_value("density", f"a number, or a mapping with {keys}", density)
+    return result
+
+
+def _checked(words: str, value: Any) -> tuple[float, ...]:
+    """Returns the densities of the gates, or of the whole weight."""
+    several = isinstance(value, (tuple, list)) and len(value) > 0
+    densities = tuple(Number(0, 1).check(words, each) for each in (value if several else [value]))
+    if 0 in densities:
+        raise bad_value(words, "above 0 and at most 1", value)
     return densities
 
 
-def _mask(w: Array, density: float, units: int) -> Array:
-    """Returns which weights of w stay. units: of a gate whose diagonal stays, or 0."""
-    n, k = w.shape
-    rows, columns = n // BLOCK[0], k // BLOCK[1]
-    with np.errstate(over="ignore", invalid="ignore"):
-        size = np.square(w, dtype=np.float64).reshape(rows, BLOCK[0], columns, BLOCK[1]).sum((1, 3))
-    size[np.isnan(size)] = np.inf
-    count = max(1, round(density * size.size))
-    if units == k:
-        at = np.arange(n)
-        size[at // BLOCK[0], at % units // BLOCK[1]] = np.inf
-        count = max(count, np.count_nonzero(size == np.inf))
-    keep = np.zeros(size.size, bool)
-    keep[np.argsort(-size, axis=None, kind="stable")[:count]] = True
-    return keep.reshape(size.shape).repeat(BLOCK[0], 0).repeat(BLOCK[1], 1)
+def _choice(
+    name: str, layer: Any, shape: tuple[int, ...], densities: tuple[float, ...], keep_diagonal: bool
+) -> Choice:
+    """Checks that the blocks divide the gates of a weight, and that sparse kernels exist for it."""
+    gates, shown = len(densities), densities[0] if len(densities) == 1 else densities
+    recurrent = "hh" in ".".join(name.split(".")[-2:])
+    if recurrent and (getattr(layer, "num_heads", 1) > 1 or not getattr(layer, "reset_after", True)):
+        expected = "1 for weight_hh with num_heads or reset_after=False"
+        raise bad_value("density", expected, shown, "give density={'weight_ih': 0.5}")
+    units = getattr(layer, "hidden_size", None)
+    if gates > 1 and units and shape[0] != gates * units:
+        raise bad_value(f"density of {name}", f"one number, or {shape[0] // units} for the gates", shown)
+    if len(shape) != 2 or shape[0] % (BLOCK[0] * gates) or shape[1] % BLOCK[1]:
+        do = "pad it, or leave it dense by a density of 1"
+        expected = f"of a shape that blocks of {BLOCK} divide" + f" in each of {gates} gates" * (gates > 1)
+        raise ValueError(message(name, expected, str(tuple(shape)), do))
+    square = recurrent and shape[0] % shape[1] == 0 and units in (None, shape[1])
+    return Choice(shape[0] // BLOCK[0], shape[1] // BLOCK[1], densities, keep_diagonal and square)

@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "onnxruntime/plugin.h"
+#include "runtime/os.h"
 
 /* --- working memory ------------------------------------------------------------------------------------- */
 
-/* A run takes the memory of an earlier one and puts it back, so each of n runs at the same time has its
- * own. */
+/* The most blocks of working memory that are kept. A run takes one and puts it back, so runs at the same time
+ * have different ones. */
 enum { SPARES = 64 };
 struct memory_pool {
     run_memory *spare[SPARES];
@@ -22,7 +23,7 @@ static void memory_free(run_memory *m)
 {
     if (m) {
         lnrnn_workspace_free(m->workspace);
-        free(m->block);
+        lnrnn_free_aligned(m->block);
     }
     free(m);
 }
@@ -34,13 +35,13 @@ void kernel_pool_free(memory_pool *pool)
     free(pool);
 }
 
-/* Returns the bytes of so many floats, as a multiple of a cache line. */
+/* Returns the bytes of `floats` floats, rounded up to whole cache lines. */
 static size_t whole_lines(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
 
 run_memory *kernel_memory(memory_pool *pool, const size_t *floats, void **pieces, int count)
 {
     run_memory *m = NULL;
-    size_t bytes = 64; /* a piece without floats has an address too */
+    size_t bytes = 64; /* buffers without floats get an address too */
     for (int i = 0; i < count; i++)
         bytes += whole_lines(floats[i]);
     for (int k = 0; k < SPARES && !m; k++)
@@ -52,8 +53,8 @@ run_memory *kernel_memory(memory_pool *pool, const size_t *floats, void **pieces
             m->workspace = lnrnn_workspace_create();
     }
     if (m && m->bytes < bytes) {
-        free(m->block);
-        m->block = aligned_alloc(64, bytes);
+        lnrnn_free_aligned(m->block);
+        m->block = lnrnn_alloc_aligned(64, bytes);
         m->bytes = m->block ? bytes : 0;
     }
     if (!m || !m->workspace || m->bytes < bytes) {
@@ -235,8 +236,9 @@ OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphS
 static OrtStatus *find_places(kernel *k, const OrtNode *fused)
 {
     size_t in = k->in, out = k->out;
-    if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out))
-        return kernel_error(k, ORT_FAIL, "the fused node has over %zu inputs or %zu outputs", k->in, k->out);
+    char reason[REASON];
+    if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out, reason))
+        return kernel_error(k, ORT_FAIL, "the fused node is not as the node: %s", reason);
     for (int i = 0; i < VALUES; i++) {
         kernel_value *const v = &k->values[i];
         const int is_output = i >= RUN_INPUTS;
@@ -245,7 +247,8 @@ static OrtStatus *find_places(kernel *k, const OrtNode *fused)
             if (!strcmp(v->name, runtime_name(k->ort, listed[n])))
                 v->place = (int)n;
         if (v->name && v->place < 0 && !is_output) /* nothing may read an output */
-            return kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", v->name);
+            return kernel_error(k, ORT_FAIL, "the fused node must have the input %.200s, got %zu others",
+                                v->name, in);
     }
     return NULL;
 }

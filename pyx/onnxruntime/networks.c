@@ -1,4 +1,4 @@
-/* The networks of a session. Nodes with equal weights have one network. */
+/* The networks of a session. Nodes with equal weights share one, so its packed weights are in memory once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

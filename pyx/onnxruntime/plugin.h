@@ -10,16 +10,21 @@ enum { REASON = 512 }; /* bytes of a text */
 #define NO_MEMORY "there is too little memory"
 
 /* runtime.c: reads values and attributes of the runtime. */
-/* Returns a status that is not NULL as 1, and releases it. */
+/* Returns 1 if the status is an error, and releases it. Otherwise returns 0. */
 int runtime_failed(const ort_functions *ort, OrtStatus *status);
-/* Writes a reason. Returns 0. */
+/* Writes why a node is left to the runtime, as printf does. Returns 0. */
 int runtime_refuse(char reason[REASON], const char *text, ...) __attribute__((format(printf, 2, 3)));
+/* Writes a shape such as "(3, any)", with any for -1, and returns `text`. */
+const char *runtime_shape_text(const int64_t *shape, size_t rank, char text[96]);
+/* Returns the name of a type of elements, such as "float64". */
+const char *runtime_type_name(int type);
 /* Returns the name of a value, or "" for none. */
 const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value);
-/* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their numbers. A
- * value that is left out becomes NULL. Returns 0 if the node has more, or if they cannot be read. */
+/* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their counts. A
+ * value that is left out becomes NULL. Returns 0 with a reason if the node has more, or if they cannot be
+ * read. */
 int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValueInfo **inputs, size_t *in,
-                   const OrtValueInfo **outputs, size_t *out);
+                   const OrtValueInfo **outputs, size_t *out, char reason[REASON]);
 /* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a
  * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
 int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
@@ -52,7 +57,7 @@ int networks_equal(const lnrnn_description *a, const lnrnn_description *b);
 /* The inputs and outputs of a run, without weights. The states are h; h, c (LSTM); or h, c, n, m (SLSTM). */
 enum { RUN_X, RUN_STATES, RUN_LENGTHS = RUN_STATES + 4, RUN_INPUTS };
 enum { RUN_Y, RUN_OUTPUTS = RUN_STATES + 4, VALUES = RUN_INPUTS + RUN_OUTPUTS };
-/* How the values of a node or of a call are laid out. */
+/* The layout of the inputs and outputs of a node, or of a call of a function. */
 typedef struct {
     const char *const *names; /* of inputs, for errors */
     int is_node;              /* y has an axis of directions, and a sequence without steps has states 0 */
@@ -79,7 +84,7 @@ typedef struct {
     run_tensor constant;
 } kernel_value;
 
-/* Working memory of runs that no run uses now. */
+/* Blocks of working memory of earlier runs, for later ones. */
 typedef struct memory_pool memory_pool;
 memory_pool *kernel_pool_create(void);
 void kernel_pool_free(memory_pool *pool);
@@ -118,7 +123,7 @@ typedef struct {
     size_t recurrences;           /* in the subgraphs that the runtime has shown of a graph */
     network_list *networks;
     memory_pool *pool;
-    kernel *claims; /* kernels that the runtime has not asked for yet */
+    kernel *claims; /* claimed nodes whose kernels the runtime has not taken yet */
     uint64_t *said; /* (said_count) hashes of logged texts */
     size_t said_count;
     char *float32_nodes; /* names of nodes with float32 weights, each followed by a newline; or NULL */

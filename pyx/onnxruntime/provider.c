@@ -28,7 +28,7 @@ static void factory_release(factory *f)
 /* Counts recurrences in plain operators, for advice to convert the file. It looks at the types of operators
  * alone: the runtime computes these operators, whether or not a conversion knows them. */
 
-/* The kinds of operators. Values before a product are not looked at. */
+/* Bits for the kinds of operators. kinds_of does not look in front of a product. */
 enum { PRODUCT = 1, SIGMOID = 2, TANH = 4, SUM = 8, GATED = 16, LOOP = 32, NODE = 64, CONVOLUTION = 128 };
 enum { CELL = PRODUCT | SIGMOID | TANH, NEAR = 4, FAR = 8, MOST_INPUTS_READ = 8 };
 static const struct {
@@ -218,8 +218,8 @@ static void release_kernels(OrtEp *ep, OrtNodeComputeInfo **kernels, size_t coun
         kernel_free(kernels[i]);
 }
 
-/* All that can fail has been done for the claims, because a session without these kernels cannot be
- * opened. */
+/* Gives the runtime the kernels of all claimed nodes. Claims have done all that can fail, because the runtime
+ * cannot open a session without these kernels. */
 static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fused, size_t count,
                           OrtNodeComputeInfo **kernels, OrtNode **saved)
 {
@@ -243,7 +243,7 @@ static const char *provider_name(const OrtEp *ep)
     return PROVIDER;
 }
 
-/* Sets an option, or writes a text that refuses it. */
+/* Sets an option of a session, or writes to `text` why its value is refused. */
 static void set_option(provider *p, const char *name, const char *value, char text[REASON])
 {
     static const char *const names[] = {

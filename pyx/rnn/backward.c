@@ -40,13 +40,13 @@ size_t lnrnn_backward_scratch(const backward_job *j, float *base, backward_step 
     s->x = lnrnn_carve(base, &at, pointers);
     s->h = lnrnn_carve(base, &at, pointers);
     s->state_prev = lnrnn_carve(base, &at, pointers);
-    /* The last part, because the memory after it is in use. So tests notice if a row too many is written. */
+    /* This array comes last: the memory after it is in use, so tests notice a write past its end. */
     s->head = lnrnn_carve(base, &at, c->num_heads > 1 ? TILE * j->k->product->width(c->head_units) : 0);
     return at;
 }
 
-/* Returns the job, with its arrays in `work`, and sets *floats to the size of `work`. If work is NULL, only
- * *floats is valid. */
+/* Returns the job with its arrays in `work`, and sets *floats to the size of `work`. With work = NULL it only
+ * computes *floats. */
 static backward_job prepare(const lnrnn_rnn_call *r, const lnrnn_rnn_gradients *g, float *work,
                             size_t *floats)
 {
@@ -124,7 +124,7 @@ static void begin_chunk(const backward_job *j, size_t t1, int first)
     memset(j->done, 0, j->p->groups * sizeof *j->done);
 }
 
-/* Sets the sums to 0, and the gradient of the state to the gradients of hn and cn, or to 0. */
+/* Clears the sums, and sets the gradient of the state to the gradients of hn and cn, or to 0. */
 static void begin(const backward_job *j)
 {
     const lnrnn_rnn_call *r = j->r;
@@ -143,7 +143,7 @@ static void begin(const backward_job *j)
     begin_chunk(j, r->T, 1);
 }
 
-/* Writes gh0, gc0, and the gradients of gains and biases. */
+/* After step 0: writes gh0 and gc0, and adds up the gradients of gains and biases of all blocks. */
 static void finish(const backward_job *j)
 {
     const lnrnn_rnn_call *r = j->r;

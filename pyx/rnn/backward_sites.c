@@ -62,14 +62,14 @@ static void batch_backward(const backward_step *s, int site, size_t from, size_t
         c2[o] = (float)slope;
     }
     const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
-    /* Call gx_columns row by row, because it has only one stride for both g and a. */
+    /* Call gx_columns for one row at a time: g and a have different strides, and it takes one. */
     for (ptrdiff_t i = 0; i < (ptrdiff_t)s->active; i++)
         j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g + i * rows->gs, a + i * rows->as, 0, &coefficients,
                                              rows->ga + from + i * rows->gs);
 }
 
-/* Returns the partial sums, from offset `at` on, of the block that has row i of the step. Sets *n to the
- * number of rows of the step from row i on in this block. */
+/* Returns the float sums, from offset `at` on, of the block of rows that has row i of the step. Sets *n to
+ * the number of rows from i on in this block. */
 static float *partial_sums(const backward_step *s, size_t i, size_t at, size_t *n)
 {
     const backward_job *j = s->j;
@@ -158,8 +158,8 @@ static void flush(size_t n, float *partial, double *sums)
     }
 }
 
-/* Adds `partial` of a block to its `sums`. In `partial` the sums of each span are adjacent, gain before bias.
- * In `sums` all gains of a site precede its biases. */
+/* Adds the float sums `partial` of a block to its double `sums`. In `partial` gain and bias of a span are
+ * adjacent; in `sums` all gains of a norm come first. */
 static void flush_block(const backward_job *j, size_t block)
 {
     const lnrnn_rnn_config *c = j->c;

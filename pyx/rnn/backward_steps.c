@@ -9,7 +9,7 @@
 
 /* --- the rows ------------------------------------------------------------------------------------------- */
 
-/* Collects pointers to x, h_prev and the gradient of x of the rows. */
+/* Collects pointers to x, to the old state and to the gradient of x of the active rows. */
 static void gather(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -35,7 +35,7 @@ static const float *gy_row(const backward_step *s, size_t i)
     return g->gy + at_step(r, q, s->t) * g->gyt + r->rows[q].sequence * g->gyb;
 }
 
-/* Adds gy of the step to the gradient of the state. */
+/* y of a step is its h. So adds the caller's gradient gy of this step to the gradient of h. */
 static void outputs(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -43,7 +43,7 @@ static void outputs(backward_step *s)
         j->k->cells->add_columns(1, j->c->P, gy_row(s, i), 0, s->gh + i * j->h_stride);
 }
 
-/* Adds gy of the step, back-propagated through the norm of h, to the gradient of the state. */
+/* As `outputs`, for a y that is the norm of h: back-propagates gy through this norm first. */
 static void normed_outputs(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -68,7 +68,7 @@ static void pack(backward_step *s)
     lnrnn_pack_inputs(j, j->c->num_heads, j->c->head_units, s->row, s->active, s->h, j->packed_h);
 }
 
-/* Packs the input of W_hh for the gate n: r h. */
+/* Packs r h, which W_hh multiplies for the gate n, as an operand of the weights' gradient. */
 static void pack_reset(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -136,8 +136,8 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_strid
 
 /* --- the projection ------------------------------------------------------------------------------------- */
 
-/* Computes the gradient of the cell's output from the gradient of h, and keeps the gradient of h for the
- * gradient of W_hr. */
+/* h is W_hr times the cell's output. Computes the gradient of the output, and keeps that of h, from which the
+ * gradient of W_hr follows. */
 static void unproject(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -166,7 +166,7 @@ static void rnn_cell(backward_step *s)
                                   y_row(j->r, s->first + i, s->t), s->ga + i * j->wide);
 }
 
-/* Points s->c to the tape, which has c as the next step gets it. */
+/* Sets s->c to the tape's c, as the next step gets it: after zoneout. */
 static void lstm_c(backward_step *s)
 {
     const backward_job *j = s->j;

@@ -102,8 +102,8 @@ static const struct {
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
-/* Returns the norm of a site for the kernel. bare: the site has only a bias. step.c sets scale and shift of
- * batch norm, which depend on the step. */
+/* Returns the norm that a kernel applies at a place of the cell, or with `bare` only a bias. Scale and shift
+ * of batch norm depend on the step, so step.c sets them. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans, int bare)
 {
     lnrnn_gate_norm norm = {.H = c->H, .eps = c->eps, .centred = c->norm != LNRNN_NORM_RMS};

@@ -1,5 +1,5 @@
 /* The cost model predicts the time of a step on some number of threads. docs/thread_model.md has the
- * equations, sources of rates, and measurements.
+ * sources of rates, and measurements.
  *
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
@@ -33,7 +33,7 @@ static double bytes_of_weight(int dtype)
     return dtype == LNRNN_WEIGHT_F32 ? 4 : dtype == LNRNN_WEIGHT_BF16 ? 2 : 1;
 }
 
-/* Returns how many multiply-adds a CPU computes in the time of one with float32 weights. */
+/* Returns the rate of multiply-adds with weights of this type, relative to float32. */
 static double rate_of_weight(int dtype)
 {
     if (!lnrnn_product_of(lnrnn_active(), dtype)->unit)
@@ -149,7 +149,7 @@ lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *c, lnrnn_caches caches, si
 
 /* --- a call with its plan ------------------------------------------------------------------------------- */
 
-/* Returns the work of a step of one group; the number of rows is the mean number of active rows. */
+/* Returns the work of one group at a step, with the mean number of active rows. */
 static lnrnn_step_work group_work(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once)
 {
     const double mean_rows = (double)all_rows(r) / (double)r->T;

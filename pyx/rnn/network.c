@@ -35,7 +35,7 @@ lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line)
 
 static size_t line_count(const lnrnn_network_call *n) { return n->network->layers * n->network->directions; }
 
-/* Returns 1 if the caller gives memory for the outputs of each layer. */
+/* Returns 1 if the caller keeps the outputs of all layers, as training does. */
 static int keeps_outputs(const lnrnn_network_call *n) { return n->training && n->line->layer.y; }
 
 /* Returns the number of outputs of a layer at one step of one sequence. */
@@ -110,7 +110,7 @@ static int of_one_length(const lnrnn_network_call *n)
     return !n->B || n->rows[0].length == n->rows[n->B - 1].length;
 }
 
-/* Sets all fields of the lines' calls on which a plan depends. */
+/* Sets the fields of each line's call on which its plan depends. A line is a layer in one direction. */
 static void describe_lines(lnrnn_network_call *n)
 {
     size_t last_step_end = n->kept ? SIZE_MAX : 0;
@@ -255,7 +255,7 @@ static void point_lines(lnrnn_network_call *n)
     }
 }
 
-/* x -> out, which may be x: applies the dropout of a layer to x, its inputs or their gradients. */
+/* x -> out, which may be x: multiplies a layer's inputs, or their gradients, by its dropout mask. */
 static void drop(const lnrnn_network_call *n, size_t layer, const float *x, float *out)
 {
     LNRNN_DEFAULT_FLOATS;

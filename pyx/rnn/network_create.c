@@ -55,7 +55,7 @@ static double mean_over_steps(const double *values, size_t steps, size_t width, 
     return sum / (double)steps;
 }
 
-/* The statistics and parameters of a batch norm at inference. */
+/* Statistics and parameters of a batch norm, which `fold` joins to one scale and shift for inference. */
 typedef struct {
     size_t known, width;
     int averages;             /* 1: known >= 1, and a last row has the means over the known steps */
@@ -81,7 +81,7 @@ static void fold(const step_norm *f, float *scale, float *shift)
 
 /* --- the network ---------------------------------------------------------------------------------------- */
 
-/* The memory of a new network. lay_out runs twice: first with memory = NULL, to count the bytes. */
+/* Memory of a new network. lay_out runs twice: with memory = NULL it only counts the bytes. */
 typedef struct {
     const lnrnn_description *d;
     const lnrnn_array *const *used;
@@ -144,7 +144,7 @@ static void fill_site(construction *b, lnrnn_rnn_config *c, int index, const voi
     lnrnn_site *const site = &c->site[index];
     const void *const *const at = &roles[LNRNN_AT_SITES + 4 * index];
     const float *const gain = at[LNRNN_GAIN], *const bias = at[LNRNN_BIAS];
-    /* Two biases that are added to the same sum become one. */
+    /* bias_ih and bias_hh are added to the same sum, so store their sum. */
     const float *const other =
         index == LNRNN_SITE_HIDDEN && !c->input_side ? roles[LNRNN_AT_SITES + LNRNN_BIAS] : NULL;
     if (!site->width)
@@ -321,8 +321,8 @@ void lnrnn_network_release(lnrnn_network *n)
 {
     if (!n || __atomic_sub_fetch(&n->references, 1, __ATOMIC_ACQ_REL))
         return;
-    free(n->backward[0]), free(n->backward[1]);
-    free(n);
+    lnrnn_free_aligned(n->backward[0]), lnrnn_free_aligned(n->backward[1]);
+    lnrnn_free_aligned(n);
 }
 
 lnrnn_status lnrnn_check_isa(const lnrnn_network *n, const char *name, char *message)

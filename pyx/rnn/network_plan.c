@@ -56,7 +56,7 @@ static double time_of_wavefront(lnrnn_wavefront *n)
     return time / threads + (at_once - 1) * (double)n->chunk * step;
 }
 
-/* Returns the ns of all layers, if the two directions of each run at the same time. */
+/* Returns the predicted ns if both directions of a layer, but not layers, run at the same time. */
 static double time_of_pairs(lnrnn_wavefront *n)
 {
     double time = 0;
@@ -84,7 +84,7 @@ static int plan_lines(lnrnn_wavefront *n, int share)
     return 1;
 }
 
-/* Returns the ns of all lines, several at the same time, or INFINITY if that is impossible. */
+/* Returns the predicted ns if several lines run at the same time, or INFINITY if they cannot. */
 static double time_at_once(lnrnn_wavefront *n, int threads)
 {
     const size_t lines = n->layers * n->directions, wide = n->directions == 2 ? 2 : n->layers;

@@ -14,7 +14,7 @@
 #include "runtime/floats.h"
 #include "runtime/thread_policy.h"
 
-/* Returns the first step that uses the statistics of the batch, counted from the starts of the sequences. */
+/* Returns the first step, from the starts of the sequences, that uses the statistics of the batch. */
 static size_t first_from_batch(const lnrnn_rnn_call *r)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -69,7 +69,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     p->group = (r->B + (size_t)best.groups - 1) / (size_t)best.groups;
 }
 
-/* Every call asks again how many threads are free, because a stream keeps its plan. */
+/* A stream keeps its plan for all steps, so every call asks how many threads are free now. */
 int lnrnn_threads_now(const lnrnn_rnn_plan *p)
 {
     return lnrnn_free_threads(p->threads, p->brief || p->divide_units);

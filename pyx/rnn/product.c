@@ -4,7 +4,7 @@
 #include "rnn/rows.h"
 #include "rnn/step.h"
 
-/* Returns the cut (step.h) before output `at` of packed weights with N outputs. */
+/* Threads divide outputs at cuts (step.h). Returns the cut before output `at` of N outputs. */
 static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
 {
     const lnrnn_product *k = r->plan->product;
@@ -18,7 +18,7 @@ static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
     return (lnrnn_cut){.panel = p, .part = part, .of = of};
 }
 
-/* Returns the panel whose beginning is nearest to the cut (lnrnn_cut). */
+/* Rounds a cut to the nearest beginning of a panel, for products that cannot divide a panel. */
 static size_t near_panel(lnrnn_cut cut) { return cut.panel + (2 * cut.part > cut.of); }
 
 /* Returns the cut at the multiple of `window` outputs that is nearest to output `at`, and begins a panel. It
@@ -59,7 +59,7 @@ static size_t end_of_whole(const lnrnn_step *s, size_t N, size_t p0, size_t p1)
     return p1;
 }
 
-/* Returns how many of n rows are before a cut within a panel (lnrnn_cut). */
+/* Two threads may share a panel by its rows. Returns how many of n rows belong to the first of them. */
 static size_t rows_before(lnrnn_cut cut, size_t n)
 {
     return cut.part ? (n * cut.part + cut.of / 2) / cut.of : 0;
@@ -110,8 +110,8 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
         k->matmul(&m, n, rows, a, as);
 }
 
-/* Computes this thread's share of panels_product: all rows of its whole panels, and some rows of a panel that
- * two threads share. */
+/* Computes the outputs that belong to this thread: its whole panels, and some rows of a panel that it shares
+ * with another thread. */
 static void product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows, float *a,
                     ptrdiff_t as)
 {
@@ -178,8 +178,8 @@ static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t
     return near_panel(cut_at(s->r, N, at < before ? 0 : at - before < wide ? at - before : wide));
 }
 
-/* Copies outputs from .. to - 1 of gates of `units` units from `places`, where gates are H apart, to
- * `block`. */
+/* Copies outputs from .. to - 1, of gates that have `units` units each. In `places` gates are H apart, in
+ * `block` adjacent. */
 static void copy_gates(size_t units, size_t H, size_t from, size_t to, const float *places, float *block)
 {
     for (size_t o = from, n; o < to; o += n) {

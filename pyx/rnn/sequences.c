@@ -7,7 +7,7 @@
 #include "runtime/result_memory.h"
 #include "runtime/threads.h"
 
-/* The blocks of a workspace: rows, lines, states for which the caller gives no memory, and scratch. */
+/* The memory blocks of a workspace: rows, calls of lines, states that the caller lacks, and scratch. */
 enum { ROWS, LINES, STATES, SCRATCH, BLOCKS };
 
 struct lnrnn_workspace {
@@ -29,11 +29,11 @@ typedef struct {
     float *states[4];  /* (lines, parts, P or C): h0, c0, hn, cn for network.c */
 } call_memory;
 
-/* Returns a block of at least this size, with any contents, or NULL without memory. */
+/* Returns a memory block of at least `bytes` bytes, not initialised, or NULL without memory. */
 static void *reserve(lnrnn_workspace *w, int block, size_t bytes)
 {
     if (w->block[block].bytes < bytes) {
-        free(w->block[block].at);
+        lnrnn_free_aligned(w->block[block].at);
         w->block[block].at = lnrnn_aligned_malloc(bytes);
         w->block[block].bytes = w->block[block].at ? bytes : 0;
     }
@@ -43,7 +43,7 @@ static void *reserve(lnrnn_workspace *w, int block, size_t bytes)
 static void empty(lnrnn_workspace *w)
 {
     for (int k = 0; k < BLOCKS; k++)
-        free(w->block[k].at);
+        lnrnn_free_aligned(w->block[k].at);
 }
 
 lnrnn_workspace *lnrnn_workspace_create(void) { return calloc(1, sizeof(lnrnn_workspace)); }
@@ -137,7 +137,7 @@ static void copy_states(const call_memory *m, size_t width, float *of_rows, floa
         }
 }
 
-/* Points m->states to the caller's arrays, or to memory of the call if the caller's is NULL or resets divide
+/* Sets m->states: the caller's arrays, or memory of the call if the caller passes NULL or resets divide
  * sequences. */
 static int take_states(call_memory *m)
 {

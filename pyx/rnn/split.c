@@ -44,14 +44,14 @@ static void keep_own_states(lnrnn_step *s)
     s->next_h = 0;
 }
 
-/* Returns whether this thread still computes steps. If the team has ended, only thread 0 continues. */
+/* Returns whether this thread computes on. If the team has ended, thread 0 continues alone. */
 static int in_team(const lnrnn_step *s) { return !s->index || s->team > 1; }
 
 /* Computes steps t .. end - 1. */
 static void split_chunk(lnrnn_step *s, size_t end)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
-    if (!s->r->config->separate_products) /* wait: the two products may divide a panel differently */
+    if (!s->r->config->separate_products) /* the next product may divide a panel differently */
         lnrnn_step_meet(s);
     while (s->t < end && in_team(s)) {
         s->hidden = s->products + s->t % 2 * p->group * p->wide;
@@ -67,7 +67,7 @@ static void split_steps(lnrnn_step *s, size_t *position, int64_t *left)
     const lnrnn_rnn_call *r = s->r;
     if (s->index && !r->plan->divide_rows)
         keep_own_states(s);
-    if (r->cn) /* wait before thread 0 overwrites cn */
+    if (r->cn) /* other threads may still read cn, which thread 0 overwrites */
         lnrnn_step_meet(s);
     if (!s->index && s->t == 0)
         lnrnn_step_load(s);

@@ -9,7 +9,7 @@
 
 /* --- the phases ----------------------------------------------------------------------------------------- */
 
-/* Copies W_ih x into the tape, and points the other arrays of the step into the tape. */
+/* A step with a tape computes into it: copies W_ih x there, and sets the other arrays. */
 static void record(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -83,7 +83,7 @@ static void last_product(lnrnn_step *s)
     lnrnn_head_products(s, first, 1, s->r->w_hh + s->r->plan->first_words, s->reset_rows, 0);
 }
 
-/* Selects the rows whose states this thread of the group computes. */
+/* Selects the rows whose new states this thread computes, if threads of a group share the work. */
 static void take_rows(lnrnn_step *s)
 {
     const size_t team = (size_t)s->team, from = s->active * (size_t)s->index / team;
@@ -130,8 +130,8 @@ static void input_statistics(lnrnn_step *s)
     site_statistics(s, LNRNN_SITE_INPUT, 0, s->r->config->outputs, s->cell.x);
 }
 
-/* Computes the statistics of all gates. With the reset gate before the product, it runs twice: for r and z,
- * and later for n. */
+/* Computes batch norm's statistics of the gates. With the reset gate before the product it runs twice: for r
+ * and z, then for n. */
 static void hidden_statistics(lnrnn_step *s)
 {
     site_statistics(s, LNRNN_SITE_HIDDEN, 0, s->r->config->first_gates * s->r->config->H, s->a);
@@ -143,7 +143,7 @@ static void last_statistics(lnrnn_step *s)
     site_statistics(s, LNRNN_SITE_HIDDEN, c->first_gates * c->H, c->outputs, s->a);
 }
 
-/* Saves the old states for zoneout, because the cell may overwrite them. */
+/* Zoneout mixes old and new states. Saves the old ones, which the cell may overwrite. */
 static void save_h(lnrnn_step *s)
 {
     for (size_t i = 0; i < s->cell.n; i++)
@@ -360,7 +360,7 @@ void lnrnn_step_meet(lnrnn_step *s)
     if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
         return;
     s->team = 1;
-    s->ahead.w = NULL; /* the chunk ahead would need the other threads */
+    s->ahead.w = NULL; /* W_ih x of the next chunk would need the other threads */
     if (s->index) {
         s->active = s->cell.n = 0;
         return;

@@ -141,7 +141,7 @@ static size_t affordable(const lnrnn_step *s, size_t stop, size_t chunk, int64_t
     return end;
 }
 
-/* Points s->x to the rows of x of steps t .. end - 1. Returns their number. */
+/* Collects pointers to the rows of x of steps t .. end - 1, for one product. Returns their number. */
 static size_t take_inputs(lnrnn_step *s, size_t t, size_t end)
 {
     size_t n = 0;
@@ -163,7 +163,7 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
                          : !rows || steps < 2 * rows ? p->chunk
                                                      : rows + steps % rows,
                  end = affordable(s, stop, chunk, left);
-    size_t n = end - s->t; /* if ready, s->x already has these rows */
+    size_t n = end - s->t; /* if ready, W_ih x of this chunk is computed already */
     s->wx = ready ? s->ahead.c : s->chunk;
     if (!ready)
         n = take_inputs(s, s->t, end);

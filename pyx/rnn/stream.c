@@ -59,12 +59,12 @@ int lnrnn_handle_choose(lnrnn_handle *h, const int64_t *lanes, const unsigned ch
         h->table[i].sequence = (int64_t)i, h->table[i].state = lane, h->table[i].start = step;
         most = step > most ? step : most, least = step < least ? step : least;
     }
-    if (h->call.network->together && most != least) /* statistics of the batch need all lanes at one step */
+    if (h->call.network->together && most != least) /* overrun="batch" needs all lanes at one step */
         return LNRNN_STREAM_TOGETHER;
     for (size_t i = 0; resets && i < h->rows; i++)
         if (resets[i])
             clear(h, h->table[i].state);
-    if (h->call.network->by_step && most != least) /* lanes at the same step must be adjacent */
+    if (h->call.network->by_step && most != least) /* kernels take adjacent rows at the same step together */
         lnrnn_sort_rows(h->table, h->rows);
     return 0;
 }

@@ -66,7 +66,7 @@ static int can_go_on(const wave_job *j, size_t run)
     return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
 }
 
-/* Takes the run for this thread until it calls `advance`. Returns 0 if another thread has it. */
+/* Reserves a run for this thread until it calls `advance`. Returns 0 if another thread has it. */
 static int take(const wave_job *j, size_t run)
 {
     network_run *const it = &j->run[run];
@@ -74,7 +74,7 @@ static int take(const wave_job *j, size_t run)
     if (__atomic_load_n(&it->taken, __ATOMIC_RELAXED) || !can_go_on(j, run)
         || !__atomic_compare_exchange_n(&it->taken, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;
-    if (can_go_on(j, run)) /* test again: another thread may have computed the chunk meanwhile */
+    if (can_go_on(j, run)) /* test again after the reservation: another thread may have computed this chunk */
         return 1;
     __atomic_store_n(&it->taken, 0, __ATOMIC_RELEASE);
     return 0;

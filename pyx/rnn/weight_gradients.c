@@ -56,7 +56,7 @@ void lnrnn_pack_inputs(const backward_job *j, size_t heads, size_t n, size_t pos
     }
 }
 
-/* Returns the distance of adjacent pointers among n pointers to rows, or 0 if it is not constant. */
+/* Returns the stride of n rows if their pointers are equally spaced, else 0. */
 static ptrdiff_t distance(size_t n, float *const *rows)
 {
     const ptrdiff_t one = n > 1 ? rows[1] - rows[0] : 0;
@@ -73,7 +73,7 @@ static void input_gradient(const backward_job *j, size_t index, float *tile)
     const size_t D = j->c->D, wide = j->k->product->width(D), first = index * TILE;
     const size_t n = j->chunk->rows - first < TILE ? j->chunk->rows - first : TILE;
     float *const *const out = j->gx_rows + first;
-    /* The product can write to the caller's array only if rows are whole vectors. */
+    /* A product writes whole vectors. So it writes to the caller's array only if rows are whole vectors. */
     const ptrdiff_t apart = wide == D ? distance(n, out) : 0;
     const float *rows[TILE];
     for (size_t i = 0; i < n; i++)

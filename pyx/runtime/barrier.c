@@ -3,23 +3,10 @@
  * because another thread of the team must have lost its own. A time slice of another process is as long as
  * many steps, and more slices follow. So the first wait that is too long ends the team. The last thread that
  * arrives at the barrier decides this, and all threads learn it there. */
-#define _GNU_SOURCE
 #include <stdint.h>
-
-#if defined(__unix__) || defined(__APPLE__)
-#include <sched.h>
-#define LNRNN_POSIX 1
-#endif
 
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
-
-static void yield_core(void)
-{
-#if defined(LNRNN_POSIX)
-    sched_yield();
-#endif
-}
 
 int64_t lnrnn_long_wait(lnrnn_wait *w)
 {
@@ -30,7 +17,7 @@ int64_t lnrnn_long_wait(lnrnn_wait *w)
     w->since = w->since ? w->since : now;
     if (now - w->since <= LNRNN_PREEMPTED)
         return 0;
-    yield_core(); /* only now, because a thread that yields may lose its core for a time slice */
+    lnrnn_yield(); /* yield only after a long wait: a thread that yields may lose its core for a time slice */
     return now - w->since;
 }
 
@@ -55,7 +42,7 @@ void lnrnn_barrier_begin(lnrnn_barrier *b)
     __atomic_store_n(&b->begun, lnrnn_nanoseconds(), __ATOMIC_RELAXED);
 }
 
-/* Returns the ns since lnrnn_barrier_begin; 0 if the thread that calls it is late. */
+/* Returns the ns since lnrnn_barrier_begin, or 0 if the calling thread itself arrived late. */
 static int64_t since_begin(const lnrnn_barrier *b)
 {
     const int64_t begun = __atomic_load_n(&b->begun, __ATOMIC_RELAXED);
@@ -89,5 +76,5 @@ int lnrnn_barrier_wait(lnrnn_barrier *b, int team)
         lnrnn_back_off(waited);
     if (mode == LNRNN_BARRIER_STAGGERED && phase % 2 == 0)
         lnrnn_stagger();
-    return b->ended; /* no other thread writes it before this thread arrives at the next barrier */
+    return b->ended; /* safe: others write it only after this thread has arrived at the next barrier */
 }

@@ -23,7 +23,7 @@ TABLES(avx2)
 BLOCKS(sse2)
 BLOCKS(avx2)
 TABLES(avx512)
-extern const lnrnn_blocks lnrnn_int8_blocks_avxvnni;
+extern const lnrnn_blocks lnrnn_int8_blocks_avxvnni, lnrnn_int8_blocks_avx512vnni;
 extern const lnrnn_product lnrnn_int8_avxvnni, lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16,
     lnrnn_bf16_avx512bf16_emulated, lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated, lnrnn_int8_avx512amx,
     lnrnn_int8_avx512amx_emulated;
@@ -40,12 +40,12 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
 TABLES(scalar)
 BLOCKS(scalar)
 
-/* Vectors of 16 floats are larger than a block. */
+/* AVX-512's vectors of 16 floats are larger than a block of sparse weights (8), so use AVX2's kernels. */
 #define lnrnn_blocks_avx512 lnrnn_blocks_avx2
 
 /* A row of the table below: the name of a set, and the set whose other kernels it uses. Then come its
- * products of bfloat16, of int8, and of int8 with blocks. NULL: products of avx2 with blocks would be slower
- * than dense ones. */
+ * products of bfloat16, of int8, and of int8 with blocks. NULL: AMX's dense products of several rows are
+ * faster. */
 #define SET(name, isa, bf16, int8, int8_blocks)                                  \
     {#name,         lnrnn_norm_##isa, &lnrnn_cells_##isa,  &lnrnn_product_##isa, \
      &lnrnn_##bf16, &lnrnn_##int8,    &lnrnn_blocks_##isa, int8_blocks}
@@ -87,7 +87,7 @@ static const lnrnn_kernels *active;
 
 const lnrnn_kernels *lnrnn_active(void)
 {
-    /* Two threads may both choose, but both store the same pointer. */
+    /* Without a lock: two threads may both choose, but they store the same pointer. */
     const lnrnn_kernels *k = __atomic_load_n(&active, __ATOMIC_RELAXED);
     for (size_t i = 0; !k && i < SETS; i++)
         if (sets[i].chosen && sets[i].runs() && sets[i].chosen())

@@ -20,7 +20,8 @@ from bad_values import edges, expected, invalid, label, refuses, valid
 from checked_calls import NETWORK_CALLS, NORM_CALLS, OTHER_CALLS
 from lnrnn.arguments import TAKES
 
-for module in ("data", "importers.conversion", "onnx", "onnxruntime", "scoring", "sessions", "torch"):
+LATER = "data importers.conversion importers.rnnoise onnx onnxruntime scoring sessions torch"
+for module in LATER.split():
     with suppress(ImportError):  # of a package that is not installed
         importlib.import_module(f"lnrnn.{module}")
 

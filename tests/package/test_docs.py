@@ -141,10 +141,7 @@ def test_benchmark_records_are_shown_and_complete(monkeypatch):
     bars = record.bars(record.load("recurrent_zen5"))
     by_hand = (21.8 / 2.49 * 104 / 45.5 * 142 / 40.5) ** (1 / 3)
     assert bars["LN-LSTM, whole sequences"]["torch.jit"] == pytest.approx(by_hand)
-    one = record.load("recurrent_zen5")
-    for race in one["races"]:
-        race["times"]["torch"] = [5 * race["times"]["lnrnn"][0]]  # the eager loop, once it was measured
-    assert [round(bar["torch"], 9) for bar in record.bars(one).values()] == [5, 5, 5]
+    assert all("torch" in bars for bars in record.bars(record.load(result_tables.README)).values())
 
 
 def test_a_table_whose_rows_are_all_disturbed_has_no_mean(monkeypatch):
@@ -156,6 +153,13 @@ def test_a_table_whose_rows_are_all_disturbed_has_no_mean(monkeypatch):
     assert "geometric mean: none, because other" in "\n".join(table.text())
     (table,) = result_tables.record.tables([races[0] | {"others": 0.5}, races[1]])
     assert "geometric mean: vs onnxruntime" in "\n".join(table.text())
+
+
+def test_no_two_pages_write_the_same_file():
+    """A reader may run several pages in one folder."""
+    writes = re.compile(r"""(?:save\w*|to_onnx|write_table)\((?:[^\n"]+, )?"([^"]+)\"""")
+    names = [name for page in pages.PAGES for name in {*writes.findall(page.read_text())}]
+    assert len(names) == len({*names}) > 9
 
 
 def test_the_pages_have_at_most_22000_words():

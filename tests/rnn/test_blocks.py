@@ -7,7 +7,7 @@ import pytest
 
 import lnrnn
 from helpers import several_threads, using_partition, using_share_of_blocks
-from networks import VARIANTS, each_variant, named_gradients, network, normal, parts, sparse
+from networks import VARIANTS, blocks_of, each_variant, named_gradients, network, normal, parts, sparse
 
 NEVER, ALWAYS = 0, 1  # of using_share_of_blocks
 # dtype and activation_bits.
@@ -28,15 +28,9 @@ def called(rnn, share, x, **options):
 
 
 def has_blocks(dtype):
-    """Units for bfloat16, AVX512-VNNI and AMX have only dense products."""
+    """Units for bfloat16 and AMX have only dense products."""
     unit = lnrnn.cpu_info()["units"].get(dtype)
-    return unit is None or (dtype == "int8" and unit in ("avx_vnni", "arm_dotprod", "arm_i8mm"))
-
-
-def blocks_of(w):
-    """Returns the blocks (rows, columns, 8, 4) of w."""
-    n, k = w.shape
-    return w.reshape(n // 8, 8, k // 4, 4).swapaxes(1, 2)
+    return unit is None or (dtype == "int8" and "amx" not in unit)
 
 
 # --- products -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 import lnrnn
 import lnrnn.sessions
 from bad_values import snapshot
+from importing import rnnoise_file
 from networks import CELLS, NORMS, network
 
 T, B, D, H = 4, 3, 2, 5
@@ -362,6 +363,14 @@ def from_keras(tmp_path):
     return Call("from_keras", partial(lnrnn.from_keras, arrays), valid, edges=False)
 
 
+def from_rnnoise(tmp_path):
+    bias, weights = np.ones(3 * H, np.float32), np.ones(3 * H * H, np.float32)
+    arrays = {f"a_{side}_{name}": array for side in ("input", "recurrent")
+              for name, array in (("bias", bias), ("weights_float", weights))}  # fmt: skip
+    make = partial(lnrnn.from_rnnoise, rnnoise_file(arrays))
+    return Call("from_rnnoise", make, dict(name="a", input_size=H), edges=False)
+
+
 def accelerated(tmp_path):
     torch = pytest.importorskip("torch")
     import lnrnn.torch
@@ -390,7 +399,12 @@ OTHER_CALLS = {
     "sparsify": lambda tmp_path: Call(
         "sparsify", partial(lnrnn.sparsify, network(4, 8), 0.5), dict(keep_diagonal=True)
     ),
+    "GradualPruner": lambda tmp_path: Call(
+        "GradualPruner", partial(lnrnn.GradualPruner, network(4, 8), 0.5),
+        dict(begin_step=1, end_step=9, every=2, keep_diagonal=True), edges=False,
+    ),
     "Scorer": scorer, "to_onnx": to_onnx, "from_torch": from_torch, "from_keras": from_keras,
+    "from_rnnoise": from_rnnoise,
     "accelerate": accelerated, **{f"torch.{cell}": partial(torch_module, cell) for cell in (*CELLS, "SLSTM")},
     **{f: partial(onnx_model, f) for f in ("session", "from_onnx", "convert", "Model", "Model.stream")},
 }  # fmt: skip

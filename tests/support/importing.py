@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -127,6 +128,19 @@ def stack(rng, foreign, inputs, H, layers=1, directions=1):
         for leaf, value in p.items()
     }
     return result, state
+
+
+def rnnoise_record(name, values, kind=None, magic=b"DNNw", version=0):
+    """Returns an array as in a weight file of RNNoise. kind: the number of its type."""
+    kind = {"f4": 0, "i4": 1, "i1": 3}[values.dtype.str[1:]] if kind is None else kind
+    padded = -(-values.nbytes // 64) * 64
+    head = struct.pack("<4s4i44s", magic, version, kind, values.nbytes, padded, name.encode())
+    return (head + values.tobytes()).ljust(64 + padded, b"\0")
+
+
+def rnnoise_file(arrays):
+    """Returns a weight file of RNNoise with these arrays by name."""
+    return b"".join(rnnoise_record(name, array) for name, array in arrays.items())
 
 
 def initial(rng, states, layers, directions, B, H):

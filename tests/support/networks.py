@@ -146,6 +146,12 @@ def sparse(rnn, density):
     return lnrnn.sparsify(rnn, {"weight_ih": density, "weight_hh": 1 if dense else density})
 
 
+def blocks_of(w):
+    """Returns the blocks (rows, columns, 8, 4) of w."""
+    n, k = w.shape
+    return w.reshape(n // 8, 8, k // 4, 4).swapaxes(1, 2)
+
+
 def normal(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 

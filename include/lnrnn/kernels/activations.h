@@ -4,7 +4,7 @@
 
 #include "lnrnn/simd/vmath.h"
 
-/* Calls f(act, ...) with a constant: the compiler makes a copy of the inline function f for each. */
+/* Calls f(act, ...) with `act` as a constant, so that each activation has a copy of the inline function f. */
 #define LNRNN_FOR_ACT(act, f, ...)                                    \
     switch (act) {                                                    \
     case LNRNN_ACT_TANH: f(LNRNN_ACT_TANH, __VA_ARGS__); break;       \
@@ -13,7 +13,7 @@
     default: f(LNRNN_ACT_IDENTITY, __VA_ARGS__); break;               \
     }
 
-/* v (m vectors): replaces v by act(v). act: LNRNN_ACT_TANH .. */
+/* v: m vectors. Replaces each by act(v). act: a constant LNRNN_ACT_TANH .. */
 LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 {
     switch (act) {
@@ -27,7 +27,7 @@ LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
     }
 }
 
-/* v (m vectors): replaces each value z by min(max(z / 6 + 1/2, 0), 1). NaN stays NaN. */
+/* v: m vectors. Replaces each value z by the hard sigmoid min(max(z / 6 + 1/2, 0), 1). NaN stays NaN. */
 LNRNN_INLINE void v32_hard_sigmoids(const int m, v32 *v)
 {
     const v32 zero = v32_zero(), one = v32_set1(1.0f), sixth = v32_set1(1.0f / 6), half = v32_set1(0.5f);

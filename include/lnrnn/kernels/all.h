@@ -1,10 +1,14 @@
 /* The kernels of one part of an instruction set, so that a change of a header recompiles only some parts.
  * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has
- * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. A product on a
- * special unit of the CPU has LNRNN_UNIT, the name of the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS.
- * dispatch.c collects the tables. */
+ * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. INT8_BLOCKS has
+ * the block-sparse products of INT8 alone. A product on a special unit of the CPU has LNRNN_UNIT, the name of
+ * the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c collects the tables. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
+
+#ifdef LNRNN_PART_INT8_BLOCKS
+#define LNRNN_PART_INT8
+#endif
 
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/kernels/vector_loop.h"
@@ -111,7 +115,7 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 };
 #endif
 
-/* The value of a lnrnn_product. All products share the functions for packing and panels. */
+/* An initializer of a lnrnn_product. Products differ in a few functions; packing and panels are the same. */
 #define LNRNN_PRODUCT_TABLE(of_unit, function, of_scratch, of_rows, of_columns) \
     {                                                                           \
         .unit = of_unit,                                                        \
@@ -139,7 +143,8 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_,
                                                                       pack_rows, matmul_columns);
 #endif
 
-/* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. */
+/* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. With AVX512-VNNI,
+ * those of int8 are compiled apart, with avx2's vectors. */
 #if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8))
 #include "lnrnn/kernels/product_blocks.h"
 
@@ -157,19 +162,19 @@ const lnrnn_blocks LNRNN_CAT(lnrnn_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pa
 #ifdef LNRNN_PART_BF16
 #include "lnrnn/kernels/product_bf16.h"
 #endif
-#ifdef LNRNN_PART_INT8
+#if defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_INT8_BLOCKS)
 #include "lnrnn/kernels/product_int8.h"
 #endif
 #endif
 
-/* The product on a bfloat16 unit. In instruction sets without one, lnrnn_product_<suffix> also multiplies
- * bfloat16 weights. */
+/* Products by the CPU's bfloat16 instructions. Instruction sets without them multiply bfloat16 weights by
+ * lnrnn_product_<suffix>, which converts them to float32. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
                                                                                    bf16_scratch, NULL, NULL);
 #endif
 
-#ifdef LNRNN_PART_INT8
+#if defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_INT8_BLOCKS)
 const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
                                                                                    int8_scratch, NULL, NULL);
 #endif

@@ -7,7 +7,7 @@
  * One pass computes the statistics, as in norm.h, from sums of the differences to a pivot for each channel.
  */
 
-/* The pivot of a channel is the mean of this number of its values. */
+/* A pivot, subtracted before squaring so that few digits are lost, is the mean of this many values. */
 #define LNRNN_PROBES 16
 
 /* --- sums over the batch -------------------------------------------------------------------------------- */
@@ -17,7 +17,7 @@ static void T(batch_probe_kernel)(size_t N, size_t C, size_t L, const void *x_, 
 {
     const elem *x = x_;
     real *pivot = pivot_;
-    /* Scale values before adding them, so that the mean of large values does not overflow. */
+    /* Divide each value by LNRNN_PROBES before adding, because a sum of large values could overflow. */
     if (L == 1) {
         const vreal scale = v_set1((real)1 / LNRNN_PROBES);
         for (size_t i = 0; i < C; i += LANES) {
@@ -86,8 +86,8 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
      * `group`. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : T(to_whole_lines)(b.x, n);
     for (size_t r = 0; r < rows;) {
-        /* Take the same number of rows for all columns, so that the order of a sum does not depend on the
-         * address of x. */
+        /* Take equally many rows for all columns: otherwise the order of a sum would depend on the address of
+         * x. */
         const size_t taken = rows - r >= group ? group : 1;
         if (taken == 8)
             T(batch_columns_group)(head, 8, has_gy, &b);
@@ -118,7 +118,7 @@ LNRNN_INLINE void T(batch_planes_part)(size_t i, size_t k, const int whole, cons
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), g, has_gy);
 }
 
-/* Adds the totals of s to sums[0] and sums[C], with has_gy also to sums[2 C] and sums[3 C], and clears s. */
+/* s: sums of one channel. Adds them to sums[0] and sums[C], with has_gy also to sums[2 C] and sums[3 C]. */
 LNRNN_INLINE void T(batch_planes_flush)(T(accumulators) *s, size_t C, double *sums, const int has_gy)
 {
     sums[0] += (double)T(total_of_4)(s->d);
@@ -292,7 +292,7 @@ static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const 
 
 /* --- one pass over x, with the coefficients of each channel --------------------------------------------- */
 
-/* The rows of a pass that are not computed yet. */
+/* Where a pass over a batch is: the rows that are not computed yet. */
 typedef struct {
     const elem *gy, *x; /* (rows, n), row stride `stride`; gy only in backward */
     elem *out;          /* (rows, n), row stride `stride`: y or gx; may be x or gy */

@@ -1,10 +1,10 @@
-/* Rounds rows to bfloat16, for products on units that need both factors in bfloat16. */
+/* Rounds activations to bfloat16, for instructions that multiply two bfloat16. */
 #ifndef LNRNN_BF16_ROWS_H
 #define LNRNN_BF16_ROWS_H
 
 #include "lnrnn/kernels/tile.h"
 
-/* The largest number of rows that are rounded together before a product. */
+/* The most rows of activations that are rounded before the weights are read. It bounds the scratch memory. */
 enum { BF16_ROWS = 64 };
 
 /* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */

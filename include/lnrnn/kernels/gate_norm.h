@@ -48,8 +48,8 @@ LNRNN_INLINE size_t unit_of(size_t first, int v) { return first + (size_t)v * V3
 
 /* --- statistics ------------------------------------------------------------------------------------- */
 
-/* The moments of some rows, for each span of gates that share statistics, and for each gate a pointer to its
- * moments. */
+/* The moments (mean, 1 / sigma) of some rows. For each gate, a pointer to the moments of its span: the gates
+ * that share statistics. */
 typedef struct {
     span_moments spans[MOST_GATES];
     const span_moments *of_gate[MOST_GATES];
@@ -80,7 +80,7 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
 
 /* --- values ----------------------------------------------------------------------------------------- */
 
-/* A row of W h, of W x or of their sum, and its norm. */
+/* One operand of a gate: a row of W h, of W x or of their sum, and the norm that is applied to it. */
 typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
@@ -89,15 +89,15 @@ typedef struct {
     size_t at;
 } gate_side;
 
-/* One row of a step. hidden: W h, or W x + W h; input: W x, if it is separate. Other fields point to this row
- * in lnrnn_step_rows. */
+/* The arrays of one sequence at one step. hidden: W h, or W x + W h; input: W x if it is separate. Other
+ * fields point into lnrnn_step_rows. */
 typedef struct {
     gate_side hidden, input;
     const float *h_prev;
     float *c, *h, *saved_gates;
 } gate_row;
 
-/* Returns the rows of a step from r on, at most LNRNN_ROWS_TOGETHER. */
+/* Returns rows r .. of a step, at most LNRNN_ROWS_TOGETHER, whose moments are computed together. */
 LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r)
 {
     return lnrnn_rows_from(rows, r, rows->n - r < LNRNN_ROWS_TOGETHER ? rows->n - r : LNRNN_ROWS_TOGETHER);
@@ -127,7 +127,7 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int shared, const i
     return row;
 }
 
-/* Returns units i .. i + k - 1 of a gate after the norm. */
+/* Returns k units of a gate, from unit i on, after the norm of this operand. */
 LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate, size_t i, size_t k,
                            const int whole)
 {
@@ -163,8 +163,8 @@ LNRNN_INLINE void gate_sigmoids(const int how, const int m, v32 *v)
         v32_sigmoids(m, v);
 }
 
-/* Calls rows_of(how, separate, step, rows), where `how` and `separate` become constants, for cells with
- * several gates. bare: the value of `separate` in a cell without a norm. */
+/* Calls rows_of(how, separate, step, rows) with constants `how` and `separate`, so that each combination has
+ * code of its own. bare: `separate` of a cell without a norm. */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \
@@ -181,7 +181,7 @@ LNRNN_INLINE void gate_sigmoids(const int how, const int m, v32 *v)
 
 /* --- gradients -------------------------------------------------------------------------------------- */
 
-/* Pointers to row r of the arrays of lnrnn_gate_gradients. */
+/* The arrays of lnrnn_gate_gradients for one sequence. */
 typedef struct {
     size_t H;
     const float *saved_gates, *x, *a, *u, *state_prev;
@@ -212,7 +212,7 @@ LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t 
     };
 }
 
-/* Calls f(i, k, whole, row) for all units of each row of gradients. */
+/* Calls f(i, k, whole, row) for all units, a vector at a time, of each sequence of a backward step. */
 #define LNRNN_FOR_GRADIENTS(b, f)                                \
     for (size_t r_ = 0; r_ < (b)->rows; r_++) {                  \
         if ((b)->hard) {                                         \

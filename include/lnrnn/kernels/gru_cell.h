@@ -8,7 +8,7 @@
 /* The gates, in the order of their weights. */
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 
-/* Calls f(.., act, ...) for H units. act, the activation of n, is a constant for tanh. */
+/* Calls f(.., act, ...) for H units. act, the function of n, is a constant for tanh, the usual one. */
 #define LNRNN_FOR_GRU_PAIRS(act, H, f, ...)                     \
     do {                                                        \
         if ((act) == LNRNN_ACT_TANH)                            \
@@ -160,7 +160,7 @@ LNRNN_INLINE void gru_reset_moments(const int from, const int to, const lnrnn_st
         starts[rows->n + r] = rows->x + (ptrdiff_t)r * rows->xs + (size_t)from * H;
     }
     moments_of_spans((size_t)(to - from) * H, 2 * rows->n, starts, step->hidden, &m->spans[0]);
-    m->of_gate[GATE_N] = &m->spans[0]; /* gate_row_of takes spans[0] for r and z */
+    m->of_gate[GATE_N] = &m->spans[0]; /* r and z share statistics, in spans[0] */
 }
 
 LNRNN_INLINE void gru_reset_gate_units(size_t first, size_t k, const int vecs, const int how,
@@ -203,8 +203,8 @@ LNRNN_INLINE void gru_reset_state_units(size_t first, size_t k, const int vecs, 
     }
 }
 
-/* At most LNRNN_ROWS_TOGETHER rows. states = 0: the gates, as gru_reset_gates; 1: the new state, as
- * gru_reset_step. */
+/* Computes at most LNRNN_ROWS_TOGETHER rows. states = 0: the gates, as gru_reset_gates does; 1: the new
+ * state, as gru_reset_step does. */
 LNRNN_INLINE void gru_reset_rows(const int how, const int states, const lnrnn_step_config *step,
                                  const lnrnn_step_rows *rows)
 {
@@ -249,7 +249,7 @@ static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows 
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* As LNRNN_FOR_GRADIENTS, for f that reads row->act, which is a constant for tanh. */
+/* As LNRNN_FOR_GRADIENTS, with row->act as a constant for tanh. */
 #define LNRNN_FOR_GRU_GRADIENTS(b, f)                              \
     if ((b)->act == LNRNN_ACT_TANH)                                \
         LNRNN_FOR_GRADIENTS(b, f)                                  \
@@ -269,7 +269,7 @@ LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gra
               n = get_f32(row->saved_gates + GATE_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
     const v32 half = v32_set1(0.5f),
-              slope = gate_slope(row, z); /* without a bound, h_prev - n may overflow */
+              slope = gate_slope(row, z); /* n has no bound here, so h_prev - n may overflow */
     *gz = row->act == LNRNN_ACT_TANH ? g * (h_prev - n) * slope
                                      : g * (slope + slope) * (half * h_prev - half * n);
     put_f32(row->gh + i, g * z, k, whole);

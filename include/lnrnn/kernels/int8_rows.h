@@ -18,8 +18,8 @@ enum { INT8_READ = 4 };
 #endif
 enum { INT8_ROWS = 64 };
 
-/* Rows of activations, a = scale * (n + zero). A part has four integers per word. With two parts n = 128 *
- * first + second - 8192, and zero is 0. With one, the part is n as v32_store_s8 writes it. */
+/* Quantized activations: a = scale * (n + zero), with integers n, four in a word. With two parts, n = 128 *
+ * first + second - 8192, and zero is 0. With one part, n is stored as v32_store_s8 does. */
 typedef struct {
     const uint32_t *part[2 * INT8_ROWS]; /* all parts of row 0, then of row 1, .. */
     float scale[INT8_ROWS];
@@ -33,13 +33,13 @@ typedef struct {
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
 /* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */
-static size_t int8_scratch(int dtype, size_t rows, size_t k)
+static inline size_t int8_scratch(int dtype, size_t rows, size_t k)
 {
     const size_t parts = dtype == LNRNN_WEIGHT_I8 ? 2 : 1;
     return (rows < INT8_ROWS ? rows : INT8_ROWS) * parts * (int8_part_bytes(k) / sizeof(uint32_t));
 }
 
-/* Returns the larger of v and 0, or NaN. */
+/* Returns max(v, 0) for each lane. NaN stays NaN. */
 LNRNN_INLINE v32 int8_positive(v32 v) { return v32_abs(v32_select_lt(v, v32_zero(), v32_zero(), v)); }
 
 /* x (k). parts = 1: sets high to max(x, 0) and low to max(-x, 0); 2: sets both to max |x|. If x has a NaN,
@@ -57,7 +57,7 @@ LNRNN_INLINE void int8_ends(const int parts, size_t k, const float *x, float *hi
     *low = parts == 2 ? *high : v32_largest(least);
 }
 
-/* Writes the values of v as integers, in two parts or one. */
+/* Stores integers v as bytes. With two parts, `first` gets the high 7 bits, and `second` the low ones. */
 LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v32 v)
 {
     if (parts == 2)
@@ -91,7 +91,7 @@ LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float
     q->scale[row] = top < INFINITY ? scale : NAN;
     q->zero[row] = inverse_scale > 0 ? (int32_t)lrintf((high - low) * inverse_scale * 0.5f) : 0;
     const v32 zero = v32_set1((float)q->zero[row]);
-    if (V32_LANES < INT8_READ) /* products read the last word or tile to its end, where weights are 0 */
+    if (V32_LANES < INT8_READ) /* fill up the last word or tile; its weights are 0 */
         for (int part = 0; part < parts; part++)
             memset(first + (size_t)part * int8_part_bytes(k) + k / INT8_READ * INT8_READ, 0, INT8_READ);
     size_t i = 0;
@@ -110,8 +110,8 @@ LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float
         int8_store(parts, first + i, second + i, int8_scaled(parts, v32_load_n(x + i, k - i), inverse, zero));
 }
 
-/* a: `rows` pointers to (k) activations -> q. Computes the largest values of all rows first, so that the CPU
- * can overlap the divisions of one row with work for another. */
+/* a: `rows` pointers to (k) activations -> q. Finds the largest values of all rows first, because then the
+ * divisions of one row overlap with the work for others. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_rows *q)
 {
@@ -135,8 +135,8 @@ static void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const float *
         int8_quantize_parts(1, m->k, rows, a, m->scratch, q);
 }
 
-/* Selects block b of the inputs for the passes of job, and returns 1, or 0 if there is no such block. Later
- * blocks are added to c. */
+/* An int8 product adds up the inputs in blocks, since a longer sum could leave 32 bits. Selects block b, and
+ * returns 0 if there is none. Blocks after the first add to c. */
 LNRNN_INLINE int int8_block(const lnrnn_matmul *m, product_job *job, size_t b)
 {
     if (b >= int8_blocks(job->words))
@@ -156,7 +156,7 @@ LNRNN_INLINE vi32 int8_start(int parts, const product_job *job, size_t o)
     return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
 }
 
-/* Returns the sums of a row for a vector of outputs from o on, with `zero` times the sums of the weights. */
+/* sum: integer sums of a row. Adds `zero` times the sums of the weights, because activations are n + zero. */
 LNRNN_INLINE vi32 int8_shifted(vi32 sum, int32_t zero, const product_job *job, size_t o)
 {
     return sum - vi32_load(job->sums + o) * zero;

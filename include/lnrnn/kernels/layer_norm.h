@@ -9,8 +9,8 @@
  *     (x s - mean s) / sqrt(var s^2 + eps s^2) = (x - mean) / sqrt(var + eps)
  */
 
-/* The argument `form` is a sum of these constants. It is a constant in the loops over vectors, so that the
- * compiler makes a loop for each form. */
+/* Bits of the argument `form`, a constant in the loops over vectors. So the compiler makes a loop for each
+ * combination. */
 #define LNRNN_CENTRED 1 /* layer norm; without this bit RMS norm */
 #define LNRNN_GAIN 2
 #define LNRNN_BIAS 4
@@ -18,7 +18,7 @@
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* The statistics of up to four rows, as arguments of `normalised`. All lanes of a vector are equal. */
+/* Statistics of up to four rows, each in all lanes of a vector, as `normalised` needs them. */
 typedef struct {
     vreal mean[4], rstd[4], rest[4];
 } T(row_statistics);
@@ -30,7 +30,7 @@ LNRNN_INLINE lnrnn_layer_norm_rows T(rows_from)(lnrnn_layer_norm_rows r, int j)
     return r;
 }
 
-/* Computes values i .. i+k-1 of y for 1 or 4 rows. */
+/* Computes y at columns i .. i+k-1 of 1 or 4 rows, from their statistics. */
 LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const int rows, const int form,
                                      const lnrnn_layer_norm_rows *r, const T(row_statistics) *s)
 {
@@ -162,7 +162,7 @@ LNRNN_INLINE lnrnn_layer_norm_gradients T(gradients_from)(lnrnn_layer_norm_gradi
     return r;
 }
 
-/* Returns k values of x, multiplied by scale if form has LNRNN_SCALED. */
+/* Loads k values of x, and multiplies them by `scale` if form has LNRNN_SCALED. */
 LNRNN_INLINE vreal T(get_scaled)(const int form, const elem *x, size_t k, const int whole, real scale)
 {
     return form & LNRNN_SCALED ? T(get)(x, k, whole) * v_set1(scale) : T(get)(x, k, whole);
@@ -305,7 +305,7 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
 #endif
         r = T(gradients_from)(r, group);
         done += (size_t)group;
-        if (r.ggain && (done % 32 == 0 || !r.rows)) /* a group has 1 or 4 rows, which divide 32 */
+        if (r.ggain && (done % 32 == 0 || !r.rows)) /* 32 is a multiple of a group's rows, 1 or 4 */
             T(flush)(r.n, partial, r.ggain), T(flush)(r.n, partial + r.n, r.gbias);
     }
 }

@@ -8,7 +8,7 @@
 /* The gates, in the order of their weights. */
 enum { LIGRU_Z, LIGRU_N, LIGRU_GATES };
 
-/* x (2*H): W x after its norm, or NULL. Returns the argument of a gate's activation. */
+/* x (2*H): W x after its norm, or NULL. Returns a gate's pre-activation. */
 LNRNN_INLINE v32 ligru_sum(const int how, const gate_row *row, const float *x, const int gate, size_t i,
                            size_t k, const int whole)
 {
@@ -34,7 +34,7 @@ LNRNN_INLINE void ligru_units(size_t first, size_t k, const int vecs, const int 
             put_f32(row->saved_gates + LIGRU_Z * H + i, z[v], k, vecs);
             put_f32(row->saved_gates + LIGRU_N * H + i, n[v], k, vecs);
         }
-        /* h_prev - n would lose digits of h_prev, because |n| has no bound. */
+        /* Not n + z (h_prev - n): |n| has no bound, so the difference would lose digits of h_prev. */
         put_f32(row->h + i, v32_fma(z[v], get_f32(row->h_prev + i, k, vecs), (v32_set1(1.0f) - z[v]) * n[v]),
                 k, vecs);
     }
@@ -87,7 +87,7 @@ LNRNN_INLINE void ligru_backward_units(size_t i, size_t k, const int whole, int 
     const v32 z = get_f32(row->saved_gates + LIGRU_Z * H + i, k, whole),
               n = get_f32(row->saved_gates + LIGRU_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
-    /* h_prev - n may overflow. Its half does not. */
+    /* h_prev - n may overflow, because |n| has no bound. Half of it does not. */
     const v32 half = v32_set1(0.5f), slope = sigmoid_slope(z);
     put_f32(row->ga + LIGRU_Z * H + i, g * (slope + slope) * (half * h_prev - half * n), k, whole);
     put_f32(row->ga + LIGRU_N * H + i, g * (v32_set1(1.0f) - z) * act_slope(act, n), k, whole);

@@ -80,7 +80,7 @@ LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, flo
     }
 }
 
-/* Computes h of rows after an lstm_step with deferred_output. */
+/* Completes lstm_step with deferred_output: computes h from the output gate, which h holds, and c. */
 static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0, n; r < rows->n; r += n) {

@@ -136,7 +136,7 @@ LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal 
     }
 }
 
-/* lanes_of_4 adds four vectors lane by lane. total_of_2 and total_of_4 add all lanes of 2 or 4 vectors. */
+/* Sums. lanes_of_4: of four vectors, lane by lane. total_of_2, total_of_4: of all lanes of 2 or 4 vectors. */
 LNRNN_INLINE vreal T(lanes_of_4)(const vreal *a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 LNRNN_INLINE real T(total_of_2)(const vreal *a) { return v_sum(a[0] + a[1]); }
 LNRNN_INLINE real T(total_of_4)(const vreal *a) { return v_sum(T(lanes_of_4)(a)); }
@@ -171,7 +171,7 @@ LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const 
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
 }
 
-/* Returns 1 if n values are few enough to be added in real, not in double. */
+/* Returns 1 if a sum of n values in real is accurate enough, 0 if it needs double. */
 LNRNN_INLINE int T(in_one_block)(size_t n) { return n <= LNRNN_BLOCK(4); }
 
 /* x (n), in_one_block(n). Writes to *sum and *squares vectors whose lanes add up to the sums of d = x - pivot
@@ -197,7 +197,7 @@ LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum
     *squares = T(lanes_of_4)(s.dd);
 }
 
-/* Writes the sums over the lanes of the vectors that lanes_about writes. */
+/* As lanes_about, but adds up the lanes: writes the sum of d = x - pivot and the sum of d^2. */
 LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, real *squares,
                                 const int centred)
 {
@@ -319,7 +319,7 @@ LNRNN_INLINE real T(row_scale)(real rstd, real mean)
     return (real)(sizeof(real) == 4 ? 0x1p-72 : 0x1p-540);
 }
 
-#ifdef LNRNN_PART_NORM /* the cells include only the functions above */
+#ifdef LNRNN_PART_NORM /* cells need only the functions above */
 #include "lnrnn/kernels/layer_norm.h"
 #include "lnrnn/kernels/batch_norm.h"
 #endif

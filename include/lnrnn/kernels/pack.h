@@ -15,7 +15,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* Does this part of an instruction set pack weights of the type? For its other types it has no code. */
+/* 1 if this translation unit packs weights of the type. all.h compiles each instruction set in parts. */
 #ifdef LNRNN_PART_PRODUCT
 #define LNRNN_PACKS_F32(dtype) ((dtype) == LNRNN_WEIGHT_F32)
 #else
@@ -39,7 +39,7 @@ enum { ROWS_AHEAD = MR };
 enum { ROWS_AHEAD = 0 };
 #endif
 
-/* Returns n, a number of outputs, rounded up to whole vectors. */
+/* Returns the outputs n, rounded up to whole vectors: the width of a row of sums. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
 /* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the
@@ -53,7 +53,7 @@ LNRNN_INLINE size_t panel_width(size_t left)
 }
 
 /* Return the number of panels of n outputs, and the first output of panel p, at most packed_width(n). */
-static size_t panel_count(size_t n) { return (packed_width(n) + NR - 1) / NR; }
+static inline size_t panel_count(size_t n) { return (packed_width(n) + NR - 1) / NR; }
 
 LNRNN_INLINE size_t panel_start(size_t n, size_t p)
 {
@@ -79,7 +79,7 @@ static size_t packed_words(int dtype, size_t k)
  * integers fits into 32 bits. */
 enum { INT8_BLOCK_WORDS = 512 };
 
-/* Returns the number of blocks of rows of `words` words, at least 1. */
+/* Returns the number of blocks in which an int8 product adds up `words` words, at least 1. */
 static size_t int8_blocks(size_t words)
 {
     return words ? (words + INT8_BLOCK_WORDS - 1) / INT8_BLOCK_WORDS : 1;
@@ -87,7 +87,7 @@ static size_t int8_blocks(size_t words)
 
 /* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs
  * (packed_width(n)), and minus the sums of their weights, (blocks, packed_width(n)), follow the panels. */
-static size_t packed_size(int dtype, size_t n, size_t k)
+static inline size_t packed_size(int dtype, size_t n, size_t k)
 {
     const size_t words = packed_words(dtype, k);
     return packed_width(n) * (words + (LNRNN_PACKS_INT8(dtype) ? 1 + int8_blocks(words) : 0));
@@ -200,8 +200,8 @@ static void int8_scales(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdif
 }
 
 /* w (n, k) float, strides rs, cs -> packed, packed_size words. */
-static void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
-                         uint32_t *packed)
+static inline void pack_weights(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs,
+                                uint32_t *packed)
 {
     const size_t width = packed_width(n), words = packed_words(dtype, k);
     const int int8 = LNRNN_PACKS_INT8(dtype);

@@ -17,7 +17,7 @@
 #include "lnrnn/kernels/int8_rows.h"
 #endif
 
-/* A product of some vectors of outputs of one panel and one or two matrices of rows. */
+/* The operands of amx_tiles: some vectors of outputs of one panel, and one or two matrices of rows. */
 typedef struct {
     const uint32_t *w;    /* (words, panel): the first word of these outputs */
     ptrdiff_t panel;      /* the number of bytes from a word of an output to its next word */

@@ -46,7 +46,7 @@ typedef struct {
     size_t words;     /* all words */
 } block_matrix;
 
-/* Returns the number of words of an output in a block. */
+/* Returns how many 32-bit words hold the four weights of one output in a block. */
 LNRNN_INLINE size_t words_of_block(int dtype)
 {
     return lnrnn_is_int8(dtype) ? 1 : dtype == LNRNN_WEIGHT_BF16 ? 2 : 4;
@@ -77,7 +77,7 @@ static size_t blocks_size(int dtype, size_t n, size_t count)
 
 /* --- packing -------------------------------------------------------------------------------------------- */
 
-/* The bands of a window, longest first. */
+/* The bands (eight outputs each) of a window, sorted by their numbers of blocks, longest first. */
 typedef struct {
     size_t output, blocks;
 } block_band;
@@ -158,7 +158,7 @@ static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t wind
 /* A product, for its tiles. */
 typedef struct {
     block_matrix b;
-    const void *const *a; /* pointers to the inputs of rows, or to the parts of quantized_rows */
+    const void *const *a; /* inputs of add_block: rows, or parts of quantized_rows */
 #ifdef LNRNN_PART_INT8
     const quantized_rows *rows;
 #endif
@@ -237,7 +237,7 @@ LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *
     }
 }
 
-/* c: the outputs to which the sums are added, or NULL. */
+/* Starts the sums of a band: from c, the outputs so far, or from 0 if c is NULL. */
 LNRNN_INLINE void begin_band(const int rows, const float *c, ptrdiff_t cs, block_sum (*acc)[BLOCK_VECS])
 {
     LNRNN_FOR_EACH (i, rows)
@@ -307,7 +307,7 @@ LNRNN_INLINE void block_tile(const int dtype, const int prefetch, const int rows
     }
 }
 
-/* Calls block_tile with constants. */
+/* Calls block_tile with constants. rows: 1 to 4, 6 or 8. */
 LNRNN_INLINE void block_rows(const int dtype, int prefetch, size_t rows, const block_job *job, size_t r,
                              const block_group *g)
 {
@@ -326,9 +326,7 @@ LNRNN_INLINE void block_rows(const int dtype, int prefetch, size_t rows, const b
         return;
     case 3: block_tile(dtype, 0, 3, job, r, g); return;
     case 4: block_tile(dtype, 0, 4, job, r, g); return;
-    case 5: block_tile(dtype, 0, 5, job, r, g); return;
     case 6: block_tile(dtype, 0, 6, job, r, g); return;
-    case 7: block_tile(dtype, 0, 7, job, r, g); return;
     case 8: block_tile(dtype, 0, 8, job, r, g); return;
     }
 }
@@ -338,19 +336,20 @@ LNRNN_INLINE void block_rows(const int dtype, int prefetch, size_t rows, const b
 LNRNN_INLINE void block_loop(const int dtype, const lnrnn_matmul *m, size_t each, size_t rows,
                              const block_job *job)
 {
-    const size_t most = BLOCK_SUMS, tiles = (rows + most - 1) / most, groups = m->p1 - m->p0,
+    const size_t most = BLOCK_SUMS, groups = m->p1 - m->p0,
                  bytes = job->b.words * sizeof(uint32_t) / block_groups(m->n),
                  held = m->caches->l2 / 4 / bytes,
-                 part = tiles == 1 ? groups
-                        : held     ? held
-                                   : 1;
+                 part = rows <= most ? groups
+                        : held       ? held
+                                     : 1;
     const int prefetch =
         job->b.words * sizeof(uint32_t) > lnrnn_prefetch_from(*m->caches, dtype != LNRNN_WEIGHT_F32)
         && lnrnn_prefetch_rows(*m->caches, rows);
     for (size_t i = 0; i < groups; i += part)
-        for (size_t t = 0, r = 0, height; t < tiles; t++, r += height) {
-            height = (rows - r) / (tiles - t);
+        for (size_t r = 0, height; r < rows; r += height) {
+            height = (rows - r) / ((rows - r + most - 1) / most);
             height += each == 2 && height % 2;
+            height -= height == 5 || height == 7;
             for (size_t q = i; q < groups && q < i + part; q++)
                 block_rows(dtype, prefetch, height, job, r,
                            &job->b.group[m->from_end ? m->p1 - 1 - q : m->p0 + q]);

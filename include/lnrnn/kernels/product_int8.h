@@ -41,7 +41,7 @@ LNRNN_INLINE void int8_sums(const int product, const int lines, const tile_shape
             const uint32_t *const p = tile_weights(s, job, o, v, j);
             w[v] = keep_words(p, 1);
             tile_prefetch(s, job, p, v, j, 0);
-            if (lines <= 2) /* so that the words need few registers */
+            if (lines <= 2) /* one row after the other, since the weights then need few registers */
                 LNRNN_FOR_EACH (i, lines)
                     acc[i][v] = int8_dot(product, acc[i][v], a[i][j], address_of_words(&w[v]));
         }
@@ -101,8 +101,8 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
 #endif
 }
 
-/* Few lines are multiplied by two panels at a time, to hide latencies, only if there are dot product
- * instructions (S8_OFFSET). */
+/* The most lines that are multiplied by two panels at a time, which hides the latency of dot products.
+ * Without such instructions (S8_OFFSET = 0) it does not help. */
 enum { INT8_FEW_LINES = S8_OFFSET ? MR_S8 / 2 : 0 };
 LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, INT8_FEW_LINES)
 #ifdef LNRNN_TWO_DOT4

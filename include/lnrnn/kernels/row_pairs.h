@@ -16,7 +16,7 @@ LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const 
     const int vecs = tile_vecs(s), last = s.rows - 1;
     const ptrdiff_t word = (ptrdiff_t)vecs * V32_LANES;
     const uint32_t *w = job->w + o * job->words + job->first * (size_t)word;
-    const uint32_t *a[MR]; /* a copy in registers: after LNRNN_LOADS_STAY, `row` would be loaded again */
+    const uint32_t *a[MR]; /* a copy stays in registers, though LNRNN_LOADS_STAY reloads memory */
     LNRNN_FOR_EACH (i, s.rows)
         a[i] = row[i];
     vsum c[MR / 2][NR_VECS][2];

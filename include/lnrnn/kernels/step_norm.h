@@ -61,7 +61,7 @@ LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, 
     }
 }
 
-/* Computes one column in double, if squares leave the range of float. */
+/* Computes one column in double. tile_moments needs it if squares leave the range of float. */
 LNRNN_SELDOM void column_moments(size_t rows, const float *x, ptrdiff_t xs, double *mean, double *m2)
 {
     *mean = *m2 = 0;

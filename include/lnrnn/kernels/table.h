@@ -16,7 +16,7 @@
  * LNRNN_FLOAT64 and else float. gain NULL means 1, bias NULL means 0. Strides count values.
  */
 
-/* Rows of layer norm, or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
+/* Arguments of layer norm or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
  * row. */
 typedef struct {
     size_t rows, n;
@@ -29,7 +29,7 @@ typedef struct {
     int nontemporal; /* y is too large for the caches: use non-temporal stores */
 } lnrnn_layer_norm_rows;
 
-/* Rows of the backward pass of layer or RMS norm; gx is the gradient of the loss with respect to x, and so
+/* Arguments of the gradients of layer or RMS norm. gx is the gradient of the loss with respect to x, and so
  * on. */
 typedef struct {
     size_t rows, n;
@@ -108,7 +108,7 @@ enum {
     LNRNN_ADD_AFTER /* the sum starts from 0; c is added last, which is more accurate if |c| is large */
 };
 
-/* Returns 1 for both types of int8 weights, which are packed in the same way. */
+/* Returns 1 for int8 weights, with activations of 14 or of 8 bits. Both are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
 /* Block-sparse weights (product_blocks.h). A window is a number of outputs that one thread computes, at most
@@ -187,10 +187,10 @@ typedef struct lnrnn_blocks {
 /* How a kernel reads the values of a row. PLAIN adds a bias. AFFINE is batch norm. NORMED is layer or RMS
  * norm. HARD adds a bias for hard sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
-/* The spans of a row, each with its own mean and variance. ALL: one span. EACH: one per gate. LAST: two, the
- * last gate and the other gates. */
+/* Which gates share a mean and variance in a layer norm. ALL: all gates. EACH: no two gates. LAST: all but
+ * the last, as r and z of a GRU. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
-/* The norm (or bias) of one site, for rows (G*H) of G gates; c has G = 1. */
+/* The norm, or else the bias, at one place of a cell, for rows (G*H) of G gates. For c, G is 1. */
 typedef struct {
     size_t H;
     int how, spans, centred; /* centred: 1 layer norm, 0 RMS norm */
@@ -212,7 +212,7 @@ enum {
     LNRNN_STEPS
 };
 
-/* The configuration of a kernel that computes new states. */
+/* The part of a layer's configuration that a kernel for new states needs; it is the same at all steps. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
     const lnrnn_gate_norm *input;  /* norm of W x; NULL: none. LiGRU: with the same `how` as `hidden` */
@@ -224,7 +224,7 @@ typedef struct {
     int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;
 
-/* Some rows (sequences) of one step: the products, and the states to compute. */
+/* n sequences at one step: the products W x and W h, and the states that a kernel replaces. */
 typedef struct {
     size_t n;
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
@@ -252,7 +252,7 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
     return some;
 }
 
-/* Some rows of one step of the backward pass; gh is the gradient of the loss with respect to h, and so on. */
+/* Some sequences of one backward step. gh is the gradient of the loss with respect to h, and so on. */
 typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
@@ -280,7 +280,7 @@ typedef struct {
     int exp_forget;
 } lnrnn_gate_gradients;
 
-/* The functions of the cells, of gate_norm.h, step_norm.h and vmath.h. */
+/* Kernels of the cells: steps, their derivatives, and norms (gate_norm.h, step_norm.h, vmath.h). */
 typedef struct {
     void (*step[LNRNN_STEPS])(const lnrnn_step_config *step, const lnrnn_step_rows *rows);
     void (*lstm_output)(const lnrnn_step_config *step, const lnrnn_step_rows *rows);

@@ -23,13 +23,13 @@ enum {
     PRODUCT_I8A8         /* rows are quantized_rows with one part */
 };
 
-/* NONE: a tile prefetches nothing. WEIGHTS: the weights that follow. ROWS: the rows of the next tile. */
+/* The memory that a tile prefetches: none, the weights that follow, or the activations of the next tile. */
 enum { PREFETCH_NONE, PREFETCH_WEIGHTS, PREFETCH_ROWS };
 
 /* The number of 32-bit words in a cache line. */
 enum { LINE_WORDS = 16 };
 
-/* The most vectors of sums that a row has: four panels. */
+/* The most vectors of sums that one row of a tile has: four panels. */
 enum { TILE_MOST_VECS = 4 * NR_VECS };
 
 /* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in
@@ -133,7 +133,7 @@ typedef const uint32_t *kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return *w; }
 #endif
 
-/* Returns the vector of words at p. again: several rows are multiplied by it. */
+/* Loads the vector of words at p. again: several rows are multiplied by it, so it is worth a register. */
 LNRNN_INLINE kept_words keep_words(const uint32_t *p, int again)
 {
 #ifdef LNRNN_KEEPS_WORDS

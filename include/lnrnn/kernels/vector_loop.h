@@ -5,7 +5,7 @@
 #define LNRNN_CAT_(a, b) a##b
 #define LNRNN_CAT(a, b) LNRNN_CAT_(a, b)
 
-/* A value of the argument `whole` of loops over rows: write the vector by a non-temporal store. */
+/* The value of `whole` for a vector that must be written by a non-temporal store, past the caches. */
 enum { LNRNN_STREAMED = -1 };
 
 /* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. The first call is

@@ -5,7 +5,7 @@
 #define V64_LANES 4
 #define MR 6
 #define NR_VECS 2
-#ifdef __AVXVNNI__
+#if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
 #define MR_S8 MR
 #define S8_OFFSET 128
 #else
@@ -178,7 +178,10 @@ LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm256_storeu_si256((__m256i 
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {
     const __m256i s = _mm256_set1_epi32((int)a), w = _mm256_loadu_si256((const __m256i *)p);
-#ifdef __AVXVNNI__
+#if defined(__AVX512VNNI__)
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(s), "v"(w));
+    return v;
+#elif defined(__AVXVNNI__)
     /* No intrinsic, because GCC 12 would spill the accumulators. Without {vex}, assemblers use AVX-512's
      * encoding. */
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(v) : "x"(s), "x"(w));
@@ -193,7 +196,7 @@ LNRNN_INLINE v32 vi32_to_v32(vi32 v) { return _mm256_cvtepi32_ps((__m256i)v); }
 
 LNRNN_INLINE vi32 vi32_dot4_s8(vi32 v, uint32_t a, const uint32_t *p)
 {
-#ifdef __AVXVNNI__
+#if S8_OFFSET
     return vi32_dot4(v, a, p);
 #else
     /* maddubs needs an unsigned factor: |w| times a with the sign of w; 2 * 127 * 128 fits in 16 bits */

@@ -132,6 +132,8 @@
 
 #if defined(LNRNN_ISA_AVX512)
 #include "lnrnn/simd/avx512.h"
+#elif defined(LNRNN_ISA_AVX512VNNI) && defined(LNRNN_PART_INT8_BLOCKS)
+#include "lnrnn/simd/avx2.h"
 #elif defined(LNRNN_ISA_AVX512VNNI) || defined(LNRNN_ISA_AVX512BF16) || defined(LNRNN_ISA_AVX512AMX)
 #include "lnrnn/simd/avx512.h"
 #elif defined(LNRNN_ISA_AVX2) || defined(LNRNN_ISA_AVXVNNI)
