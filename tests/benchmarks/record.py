@@ -4,7 +4,8 @@ A record is a JSON file with title, machine, kernels, date, commit, versions, li
 
     races            an entry for each race: table, size, threads, steps, times {contender: seconds of a step
                      by round}, ours (lnrnn's contenders; the first is judged), limit, errors ...
-    columns, rows    a table; `pivot` names the column whose values become columns on the page
+    columns, rows    a table; `pivot` names the column whose values become columns on the page. Or the page
+                     has `views`, tables of some of the columns and rows
 
 A record with `carried_over` was copied from a page and has no raw times. Its races have one time for each
 contender, and `ratio` and `of_limit` as on that page.
@@ -244,6 +245,8 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
             shown_tables.append(_side_by_side(threads, list(group)))
         return shown_tables
     header, rows = record["columns"], record["rows"]
+    if views := record.get("views"):
+        return [(view["title"], _view(view, header, rows), []) for view in views]
     if pivot := record.get("pivot"):
         at = header.index(pivot)
         wide = list(dict.fromkeys(row[at] for row in rows))
@@ -256,6 +259,18 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
     else:
         caption = record["title"] + (f" ({record['unit']})" if "unit" in record else "")
     return [(caption, [list(header), *([str(cell) for cell in row] for row in rows)], [])]
+
+
+def _view(view: dict, header: list[str], rows: list[list]) -> list[list[str]]:
+    """Returns a table of some columns and rows. It marks a row as Table does."""
+    cells = [[*view["columns"]]]
+    for row in (dict(zip(header, row, strict=True)) for row in rows):
+        if all(row[name] in values for name, values in view["where"].items()):
+            first, *rest = (row.get(name) for name in view["columns"])
+            mark = " (!)" if (row["others"] or 0) >= BUSY else ""
+            numbers = (digits(v) if isinstance(v, float) else "-" if v is None else str(v) for v in rest)
+            cells.append([f"{first}{mark}", *numbers])
+    return cells
 
 
 def bars(record: dict) -> dict[str, dict[str, float]]:
@@ -293,7 +308,12 @@ def terminal(records: list[dict], skipped: dict[tuple[str, str], list[str]]) -> 
             )
             lines += [f"limits, {threads} thread{'s' * (int(threads) > 1)}: {', '.join(rates)}", ""]
     for record in records:
-        lines += [line for table in tables(record["races"]) for line in table.text()]
+        if "races" in record:
+            lines += [line for table in tables(record["races"]) for line in table.text()]
+        else:
+            lines += [
+                line for title, cells, _ in contents(record) for line in (title, *in_columns(cells), "")
+            ]
     lines += [f"not run: {table}, {', '.join(sizes)}: {reason}" for (table, reason), sizes in skipped.items()]
     return [*lines, FOOTNOTE]
 
