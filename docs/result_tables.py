@@ -1,4 +1,5 @@
-"""Writes the results of benchmarks, campaigns and a study into the pages, and draws README's two pictures.
+"""Writes the results of benchmarks, campaigns and a study into the pages, and draws README's two pictures
+and the picture of steps.
 
 The results are in tests/benchmarks, tests/campaigns and examples/studies. Comments mark their places:
 
@@ -30,6 +31,7 @@ COLOURS = ("#2f6fae", "#7fb77e", "#f0b57a", "#b9b9b9", "#c9a0d0")
 DOCS = Path(__file__).parent
 CAMPAIGNS = DOCS.parent / "tests/campaigns"
 README, PICTURE = "recurrent_zen3", DOCS / "speed_ratio.png"
+LATENCY, STEPS = "latency", DOCS / "latency.png"
 STUDY, CLIFF = "long_sequences", DOCS / "cliff.png"
 TABLE = re.compile(r"<!-- table (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 NUMBER = re.compile(r"[-\d][^\s<]*(?: [^\s\d<]+)?<!-- (\w+) ([^>]+?) -->")  # 1.26x, 96 % or 217 GFLOP/s
@@ -60,6 +62,39 @@ def draw(name: str, target: Path) -> None:
     axes.set_ylabel("time over lnrnn's time (taller is slower)")
     axes.set_title(f"{found['title']}, float32: {_sizes(found)}\n{found['machine']}", fontsize=10)
     axes.legend(ncols=len(series), loc="upper right", frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(target, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_latency(name: str, target: Path) -> None:
+    """Draws medians of a step as bars and 99.9th percentiles as marks, for each network and its weights."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    found = record.load(name)
+    rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+    rows = [row for row in rows if row["FPGA mean"]]
+    fpga = {row["network"]: row["FPGA mean"] for row in rows}
+    series = list(dict.fromkeys((row["weights"], row["blocks"]) for row in rows))
+    figure, axes = plt.subplots(figsize=(8.4, 4.2), layout="constrained")
+    width, at = 0.84 / len(series), np.arange(len(fpga))
+    for place, (weights, blocks) in enumerate(series):
+        some = [row for row in rows if (row["weights"], row["blocks"]) == (weights, blocks)]
+        x, sparse = at + (place - (len(series) - 1) / 2) * width, blocks != "all"
+        look = {"color": COLOURS[place // 2 % len(COLOURS)], "hatch": "////" * sparse, "ec": "white"}
+        label = weights + f", {blocks} of blocks" * sparse
+        axes.bar(x, [row["p50"] for row in some], width * 0.92, label=label, **look)
+        axes.plot(x, [row["p99.9"] for row in some], "_k", label=None if place else "99.9th percentile")
+    published = "FPGA, bfloat16 (published mean)"
+    axes.hlines([*fpga.values()], at - 0.45, at + 0.45, color="#b03030", label=published)
+    axes.set_yscale("log")
+    axes.set_xticks(at, fpga, fontsize=11)
+    axes.set_ylabel("microseconds (bar: median)")
+    axes.set_title(f"One step of LSTMs of layers x units, one core, from C\n{found['machine']}", fontsize=10)
+    figure.legend(ncols=3, loc="outside lower center", frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(target, dpi=110, metadata={"Software": None})
     plt.close(figure)
@@ -152,6 +187,7 @@ def updated(page: str) -> str:
 
 if __name__ == "__main__":
     draw(README, PICTURE)
+    draw_latency(LATENCY, STEPS)
     draw_study()
     for path in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -177,9 +177,11 @@ def step(threads, kind, cell, layers, inputs, hidden, cpu, quick):
     for (weights, (options, dots)), (blocks, full) in product(WEIGHTS.items(), networks.items()):
         rnn = full.to_dtype(**options) if options else full
         answer = partial(reference, CELLS[cell.lower()], full, x=x[:CHECKED])
-        want, allowed = answer(np.asarray)[-1], TOLERANCE
+        want, allowed = answer(np.asarray), TOLERANCE
         if options:
-            allowed = min(OURS_ROUND * float(np.abs(answer(ROUNDED[rnn.dtype])[-1] - want).max()), MOST)
+            with np.errstate(all="ignore"):  # int8's scale of an output whose blocks are all 0
+                rounded = answer(ROUNDED[rnn.dtype])
+            allowed = min(OURS_ROUND * float(np.abs(rounded - want).max()), MOST)
         stream, watch = rnn.stream(1), Watch(os.sched_getaffinity(0))
         row = {"kind": kind, "network": name, "weights": weights, "blocks": blocks}
         row |= zip(("FPGA mean", "FPGA p99"), FPGA.get(name, (None, None)), strict=True)
@@ -189,8 +191,8 @@ def step(threads, kind, cell, layers, inputs, hidden, cpu, quick):
             for steps in (c, python):
                 stream.reset()
                 steps(CHECKED)
-                if not np.abs(y - want).max() <= allowed:
-                    raise AssertionError(f"{name}, {weights}: wrong by {np.abs(y - want).max():.3g}")
+                if not (wrong := np.abs(y - want[-1]).max()) <= allowed:
+                    raise AssertionError(f"{name}, {weights}: wrong by {wrong:.3g}, not {allowed:.3g}")
             for busy in ("", "busy ")[: 1 if cpu is None else 2]:
                 with neighbour(cpu) if busy else nullcontext():
                     for prefix, steps in ((busy, c), (f"Python {busy}", python)):
