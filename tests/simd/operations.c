@@ -60,6 +60,13 @@ static void bf16_pair(const char *p, char *out)
     memcpy(out + sizeof even, &odd, sizeof odd);
 }
 
+static void set4(const char *p, char *out)
+{
+    v32 v[4];
+    v32_set4((const float *)p, v);
+    memcpy(out, v, sizeof v);
+}
+
 #define V32 (V32_LANES * sizeof(float))
 #define V64 (V64_LANES * sizeof(double))
 #define V16 (V32_LANES * sizeof(uint16_t))
@@ -134,6 +141,7 @@ static void bf16_pair(const char *p, char *out)
     OPERATION(float_bits, 4, RESULT(float_bits(*(const float *)in[0])), 4)                                  \
     OPERATION(bits_float, 4, RESULT(bits_float(*(const uint32_t *)in[0])), 4)                               \
     OPERATION(v32_bf16_pair, 2 * V32, bf16_pair(in[0], out), V32)                                           \
+    OPERATION(v32_set4, 4 * V32, set4(in[0], out), 4 * sizeof(float))                                       \
     BINARY(v32, larger, V32)                                                                                \
     OPERATION(v32_largest, 4, RESULT(v32_largest(v32_of(in[0]))), V32)                                      \
     OPERATION(v32_store_s14, 2 * V32_LANES,                                                                 \

@@ -224,6 +224,12 @@ def test_bf16_pair(unit, rng):
     assert_bits(got[:, 1].ravel(), (w & U32(0xFFFF0000)).view(F32))
 
 
+def test_set4(unit, rng):
+    x = any_bits(rng, 200, F32)
+    got = np.frombuffer(unit.run("v32_set4", x, count=50), F32)
+    assert_bits(got, np.repeat(x, unit.lanes["v32"]))
+
+
 # --- integers -----------------------------------------------------------------------------------------------
 
 

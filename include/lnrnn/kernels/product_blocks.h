@@ -218,6 +218,9 @@ typedef v32 block_sum;
 LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *x, size_t column,
                             const uint32_t *w, block_sum (*acc)[BLOCK_VECS])
 {
+    v32 only[LNRNN_BLOCK_INPUTS]; /* the inputs of one row */
+    if (rows == 1)
+        v32_set4((const float *)x[0] + LNRNN_BLOCK_INPUTS * column, only);
     LNRNN_FOR_EACH (j, LNRNN_BLOCK_INPUTS) {
         v32 weights[BLOCK_VECS];
         LNRNN_FOR_EACH (v, BLOCK_VECS) {
@@ -230,7 +233,8 @@ LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *
                 weights[v] = odd;
         }
         LNRNN_FOR_EACH (i, rows) {
-            const v32 input = v32_set1(((const float *)x[i])[LNRNN_BLOCK_INPUTS * column + (size_t)j]);
+            const float *const of_row = (const float *)x[i] + LNRNN_BLOCK_INPUTS * column;
+            const v32 input = rows == 1 ? only[j] : v32_set1(of_row[j]);
             LNRNN_FOR_EACH (v, BLOCK_VECS)
                 acc[i][v] = v32_fma(input, weights[v], acc[i][v]);
         }

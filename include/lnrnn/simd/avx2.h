@@ -174,6 +174,17 @@ LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
 LNRNN_INLINE vi32 vi32_load(const int32_t *p) { return (vi32)_mm256_loadu_si256((const __m256i *)p); }
 LNRNN_INLINE void vi32_store(int32_t *p, vi32 v) { _mm256_storeu_si256((__m256i *)p, (__m256i)v); }
 
+/* Loads once, because the loads limit a product of one row with blocks. The empty assembly keeps Clang from
+ * loading each number again. */
+#define LNRNN_OWN_SET4
+LNRNN_INLINE void v32_set4(const float *p, v32 *v)
+{
+    __m256 four = _mm256_broadcast_ps((const __m128 *)p);
+    __asm__("" : "+x"(four));
+    v[0] = _mm256_permute_ps(four, 0x00), v[1] = _mm256_permute_ps(four, 0x55);
+    v[2] = _mm256_permute_ps(four, 0xaa), v[3] = _mm256_permute_ps(four, 0xff);
+}
+
 #define LNRNN_OWN_DOT4
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p)
 {

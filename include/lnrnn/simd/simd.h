@@ -40,6 +40,7 @@
  *                             even, values too large to infinity, NaN stays NaN
  *           load_bf16(p)  load_n_bf16(p, n)  store_bf16(p, v)  store_n_bf16(p, v, n)  stream_bf16(p, v)
  *                             as above, of arrays of bfloat16, with the conversion; and the same with f16
+ *           set4(p, v)        v[i] = set1(p[i]), for i = 0 .. 3
  *           bf16_pair(p, odd) LANES words of two bfloat16: the low halves as floats, the high halves in *odd
  *           larger(a, b)      the larger, if neither has a sign bit; infinity is larger than any number, a
  *                             NaN larger than infinity
@@ -190,6 +191,14 @@ LNRNN_INLINE v32 v32_bf16_pair(const uint32_t *p, v32 *odd)
 #ifndef LNRNN_OWN_DOT4
 /* dot4_s8 computes dot4 too, because bytes 0 .. 127 are the same signed and unsigned. */
 LNRNN_INLINE vi32 vi32_dot4(vi32 v, uint32_t a, const uint32_t *p) { return vi32_dot4_s8(v, a, p); }
+#endif
+
+#ifndef LNRNN_OWN_SET4
+LNRNN_INLINE void v32_set4(const float *p, v32 *v)
+{
+    LNRNN_FOR_EACH (i, 4)
+        v[i] = v32_set1(p[i]);
+}
 #endif
 
 #ifndef LNRNN_OWN_STORE4
