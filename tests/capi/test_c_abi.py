@@ -55,7 +55,7 @@ def changed(old: Path, new: Path) -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
-# {what a header changes: its text, and the text that replaces it}.
+# {name: the text of the header, and the text that replaces it}.
 CHANGES = {
     "a field's type": ("double eps;\n    /* Only for batch", "float eps;\n    /* Only for batch"),
     "the order of fields": ("const char *name;\n    int dtype;", "int dtype;\n    const char *name;"),
