@@ -119,7 +119,7 @@ peers: $(VENV)/.bench
 
 # Optional packages without which some tests are skipped. .ci/run also installs compilers and emulators.
 $(VENV)/.whole: $(VENV)/.test $(VENV)/.dask $(VENV)/.ray
-	$(PIP) --quiet "torch==2.13.0" "keras>=3" "onnxscript>=0.5" "openvino>=2025.4" universalmutator redis prometheus_client "websockets>=15"
+	$(PIP) --quiet "torch==2.13.0" "keras>=3" "onnxscript>=0.5" "openvino>=2025.4" ziglang universalmutator redis prometheus_client "websockets>=15"
 	$(PIP) --quiet --no-deps silero-vad piper-tts ddddocr
 	touch $@
 

@@ -33,6 +33,20 @@ enum { LNRNN_MOST_THREADS = 1024 };
 #define LNRNN_API_MINOR 0
 #define LNRNN_VERSION "0.2.0"
 
+/* The functions with this mark neither allocate, nor lock, nor call the system, if they use one thread. clang
+ * 20 and later know it: -Wfunction-effects and RealtimeSanitizer check callers that have the attribute. */
+#define LNRNN_REALTIME
+#if defined(__clang__) && defined(__has_attribute)
+#if __has_attribute(nonblocking)
+#undef LNRNN_REALTIME
+#ifdef __cplusplus
+#define LNRNN_REALTIME noexcept __attribute__((nonblocking))
+#else
+#define LNRNN_REALTIME __attribute__((nonblocking))
+#endif
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -92,7 +106,7 @@ void lnrnn_on_shortage(void (*report)(int wanted, int given));
 /* --- vmath.h: elementwise functions, x (n) -> y (n); y may be x ---------------------------------------- */
 
 enum { LNRNN_MAP_EXP, LNRNN_MAP_TANH, LNRNN_MAP_SIGMOID };
-void lnrnn_map(int function, size_t n, const float *x, float *y, int threads);
+void lnrnn_map(int function, size_t n, const float *x, float *y, int threads) LNRNN_REALTIME;
 
 /* --- layer_norm.c, batch_norm.c: the norms ---
  *
@@ -105,13 +119,14 @@ enum { LNRNN_FLOAT32, LNRNN_FLOAT64, LNRNN_BFLOAT16, LNRNN_FLOAT16, LNRNN_DTYPES
 /* x (rows, n), stride xs; gain, bias (n) or NULL -> y (rows, n), stride ys. y may be x. centred = 0: RMS
  * norm, which has no bias. n >= 1. */
 void lnrnn_layer_norm(int dtype, size_t rows, size_t n, const void *x, ptrdiff_t xs, const void *gain,
-                      const void *bias, double eps, void *y, ptrdiff_t ys, int centred, int threads);
+                      const void *bias, double eps, void *y, ptrdiff_t ys, int centred,
+                      int threads) LNRNN_REALTIME;
 /* gy, x (rows, n) contiguous, gain (n) or NULL -> gx (rows, n), ggain, gbias (n). gx may be gy or x. work has
  * lnrnn_layer_norm_work(rows, n) doubles. centred = 0: RMS norm, where gbias gets the sums of gy. */
 void lnrnn_layer_norm_backward(int dtype, size_t rows, size_t n, const void *gy, const void *x,
                                const void *gain, double eps, void *gx, double *ggain, double *gbias,
-                               double *work, int centred, int threads);
-size_t lnrnn_layer_norm_work(size_t rows, size_t n);
+                               double *work, int centred, int threads) LNRNN_REALTIME;
+size_t lnrnn_layer_norm_work(size_t rows, size_t n) LNRNN_REALTIME;
 
 /* The arguments of batch norm. x (N, C, L), contiguous: N samples, C channels, L positions, each at least 1;
  * gain, bias (C) or NULL. mean, biased var (C): in training lnrnn_batch_norm writes the statistics of the
@@ -125,12 +140,12 @@ typedef struct {
     int threads;
 } lnrnn_batch;
 
-size_t lnrnn_batch_work(const lnrnn_batch *b, int sums);
+size_t lnrnn_batch_work(const lnrnn_batch *b, int sums) LNRNN_REALTIME;
 /* Writes y (N, C, L), the norm of x. y may be x. */
-void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training);
+void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training) LNRNN_REALTIME;
 /* gy (N, C, L) -> gx (N, C, L), which may be x; ggain, gbias (C). */
 void lnrnn_batch_norm_backward(const lnrnn_batch *given, const void *gy, void *gx, double *ggain,
-                               double *gbias, int training);
+                               double *gbias, int training) LNRNN_REALTIME;
 
 /* --- status and message -------------------------------------------------------------------------------- */
 
@@ -315,10 +330,11 @@ size_t lnrnn_handle_rows(const lnrnn_handle *h);
 /* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
  * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there
  * is no allocation, lock or system call. */
-lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x, float *y);
+lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x,
+                               float *y) LNRNN_REALTIME;
 /* lanes (n): the numbers of the lanes that get zero states and step 0, none twice; NULL: lanes 0 .. n - 1.
  * With overrun "batch", n must be the number of lanes. */
-lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n);
+lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n) LNRNN_REALTIME;
 
 #pragma GCC visibility pop
 

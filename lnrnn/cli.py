@@ -6,9 +6,12 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import lnrnn
-from lnrnn import demo, studies
+from lnrnn import _core, demo, studies
 from lnrnn.errors import message, reason
 from lnrnn.files import check_apart, check_replaceable, replacing
 from lnrnn.packages import require
@@ -29,6 +32,8 @@ from lnrnn.scoring.scorer import GONE
 from lnrnn.scoring.sequences import BAD, INTO
 from lnrnn.speakers import CELLS
 
+# Variables of lnrnn, which the import has checked.
+VARIABLES = ("LNRNN_ISA", "LNRNN_NUM_THREADS", "LNRNN_TEAM")
 # Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
@@ -122,6 +127,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Prints version, instruction set and threads. With MODEL, describes that file instead.",
     )
     info.add_argument("model", type=Path, nargs="?", metavar="MODEL.safetensors", help="a saved model")
+    info.add_argument(
+        "--report", action="store_true", help="print what a bug report needs too, without names and paths"
+    )
     info.set_defaults(command=print_info)
 
     run = commands.add_parser(
@@ -253,7 +261,12 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
 
 def print_info(arguments: argparse.Namespace) -> None:
     """Implements ``lnrnn info [MODEL]``: prints lines "name: value"."""
-    facts = describe_library() if arguments.model is None else describe_model(lnrnn.load(arguments.model))
+    if arguments.model is None:
+        facts = describe_library() | (describe_machine() if arguments.report else {})
+    elif arguments.report:
+        raise ValueError(message("--report", "given without MODEL", repr(str(arguments.model))))
+    else:
+        facts = describe_model(lnrnn.load(arguments.model))
     for name, value in facts.items():
         if isinstance(value, bool):
             value = "yes" if value else "no"
@@ -270,6 +283,36 @@ def describe_library() -> dict[str, object]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         **lnrnn.cpu_info(),
+    }
+
+
+def describe_machine() -> dict[str, object]:
+    """Returns facts for a bug report. None of them has the name of a person or a machine, or a path."""
+    facts: dict[str, object] = {}
+    for name in ("torch", "onnxruntime", "onnx", "keras", "safetensors"):
+        with suppress(PackageNotFoundError):
+            facts[name] = version(name)
+    kernel, cpu = platform.release().partition("-")[0], None  # behind a hyphen may be a name
+    system = [platform.system(), kernel, platform.machine(), *platform.libc_ver()]
+    with suppress(OSError):
+        system.insert(0, platform.freedesktop_os_release()["PRETTY_NAME"])
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+        cpu = re.search(r"^(?:model name|CPU part)\s*: (.*)$", text, re.MULTILINE)
+    installed = ""
+    with suppress(PackageNotFoundError):
+        own = distribution("lnrnn")
+        editable = '"editable": true' in (own.read_text("direct_url.json") or "")
+        tags = " ".join(re.findall("Tag: (.*)", own.read_text("WHEEL") or ""))
+        installed = "editable" if editable else tags
+    return facts | {
+        "interpreter": [platform.python_implementation(), platform.python_compiler()],
+        "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
+        "system": system,
+        "cpu": cpu[1] if cpu else platform.processor(),
+        "compiler": _core.compiler(),
+        "installed": installed,
+        "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
     }
 
 

@@ -43,6 +43,16 @@ cnp.import_array()
 # --- the machine
 # ---------------------------------------------------------------------------------------------
 
+cdef extern from *:
+    """
+    #ifdef __clang__
+    #define LNRNN_COMPILER __VERSION__
+    #else
+    #define LNRNN_COMPILER "gcc " __VERSION__
+    #endif
+    """
+    const char *LNRNN_COMPILER
+
 cdef list decoded(const char **names, size_t n):
     return [names[k].decode() for k in range(n)]
 
@@ -82,6 +92,11 @@ def use_team(str name):
     if lnrnn_team_use(name.encode()):
         known = ", ".join(team_list())
         raise ValueError(f"team of threads {name!r} is not available here; available: {known}")
+
+
+def compiler():
+    """Returns the name and the version of the C compiler of this build."""
+    return LNRNN_COMPILER.decode()
 
 
 def cpu_info():

@@ -55,7 +55,7 @@ def changed(old: Path, new: Path) -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
-# A change of the header: the text that it replaces, and the new text.
+# {name: the text of the header, and the text that replaces it}.
 CHANGES = {
     "a field's type": ("double eps;\n    /* Only for batch", "float eps;\n    /* Only for batch"),
     "the order of fields": ("const char *name;\n    int dtype;", "int dtype;\n    const char *name;"),

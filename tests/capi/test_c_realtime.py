@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,44 @@ def test_a_step_does_not_allocate_and_makes_no_system_call(library):
         if found["confined"] == -1:
             pytest.skip("this system confines no threads (seccomp)")
         assert found["control"][1] == 0 and found["confined"] == 1, name
+
+
+# A callback of an audio driver. clang 20 and later check the calls of a function with this attribute.
+CALLBACK = """
+#include <lnrnn.h>
+#ifdef __cplusplus
+#define CALLBACK noexcept __attribute__((nonblocking))
+#else
+#define CALLBACK __attribute__((nonblocking))
+#endif
+void callback(lnrnn_handle *h, const float *x, float *y) CALLBACK;
+void callback(lnrnn_handle *h, const float *x, float *y) CALLBACK
+{
+    %s
+}
+"""
+
+
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_a_compiler_knows_the_functions_for_real_time(tmp_path, language):
+    def errors(text: str) -> str:
+        flags = ["-Wall", "-Wextra", "-Wpedantic", "-Wfunction-effects", "-Werror", "-c", "-x", language]
+        (tmp_path / "callback").write_text(text)
+        command = [*clang, *flags, "callback", f"-I{lnrnn.get_include()}", "-o", "object"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+
+    known = "#if !__has_attribute(nonblocking)\n#error\n#endif\nint known;\n"
+    for clang in (["clang"], [sys.executable, "-m", "ziglang", "cc"]):
+        if shutil.which(clang[0]) and not errors(known):
+            break
+    else:
+        pytest.skip("without clang 20 and the package ziglang")
+    right = """lnrnn_handle_reset(h, NULL, 1); lnrnn_handle_step(h, NULL, x, y); lnrnn_map(0, 4, y, y, 1);
+    lnrnn_layer_norm(0, 1, 4, y, 4, NULL, NULL, 1e-5, y, 4, 1, 1);"""
+    assert errors(CALLBACK % right) == ""
+    assert "must not call non-'nonblocking' function 'lnrnn_handle_rows'" in errors(
+        CALLBACK % f"{right} y[lnrnn_handle_rows(h)] = x[0];"
+    )
 
 
 # Weights, states, scratch and gradients of 2 MiB and more, which are in huge pages.

@@ -83,7 +83,7 @@ def test_the_table_only_grows_at_its_end():
 
 def declarations(text: str) -> dict[str, str]:
     """Returns {function: its type, as in C}, without comments."""
-    text = re.sub(r"/\*.*?\*/|#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"/\*.*?\*/|#.*?$| LNRNN_REALTIME", "", text, flags=re.DOTALL | re.MULTILINE)
     found = re.finditer(
         r"^ *((?:const )?\w+ [*]?)(lnrnn_\w+)\(((?:[^()]|\([^()]*\))*)\)(?: except \S+)?;?$",
         text, re.MULTILINE,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import platform
 import re
 import subprocess
 import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +173,34 @@ def test_info_prints_facts_about_the_library(capsys):
     assert facts["openmp"] == ("yes" if info["openmp"] else "no") and facts["team"] == info["team"]
     assert facts["num_threads"] == str(lnrnn.get_num_threads())
     assert facts["caches"].split() == [f"{name}={size}" for name, size in info["caches"].items()]
+
+
+def test_a_report_has_versions_and_machine_but_no_names_or_paths(tmp_path):
+    home = tmp_path / "home" / "jane"
+    home.mkdir(parents=True)
+    free = {
+        name: str(home) for name in ("HOME", "TMPDIR", "VIRTUAL_ENV", "LNRNN_REPOSITORY", "OMP_STACKSIZE")
+    }
+    free |= {name: "jane" for name in ("USER", "LOGNAME", "HOSTNAME", "SECRET")}
+    free |= {"LNRNN_ISA": "scalar", "PYTHONPATH": os.pathsep.join([str(home), *sys.path])}
+    done = process("-m", "lnrnn", "info", "--report", environment=free, cwd=home)
+    assert done.returncode == 0, done.stderr
+    facts = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    for package in ("numpy", "torch", "onnxruntime"):
+        with suppress(PackageNotFoundError):
+            assert facts[package] == version(package)
+    assert facts["variables"] == "LNRNN_ISA=scalar" and facts["isa"] == "scalar"
+    assert re.match(r"(gcc|Clang) \d+\.\d", facts["compiler"]) and platform.system() in facts["system"]
+    assert (
+        facts["gil"] in ("yes", "no") and facts["cpu"] and platform.python_compiler() in facts["interpreter"]
+    )
+    names = {"jane", str(tmp_path), str(Path.home()), sys.prefix, platform.node(), getpass.getuser()}
+    assert not [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", done.stdout)]
+    assert not re.search(r"(^|\s)/\w|\\\\", done.stdout)
+
+
+def test_a_report_of_a_model_is_refused(capsys):
+    assert run(capsys, "info", "--report", "model")[0] == 2
 
 
 @pytest.mark.parametrize("cell, norm", [("RNN", "layer"), ("LSTM", "batch"), ("GRU", None)])
