@@ -41,15 +41,18 @@ from build_flags import CFLAGS, plugin_units, units  # noqa: E402
 from library import (  # noqa: E402
     HEADER,
     OBJECTS,
+    imported,
     library_name,
     link,
     link_plugin,
     openmp_flags,
     plugin_name,
     rpath,
+    threads_flags,
     without_python,
 )
 from objects import Objects  # noqa: E402
+from zig_cc import zig  # noqa: E402
 
 HEADERS = [HEADER, "include/lnrnn_api.h"]  # the C API, which is copied to lnrnn.get_include()
 
@@ -59,6 +62,17 @@ if sys.maxsize < 2**32:
 
 class BuildExt(build_ext):
     """Builds the shared library, and the plug-in and the module that are linked to it, in one folder."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        if sys.platform == "win32":  # setuptools' class for gcc and clang
+            self.compiler = "mingw32"
+            os.environ.setdefault("CC", zig(sysconfig.get_platform()))
+
+    def build_extensions(self) -> None:
+        if sys.platform == "win32":
+            self.compiler.dll_libraries = []  # zig links the C library
+        super().build_extensions()
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name != core.name:
@@ -106,9 +120,9 @@ class BuildExt(build_ext):
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             compiled, *objects = pool.map(lambda one: one(), todo)
         library, plugin = (Path(self.build_lib, path) for path in self.shared_libraries())
-        link(linker, objects[: len(own)], library, self.system(), openmp or ["-pthread"])
+        link(linker, objects[: len(own)], library, self.system(), openmp or threads_flags(self.system()))
         link_plugin(linker, objects[len(own) :], plugin, self.system(), library)
-        ext.sources, ext.extra_objects = [], [compiled, str(library)]
+        ext.sources, ext.extra_objects = [], [compiled, str(imported(library))]
         ext.extra_link_args = [*rpath(self.system()), "-lm"]
         self.force = True  # always link, because setuptools does not know the dependencies
         super().build_extension(ext)
@@ -119,7 +133,9 @@ class BuildExt(build_ext):
         return platform.machine() if name == "universal2" else name
 
     def system(self) -> str:
-        return "darwin" if self.plat_name.startswith("macosx") else "linux"
+        """Returns the target system, as sys.platform names it."""
+        names = {"macosx": "darwin", "win": "win32"}
+        return next((names[name] for name in names if self.plat_name.startswith(f"{name}-")), "linux")
 
     def shared_libraries(self) -> list[str]:
         """The paths of liblnrnn and of the plug-in for ONNX Runtime in the package."""

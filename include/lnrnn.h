@@ -24,6 +24,10 @@
 #if SIZE_MAX < UINT64_MAX
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
+/* Files, packed weights and bfloat16 rely on the order of bytes. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "lnrnn needs a little-endian machine: on this one the first byte of a number is its highest"
+#endif
 
 /* The largest number of threads of a call. */
 enum { LNRNN_MOST_THREADS = 1024 };
@@ -82,7 +86,8 @@ const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
 
-/* Writes the thread pools of this build ("openmp", "pthread"), the default first. Returns their number. */
+/* Writes the thread pools of this build ("openmp", "pthread", on Windows "windows"), the default first.
+ * Returns their number. */
 size_t lnrnn_team_list(const char *names[2]);
 /* Returns the name of the pool in use, or "none" in a build without threads. */
 const char *lnrnn_team_name(void);

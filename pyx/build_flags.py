@@ -23,11 +23,11 @@ PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # A set named `_emulated` is plain C with the same results as the set without this end. It runs only if
 # LNRNN_ISA names it, so it is compiled for size.
 EMULATED = ["-Os", "-DLNRNN_SMALL", "-DLNRNN_EMULATED"]
-# instruction set: (machines, parts, flags). dispatch.c has the same sets, with tests of the CPU. A set
-# without NORM replaces only the int8 or bfloat16 product of another set.
+# instruction set: (machines, parts, flags). No machines: all. dispatch.c has the same sets, with tests of the
+# CPU. A set without NORM replaces only the int8 or bfloat16 product of another set.
 ISAS = {
-    # Only LNRNN_ISA chooses scalar, so it is compiled for size too.
-    "scalar": (X86 + ARM, PARTS, ["-fno-tree-vectorize", "-Os", "-DLNRNN_SMALL"]),
+    # On x86 and Arm only LNRNN_ISA chooses scalar, so it is compiled for size too.
+    "scalar": ((), PARTS, ["-fno-tree-vectorize", "-Os", "-DLNRNN_SMALL"]),
     "sse2": (X86, PARTS, []),
     "avx2": (X86, PARTS, AVX2),
     "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni", '-DLNRNN_UNIT="avx_vnni"']),
@@ -88,7 +88,7 @@ def units(machine: str, openmp: list[str]) -> list[Unit]:
     kernels = [
         Unit(f"{isa}_{part.lower()}", "pyx/isa/kernels.c", [*CFLAGS, *kernel_flags(isa, part)], ["include"])
         for isa, (machines, parts, _) in reversed(ISAS.items())
-        if machine.lower() in machines
+        if not machines or machine.lower() in machines
         for part in parts
     ]
     return kernels + _compiled_once(ONCE, openmp)

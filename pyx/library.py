@@ -28,8 +28,8 @@ from build_flags import plugin_units, units
 from objects import Objects
 
 __all__ = [
-    "HEADER", "OBJECTS", "library_name", "link", "link_plugin", "openmp_flags", "plugin_name", "rpath",
-    "without_python",
+    "HEADER", "OBJECTS", "imported", "library_name", "link", "link_plugin", "openmp_flags", "plugin_name",
+    "rpath", "threads_flags", "without_python",
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[1]
@@ -56,24 +56,39 @@ Cflags: -I${{includedir}}
 
 def library_name(system: str) -> str:
     """Returns the file name of the shared library, which contains the major version."""
-    return f"liblnrnn.{MAJOR}.dylib" if system == "darwin" else f"liblnrnn.so.{MAJOR}"
+    return {"darwin": f"liblnrnn.{MAJOR}.dylib", "win32": f"liblnrnn.{MAJOR}.dll"}.get(
+        system, f"liblnrnn.so.{MAJOR}"
+    )
 
 
 def plugin_name(system: str) -> str:
     """Returns the file name of the plug-in for ONNX Runtime."""
-    return f"liblnrnn_ort.{'dylib' if system == 'darwin' else 'so'}"
+    return f"liblnrnn_ort.{ {'darwin': 'dylib', 'win32': 'dll'}.get(system, 'so') }"
 
 
 def rpath(system: str) -> list[str]:
-    """Returns the linker's flags for a module that loads a library from its own folder."""
+    """Returns the linker's flags for a module that loads a library from its own folder, as Windows always
+    does."""
+    if system == "win32":
+        return []
     return ["-Wl,-rpath,@loader_path"] if system == "darwin" else ["-Wl,-rpath,$ORIGIN"]
 
 
 def link_plugin(command: list[str], objects: list[str], target: Path, system: str, library: Path) -> None:
     """Links the plug-in for ONNX Runtime. It loads liblnrnn from its own folder. The runtime may unload it
     while sessions need it: on Linux it stays in memory."""
-    stays = [] if system == "darwin" else ["-Wl,-z,nodelete"]
-    link(command, objects, target, system, [str(library), *rpath(system), *stays])
+    stays = ["-Wl,-z,nodelete"] if system not in ("darwin", "win32") else []
+    link(command, objects, target, system, [str(imported(library)), *rpath(system), *stays])
+
+
+def imported(library: Path) -> Path:
+    """Returns the library to link a program or module with: on Windows the import library of a DLL."""
+    return library.with_suffix(".lib") if library.suffix == ".dll" else library
+
+
+def threads_flags(system: str) -> list[str]:
+    """Returns the linker's flags for the system's own threads."""
+    return [] if system == "win32" else ["-pthread"]
 
 
 def link(command: list[str], objects: list[str], target: Path, system: str, libraries: list[str]) -> None:
@@ -83,6 +98,8 @@ def link(command: list[str], objects: list[str], target: Path, system: str, libr
     if system == "darwin":
         command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]
         own = ["-dynamiclib", f"-Wl,-install_name,@rpath/{name}"]
+    elif system == "win32":
+        own = [f"-Wl,--out-implib,{imported(target)}"]
     else:
         # With -Bsymbolic the library calls its own functions, even if a program defines the same names.
         own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
@@ -136,7 +153,7 @@ def _make(folder: Path) -> list[str]:
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         all_compiled = list(pool.map(lambda one: one(), todo))
     compiled, plugin = all_compiled[: len(own)], all_compiled[len(own) :]
-    name, threads = library_name(sys.platform), openmp or ["-pthread"]
+    name, threads = library_name(sys.platform), openmp or threads_flags(sys.platform)
     link(shared, compiled, folder / name, sys.platform, threads)
     link_plugin(shared, plugin, folder / plugin_name(sys.platform), sys.platform, folder / name)
     _point(folder, name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+
+with suppress(ImportError):  # Windows, where a second build in the folder at the same time is an error
+    import fcntl
 
 __all__ = ["Objects", "prerequisites"]
 
@@ -55,7 +58,8 @@ class Objects:
         if is_current():  # also in a folder that this user cannot write
             return str(target)
         with path.open("a+") as record:
-            fcntl.flock(record, fcntl.LOCK_EX)  # another build may be compiling the same object
+            if os.name == "posix":
+                fcntl.flock(record, fcntl.LOCK_EX)  # another build may be compiling the same object
             if is_current():
                 return str(target)
             record.truncate(0)  # an interrupted run must leave no record of a partial object

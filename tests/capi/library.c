@@ -1,10 +1,14 @@
-/* Tests of liblnrnn without Python. Usage: library [FILE of a saved network ...]. It prints "passed" at its end. */
+/* Tests of liblnrnn without Python. Usage: library [--isa NAME] [FILE of a saved network ...]. At its end it prints
+ * "passed", and with --isa a hash of the outputs of networks. */
 #include <lnrnn.h>
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef _WIN32
+#include <windows.h>
+#endif
 
 #define CHECK(right)                                                                 \
     do {                                                                             \
@@ -90,6 +94,14 @@ static float *floats(size_t n)
     return x;
 }
 
+static uint64_t bits = 14695981039346656037u; /* FNV-1a */
+
+static void hash(const float *x, size_t n)
+{
+    for (size_t k = 0; k < n * sizeof *x; k++)
+        bits = (bits ^ ((const unsigned char *)x)[k]) * 1099511628211u;
+}
+
 /* --- calls ---------------------------------------------------------------------------------------------- */
 
 enum { T = 4, B = 5 };
@@ -108,6 +120,7 @@ static void compare_stream(lnrnn_network *n)
     lnrnn_sequences call = {
         .steps = T, .sequences = B, .x = x, .y = y, .hn = h, .cn = states == 2 ? c : NULL};
     CHECK(!lnrnn_network_run(n, &call, NULL, message));
+    hash(y, T * B * P);
     CHECK(!lnrnn_stream_create(n, B, &stream, message));
     CHECK(!lnrnn_handle_create(stream, B, 2, &all, message));
     for (size_t t = 0; t < T; t++) {
@@ -150,6 +163,7 @@ static void compare_resets(lnrnn_network *n)
     CHECK(!memcmp(y, other, 3 * H * sizeof *y));
     for (size_t k = 0; k < H; k++)
         CHECK(y[3 * H + k] == 0);
+    hash(y, T * H);
     free(x), free(y), free(other);
 }
 
@@ -383,10 +397,46 @@ static void test_file(const char *path)
     lnrnn_network_release(n);
 }
 
+/* A copy of the file has a name with a space and an umlaut, which is UTF-8 on every system. */
+static void test_names(const char *path)
+{
+    static const char NAME[] = "mein B\xc3\xbcro.safetensors";
+    static char text[1 << 20];
+    lnrnn_network *n;
+    FILE *from = fopen(path, "rb");
+    CHECK(from);
+    const size_t length = fread(text, 1, sizeof text, from);
+    fclose(from);
+#ifdef _WIN32
+    FILE *to = _wfopen(L"mein B\u00fcro.safetensors", L"wb");
+#else
+    FILE *to = fopen(NAME, "wb");
+#endif
+    CHECK(to && fwrite(text, 1, length, to) == length);
+    fclose(to);
+    CHECK(!lnrnn_network_open(NAME, &n, message));
+    lnrnn_network_release(n);
+    CHECK(lnrnn_network_open(".", &n, message) == LNRNN_INVALID && strstr(message, "not a regular file"));
+    CHECK(lnrnn_network_open("\xff\xfe", &n, message) == LNRNN_NO_FILE);
+#ifdef _WIN32
+    HANDLE held = CreateFileW(L"mein B\u00fcro.safetensors", GENERIC_READ, 0, NULL, OPEN_EXISTING, 0, NULL);
+    CHECK(held != INVALID_HANDLE_VALUE);
+    CHECK(lnrnn_network_open(NAME, &n, message) == LNRNN_CANNOT_READ && *message);
+    CloseHandle(held);
+    CHECK(DeleteFileW(L"mein B\u00fcro.safetensors")); /* the library has closed the file */
+#else
+    CHECK(!remove(NAME));
+#endif
+}
+
 int main(int count, char **arguments)
 {
     const char *names[LNRNN_ISAS];
+    const int chosen = count > 2 && !strcmp(arguments[1], "--isa");
     CHECK(lnrnn_isa_list(names) && !strcmp(names[0], lnrnn_isa_name()) && lnrnn_isa_use("none") == -1);
+    CHECK(lnrnn_cores() >= 1);
+    if (chosen)
+        CHECK(!lnrnn_isa_use(arguments[2]));
     lnrnn_set_num_threads(3);
     CHECK(lnrnn_get_num_threads() == 3);
     test_networks();
@@ -394,8 +444,12 @@ int main(int count, char **arguments)
     test_shapes_beyond_memory();
     test_streams();
     test_threads();
-    for (int k = 1; k < count; k++)
+    for (int k = chosen ? 3 : 1; k < count; k++)
         test_file(arguments[k]);
+    if (count > (chosen ? 3 : 1))
+        test_names(arguments[count - 1]);
+    if (chosen)
+        printf("%s %016llx ", arguments[2], (unsigned long long)bits);
     puts("passed");
     return 0;
 }

@@ -43,7 +43,17 @@ def ran(command: list, **options) -> str:
 
 def test_the_tests_in_c_pass(tmp_path):
     made = program(tmp_path, ROOT / "tests/capi/library.c", native_compiler(), "-std=gnu11", "-O1")
-    assert ran([made, *sorted(DATA.glob("*.safetensors"))]) == "passed\n"
+    assert ran([made, *sorted(DATA.glob("*.safetensors"))], cwd=tmp_path) == "passed\n"
+
+
+@pytest.mark.parametrize("macro", ["__BYTE_ORDER__=__ORDER_BIG_ENDIAN__", None])
+def test_a_big_endian_machine_is_refused(macro):
+    flags = [f"-U{macro.partition('=')[0]}", f"-D{macro}"] if macro else []
+    command = [*native_compiler(), *flags, "-fsyntax-only", f"-I{lnrnn.get_include()}", "-xc", "-"]
+    ran = subprocess.run(command, input="#include <lnrnn.h>\n", capture_output=True, text=True)
+    assert (
+        ('error: #error "lnrnn needs a little-endian machine' in ran.stderr) == bool(macro) == ran.returncode
+    )
 
 
 @pytest.fixture

@@ -41,3 +41,9 @@ def test_only_the_door_names_a_system():
 )
 def test_a_system_is_noticed(line):
     assert foreign(f"int x;\n{line}\n") == [line]
+
+
+def test_the_package_imports_no_module_that_windows_lacks():
+    lacking = re.compile(r"^\s*(import|from) (fcntl|grp|posix|pwd|resource|syslog|termios)\b", re.MULTILINE)
+    assert lacking.search("x = 1\n    import fcntl\n")
+    assert not [str(path) for path in (ROOT / "lnrnn").rglob("*.py") if lacking.search(path.read_text())]

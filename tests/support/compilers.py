@@ -18,13 +18,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 sys.path.insert(0, str(ROOT / "pyx"))
-from build_flags import CFLAGS, ISAS, Unit, units  # noqa: E402
+from build_flags import CFLAGS, ISAS, Unit, plugin_units, units  # noqa: E402
+from library import imported, library_name, link, link_plugin, plugin_name  # noqa: E402
+from zig_cc import zig  # noqa: E402
 
 from outcome import done  # noqa: E402
 
 __all__ = [
-    "CFLAGS", "GCC_AARCH64", "ISAS", "QEMU", "ROOT", "Unit", "built", "emulates_aarch64", "linked",
-    "native_compiler", "objects", "preloading", "units",
+    "CFLAGS", "GCC_AARCH64", "ISAS", "QEMU", "ROOT", "Unit", "built", "emulates_aarch64", "imported",
+    "library_name", "link", "link_plugin", "linked", "native_compiler", "objects", "plugin_name",
+    "plugin_units", "preloading", "units", "zig",
 ]  # fmt: skip
 
 KEPT = ROOT / "build/tests"

@@ -1,7 +1,9 @@
 """Builds and runs lnrnn for other machines, compilers, C libraries and Pythons that are installed.
 
-neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. bits32: a
-build with 32-bit pointers must fail. musl: tests of the C code with another C library. fresh-3.10, ...:
+neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. riscv64: the
+same with plain C, by gcc, whose results must have the bits of this machine. wine: the C code for Windows by
+zig, with all instruction sets, in wine64, with the same bits. bits32: a build with 32-bit pointers, or for a
+big-endian machine, must fail. musl: tests of the C code with another C library. fresh-3.10, ...:
 `make demo` and `make test` in a new clone with that Python, without settings and variables of this process.
 The name fresh runs all of these parts, and --pytest selects tests.
 """
@@ -18,12 +20,31 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from compilers import GCC_AARCH64, QEMU, ROOT, linked
+import lnrnn
+from compilers import (
+    GCC_AARCH64,
+    QEMU,
+    ROOT,
+    imported,
+    library_name,
+    link,
+    link_plugin,
+    linked,
+    native_compiler,
+    objects,
+    plugin_name,
+    plugin_units,
+    units,
+    zig,
+)
 from outcome import Missing, Wrong, done, needs
 from pythons_here import python_of
 
+WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
+GCC_RISCV64, QEMU_RISCV64 = "riscv64-linux-gnu-gcc", "qemu-riscv64"
 LIBRARY = ROOT / "tests/capi/library.c"
 FILES = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
 # Prefixes of the environment variables that the clone gets.
@@ -46,13 +67,69 @@ def neon(options: argparse.Namespace) -> dict[str, str]:
     return figures
 
 
-REFUSAL = "lnrnn needs a 64-bit build"
+def outputs(isa: str, command: list[str], folder: Path) -> str:
+    """Returns the hash of outputs that tests/capi/library.c prints at its end."""
+    name, bits, passed = done([*command, "--isa", isa, *FILES], cwd=folder).split()
+    if (name, passed) != (isa, "passed"):
+        raise Wrong(f"{command}: {name} {passed}")
+    return bits
+
+
+def same_bits(isas: list[str], command: list[str], folder: Path) -> dict[str, str]:
+    """Runs the tests of the C code by `command` and on this machine. Results must have the same bits in each
+    instruction set, and other bits in another."""
+    own, here = Path(lnrnn.get_library()), folder / "here"
+    flags = ["-std=gnu11", f"-I{lnrnn.get_include()}", str(LIBRARY), str(own), f"-Wl,-rpath,{own.parent}"]
+    done([*native_compiler(), *flags, "-pthread", "-o", str(here)])
+    found = {isa: outputs(isa, command, folder) for isa in isas}
+    wanted = {isa: outputs(isa, [str(here)], folder) for isa in isas}
+    if found != wanted:
+        raise Wrong(f"the bits are {found}, but here {wanted}")
+    if len({*found.values()}) != len(isas):
+        raise Wrong(f"sets that round differently have equal bits: {found}")
+    return {f"bits of {isa}": bits for isa, bits in found.items()}
+
+
+def riscv64(options: argparse.Namespace) -> dict[str, str]:
+    needs(GCC_RISCV64, QEMU_RISCV64)
+    made = linked("riscv64", [GCC_RISCV64], "riscv64", LIBRARY, link=("-static",))
+    with tempfile.TemporaryDirectory() as folder:
+        return same_bits(["scalar"], [QEMU_RISCV64, str(made)], Path(folder))
+
+
+def windows(folder: Path) -> None:
+    """Compiles the DLLs of the library and of the plug-in for Windows, and library.exe."""
+    compiler, system = shlex.split(zig("win-amd64")), "win32"
+    shared, library = [*compiler, "-shared"], folder / library_name(system)
+    link(shared, objects(compiler, units("x86_64", []), folder / "objects"), library, system, [])
+    plugin = objects(compiler, plugin_units(), folder / "objects")
+    link_plugin(shared, plugin, folder / plugin_name(system), system, library)
+    words = ["-std=gnu11", f"-I{ROOT / 'include'}", str(LIBRARY), str(imported(library))]
+    done([*compiler, *words, "-o", str(folder / "library.exe")])
+
+
+def wine(options: argparse.Namespace) -> dict[str, str]:
+    if not os.path.exists(WINE) or not find_spec("ziglang"):
+        raise Missing("needs Debian's wine64 and the package ziglang")
+    os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
+    os.environ |= {"WINEPREFIX": str(options.folder.resolve() / "wine"), "WINEDEBUG": "-all"}
+    folder = options.folder.resolve() / "windows"
+    folder.mkdir(parents=True, exist_ok=True)
+    windows(folder)
+    names = lnrnn.cpu_info()["available"]
+    return same_bits(names, [WINE, str(folder / "library.exe")], folder) | {"sets": ", ".join(names)}
+
+
+REFUSAL, REFUSAL_BIG = "lnrnn needs a 64-bit build", "lnrnn needs a little-endian machine"
 # Compile the header freestanding, because C libraries of 32 bits are rarely installed.
 FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
 NARROW = (
     ["gcc", "-m32"], ["gcc", "-mx32"], ["clang", "-m32"], ["clang", "--target=armv7-linux-gnueabihf"],
     ["arm-linux-gnueabihf-gcc"],
 )  # fmt: skip
+
+
+BIG = (["clang", "--target=s390x-linux-gnu"], ["clang", "--target=aarch64_be-linux-gnu"])  # big-endian
 
 
 def refuses(compiler: list[str]) -> bool:
@@ -62,7 +139,7 @@ def refuses(compiler: list[str]) -> bool:
     errors = [line for line in ran.stderr.splitlines() if "error:" in line]
     if not errors and not ran.returncode:
         return False
-    if len(errors) != 1 or REFUSAL not in errors[0]:
+    if len(errors) != 1 or (REFUSAL_BIG if compiler in BIG else REFUSAL) not in errors[0]:
         raise Wrong(f"{' '.join(compiler)}: {ran.stderr}")
     return True
 
@@ -79,7 +156,11 @@ def refused_by_setup() -> None:
 
 
 def bits32(options: argparse.Namespace) -> str:
-    here = [compiler for compiler in NARROW if shutil.which(compiler[0]) and platform.machine() == "x86_64"]
+    here = [
+        compiler
+        for compiler in (*NARROW, *BIG)
+        if shutil.which(compiler[0]) and platform.machine() == "x86_64"
+    ]
     if not here:
         raise Missing("needs gcc or clang on x86-64")
     accepted = [" ".join(compiler) for compiler in here if not refuses(compiler)]
@@ -116,6 +197,6 @@ def fresh(version: str, options: argparse.Namespace) -> dict[str, str]:
 
 
 PARTS = {
-    "neon": neon, "bits32": bits32, "musl": musl,
+    "neon": neon, "riscv64": riscv64, "wine": wine, "bits32": bits32, "musl": musl,
     **{f"fresh-{version}": partial(fresh, version) for version in ("3.10", "3.12", "3.13")},
 }  # fmt: skip

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unittest import mock
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from compilers import objects, units
+from compilers import objects, units, zig
 from outcome import Wrong, done
 from pythons_here import environment
 from source_copy import copy_sources
@@ -35,10 +35,6 @@ TARGETS = {
     "musl-x86_64": Target("x86_64-linux-musl", "linux-x86_64", "x86_64-linux-musl", f"{MUSL}x86_64"),
     "musl-aarch64": Target("aarch64-linux-musl", "linux-aarch64", "aarch64-linux-musl", f"{MUSL}aarch64"),
 }
-
-
-def zig(target: str) -> str:
-    return shlex.join([sys.executable, str(Path(__file__).with_name("zig_cc.py")), "-target", target])
 
 
 def builder(folder: Path, python: str) -> str:

@@ -1,6 +1,6 @@
 """Runs zig's C compiler with the options of gcc and clang.
 
-    python tests/campaigns/wheels/zig_cc.py ARGUMENTS OF zig cc
+    python pyx/zig_cc.py ARGUMENTS OF zig cc
 
 zig has other names for the extensions of aarch64. zig treats -O1, the option of the Cython module, as -O2, so
 -O1 becomes -Os. Plain loops are neither vectorised nor unrolled, because
@@ -10,6 +10,8 @@ that would make a wheel larger by a sixth.
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import sys
 
 PLAIN_LOOPS = ["-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops"]
@@ -23,6 +25,16 @@ def translated(word: str) -> str:
     return MCPU + word.removeprefix(MARCH) if word.startswith(MARCH) else word
 
 
+def zig(target: str) -> str:
+    """Returns the command of a compiler. target: zig's name, or setuptools' name of Windows ("win-amd64")."""
+    names = {"win-amd64": "x86_64-windows-gnu", "win-arm64": "aarch64-windows-gnu"}
+    words = [sys.executable, os.path.abspath(__file__), "-target", names.get(target, target)]
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
 if __name__ == "__main__":
     words = map(translated, sys.argv[1:])
-    os.execv(sys.executable, [sys.executable, "-m", "ziglang", "cc", *words, *PLAIN_LOOPS, *NO_UNWINDING])
+    command = [sys.executable, "-m", "ziglang", "cc", *words, *PLAIN_LOOPS, *NO_UNWINDING]
+    if os.name == "nt":  # where exec does not wait
+        sys.exit(subprocess.run(command).returncode)
+    os.execv(sys.executable, command)
