@@ -16,8 +16,8 @@ import numpy as np
 
 from ..arguments import TAKES, Instance, Integer, Optional, check
 from ..errors import bad_type, bad_value, message
+from ..rnn.architecture import BLOCK
 from ..rnn.quantized import MOST_SCALE
-from ..rnn.sparse import BLOCK
 from .weights import Array, Weights, network, reordered
 
 # "DNNw", version, type, number of bytes, number of bytes with padding, name with zeros.

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..arguments import BOOLEANS, TAKES, Array, Flag, Integer, check
 from ..errors import bad_type, bad_value
+from .architecture import BLOCK
 from .network import Network
-from .sparse import BLOCK, Density, choices, with_blocks
+from .sparse import Density, choices, with_blocks
 
 TAKES["GradualPruner"] = {
     "begin_step": Integer(0), "end_step": Integer(1), "every": Integer(1), "keep_diagonal": Flag(),
