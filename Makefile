@@ -28,7 +28,7 @@ PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/layouts.c $(wildcard pyx/*.py include/*.h include/lnrnn/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
-.PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences sizes format warnings peers
+.PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences sizes workflows format warnings peers
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -36,7 +36,7 @@ help:
 	@sed -n '/^# make/s/^# //p' Makefile
 	@echo
 	@echo "For all targets, ARGS= has more arguments for the program, and VENV= names another folder than .venv."
-	@echo "make types, style, spelling, sentences, sizes   run a part of lint; make format formats all sources"
+	@echo "make types, style, spelling, sentences, sizes, workflows   run a part of lint; make format formats all sources"
 	@echo "make warnings                 compile every C file with warnings, with all installed compilers"
 	@echo "make bench ARGS='--benchmark-json A.json'   measure one commit; B.json in the other commit, then compare:"
 	@echo "                              .venv/bin/pytest-benchmark compare A.json B.json --columns=median,iqr"
@@ -57,7 +57,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest $(if $(K),-k "$(K)",-n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0) \
 	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
-lint: types style spelling sentences sizes
+lint: types style spelling sentences sizes workflows
 
 types: $(VENV)/.lint $(VENV)/.user
 	$(BIN)/python -m mypy
@@ -76,6 +76,11 @@ sentences:
 
 sizes:
 	$(PYTHON) tests/lint/sizes.py
+
+workflows: $(VENV)/.lint
+	$(BIN)/zizmor --offline --quiet --no-progress --min-severity medium .github
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 
 format: $(VENV)/.lint
 	$(BIN)/python -m ruff check --fix --select I $(PYTHONS)
