@@ -1,13 +1,11 @@
 #include "file/model_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "file/json.h"
+#include "runtime/os.h"
 
 /* --- the configuration ---------------------------------------------------------------------------------- */
 
@@ -357,7 +355,7 @@ static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *messag
     lnrnn_status status = lnrnn_match_arrays(&model->description, model->arrays, r->count, &r->used, message);
     if (status)
         return status;
-    char *at = model->data = aligned_alloc(64, bytes);
+    char *at = model->data = lnrnn_alloc_aligned(64, bytes);
     if (!at)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     for (size_t k = 0; k < r->count && !status; k++) {
@@ -401,31 +399,25 @@ lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file
 
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message)
 {
-    struct stat about;
-    FILE *stream = NULL;
-    lnrnn_status status = LNRNN_OK;
-    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait for a pipe */
-    if (descriptor < 0 || fstat(descriptor, &about)) {
-        const int none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
-        status = lnrnn_fail(message, none ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));
-    } else if (!S_ISREG(about.st_mode)) {
-        status = lnrnn_fail(message, LNRNN_INVALID, "it is not a regular file");
-    } else if (!(stream = fdopen(descriptor, "rb"))) {
-        status = lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
-    } else {
-        setvbuf(stream, NULL, _IONBF, 0); /* no buffer: the reads are large */
-        status = lnrnn_model_file_read(stream, (uint64_t)about.st_size, model, message);
+    uint64_t bytes;
+    FILE *const stream = lnrnn_file_open(path, &bytes);
+    if (stream) {
+        const lnrnn_status status = lnrnn_model_file_read(stream, bytes, model, message);
         fclose(stream);
+        return status;
     }
-    if (!stream && descriptor >= 0)
-        close(descriptor);
-    return status;
+    if (!errno)
+        return lnrnn_fail(message, LNRNN_INVALID, "it is not a regular file");
+    if (errno == ENOMEM)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
+    const int none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
+    return lnrnn_fail(message, none ? LNRNN_NO_FILE : LNRNN_CANNOT_READ, "%s", strerror(errno));
 }
 
 void lnrnn_model_file_close(lnrnn_model_file *model)
 {
     free(model->arrays);
     free(model->header);
-    free(model->data);
+    lnrnn_free_aligned(model->data);
     *model = (lnrnn_model_file){0};
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "onnxruntime/plugin.h"
+#include "runtime/os.h"
 
 /* --- working memory ------------------------------------------------------------------------------------- */
 
@@ -22,7 +23,7 @@ static void memory_free(run_memory *m)
 {
     if (m) {
         lnrnn_workspace_free(m->workspace);
-        free(m->block);
+        lnrnn_free_aligned(m->block);
     }
     free(m);
 }
@@ -52,8 +53,8 @@ run_memory *kernel_memory(memory_pool *pool, const size_t *floats, void **pieces
             m->workspace = lnrnn_workspace_create();
     }
     if (m && m->bytes < bytes) {
-        free(m->block);
-        m->block = aligned_alloc(64, bytes);
+        lnrnn_free_aligned(m->block);
+        m->block = lnrnn_alloc_aligned(64, bytes);
         m->bytes = m->block ? bytes : 0;
     }
     if (!m || !m->workspace || m->bytes < bytes) {

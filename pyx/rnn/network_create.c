@@ -321,8 +321,8 @@ void lnrnn_network_release(lnrnn_network *n)
 {
     if (!n || __atomic_sub_fetch(&n->references, 1, __ATOMIC_ACQ_REL))
         return;
-    free(n->backward[0]), free(n->backward[1]);
-    free(n);
+    lnrnn_free_aligned(n->backward[0]), lnrnn_free_aligned(n->backward[1]);
+    lnrnn_free_aligned(n);
 }
 
 lnrnn_status lnrnn_check_isa(const lnrnn_network *n, const char *name, char *message)

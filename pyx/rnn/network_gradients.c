@@ -67,7 +67,7 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
         __atomic_add_fetch(&n->weight_bytes, bytes, __ATOMIC_RELAXED);
         return (lnrnn_backward_weights *)(void *)memory;
     }
-    free(memory); /* another thread has stored its weights first */
+    lnrnn_free_aligned(memory); /* another thread has stored its weights first */
     return there;
 }
 

@@ -33,7 +33,7 @@ typedef struct {
 static void *reserve(lnrnn_workspace *w, int block, size_t bytes)
 {
     if (w->block[block].bytes < bytes) {
-        free(w->block[block].at);
+        lnrnn_free_aligned(w->block[block].at);
         w->block[block].at = lnrnn_aligned_malloc(bytes);
         w->block[block].bytes = w->block[block].at ? bytes : 0;
     }
@@ -43,7 +43,7 @@ static void *reserve(lnrnn_workspace *w, int block, size_t bytes)
 static void empty(lnrnn_workspace *w)
 {
     for (int k = 0; k < BLOCKS; k++)
-        free(w->block[k].at);
+        lnrnn_free_aligned(w->block[k].at);
 }
 
 lnrnn_workspace *lnrnn_workspace_create(void) { return calloc(1, sizeof(lnrnn_workspace)); }

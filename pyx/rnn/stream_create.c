@@ -55,7 +55,7 @@ void lnrnn_stream_release(lnrnn_stream *s)
     if (!s || __atomic_sub_fetch(&s->references, 1, __ATOMIC_ACQ_REL))
         return;
     lnrnn_network_release(s->network);
-    free(s);
+    lnrnn_free_aligned(s);
 }
 
 /* Returns the number of bytes of a handle with its arrays. Unless h is NULL, sets its arrays, which stand
@@ -125,7 +125,7 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
         h->call.scratch = zeros(h->floats * sizeof(float));
     }
     if (!h || !h->call.scratch) {
-        free(h);
+        lnrnn_free_aligned(h);
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a handle of %zu rows", rows);
     }
     lnrnn_network_retain(n);
@@ -142,8 +142,8 @@ void lnrnn_handle_free(lnrnn_handle *h)
     void (*const release)(void *) = h->release;
     lnrnn_network_release(h->network);
     lnrnn_stream_release(h->stream);
-    free(h->call.scratch);
-    free(h);
+    lnrnn_free_aligned(h->call.scratch);
+    lnrnn_free_aligned(h);
     if (release)
         release(owner);
 }

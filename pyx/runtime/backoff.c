@@ -6,9 +6,7 @@
  * back-off of 2 ms, brief calls, and calls whose threads would meet at barriers, run on one thread. If a
  * second back-off follows soon, it is twice as long. A back-off is at least eight times as long as the wait
  * that started it, and at most 800 ms. */
-#define _GNU_SOURCE
 #include <stdint.h>
-#include <time.h>
 
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
@@ -23,17 +21,6 @@ void lnrnn_set_barrier_mode(int new_mode)
     __atomic_store_n(&mode, new_mode, __ATOMIC_RELAXED);
     __atomic_store_n(&back_off_length, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&back_off_until, 0, __ATOMIC_RELAXED);
-}
-
-int64_t lnrnn_nanoseconds(void)
-{
-#if defined(__unix__) || defined(__APPLE__)
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-#else
-    return 0;
-#endif
 }
 
 int64_t lnrnn_next_back_off(int64_t last, int64_t since, int64_t waited)

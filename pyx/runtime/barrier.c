@@ -3,23 +3,10 @@
  * because another thread of the team must have lost its own. A time slice of another process is as long as
  * many steps, and more slices follow. So the first wait that is too long ends the team. The last thread that
  * arrives at the barrier decides this, and all threads learn it there. */
-#define _GNU_SOURCE
 #include <stdint.h>
-
-#if defined(__unix__) || defined(__APPLE__)
-#include <sched.h>
-#define LNRNN_POSIX 1
-#endif
 
 #include "lnrnn/tuning.h"
 #include "runtime/threads.h"
-
-static void yield_core(void)
-{
-#if defined(LNRNN_POSIX)
-    sched_yield();
-#endif
-}
 
 int64_t lnrnn_long_wait(lnrnn_wait *w)
 {
@@ -30,7 +17,7 @@ int64_t lnrnn_long_wait(lnrnn_wait *w)
     w->since = w->since ? w->since : now;
     if (now - w->since <= LNRNN_PREEMPTED)
         return 0;
-    yield_core(); /* only now, because a thread that yields may lose its core for a time slice */
+    lnrnn_yield(); /* only now, because a thread that yields may lose its core for a time slice */
     return now - w->since;
 }
 

@@ -3,14 +3,11 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#elif defined(__linux__)
-#include <unistd.h>
-#elif defined(__APPLE__)
-#include <sys/sysctl.h>
 #endif
 
 #include "lnrnn/tuning.h"
 #include "runtime/cpu_model.h"
+#include "runtime/os.h"
 
 /* The sizes if nothing is known, and the limits of plausible sizes. */
 static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20, 0},
@@ -44,34 +41,13 @@ static lnrnn_caches caches_of_machine(void)
     const lnrnn_caches sizes = caches_of_leaf(0x8000001d);
     return sizes.l1 ? sizes : caches_of_leaf(4);
 }
-#elif defined(__linux__) && defined(_SC_LEVEL1_DCACHE_SIZE)
-static size_t size_of(int name)
-{
-    const long n = sysconf(name);
-    return n > 0 ? (size_t)n : 0;
-}
-
-static lnrnn_caches caches_of_machine(void)
-{
-    return (lnrnn_caches){.l1 = size_of(_SC_LEVEL1_DCACHE_SIZE),
-                          .l2 = size_of(_SC_LEVEL2_CACHE_SIZE),
-                          .l3 = size_of(_SC_LEVEL3_CACHE_SIZE)};
-}
-#elif defined(__APPLE__)
-static size_t size_of(const char *name)
-{
-    int64_t n = 0;
-    size_t bytes = sizeof n;
-    return sysctlbyname(name, &n, &bytes, NULL, 0) == 0 && n > 0 ? (size_t)n : 0;
-}
-
-static lnrnn_caches caches_of_machine(void)
-{
-    return (lnrnn_caches){.l1 = size_of("hw.perflevel0.l1dcachesize"),
-                          .l2 = size_of("hw.perflevel0.l2cachesize")};
-}
 #else
-static lnrnn_caches caches_of_machine(void) { return (lnrnn_caches){0}; }
+static lnrnn_caches caches_of_machine(void)
+{
+    size_t sizes[3];
+    lnrnn_cache_sizes(sizes);
+    return (lnrnn_caches){.l1 = sizes[0], .l2 = sizes[1], .l3 = sizes[2]};
+}
 #endif
 
 static size_t plausible(size_t size, size_t low, size_t high, size_t otherwise)

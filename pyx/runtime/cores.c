@@ -1,15 +1,9 @@
 /* Counts the cores that this process may use: its CPUs, or fewer if a control group's quota is smaller. */
-#define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <sched.h>
-#include <unistd.h>
-#define LNRNN_POSIX 1
-#endif
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -24,31 +18,6 @@
 /* Sizes of buffers for names. Linux limits paths to 4096 bytes. */
 enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 };
 
-static int affinity(void)
-{
-#if defined(__linux__)
-    /* sched_getaffinity fails if the set is smaller than the kernel's, so try larger ones. */
-    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
-        if (!set)
-            break;
-        const size_t size = CPU_ALLOC_SIZE((size_t)cpus);
-        const int n = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
-        CPU_FREE(set);
-        if (n > 0)
-            return n;
-    }
-#endif
-#if defined(LNRNN_POSIX)
-    /* GCOVR_EXCL_START: systems without CPU affinity */
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n > 0)
-        return (int)n;
-    /* GCOVR_EXCL_STOP */
-#endif
-    return 1;
-}
-
 /* Returns the number of CPUs on which threads of this process may run. With OMP_PROC_BIND or OMP_PLACES,
  * libgomp pins the initial thread to the first place, so the affinity mask lacks the other CPUs. Then count
  * the CPUs of all places. */
@@ -58,16 +27,17 @@ static int processors(void)
     if (omp_get_proc_bind() != omp_proc_bind_false && omp_get_num_places() > 0)
         return omp_get_num_procs();
 #endif
-    return affinity();
+    return lnrnn_processors();
 }
 
-#if defined(__linux__)
-int lnrnn_bound_cpus(size_t size, cpu_set_t *set)
+int lnrnn_bound_cpus(lnrnn_cpus *set)
 {
 #if HAS_PLACES
     if (omp_get_proc_bind() == omp_proc_bind_false)
         return 0;
-    CPU_ZERO_S(size, set);
+    const int most = (int)sizeof set->bits * CHAR_BIT;
+    int count = 0;
+    *set = (lnrnn_cpus){{0}};
     for (int place = 0; place < omp_get_num_places(); place++) {
         int ids[1024];
         const int n = omp_get_place_num_procs(place);
@@ -75,15 +45,15 @@ int lnrnn_bound_cpus(size_t size, cpu_set_t *set)
             return 0; /* GCOVR_EXCL_LINE: an OpenMP place of more than 1024 processors */
         omp_get_place_proc_ids(place, ids);
         for (int i = 0; i < n; i++)
-            CPU_SET_S((size_t)ids[i], size, set);
+            if (ids[i] < most)
+                count++, set->bits[ids[i] / 64] |= (uint64_t)1 << ids[i] % 64;
     }
-    return CPU_COUNT_S(size, set) > 0;
+    return count > 0;
 #else
-    (void)size, (void)set;
+    (void)set;
     return 0;
 #endif
 }
-#endif
 
 /* Returns the number at the beginning of a file, or 0. */
 static double number_in(const char *dir, const char *name)
@@ -162,14 +132,7 @@ int lnrnn_cores_of(int cpus, const char *groups, const char *root)
     return cpus;
 }
 
-int lnrnn_cores(void)
-{
-#if defined(__linux__)
-    return lnrnn_cores_of(processors(), "/proc/self/cgroup", "/sys/fs/cgroup");
-#else
-    return processors();
-#endif
-}
+int lnrnn_cores(void) { return lnrnn_within_quota(processors()); }
 
 int lnrnn_openmp_max_threads(void)
 {

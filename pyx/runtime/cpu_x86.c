@@ -3,10 +3,8 @@
 
 #include <cpuid.h>
 #include <string.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
+
+#include "runtime/os.h"
 
 /* Bits of XCR0: registers that the operating system saves. XGETBV reads it, and faults unless OSXSAVE is
  * set. */
@@ -84,21 +82,6 @@ unsigned lnrnn_cpu_family(const char *vendor)
  * takes twice as long, so float32 is as fast. */
 int lnrnn_fast_bf16(void) { return lnrnn_cpu_family("AuthenticAMD") >= 25; }
 
-/* Asks Linux for AMX tiles. Linux refuses if their 8 KiB do not fit on an alternative signal stack of the
- * process. */
-static int permitted(void)
-{
-#if defined(__linux__) && defined(SYS_arch_prctl)
-    const long GET_PERMITTED = 0x1022, REQUEST = 0x1023, TILE_DATA = 18;
-    unsigned long bits = 0;
-    if (syscall(SYS_arch_prctl, REQUEST, TILE_DATA))
-        return 0;
-    return syscall(SYS_arch_prctl, GET_PERMITTED, &bits) == 0 && (bits >> TILE_DATA & 1);
-#else
-    return 0;
-#endif
-}
-
 /* Change this text, and README.md, as soon as a CPU has run the kernels for AMX. */
 #define AMX_USABLE "usable, tested in an emulator only"
 
@@ -110,7 +93,7 @@ static const char *ask_for_amx(void)
         return "not on this CPU";
     if (!saves(SAVES_TILES))
         return "not enabled by the operating system";
-    return permitted() ? AMX_USABLE : "refused by the kernel";
+    return lnrnn_permits_tiles() ? AMX_USABLE : "refused by the kernel";
 }
 
 const char *lnrnn_amx(void)

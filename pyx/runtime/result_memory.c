@@ -1,40 +1,23 @@
 /* Memory of weights, and blocks for large results. A thread takes a block by exchanging the block's entry in
  * `cached` for
  * 0. It uses no lock, because a fork could leave a lock locked. */
-#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "runtime/result_memory.h"
 
-/* It does not call aligned_alloc, whose size must be a multiple of the alignment. */
-static void *whole_lines(size_t alignment, size_t bytes)
-{
-    const size_t whole = (bytes + 63) & ~(size_t)63;
-    void *block = NULL;
-    return whole < bytes || posix_memalign(&block, alignment, whole) ? NULL : block;
-}
-
-#if defined(__linux__) && defined(MADV_FREE) && defined(MADV_HUGEPAGE)
-
 enum {
-    HUGE = 2 << 20,  /* the size of a huge page, a multiple of every usual page size */
-    GRAIN = 64 << 10 /* block sizes are multiples of GRAIN */
+    HUGE = LNRNN_HUGE_PAGE, /* a multiple of every usual page size */
+    GRAIN = 64 << 10        /* block sizes are multiples of GRAIN */
 };
-
-/* Bytes beyond the last whole huge page stay in small pages. */
-static void in_huge_pages(void *block, size_t size) { madvise(block, size / HUGE * HUGE, MADV_HUGEPAGE); }
 
 void *lnrnn_aligned_malloc(size_t bytes)
 {
-    void *const block = whole_lines(bytes < HUGE ? 64 : HUGE, bytes);
+    const size_t whole = (bytes + 63) & ~(size_t)63;
+    void *const block = whole < bytes ? NULL : lnrnn_alloc_aligned(bytes < HUGE ? 64 : HUGE, whole);
     if (block && bytes >= HUGE)
-        in_huge_pages(block, bytes);
+        lnrnn_pages_huge(block, bytes);
     return block;
 }
 
@@ -66,7 +49,7 @@ static void *block_of_entry(uintptr_t entry)
 static void unmap(void *block)
 {
     if (block)
-        munmap(header_of(block)->map, header_of(block)->mapped);
+        lnrnn_pages_unmap(header_of(block)->map, header_of(block)->mapped);
 }
 
 void lnrnn_result_free(void *ctx, void *block, size_t size)
@@ -75,7 +58,8 @@ void lnrnn_result_free(void *ctx, void *block, size_t size)
     if (!block)
         return;
     const size_t bytes = header_of(block)->bytes;
-    if (bytes > LNRNN_CACHED_BYTES || (bytes > LNRNN_MARKED_FREE_FROM && madvise(block, bytes, MADV_FREE))) {
+    if (bytes > LNRNN_CACHED_BYTES
+        || (bytes > LNRNN_MARKED_FREE_FROM && !lnrnn_pages_discard(block, bytes))) {
         unmap(block);
         return;
     }
@@ -106,12 +90,12 @@ static void *map(size_t size)
     const size_t bytes = (size + GRAIN - 1) / GRAIN * GRAIN, mapped = bytes + HUGE;
     if (mapped < size)
         return NULL;
-    char *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
+    char *p = lnrnn_pages_map(mapped);
+    if (!p)
         return NULL;
     char *block = p + (HUGE - (uintptr_t)p % HUGE);
     *header_of(block) = (header){.map = p, .mapped = mapped, .bytes = bytes};
-    in_huge_pages(block, size);
+    lnrnn_pages_huge(block, size);
     return block;
 }
 
@@ -143,30 +127,6 @@ void *lnrnn_result_realloc(void *ctx, void *block, size_t size)
     }
     return other;
 }
-
-#else
-
-void *lnrnn_aligned_malloc(size_t bytes) { return whole_lines(64, bytes); }
-
-void *lnrnn_result_malloc(void *ctx, size_t size)
-{
-    (void)ctx;
-    return malloc(size);
-}
-
-void *lnrnn_result_realloc(void *ctx, void *block, size_t size)
-{
-    (void)ctx;
-    return realloc(block, size);
-}
-
-void lnrnn_result_free(void *ctx, void *block, size_t size)
-{
-    (void)ctx, (void)size;
-    free(block);
-}
-
-#endif
 
 /* GCOVR_EXCL_START: NumPy requires this function, and calls it only for arrays of zeros */
 void *lnrnn_result_calloc(void *ctx, size_t n, size_t size)

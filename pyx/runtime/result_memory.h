@@ -6,13 +6,14 @@
  * most LNRNN_CACHED_BLOCKS blocks, and LNRNN_CACHED_BYTES bytes. Large blocks are marked as free (MADV_FREE),
  * so that the kernel can take their pages when memory is short.
  *
- * Systems without MADV_FREE use malloc. */
+ * Without MADV_FREE, large blocks are not kept. */
 #ifndef LNRNN_RESULT_MEMORY_H
 #define LNRNN_RESULT_MEMORY_H
 
 #include <stddef.h>
 
 #include "lnrnn/tuning.h"
+#include "runtime/os.h"
 
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
@@ -20,7 +21,7 @@
 /* The four functions have the signatures of a memory handler of NumPy (NEP 49). ctx is unused. The functions
  * are safe in any thread and after a fork.
  *
- * Returns at least `size` uninitialised bytes, aligned to 64 bytes (on Linux), or NULL if there is no
+ * Returns at least `size` uninitialised bytes, aligned to 64 bytes, or NULL if there is no
  * memory. */
 void *lnrnn_result_malloc(void *ctx, size_t size);
 /* Returns n * size bytes of 0, or NULL. */
@@ -32,8 +33,8 @@ void lnrnn_result_free(void *ctx, void *block, size_t size);
 
 #pragma GCC visibility pop
 
-/* Returns at least `bytes` uninitialised bytes, aligned to 64 bytes, or NULL if there is no memory. `free`
- * frees them. On Linux, large blocks are in huge pages, because a step reads more small pages of weights than
+/* Returns at least `bytes` uninitialised bytes, aligned to 64 bytes, or NULL if there is no memory. 
+ * lnrnn_free_aligned frees them. On Linux, large blocks are in huge pages, because a step reads more small pages of weights than
  * the TLB holds (benchmark lstm B12-H768). */
 void *lnrnn_aligned_malloc(size_t bytes);
 

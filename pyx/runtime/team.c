@@ -1,5 +1,4 @@
-/* Chooses the kind of threads, OpenMP or the POSIX pool, and reports a shortage of threads to the program. */
-#define _GNU_SOURCE /* for cpu_set_t in team.h on musl */
+/* Chooses the kind of threads, OpenMP or the pool, and reports a shortage of threads to the program. */
 #include "runtime/team.h"
 
 #include <stddef.h>
@@ -16,7 +15,7 @@ static unsigned generation = 1;
 static const lnrnn_team_kind *kind(void)
 {
     const lnrnn_team_kind *k = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
-    return k ? k : lnrnn_openmp_team() ? lnrnn_openmp_team() : lnrnn_pthread_team();
+    return k ? k : lnrnn_openmp_team() ? lnrnn_openmp_team() : lnrnn_pool_team();
 }
 
 const char *lnrnn_team_name(void) { return kind() ? kind()->name : "none"; }
@@ -26,14 +25,14 @@ size_t lnrnn_team_list(const char *names[2])
     size_t n = 0;
     if (lnrnn_openmp_team())
         names[n++] = lnrnn_openmp_team()->name;
-    if (lnrnn_pthread_team())
-        names[n++] = lnrnn_pthread_team()->name;
+    if (lnrnn_pool_team())
+        names[n++] = lnrnn_pool_team()->name;
     return n;
 }
 
 int lnrnn_team_use(const char *name)
 {
-    const lnrnn_team_kind *const kinds[] = {lnrnn_openmp_team(), lnrnn_pthread_team()};
+    const lnrnn_team_kind *const kinds[] = {lnrnn_openmp_team(), lnrnn_pool_team()};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         if (kinds[k] && !strcmp(name, kinds[k]->name)) {
             __atomic_store_n(&chosen, kinds[k], __ATOMIC_RELAXED);

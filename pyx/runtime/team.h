@@ -1,10 +1,12 @@
-/* The two kinds of teams of threads (team_openmp.c, team_pthread.c), and functions that they share with
+/* The two kinds of teams of threads (team_openmp.c, team_pool.c), and functions that they share with
  * team.c. */
 #ifndef LNRNN_TEAM_H
 #define LNRNN_TEAM_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "runtime/os.h"
 
 typedef struct {
     const char *name;
@@ -21,15 +23,12 @@ typedef struct {
 
 /* Each function returns NULL if this build lacks its kind of team. */
 const lnrnn_team_kind *lnrnn_openmp_team(void);
-const lnrnn_team_kind *lnrnn_pthread_team(void);
+const lnrnn_team_kind *lnrnn_pool_team(void);
 /* Returns a counter that lnrnn_try_threads_again raises. When the counter has changed, a kind of team that
  * failed to start threads tries again. */
 unsigned lnrnn_team_generation(void);
-#if defined(__linux__)
-#include <sched.h>
 /* With OMP_PROC_BIND or OMP_PLACES, libgomp pins the initial thread at load time, and new threads inherit its
  * mask. Returns 1 and fills `set` with the CPUs of all places, or returns 0 without such a binding. */
-int lnrnn_bound_cpus(size_t size, cpu_set_t *set);
-#endif
+int lnrnn_bound_cpus(lnrnn_cpus *set);
 
 #endif

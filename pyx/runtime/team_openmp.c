@@ -1,5 +1,4 @@
 /* Teams of OpenMP's threads. */
-#define _GNU_SOURCE
 #include "runtime/team.h"
 
 #include <stddef.h>
@@ -7,14 +6,8 @@
 #ifdef _OPENMP
 #include <omp.h>
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <pthread.h>
-#define LNRNN_POSIX 1
-#endif
-
 #include "runtime/threads.h"
 
-#if defined(LNRNN_POSIX)
 static int forked;
 
 /* libgomp's threads do not survive a fork, and a child that uses them waits for ever. lnrnn cannot know
@@ -23,10 +16,7 @@ static int forked;
 /* No coverage is measured, because the child of a fork ends by _exit. */
 static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
-#else
-enum { forked = 0 };
-#endif
+__attribute__((constructor)) static void watch_forks(void) { lnrnn_on_fork(NULL, NULL, after_fork); }
 
 static int available(void) { return !forked && !omp_in_parallel(); }
 
@@ -40,7 +30,7 @@ static LNRNN_THREAD_LOCAL struct {
 
 /* --- starting a team ---------------------------------------------------------------------------------------
  *
- * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts POSIX threads,
+ * libgomp ends the process if it cannot start a thread. So before a team grows, a probe starts threads,
  * and ends them when all are alive (thread_probe.c). If the probe cannot start all threads, the team is
  * smaller.
  *
@@ -51,18 +41,17 @@ static LNRNN_THREAD_LOCAL struct {
  * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
  * in the process, it probes whenever a team grows. */
 
-#if defined(LNRNN_POSIX)
 /* A lock, held until a team has its threads, so that probes do not overlap. */
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static lnrnn_lock starting = LNRNN_LOCK;
 static int scarce; /* has any probe failed in this process? */
 
 /* Returns the size of the largest team that can start, at most `threads`. Takes the lock `starting`, which
- * started() releases. */
+ * run() releases. */
 static int startable(int threads)
 {
     const int limit = omp_get_thread_limit();
     int helpers = (threads < limit ? threads : limit) - 1;
-    pthread_mutex_lock(&starting);
+    lnrnn_lock_take(&starting);
     const unsigned now = lnrnn_team_generation();
     if (helpers > own.proven && own.failed == now)
         helpers = own.proven;
@@ -80,12 +69,6 @@ static int startable(int threads)
     return 1 + helpers;
 }
 
-static void started(void) { pthread_mutex_unlock(&starting); }
-#else
-static int startable(int threads) { return threads; }
-static void started(void) {}
-#endif
-
 /* OpenMP always waits for all threads of a team. */
 static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx,
                int *short_of)
@@ -99,7 +82,7 @@ static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker,
         if (!worker) { /* the parallel region begins when all threads have started */
             size = team;
             if (grows)
-                started();
+                lnrnn_lock_release(&starting);
         }
         body(ctx, worker, team);
     }

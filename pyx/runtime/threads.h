@@ -8,14 +8,7 @@
 #include <stdint.h>
 
 #include "lnrnn.h"
-
-/* Declares a thread-local variable whose memory is reserved when the library is loaded. Otherwise glibc
- * allocates it at a thread's first use, and ends the process if memory is short. */
-#if defined(__linux__)
-#define LNRNN_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
-#else
-#define LNRNN_THREAD_LOCAL _Thread_local
-#endif
+#include "runtime/os.h"
 
 /* --- parallel.c ---------------------------------------------------------------------------------------- */
 
@@ -74,8 +67,6 @@ static inline void lnrnn_pause_core(void)
 int lnrnn_oversubscribed(void);
 /* Starts a back-off after a wait of `waited` ns, unless one is running. */
 void lnrnn_back_off(int64_t waited);
-/* Returns the time of a monotonic clock in ns; always 0 on systems without one. */
-int64_t lnrnn_nanoseconds(void);
 
 /* --- team.c -------------------------------------------------------------------------------------------- */
 
@@ -90,11 +81,9 @@ void lnrnn_try_threads_again(void);
 
 /* --- thread_probe.c ------------------------------------------------------------------------------------ */
 
-/* Starts n threads and ends them. Returns how many of them could be alive at the same time. */
+/* Starts n threads with the stacks of OpenMP's, and ends them. Returns how many of them could be alive at the
+ * same time. */
 int lnrnn_probe_threads(int n);
-/* Returns how many stacks of this size fit into half of the remaining address space, or INT_MAX without a
- * limit. The other half stays free for other allocations. */
-int lnrnn_stacks_that_fit(size_t bytes);
 
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)

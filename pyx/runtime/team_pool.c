@@ -1,4 +1,4 @@
-/* Teams of threads: a pool of POSIX threads.
+/* Teams of threads: a pool of the system's threads.
  *
  * Idle workers are in one list. A call takes the workers that it needs, starts new ones if the list has too
  * few, and puts all back at its end. So calls never wait for each other. An idle worker spins for
@@ -6,16 +6,10 @@
  * microseconds, and milliseconds on a virtual machine whose host has given the core away. A call continues
  * without workers that are late, which then spin for the next call. A forked child has none of the threads,
  * so it begins with an empty list. */
-#define _GNU_SOURCE
-#include "runtime/team.h"
-
-#if defined(__unix__) || defined(__APPLE__)
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "lnrnn/tuning.h"
+#include "runtime/team.h"
 #include "runtime/threads.h"
 
 /* IDLE: spins until a job comes. ASLEEP: waits for `wake`. JOB: a caller has given the worker a job. BEGUN:
@@ -32,12 +26,13 @@ typedef struct worker {
     void (*body)(void *ctx, int worker, int team);
     void *ctx;
     struct worker *next; /* the next worker in the list of idle workers, or in the team of a call */
-    pthread_mutex_t lock;
-    pthread_cond_t wake, done;
+    lnrnn_thread thread;
+    lnrnn_lock lock;
+    lnrnn_signal wake, done;
     char padding[64]; /* threads spin on states, so each has its own cache line */
 } worker;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `idle` */
+static lnrnn_lock lock = LNRNN_LOCK; /* protects `idle` */
 static worker *idle;
 static unsigned failed; /* the lnrnn_team_generation in which no more threads could start */
 
@@ -58,7 +53,7 @@ static int changes(const worker *w, int state, int64_t ns)
         if (now - since > ns)
             return 0;
         if (now - since > LNRNN_PREEMPTED)
-            sched_yield();
+            lnrnn_yield();
     }
 }
 
@@ -70,50 +65,23 @@ static int change(worker *w, int from, int to)
 
 static void sleep_until_woken(worker *w)
 {
-    pthread_mutex_lock(&w->lock);
+    lnrnn_lock_take(&w->lock);
     change(w, IDLE, ASLEEP);
     while (state_of(w) == ASLEEP)
-        pthread_cond_wait(&w->wake, &w->lock);
-    pthread_mutex_unlock(&w->lock);
-}
-
-static int current_cpu(void)
-{
-#if defined(__linux__)
-    return sched_getcpu();
-#else
-    return -1;
-#endif
-}
-
-/* Moves the calling thread to a CPU other than `cpu`, if it may use another. On virtual machines Linux may
- * wake a worker on its caller's CPU, because it believes that the host uses the idle CPUs
- * (vcpu_is_preempted). Caller and worker would share one CPU from then on. */
-static void leave_cpu(int cpu)
-{
-#if defined(__linux__)
-    cpu_set_t all, others;
-    if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all))
-        return;
-    others = all;
-    CPU_CLR((size_t)cpu, &others);
-    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
-        sched_setaffinity(0, sizeof all, &all);
-#else
-    (void)cpu;
-#endif
+        lnrnn_signal_wait(&w->wake, &w->lock);
+    lnrnn_lock_release(&w->lock);
 }
 
 /* Do not use thread-local variables here: at the first use in a new thread glibc allocates, which reserves 64
  * MiB of address space. */
-static void *work(void *ctx)
+static void work(void *ctx)
 {
     worker *w = ctx;
     for (;;) {
         /* If other processes use the cores, do not spin. */
         if (!changes(w, IDLE, lnrnn_oversubscribed() ? 0 : LNRNN_POOL_SPIN)) {
             sleep_until_woken(w);
-            leave_cpu(__atomic_load_n(&w->cpu, __ATOMIC_RELAXED));
+            lnrnn_leave_cpu(__atomic_load_n(&w->cpu, __ATOMIC_RELAXED));
         }
         if (!change(w, JOB, BEGUN))
             continue; /* the caller has withdrawn the job */
@@ -122,20 +90,19 @@ static void *work(void *ctx)
             lnrnn_pause_core();
         w->body(w->ctx, w->index, team);
         if (__atomic_exchange_n(&w->state, IDLE, __ATOMIC_ACQ_REL) == AWAITED) {
-            pthread_mutex_lock(&w->lock);
-            pthread_cond_signal(&w->done);
-            pthread_mutex_unlock(&w->lock);
+            lnrnn_lock_take(&w->lock);
+            lnrnn_signal_send(&w->done);
+            lnrnn_lock_release(&w->lock);
         }
     }
-    return NULL;
 }
 
 static void give(worker *w)
 {
     if (__atomic_exchange_n(&w->state, JOB, __ATOMIC_ACQ_REL) == ASLEEP) {
-        pthread_mutex_lock(&w->lock);
-        pthread_cond_signal(&w->wake);
-        pthread_mutex_unlock(&w->lock);
+        lnrnn_lock_take(&w->lock);
+        lnrnn_signal_send(&w->wake);
+        lnrnn_lock_release(&w->lock);
     }
 }
 
@@ -143,11 +110,11 @@ static void await(worker *w)
 {
     if (changes(w, BEGUN, LNRNN_PREEMPTED))
         return;
-    pthread_mutex_lock(&w->lock);
+    lnrnn_lock_take(&w->lock);
     change(w, BEGUN, AWAITED);
     while (state_of(w) == AWAITED)
-        pthread_cond_wait(&w->done, &w->lock);
-    pthread_mutex_unlock(&w->lock);
+        lnrnn_signal_wait(&w->done, &w->lock);
+    lnrnn_lock_release(&w->lock);
 }
 
 /* --- the list ------------------------------------------------------------------------------------------- */
@@ -155,36 +122,13 @@ static void await(worker *w)
 /* Returns a worker with a new thread, or NULL. */
 static worker *start(void)
 {
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, usual;
+    lnrnn_cpus cpus;
     worker *w = malloc(sizeof *w);
     if (!w)
         return NULL; /* GCOVR_EXCL_LINE: no memory */
-    *w = (worker){.state = IDLE};
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->wake, NULL);
-    pthread_cond_init(&w->done, NULL);
-    if (pthread_attr_init(&attributes)) {
-        /* GCOVR_EXCL_START: no memory */
-        free(w);
-        return NULL;
-        /* GCOVR_EXCL_STOP */
-    }
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, LNRNN_STACK);
-#if defined(__GLIBC__)
-    cpu_set_t cpus;
-    if (lnrnn_bound_cpus(sizeof cpus, &cpus))
-        pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
-#endif
-    sigfillset(&all);
-    /* The new thread inherits this mask, so that it takes no signals of the program. */
-    pthread_sigmask(SIG_SETMASK, &all, &usual);
-    const int error = pthread_create(&thread, &attributes, work, w);
-    pthread_sigmask(SIG_SETMASK, &usual, NULL);
-    pthread_attr_destroy(&attributes);
-    if (!error)
+    *w = (worker){
+        .state = IDLE, .thread = {work, w}, .lock = LNRNN_LOCK, .wake = LNRNN_SIGNAL, .done = LNRNN_SIGNAL};
+    if (lnrnn_thread_start(&w->thread, LNRNN_STACK, lnrnn_bound_cpus(&cpus) ? &cpus : NULL))
         return w;
     /* GCOVR_EXCL_START: tests start threads under limits that leave no room for coverage */
     free(w);
@@ -197,27 +141,27 @@ static worker *start(void)
 static worker *take(int n, int *taken)
 {
     worker *first = NULL;
-    pthread_mutex_lock(&lock);
+    lnrnn_lock_take(&lock);
     for (*taken = 0; *taken < n && idle; ++*taken) {
         worker *w = idle;
         idle = w->next;
         w->next = first;
         first = w;
     }
-    pthread_mutex_unlock(&lock);
+    lnrnn_lock_release(&lock);
     return first;
 }
 
 static void give_back(worker *first)
 {
-    pthread_mutex_lock(&lock);
+    lnrnn_lock_take(&lock);
     while (first) {
         worker *w = first;
         first = w->next;
         w->next = idle;
         idle = w;
     }
-    pthread_mutex_unlock(&lock);
+    lnrnn_lock_release(&lock);
 }
 
 /* Starts n new workers, or as many as possible, and links them in front of `first`. Returns the new first
@@ -261,7 +205,7 @@ static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker,
     int taken, started, team = 1;
     worker *first = take(threads - 1, &taken);
     first = start_more(first, threads - 1 - taken, &started, short_of);
-    const int cpu = current_cpu();
+    const int cpu = lnrnn_current_cpu();
     for (worker *w = first; w; w = w->next) {
         __atomic_store_n(&w->cpu, cpu, __ATOMIC_RELAXED);
         w->body = body, w->ctx = ctx, w->index = arrival ? 0 : team++;
@@ -285,13 +229,13 @@ static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker,
 
 /* --- fork ----------------------------------------------------------------------------------------------- */
 
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&lock); }
+static void before_fork(void) { lnrnn_lock_take(&lock); }
+static void after_fork_in_parent(void) { lnrnn_lock_release(&lock); }
 
 /* GCOVR_EXCL_START: the child of a fork ends by _exit and writes no counts */
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&lock, NULL);
+    lock = (lnrnn_lock)LNRNN_LOCK;
     /* Do not free the workers: another thread may have held malloc's locks at the fork. */
     idle = NULL;
 }
@@ -299,15 +243,11 @@ static void after_fork_in_child(void)
 
 __attribute__((constructor)) static void watch_forks(void)
 {
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    lnrnn_on_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-const lnrnn_team_kind *lnrnn_pthread_team(void)
+const lnrnn_team_kind *lnrnn_pool_team(void)
 {
-    static const lnrnn_team_kind kind = {"pthread", available, run};
-    return &kind;
+    static const lnrnn_team_kind kind = {LNRNN_POOL, available, run};
+    return kind.name ? &kind : NULL;
 }
-
-#else
-const lnrnn_team_kind *lnrnn_pthread_team(void) { return NULL; }
-#endif
