@@ -194,8 +194,9 @@ typedef struct {
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
 typedef struct {
-    FILE *stream;
-    tensor *tensors; /* (count), with memory for `most` */
+    FILE *stream;      /* or NULL: */
+    const char *bytes; /* the next byte */
+    tensor *tensors;   /* (count), with memory for `most` */
     size_t count, most;
     char *metadata[METADATA]; /* NULL: the file has none */
     const lnrnn_array **used;
@@ -206,9 +207,14 @@ typedef struct {
                "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
 
 /* Reads `bytes` bytes. Fails if the disk fails, or if the file has become shorter. */
-static lnrnn_status take(FILE *stream, void *to, size_t bytes, char *message)
+static lnrnn_status take(reader *r, void *to, size_t bytes, char *message)
 {
-    if (fread(to, 1, bytes, stream) == bytes)
+    if (!r->stream) {
+        memcpy(to, r->bytes, bytes);
+        r->bytes += bytes;
+        return LNRNN_OK;
+    }
+    if (fread(to, 1, bytes, r->stream) == bytes)
         return LNRNN_OK;
     return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: if a disk fails */
 }
@@ -315,7 +321,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     uint64_t length = 0;
     if (size < sizeof prefix)
         return REFUSE("it has %d bytes", (int)size);
-    lnrnn_status status = take(r->stream, prefix, sizeof prefix, message);
+    lnrnn_status status = take(r, prefix, sizeof prefix, message);
     if (status)
         return status; /* GCOVR_EXCL_LINE: if a disk fails */
     for (int k = 8; k--;)
@@ -330,7 +336,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     model->header = malloc((size_t)length + 1);
     if (!r->tensors || !model->arrays || !model->header)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
-    if ((status = take(r->stream, model->header, (size_t)length, message)))
+    if ((status = take(r, model->header, (size_t)length, message)))
         return status; /* GCOVR_EXCL_LINE: if a disk fails */
     model->header[length] = '\0';
     lnrnn_json json = {.at = model->header, .end = model->header + length};
@@ -360,7 +366,7 @@ static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *messag
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     for (size_t k = 0; k < r->count && !status; k++) {
         model->arrays[k].data = at;
-        status = take(r->stream, at, bytes_of(&r->tensors[k]), message);
+        status = take(r, at, bytes_of(&r->tensors[k]), message);
         at += aligned(bytes_of(&r->tensors[k]));
     }
     return status ? status : lnrnn_check_values(&model->description, r->used, message);
@@ -385,9 +391,10 @@ static lnrnn_status read_all(reader *r, uint64_t size, lnrnn_model_file *model, 
 
 /* --- files ---------------------------------------------------------------------------------------------- */
 
-lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model, char *message)
+lnrnn_status lnrnn_model_file_read(FILE *stream, const void *bytes, uint64_t size, lnrnn_model_file *model,
+                                   char *message)
 {
-    reader r = {.stream = stream};
+    reader r = {.stream = stream, .bytes = bytes};
     *model = (lnrnn_model_file){0};
     const lnrnn_status status = read_all(&r, size, model, message);
     free(r.tensors);
@@ -402,7 +409,7 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
     uint64_t bytes;
     FILE *const stream = lnrnn_file_open(path, &bytes);
     if (stream) {
-        const lnrnn_status status = lnrnn_model_file_read(stream, bytes, model, message);
+        const lnrnn_status status = lnrnn_model_file_read(stream, NULL, bytes, model, message);
         fclose(stream);
         return status;
     }

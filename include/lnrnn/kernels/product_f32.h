@@ -88,7 +88,6 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
 
 LNRNN_PRODUCT(f32, PRODUCT_F32, MR, FEW_ROWS)
 LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
-LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
 /* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the
  * panels p0 .. p1 - 1, writes to c[i][o], or adds to it,
@@ -110,6 +109,9 @@ static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
     return 0;
 }
 
+#ifndef LNRNN_INFERENCE
+LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
+
 /* a (k, rows), row stride `as`: a is transposed. Else as matmul_f32, with float32 weights. Only this product
  * permits LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
@@ -119,6 +121,7 @@ static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, p
     job.columns = as;
     panel_loop(&f32_columns_product, rows, &job);
 }
+#endif
 
 /* x: `rows` pointers to (n). Writes the transpose to inputs at .. at + rows - 1 of packed (n, k): w[i][at +
  * j] = x[j][i]. */

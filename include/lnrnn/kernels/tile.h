@@ -25,6 +25,11 @@ enum {
 
 /* NONE: a tile prefetches nothing. WEIGHTS: the weights that follow. ROWS: the rows of the next tile. */
 enum { PREFETCH_NONE, PREFETCH_WEIGHTS, PREFETCH_ROWS };
+#ifdef LNRNN_NO_PREFETCH
+enum { PREFETCHES = 0 }; /* the prefetches of simd.h do nothing */
+#else
+enum { PREFETCHES = 1 };
+#endif
 
 /* The number of 32-bit words in a cache line. */
 enum { LINE_WORDS = 16 };
