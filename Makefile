@@ -98,6 +98,7 @@ wheels:
 
 # Sphinx treats warnings as errors. Only the packages of the extra docs are downloaded.
 docs: $(VENV)/.docs
+	rm -rf build/docs
 	$(BIN)/python -m sphinx -q -n -W --keep-going -E -b html docs build/docs
 	@echo "The documentation is build/docs/index.html"
 

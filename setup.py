@@ -11,7 +11,8 @@ The environment variable LNRNN_REPOSITORY is the address of the public repositor
 README.md work on a package index too.
 
 To compile for another machine, set CC and _PYTHON_HOST_PLATFORM to the compiler and the platform, as
-tests/campaigns/wheels/targets.py does.
+tests/campaigns/wheels/targets.py does. SOURCE_DATE_EPOCH is the time of all files in archives, and the time
+of the last commit is the default: see pyx/archives.py.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 sys.path.insert(0, "pyx")
+from archives import Sdist, Wheel, source_date  # noqa: E402
 from build_flags import CFLAGS, plugin_units, units  # noqa: E402
 from library import (  # noqa: E402
     HEADER,
@@ -67,7 +69,8 @@ class BuildExt(build_ext):
             # A wheel is 50 kB smaller without names of local functions and tables for unwinding, which serve
             # only debuggers and profilers.
             command = [*command, "-fno-asynchronous-unwind-tables"]
-            linker = [*linker, "-Wl,-x" if self.system() == "darwin" else "-s"]
+            # One table of symbols is enough: all C libraries that wheels support read the newer kind.
+            linker = [*linker, *(["-Wl,-x"] if self.system() == "darwin" else ["-s", "-Wl,--hash-style=gnu"])]
             self.compiler.set_executable("linker_so", linker)
         openmp = openmp_flags(command, linker)
         if not openmp:
@@ -186,6 +189,7 @@ if address and not address.startswith("https://"):
     sys.exit(f"LNRNN_REPOSITORY must begin with https://, got {address!r}")
 (version,) = re.findall(r'^__version__ = "(.+)"$', Path("lnrnn/__init__.py").read_text(), re.MULTILINE)
 
+os.environ["SOURCE_DATE_EPOCH"] = source_date(Path("."))
 Cython.Compiler.Options.docstrings = False  # of a module that is not public
 core = Extension(
     "lnrnn._core",
@@ -204,5 +208,5 @@ setup(
     long_description_content_type="text/markdown",
     project_urls=urls(address),
     ext_modules=[core, Extension("lnrnn.torch.layouts", ["pyx/layouts.c"])],
-    cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy, "sdist": Sdist, "bdist_wheel": Wheel},
 )

@@ -238,7 +238,7 @@ lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array 
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* Sets *network as lnrnn_network_create does, from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* The same for a file whose `size` bytes are in memory, at any alignment. They are not used after the call. */
+/* The same for a file of `size` bytes in memory, at any alignment. They are not used after the call. */
 lnrnn_status lnrnn_network_read(const void *bytes, size_t size, lnrnn_network **network,
                                 char message[LNRNN_MESSAGE]);
 /* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference

@@ -26,7 +26,7 @@ MOST_NODES = 20_000
 
 
 class Unsuitable(Exception):
-    """The equation of a module cannot be found. The text says why."""
+    """Raised if the equation of a module cannot be found. The text says why."""
 
 
 # --- the graph ----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Graph:
         return Value(name, array.shape, self, array)
 
     def node(self, operator: str, *inputs: Value, width: int = 0, **attributes: Any) -> Value:
-        """Returns the result of a node. Equal nodes are one. width: default: the largest of the inputs."""
+        """Returns the output of a node, new or an equal one. width: its features, default as its inputs."""
         key = operator, *map(id, inputs), *attributes.items()
         if key not in self._known:
             if len(self.nodes) >= MOST_NODES:
@@ -119,7 +119,7 @@ class Graph:
         return self._known[key]
 
     def end(self, outputs: Iterable[Value]) -> None:
-        """Makes values the outputs, and removes the nodes that they do not need."""
+        """Sets the outputs of the graph, and removes nodes that no output depends on."""
         self.results = {id(v) for v in outputs}
         kept: list[Node] = []
         needed = set(self.results)
@@ -142,7 +142,7 @@ class Graph:
         return self.node("Slice", value, *numbers, width=len(range(start, stop, step)))
 
     def concat(self, parts: Sequence[Value]) -> Value:
-        """Returns the features of values one after another: the value itself if these are all its slices."""
+        """Concatenates values along the features. If they are all slices of one value, returns it."""
         whole = parts[0].node.inputs[0] if parts[0].node and parts[0].node.op_type == "Slice" else None
         if whole is not None and sum(map(_width, parts)) == _width(whole):
             ends = [0, *accumulate(map(_width, parts))]
@@ -167,7 +167,7 @@ def _width(value: Value) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A tensor. values: an array of Values, with an axis for each number in `axes`, in their order."""
+    """A tensor of the module. values: an array of graph values, with an axis for each number in `axes`."""
 
     values: Any
     axes: tuple[Axis, ...]
@@ -183,7 +183,7 @@ class Block:
         return Block(self.values.transpose(places), tuple(self.axes[axis] for axis in order))
 
     def along(self, axis: int) -> tuple[Any, int]:
-        """Returns the values with those along an axis first, and their number."""
+        """Returns the array of values with one axis of the tensor moved to the front, and its length."""
         counts = counts_of(self.axes[axis])
         at = len(numbers_of(self.axes[:axis]))
         values = np.moveaxis(self.values, range(at, at + len(counts)), range(len(counts)))
@@ -218,7 +218,7 @@ class Blocks:
         self._kept: list[Any] = []  # tensors whose identities are keys
 
     def weight(self, tensor: Any) -> Value:
-        """Returns a matrix or a vector as a value, the same for the same memory."""
+        """Returns a constant of the graph for a weight. Tensors that share memory give the same constant."""
         key = tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
         if key not in self._weights:
             self._kept.append(tensor)
@@ -263,14 +263,14 @@ class Blocks:
         return Block(values.reshape(numbers_of(axes)), tuple(axes))
 
     def _divided(self, values: Any, at: int, parts: int, width: int, whole: bool) -> Any:
-        """Returns values whose columns are divided into parts, along a new axis. whole: else interleaved."""
+        """Divides features into parts along a new axis. whole: into adjacent ones, else into every k-th."""
         n = width // parts
         bounds = [(k * n, k * n + n, 1) if whole else (k, width, parts) for k in range(parts)]
         cut = np.frompyfunc(self.graph.slice, 4, 1)
         return np.stack([np.asarray(cut(values, *each), object) for each in bounds], at)
 
     def flat(self, block: Block, axis: int = -1) -> Block:
-        """Returns a Block whose axis of features is its values' axis."""
+        """Returns the tensor with all of its last axis in each value, as operators along features need."""
         own = block.axes[axis]
         if own == (COLUMNS,) or (own == () and block.width == 1):
             return block
@@ -286,7 +286,7 @@ class Blocks:
         return Block(values, tuple(axes))
 
     def taken(self, block: Block, axis: int, numbers: range) -> Block:
-        """Returns the part of an axis with these numbers."""
+        """Returns the elements of an axis with these indices."""
         own, axis = block.axes[axis], axis % len(block.axes)
         size = self.size(block, own)
         if numbers == range(size):
@@ -315,7 +315,7 @@ class Blocks:
         return Block(block.values, (*block.axes[:axis], *block.axes[axis + 1 :]))
 
     def repeated(self, block: Block, axis: int, n: int) -> Block:
-        """Returns n copies one after another along an axis."""
+        """Returns n copies of a tensor, concatenated along an axis."""
         if n == 1:
             return block
         axes, at = list(block.axes), len(numbers_of(block.axes[:axis]))
@@ -323,7 +323,7 @@ class Blocks:
         return Block(np.repeat(np.expand_dims(block.values, at), n, at), tuple(axes))
 
     def joined(self, blocks: Sequence[Any], axis: int) -> Any:
-        """Returns tensors one after another along an axis."""
+        """Returns a concatenation of tensors along an axis."""
         if len(blocks) == 1:
             return blocks[0]
         if not all(isinstance(b, Block) and len(b.axes) == len(blocks[0].axes) for b in blocks):
@@ -357,7 +357,7 @@ class Blocks:
     # -- operators
 
     def each(self, operator: str, *given: Any, **attributes: Any) -> Block:
-        """Returns the result of an operator on each element, after broadcasting. given: Blocks, constants."""
+        """Applies an operator elementwise, with broadcasting, to Blocks and constant tensors."""
         axes, arrays = self._broadcast(given)
         values = filled(numbers_of(axes), lambda at: self.graph.node(
             operator, *(a[at] for a in arrays), **attributes))  # fmt: skip
@@ -408,7 +408,7 @@ class Blocks:
         return np.broadcast_to(block.values.reshape(counts), shape)
 
     def _constants(self, tensor: Any, axes: Sequence[Axis], shape: Sequence[int], width: int) -> Any:
-        """Returns a constant as a scalar or a vector for each of the values."""
+        """Returns a constant tensor as an array of graph constants: one scalar or vector for each value."""
         array = array_of(tensor)
         array = array.reshape((1,) * (len(axes) - array.ndim) + array.shape)
         factors: list[int] = []
@@ -430,7 +430,7 @@ class Blocks:
         return filled(shape, lambda at: self.graph.constant(rows[at][0] if scalar else rows[at]))
 
     def product(self, a: Any, b: Any, bias: Any = None, transposed: bool = False) -> Block:
-        """Returns a @ b + bias. transposed: whether rows of b are rows of the result."""
+        """Returns a @ b + bias, where b is a weight. transposed: a @ b^T, as torch.nn.Linear computes."""
         if not isinstance(a, Block):
             if not isinstance(b, Block) or a.dim() != 2 or len(b.axes) < 2 or transposed:
                 raise Unsuitable("it has a product of other axes than a layer's")

@@ -33,7 +33,7 @@ _STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECA
 
 
 class FirstState(Unsuitable):
-    """Raised for a module whose initial states are not 0."""
+    """Raised for a module whose initial states are not 0, as those of lnrnn's networks are."""
 
 
 # --- ways of calling ----------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ WAYS = (
 
 
 class Sizes(NamedTuple):
-    """D: inputs. widths: of the states, (places, B, width) each. wide: width of y, None if unknown."""
+    """Sizes to try: D inputs, states (places, B, width) with these widths, y (.., wide) or None: unknown."""
 
     D: int
     widths: tuple[int, ...]
@@ -56,14 +56,14 @@ class Sizes(NamedTuple):
     places: int = 1
 
     def inputs(self, way: Way, T: int, B: int) -> list[Any]:
-        """Returns zeros for x and for the states of a way."""
+        """Returns zeros with the shapes of x and of the states, for a call with T steps of B sequences."""
         zeros, sizes = sys.modules["torch"].zeros, {"T": T, "B": B, "I": self.D}
         x = zeros([sizes[axis] for axis in way.axes])
         return [x, *(zeros(self.places, B, width) for width in self.widths[: way.kinds])]
 
 
 def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
-    """Returns whether the module runs, and a layer passes a state from step to step of each sequence."""
+    """Returns whether a call works: step 1 changes later outputs of its own sequence, and no other's."""
     torch: Any = sys.modules["torch"]
     T, B = TRIED
     drawn = torch.Generator().manual_seed(0)
@@ -82,7 +82,7 @@ def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
 
 
 def _calls(module: Any, ways: Sequence[Way], arch: Architecture | None) -> Iterator[tuple[Way, Sizes]]:
-    """Yields the ways in which a module can be called. arch: of the network, if it is known."""
+    """Yields the ways and sizes with which a module can be called. arch: gives the sizes if it is known."""
     shapes = {n for p in module.parameters() for n in p.shape}
     units = sorted({n // gates for n in shapes for gates in (4, 3, 2, 1) if n % gates == 0}, reverse=True)
 
@@ -108,7 +108,7 @@ def _calls(module: Any, ways: Sequence[Way], arch: Architecture | None) -> Itera
 
 
 def _not_called(module: Any) -> Unsuitable:
-    """Returns the reason that no way of calling a module fits."""
+    """Returns the error for a module that no usual way of calling fits."""
     given = inspect.signature(module.forward).parameters
     needed = [name for name, p in given.items() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     needs = f" it needs {', '.join(needed[3:])} too;" if len(needed) > 3 else ""
@@ -123,7 +123,7 @@ def _not_called(module: Any) -> Unsuitable:
 
 @dataclass(frozen=True)
 class Call:
-    """A module that is called in a way, and the trace of this call.
+    """One call of a module, and its trace: the graph of the operators that the call computed.
 
     network: the module's network, once it is known. start: how the module differs without a state, "" if it
     does not.
@@ -139,7 +139,7 @@ class Call:
 
     @classmethod
     def of(cls, module: Any, way: Way, sizes: Sizes, T: int, least: int) -> Call:
-        """Traces a call with T steps and at least so many sequences, with a number that no axis has."""
+        """Traces a call with T steps. The number of sequences, >= `least`, is the size of no other axis."""
         own = {sizes.D, *sizes.widths, *(sizes.D + width for width in sizes.widths), *STEPS}
         taken = {m for t in (*module.parameters(), *module.buffers()) for n in t.shape for m in
                  (n, n // 2, n // 3, n // 4)} | own  # fmt: skip
@@ -223,7 +223,7 @@ def _layers(
 
 
 def _reading(found: Sequence[list[Step]], xs: list[Value]) -> list[Step] | None:
-    """Returns the steps that read these values in order."""
+    """Returns the chain of steps whose inputs x are these values, in this order, or None."""
     every = [chain for chain in found if [step.x for step in chain] == xs]
     largest = max(every, key=lambda chain: len(chain[0].nodes), default=None)
     if largest is not None and any({*chain[0].nodes} - {*largest[0].nodes} for chain in every):
@@ -237,7 +237,7 @@ def _is_zero(value: Value) -> bool:
 
 
 def _is_started(step: Step, states: Sequence[tuple[Value, ...]]) -> bool:
-    """Returns whether a first step reads the module's states, or constants."""
+    """Returns whether a step is the first one: its old states are the module's arguments, or constants."""
     return step.old in states or all(v.const_value is not None for v in step.old)
 
 
@@ -294,7 +294,7 @@ def find(module: Any, ways: Sequence[Way] = WAYS, arch: Architecture | None = No
 
 
 def _agreed(module: Any, way: Way, sizes: Sizes) -> Call:
-    """Returns the call. Raises Unsuitable unless both of its traces are one network of lnrnn."""
+    """Returns a call whose traces with different numbers of steps give one network, or raises Unsuitable."""
     call, second = Call.of(module, way, sizes, STEPS[0], SEQUENCES[0]), None
     try:
         network = call.converted(module)
@@ -311,7 +311,7 @@ def _agreed(module: Any, way: Way, sizes: Sizes) -> Call:
 
 
 def _better(call: Call, module: Any, reason: Unsuitable) -> Unsuitable:
-    """Returns a reason that names a first state that is no zero, or norms with different eps."""
+    """Returns a clearer reason if an initial state is not 0, or if the norms have several values of eps."""
     try:
         call.converted(module, opaque=True)
     except FirstState as first:

@@ -435,7 +435,7 @@ def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
 
 
 def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
-    """Return e^x in float32, within 2 ULP.
+    """Return e^x in float32, within 2 ULP. Errors are as in `layer_norm`.
 
     Parameters
     ----------
@@ -462,7 +462,7 @@ def exp(x: ArrayLike, *, out: Array | None = None) -> Array:
 def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
     """Return tanh(x) in float32, within 2 ULP.
 
-    Arguments and result are as in `exp`.
+    Arguments, result and errors are as in `exp`.
 
     Examples
     --------
@@ -477,7 +477,7 @@ def tanh(x: ArrayLike, *, out: Array | None = None) -> Array:
 def sigmoid(x: ArrayLike, *, out: Array | None = None) -> Array:
     """Return 1 / (1 + e^-x) in float32, within 2 ULP.
 
-    Arguments and result are as in `exp`.
+    Arguments, result and errors are as in `exp`.
 
     Examples
     --------

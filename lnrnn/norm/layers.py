@@ -80,7 +80,7 @@ class _Norm(Closed):
             object.__setattr__(self, "_tensors", {**self._tensors, **new})
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode to training or inference. Returns self.
+        """Set the mode to training or inference. Returns self. Errors are as in `LayerNorm`.
 
         Parameters
         ----------
@@ -261,8 +261,8 @@ class BatchNorm(_Norm):
     Notes
     -----
     weight, bias, running_mean, running_var, eps, momentum, training and num_batches_tracked (0 to 2**53) may
-    be assigned. To read or set an unknown attribute raises AttributeError. Training replaces the arrays of
-    running statistics. Several threads may train one layer.
+    be assigned. To read or set an unknown attribute raises AttributeError, and other errors are
+    as in `LayerNorm`. Training replaces the arrays of running statistics. Threads may train one layer.
 
     Examples
     --------

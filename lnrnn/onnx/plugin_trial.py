@@ -19,7 +19,7 @@ from .. import onnxruntime as plugin
 from .errors import text_of
 from .runtime import open_session
 
-SIZES = 1, 20  # of all axes without a size
+SIZES = 1, 20  # of all free axes, those without a size in the file
 SECONDS = 0.05  # for each size
 MOST = 10**8  # numbers of an input
 _LEFT = re.compile(r"lnrnn leaves (node '.*' \(\w+\)) to the runtime: ([^\x1b\n]*)")
@@ -28,8 +28,9 @@ _LEFT = re.compile(r"lnrnn leaves (node '.*' \(\w+\)) to the runtime: ([^\x1b\n]
 def tried(path: str, converted: str | bytes) -> dict[str, Any]:
     """Returns the nodes that the plug-in leaves, the seconds of calls, and why there are none.
 
-    The keys are left, calls and not_measured. Each call has the size of all axes without a size. It has the
-    seconds of the file in ONNX Runtime, None if that refuses it, and of `converted` with the plug-in.
+    The keys are left, calls and not_measured. Each call has the size of all free axes, None if the file fixes
+    all sizes. It has the seconds of the file in ONNX Runtime, None if that refuses it, and of `converted`
+    with the plug-in.
     """
     result: dict[str, Any] = {"left": [], "calls": [], "not_measured": ""}
     try:
@@ -37,8 +38,9 @@ def tried(path: str, converted: str | bytes) -> dict[str, Any]:
         sessions = {"lnrnn": session}
         with suppress(Exception):  # it does not run all nodes that the plug-in runs
             sessions["onnxruntime"] = open_session(path)
-        for size in SIZES:
-            feed = {each.name: _drawn(each, size) for each in session.get_inputs()}
+        is_free = any(not isinstance(n, int) for each in session.get_inputs() for n in each.shape)
+        for size in SIZES if is_free else (None,):
+            feed = {each.name: _drawn(each, size or 1) for each in session.get_inputs()}
             seconds = dict(zip(sessions, _least([*sessions.values()], feed), strict=True))
             result["calls"].append({"size": size, "onnxruntime": None, **seconds})
     except Exception as error:  # many types are possible

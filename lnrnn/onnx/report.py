@@ -112,7 +112,8 @@ def text(report: dict[str, Any]) -> str:
     for call in report["calls"]:
         alone = "not run" if call["onnxruntime"] is None else _time(call["onnxruntime"])
         speed = f"{alone} in ONNX Runtime, {_time(call['lnrnn'])} with the plug-in"
-        lines += _wrapped(f"Estimate, free axes {call['size']}: {speed}", 4, first=0)
+        axes = f", free axes {call['size']}" if call["size"] else ""
+        lines += _wrapped(f"Estimate{axes}: {speed}", 4, first=0)
     if report["not_measured"]:
         lines += ["", *_wrapped(f"Plug-in for ONNX Runtime: not tried. {report['not_measured']}", 4, first=0)]
     states = report["states"]

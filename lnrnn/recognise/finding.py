@@ -9,7 +9,7 @@ from .interface import PATH, Graph, Node, Value, named
 from .loops import Unfit, whole_loop
 from .matching import Step, steps
 from .operators import new_terms
-from .part import Difference, GraphPart
+from .part import READS_INSIDE, Difference, GraphPart
 from .recurrences import Layer, Recurrence, chains, if_used, joined, linked, recurrence, same_values, unrolled
 from .terms import Terms
 
@@ -47,7 +47,7 @@ def _in_body(
     try:
         if not carried:
             before = next((n for step in every[0] for v in step.old if (n := v.producer())), None)
-            text = "its body passes the states of no step on"
+            text = "its body must pass the states of a step to the next step, got none that does"
             raise Unfit(text + (f", node {named(before)} is between" if before else ""))
         return [whole_loop(node, carried, terms)]
     except Unfit as reason:
@@ -88,7 +88,7 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Graph
     for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
         whole = unrolled(stack, terms)
         if isinstance(whole, str):
-            text = f"it is one of {len(stack[0].steps)} steps in a row that are no part together: {whole}"
+            text = f"no network replaces all {len(stack[0].steps)} steps in a row, and this is one: {whole}"
             reasons |= {id(n): text for layer in stack for step in layer.steps for n in step.nodes}
         else:
             result.append(whole)
@@ -117,7 +117,7 @@ def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
         return None
     own = f"{group[0].pattern.cell} step"
     if not whole:
-        node, reason = group[0].nodes[0], f"{group[0].outside[0]} reads a value inside of the step"
+        node, reason = group[0].nodes[0], f"{group[0].outside[0]} {READS_INSIDE}"
         refused = GraphPart(node.meta[PATH], own, nodes=group[0].nodes, reason=reason)
         return refused if group[0].pattern.cell != "RNN" else None
     ranked = sorted(whole, key=evidence, reverse=True)
@@ -126,7 +126,7 @@ def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
         return None  # a sum of two products in a tanh is also an attention
     for v in (step.x, *step.old, *step.new):
         if rank(v) not in (None, 2):
-            reason = f"{v.name!r} has {rank(v)} axes, where a step has 2"
+            reason = f"{v.name!r} must have 2 axes in a single step, got {rank(v)}"
             return GraphPart(step.nodes[0].meta[PATH], own, nodes=step.nodes, reason=reason)
     users = [user for value in step.new for user in value.consumers() if user not in step.nodes]
     if not any(v.is_graph_output() for v in step.new) and all(user.op_type == "Shape" for user in users):

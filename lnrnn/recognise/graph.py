@@ -75,7 +75,7 @@ def loop_around(graph: Graph | None, within_if: bool = False) -> Node | None:
 
 
 def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Returns the nodes of one graph, in its order."""
+    """Returns those nodes that are in the graph of the first one, sorted by their place in it."""
     every = list(nodes)
     return tuple(sorted((n for n in every if n.graph is every[0].graph), key=lambda node: node.meta[PLACE]))
 
@@ -84,7 +84,7 @@ def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def forget(graphs: Iterable[Graph]) -> None:
-    """Removes the results of `constant` and `rank`."""
+    """Removes the results that `constant` and `rank` have stored in values, after a graph has changed."""
     for graph in graphs:
         of_nodes = (value for node in graph for value in (*node.inputs, *node.outputs) if value is not None)
         for value in (*graph.inputs, *graph.outputs, *of_nodes):
@@ -271,13 +271,13 @@ def passes_on(node: Node) -> Value | None:
 
 
 def _constant_axes(node: Node) -> list[int] | None:
-    """As moved_axes, without loops, whose search would take long in chains of nodes."""
+    """As moved_axes, but for axes that are constants in the graph itself: a cheaper search."""
     given = constant(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
     return None if given is None else [int(a) for a in np.ravel(given)]
 
 
 def _moved_from(value: Value | None) -> Value | None:
-    """Returns the value whose numbers nodes move to this one."""
+    """Returns the value in front of reshapes, casts and other operators that only move its numbers."""
     for _ in range(MOST_DEPTH):
         node = producer(value, *PASSES)
         if node is None or not node.inputs:
@@ -327,7 +327,7 @@ def _known_rank(value: Value | None) -> int | None:
 
 
 def _ranked_by(value: Value) -> list[Value]:
-    """Returns values whose ranks determine the rank of a value without a shape."""
+    """Returns the values from whose ranks the rank of a value without a declared shape follows."""
     node = value.producer()
     if node is None:
         found = first_and_next(value)
@@ -379,7 +379,7 @@ def is_last_axis(axis: int, data: Value) -> bool:
 
 
 def dependents(values: Iterable[Value]) -> set[int]:
-    """Returns the identities of values, and of all that nodes compute from them."""
+    """Returns the ids of values, and of all values that are computed from them."""
     result, stack = set[int](), list(values)
     while stack:
         value = stack.pop()
@@ -390,7 +390,7 @@ def dependents(values: Iterable[Value]) -> set[int]:
 
 
 def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
-    """Returns the names of nodes and outputs that read values of these nodes other than `new`."""
+    """Names the nodes and graph outputs that read inner values of a step: of `nodes`, but not `new`."""
     inside, results = {id(node) for node in nodes}, {id(v) for v in new}
     names: dict[str, None] = {}
     for node in nodes:
@@ -406,7 +406,7 @@ def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
 
 
 def origin(value: Value) -> Value:
-    """Returns the value from which this one comes, before operators that only move numbers."""
+    """Returns the value in front of all operators that only move numbers, and of loops that pass it on."""
     for _ in range(MOST_DEPTH):
         value = outside_of_loops(value)
         before = _before(value)
@@ -417,7 +417,7 @@ def origin(value: Value) -> Value:
 
 
 def _before(value: Value) -> Value | None:
-    """Returns the value that a node moves, or that a Where resets to a constant, or None."""
+    """Returns the input whose numbers a value has: moved, or in part reset to a constant by a Where."""
     where = producer(value, "Where")
     if where is not None:
         others = [v for v in where.inputs[1:] if constant(v) is None]

@@ -10,7 +10,7 @@ from .graph import attribute, constant, dependents, is_zero, outside_of_loops, p
 from .interface import DOMAINS, Graph, Node, Value, named
 from .masks import Choice, all_true, choice, in_order_of_x, lengths_at, lengths_of, reversed_of
 from .matching import Step, nodes_between
-from .part import KEEPS, REPEATS, restarts
+from .part import KEEPS, READS_INSIDE, REPEATS, restarts
 from .recurrences import ORDERS, Layer, Nodes, Recurrence, if_used, linked, recurrence, used, with_unused
 from .sizes import STEP, Element, Linear, Width, element, number, size
 from .terms import Terms
@@ -79,7 +79,7 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
     found = _in_order([_carried_step(group, body) for group in groups])
     for each in found:
         if each.step.outside:
-            raise Unfit(f"{each.step.outside[0]} reads a value inside of the step")
+            raise Unfit(f"{each.step.outside[0]} {READS_INSIDE}")
     whole, axis, backwards = body.element(found[0].step.x)
     before_loop: Nodes = ()
     if (product := found[0].step.sequence) is not None:
@@ -87,20 +87,20 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
     baked = check_steps(body, whole, axis)
     masked = found[0].choice
     if any(each.choice is not masked and not (masked and masked.has_mask_of(each.choice)) for each in found):
-        raise Unfit("its states have different masks")
+        raise Unfit("one mask must keep all its states past the end of a sequence, got different masks")
     mask, steps = None, size(whole, axis, terms.width)
     lengths = None if masked is None else body.lengths(masked, steps, backwards)
     if masked is not None and lengths is None:
         mask, of_mask, same = body.element(masked.mask)
         column = rank(mask) == 3 and size(mask, 2, terms.width).number == 1
         if not (rank(mask) in (None, 2) if masked.has_row else column):
-            raise Unfit(f"{mask.name!r}, the mask, has not one number for each step and sequence")
+            raise Unfit(f"the mask {mask.name!r} must have the shape (T, B) or (T, B, 1), got {mask.shape}")
         lengths = lengths_of(mask, of_mask) if masked.has_row else None
         if same != backwards or (of_mask != 0 and lengths is None):
-            raise Unfit(f"{mask.name!r}, the mask, has the steps in another order than {whole.name!r}")
+            raise Unfit(f"the mask {mask.name!r} must have the steps in the order of {whole.name!r}")
     y, warnings = _outputs(body, found)
     if y is not None and y.axis not in (0, 1):
-        raise Unfit(f"{y.value.name!r} has the steps along axis {y.axis}")
+        raise Unfit(f"{y.value.name!r} must have the steps along axis 0 or 1, got axis {y.axis}")
     sequences = Sequences(
         whole, axis, backwards, mask if lengths is None else None, lengths, None if y is None else y.value,
         "" if y is None else ORDERS[y.axis].format("H"), y is not None and y.backwards != backwards,
@@ -112,7 +112,7 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
     before = [[carried.before for carried in each.states] for each in found]
     for value in (v for each in before for v in each):
         if rank(value) not in (None, 2):
-            raise Unfit(f"the initial state {value.name!r} has {rank(value)} axes")
+            raise Unfit(f"the initial state {value.name!r} must have 2 axes, got {rank(value)}")
     if y is None and not any(v for each in states for v in each):
         raise Unfit("the file uses none of its outputs")
     if baked is not None:
@@ -146,7 +146,7 @@ def _values(sequences: Sequences) -> dict[str, Any]:
 
 def _axes(value: Value, axis: int) -> str:
     if (rank(value) or 3) != 3:
-        raise Unfit(f"{value.name!r} has {rank(value)} axes")
+        raise Unfit(f"{value.name!r} must have 3 axes, got {rank(value)}")
     return ORDERS[axis].format("I")
 
 
@@ -178,7 +178,7 @@ def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
     """Returns a stack of layers: each layer's x is the h of the layer below."""
     chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
     if len(chains) != 1 or len(chains[0]) != len(found):
-        raise Unfit("its steps are no layers of one network")
+        raise Unfit(f"its {len(found)} steps must be layers of one network, each with the h of another as x")
     return chains[0]
 
 
@@ -199,7 +199,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
             continue
         if outside_of_loops(carried.outer) is outside_of_loops(carried.inner):
             if used(carried.after):
-                raise Unfit(f"node {carried.after.name!r} reads a value that it only passes on")
+                raise Unfit(f"the file reads {carried.after.name!r}, which the steps only pass on unchanged")
             continue
         if outside_of_loops(carried.inner) is not carried.inner:
             continue
@@ -209,12 +209,13 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
         elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner, held):
             memory.add(id(carried.inner))
         else:
-            raise Unfit(f"it also passes {carried.inner.name!r} from step to step")
+            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, which is no state")
     counted = [c for c in body.carried.values() if id(c.inner) in body.counters and used(c.after)]
     if counted:
-        raise Unfit(f"the file uses its number of steps, {counted[0].after.name!r}")
+        name = counted[0].after.name
+        raise Unfit(f"the file uses its number of steps, {name!r}, which networks do not return")
     if len(joined) > 1:
-        raise Unfit(f"it has {len(joined)} outputs of all steps")
+        raise Unfit(f"it must have at most one output with a value for each step, got {len(joined)}")
     for each in joined:
         kind = _is_output(each.inner, h, mask, None, held, memory)
         if not kind:
@@ -254,11 +255,14 @@ def _concatenated(sequence: Value, inner: Value, front: bool) -> list[Joined]:
         or not attribute(user, "new_axis", 0)
         for user in users
     ):
-        raise Unfit(f"its sequence {sequence.name!r} becomes no array")
+        reader = "ConcatFromSequence with new_axis=1"
+        raise Unfit(f"its sequence {sequence.name!r} must be read by {reader} alone")
     nodes: Nodes = users
     axes = {attribute(user, "axis", 0) % 3 for user in users}
     if len(users) > 1 or axes - {0, 1}:
-        raise Unfit(f"its sequence {sequence.name!r} becomes several arrays")
+        wanted = "one array with the steps along axis 0 or 1"
+        got = f"{len(users)}, along {sorted(axes)}"
+        raise Unfit(f"its sequence {sequence.name!r} must become {wanted}, got {got}")
     return [Joined(inner, user.outputs[0], attribute(user, "axis", 0), front, nodes) for user in users]
 
 
@@ -330,7 +334,8 @@ class Body:
         for backwards in (False, True):
             if found.index == _place(length, backwards):
                 return backwards
-        raise Unfit(f"the steps read elements of {found.whole.name!r} in another order")
+        order = "one after another, from the first or from the last"
+        raise Unfit(f"the steps must read the elements of {found.whole.name!r} {order}")
 
 
 def _place(length: Linear, backwards: bool) -> Linear:
@@ -345,7 +350,7 @@ def body_of(node: Node, width: Width) -> Body:
     if len({id(v) for v in graph.outputs}) != len(graph.outputs):
         raise Unfit("its body has an output twice, for which ONNX Runtime 1.32 computes other numbers")
     if None in node.inputs[2 if node.op_type == "Loop" else 0 :]:
-        raise Unfit("an input is left out")
+        raise Unfit("all its inputs must be given, got one left out")
     return _scan(node, graph, width) if node.op_type == "Scan" else _loop(node, graph, width)
 
 
@@ -355,11 +360,16 @@ def _scan(node: Node, graph: Graph, width: Width) -> Body:
     m = len(graph.outputs) - states
     same = len(node.inputs) == len(graph.inputs) and len(node.outputs) == len(graph.outputs)
     if not same or min(states, m, n) < 0:
-        raise Unfit("it has another number of inputs or outputs than its body")
+        raise Unfit(
+            f"it must have the inputs and outputs of its body, {len(graph.inputs)} and {len(graph.outputs)}, "
+            f"with num_scan_inputs among them, got {len(node.inputs)} and {len(node.outputs)}, and {n}"
+        )
     lists = {name: attribute(node, f"scan_{name}", None) or [0] * (n if "input" in name else m)
              for name in ("input_axes", "input_directions", "output_axes", "output_directions")}  # fmt: skip
-    if any(len(given) != (n if "input" in name else m) for name, given in lists.items()):
-        raise Unfit("it has another number of axes or directions than of sequences")
+    for name, given in lists.items():
+        if len(given) != (most := n if "input" in name else m):
+            text = f"attribute scan_{name} must have a number for each of {most} sequences"
+            raise Unfit(f"{text}, got {len(given)}")
     for k in range(states):
         before = node.inputs[k]
         assert before is not None
@@ -382,7 +392,10 @@ def _scan(node: Node, graph: Graph, width: Width) -> Body:
 def _loop(node: Node, graph: Graph, width: Width) -> Body:
     body, states = Body(node, graph, width), len(node.inputs) - 2
     if len(graph.inputs) != states + 2 or len(node.outputs) != len(graph.outputs) - 1:
-        raise Unfit("it has another number of inputs or outputs than its body")
+        raise Unfit(
+            f"it must have {len(graph.inputs)} inputs and {len(graph.outputs) - 1} outputs for its body, got "
+            f"{len(node.inputs)} and {len(node.outputs)}"
+        )
     body.counters[id(graph.inputs[0])] = Linear(0, {STEP: 1})
     for k in range(states):
         before, inner = node.inputs[k + 2], graph.inputs[k + 2]
@@ -412,7 +425,8 @@ def check_steps(body: Body, whole: Value, axis: int) -> int | None:
     if not _always(body, condition):
         _check_condition(body, length)
         if not unlimited and steps != length:
-            raise Unfit("it has a limit on the number of steps")
+            assert most is not None
+            raise Unfit(f"its largest number of steps, {most.name!r}, is not the length of {whole.name!r}")
         return length.number
     if unlimited:
         raise Unfit("its condition is always true, and it has no number of steps")
@@ -445,7 +459,7 @@ def _check_condition(body: Body, length: Linear) -> None:
             if less is not None and less.op_type == "Greater":
                 pair.reverse()
             if pair != [step, length]:
-                raise Unfit(f"its condition {value.name!r} is another than the end of the sequence")
+                raise Unfit(f"its condition {value.name!r} must be that the next step is before the end of x")
 
 
 def insertion(carried: Carried) -> tuple[Value, bool] | None:

@@ -16,7 +16,7 @@ INTEGERS = 6, 7  # int32, int64
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that is `new` where mask is true, and `old` elsewhere.
+    """A value that is `new` where mask is true, and `old` elsewhere: how files stop a sequence at its end.
 
     has_row: whether the mask is (B,), and an Unsqueeze gives it a second axis. Otherwise it should be (B, 1).
     """
@@ -71,7 +71,7 @@ def without_axis(mask: Value) -> Value | None:
 
 
 def less(mask: Value) -> tuple[Value, Value] | None:
-    """Returns a and b of a mask a < b, which may be written as the opposite of a >= b."""
+    """Returns (a, b) if a mask is a < b, written as Less, as Greater, or as Not of >= or <=; else None."""
     node = producer(mask, "Less", "Greater", "Not")
     negated = node is not None and node.op_type == "Not" and node.inputs[0] is not None
     if negated:
@@ -84,7 +84,7 @@ def less(mask: Value) -> tuple[Value, Value] | None:
 
 
 def lengths_of(mask: Value, axis: int = 0) -> Value | None:
-    """Returns the lengths (B,) if a mask is true before each sequence's end. axis: of the mask's steps."""
+    """Returns lengths (B,) if a mask is step < lengths, else None. axis: where the mask has the steps."""
     node = producer(mask, "Transpose")
     if node is not None and node.inputs[0] is not None and rank(mask) in (None, 2):
         mask, axis = outside_of_loops(node.inputs[0]), 1 - axis
@@ -101,7 +101,7 @@ def lengths_of(mask: Value, axis: int = 0) -> Value | None:
 def lengths_at(
     masked: Choice, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> tuple[Value, Linear] | None:
-    """Returns lengths and the number with which a mask of one step compares them. counters: of `numbers`."""
+    """Returns (lengths, n) if the mask of one step is n < lengths, else None. counters: as for `numbers`."""
     each = element(masked.mask, width, counters)
     if each is not None and masked.has_row:
         lengths = lengths_of(outside_of_loops(each.whole), each.axis)
@@ -116,7 +116,7 @@ def lengths_at(
 
 
 def _counts(value: Value) -> bool:
-    """Returns whether a value is 0, 1, 2 and so on."""
+    """Returns whether a value is the sequence 0, 1, 2, ..., a constant or a Range."""
     array, node = constant(value), producer(value, "Range")
     if array is not None:
         return array.ndim == 1 and bool((array == np.arange(len(array))).all())
@@ -125,7 +125,7 @@ def _counts(value: Value) -> bool:
 
 
 def _is_lengths(value: Value, whole: Value) -> bool:
-    """Returns whether a value has one integer for each sequence. whole: the comparison's operand."""
+    """Returns whether a value can be lengths: one integer for each sequence. whole: it, after casts."""
     known = value.dtype in INTEGERS or (value.dtype is None and value is not whole)
     return known and rank(value) in (None, 1)
 
@@ -146,7 +146,7 @@ def reversed_of(
 def in_order_of_x(
     y: Value, axes: str, width: Width, steps: Linear, lengths: Value | None = None
 ) -> tuple[Value, str, list[Node]] | None:
-    """Returns the only value that is y with its steps reversed, its axes, and the nodes between.
+    """Returns y with its steps reversed, if the file uses y in no other way: the value, its axes, the nodes.
 
     steps: the number of steps. lengths: as for `reversed_of`.
     """

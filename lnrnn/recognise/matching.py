@@ -132,7 +132,7 @@ class Step:
 
 
 def steps(graph: Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
-    """Yields the alternatives of each step in a graph. Alternatives differ in the roles of x and h.
+    """Yields a list for each step in a graph: its alternatives, which differ in the roles of x and h.
 
     joined: terms for cells with one matrix for x and h.
     """
@@ -154,7 +154,7 @@ def steps(graph: Graph, terms: Terms, joined: Terms) -> Iterator[list[Step]]:
 def _find_copies(
     step: Step, roots: Sequence[Node], found: dict[int, list[Step]], own: Terms, every: Sequence[Terms]
 ) -> None:
-    """Adds the alternatives of all nodes in copies of a step.
+    """Adds copies of a matched step, since a comparison of nodes is faster than a match.
 
     roots: the step's own, and the next ones. own: the terms of the step.
     """
@@ -180,7 +180,7 @@ def _find_copies(
 
 
 def _moved(step: Step, of: Pairs) -> Step | None:
-    """Returns the copy of a step, or None if the copy lacks a value or node of the step."""
+    """Returns a step with the values and nodes of its copy, or None if the copy lacks one of them."""
     given, nodes = (step.x, *step.old, *step.new), copied(of, step.nodes)
     if nodes is None or any(id(v) not in of for v in given):
         return None
@@ -193,7 +193,7 @@ def _multiplies_concat(node: Node) -> bool:
 
 
 def alike(h: Sum) -> Sequence[Pattern]:
-    """Returns the patterns whose h has summands of the same kinds."""
+    """Returns the patterns that a sum may match: the equation of h has the same kinds of factors."""
     kinds = ("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
     return BY_OUTLINE.get(tuple(sorted(kinds)), ())
 
@@ -234,7 +234,7 @@ def _same(a: Step, b: Step) -> bool:
 
 
 def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
-    """Returns the step of a match, or None if it does not have all of a cell's nodes and constants."""
+    """Returns the step for the names that a match has bound, or None if the cell is incomplete."""
     if (x := bound.get("x")) is None:
         return None
     old = tuple(bound[name] for name in pattern.states.values() if name in bound)
@@ -352,7 +352,7 @@ class Matcher:
                     yield from self._summands(rest, others, gate, new)
 
     def _biases(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
-        """Matches constants, and products of a constant and a gate. They may have several owners, and be
+        """Matches biases: constants, or constants times a gate. Several may be added up, and all may be
         missing."""
         if not wanted:
             if not given:

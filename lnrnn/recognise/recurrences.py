@@ -30,7 +30,7 @@ from .interface import DOMAINS, PATH, Array, Node, Value
 from .masks import choice, lengths_at
 from .matching import Step, match, nodes_between
 from .operators import new_terms
-from .part import KEEPS, GraphPart, is_batch_first, restarts
+from .part import KEEPS, READS_INSIDE, GraphPart, is_batch_first, restarts
 from .sizes import Width, before_reversal, element, size
 from .terms import Terms
 
@@ -41,7 +41,7 @@ ORDERS = ("TB{}", "BT{}", "B{}T")  # of axes; T is the axis of steps
 
 @dataclass(frozen=True)
 class Layer:
-    """The steps of one layer in the order of computation, with equal weights."""
+    """Steps of one layer with the same weights, in the order in which they are computed."""
 
     steps: tuple[Step, ...]
     weights: Weights
@@ -93,7 +93,7 @@ def same_constants(a: Step, b: Step) -> bool:
 
 
 def _all_biases(step: Step, name: str, gate: str) -> Array:
-    """Returns a gate's bias `name`: bias_ih + bias_hh if the equation of the gate has a single sum."""
+    """Returns the bias `name` of a gate, or bias_ih + bias_hh if its equation only adds the two."""
     names = {name}
     if name in ("bias_ih", "bias_hh") and not step.pattern.has("bias_hh", gate):
         names = {"bias_ih", step.pattern.bias_of_h}
@@ -107,7 +107,7 @@ def same_values(a: Sequence[Value], b: Sequence[Value]) -> bool:
 
 
 def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> list[list[Item]]:
-    """Returns the items as lists in which the item `following(a)` comes after a."""
+    """Returns the items as chains: lists in which each item a is followed by `following(a)`."""
     after = {id(item): following(item) for item in items}
     later = {id(item) for item in after.values()}
     result = [[item] for item in items if id(item) not in later]
@@ -156,7 +156,7 @@ def recurrence(
 
 
 def used(value: Value, inside: Collection[int] = ()) -> bool:
-    """Returns whether a value is an output of its graph, or is read by a node that is not inside."""
+    """Returns whether a value is an output of its graph, or a node outside of `inside` reads it."""
     return value.is_graph_output() or any(id(user) not in inside for user in value.consumers())
 
 
@@ -165,7 +165,7 @@ def if_used(value: Value, inside: Collection[int] = ()) -> Value | None:
 
 
 def with_unused(nodes: Iterable[Node], more: Iterable[Node]) -> tuple[Node, ...]:
-    """Returns nodes, and the nodes of `more` that only these need, in the order of the graph."""
+    """Returns nodes in the order of the graph, with those of `more` whose outputs only these nodes read."""
     kept = {id(node): node for node in nodes}
     left = list({id(node): node for node in more}.values())
     changed = True
@@ -187,13 +187,13 @@ Values = Callable[[GraphPart], Sequence[Value | None]]
 
 
 def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
-    """Returns the recurrences of one graph, joined where the values between them allow it."""
+    """Joins recurrences of one graph: pairs of directions to a layer, then layers to a network."""
     both = _pairwise(found, both_directions, lambda part: (part.x,))
     return _pairwise(both, one_above, lambda part: (part.y, *part.h[-1:]))
 
 
 def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[Recurrence]:
-    """Joins pairs until there is none. values: returns the values of a part that the second may read as x."""
+    """Joins pairs while there are any. values(part): values that the second of a pair may read as x."""
     left: list[Recurrence | None] = list(found)
     by_x: dict[int, list[int]] = {}
     for k, each in enumerate(found):
@@ -210,7 +210,7 @@ def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[R
 
 
 def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
-    """Returns two directions with one x, whose y are concatenated, as one layer."""
+    """Returns two directions as one layer, if they read the same x and their y are concatenated, or None."""
     p, q = a.part, b.part
     if a.reverse or not b.reverse or p.x is not q.x or p.y is None or q.y is None or p.flipped or q.flipped:
         return None
@@ -230,7 +230,7 @@ def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
 
 
 def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
-    """Returns two recurrences as layers of one network, if b is the only reader of a's outputs."""
+    """Returns a and b as layers of one network, if only b reads the outputs of a, or None."""
     p, q = a.part, b.part
     if a.reverse != b.reverse or p.flipped or not _same(a, b) or q.x is None:
         return None
@@ -280,7 +280,7 @@ def _join(
 
 
 def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
-    """Returns steps that follow each other with the same constants. groups: the alternatives of each step."""
+    """Returns chains of steps: each reads the states of the step before, and all have the same weights."""
     by_state: dict[int, list[Step]] = {}
     every = [_masked(step, terms.width) for group in groups for step in group]
     for step in every:
@@ -300,7 +300,7 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
 
 
 def _masked(step: Step, width: Width) -> Step:
-    """Returns the step with the states that masks keep past the ends of sequences, if it has such masks."""
+    """Adds to a step the masks that keep its states past the ends of sequences, if there are any."""
     states = [
         [v for user in new.consumers() for v in user.outputs[:1]
          if (c := choice(v)) is not None and c.new is new and c.old is outside_of_loops(old)]
@@ -330,18 +330,18 @@ def with_start(chain: list[Step], terms: Terms) -> list[Step]:
 
 
 def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
-    """Returns the part of layers of steps, or why they are no part."""
+    """Returns a recurrence of unrolled steps of one or more layers, or the reason why there is none."""
     n, sequence = len(layers[0].steps), layers[0].steps[-1].sequence
     elements = [element(x, terms.width) for x in layers[0].x]
     given = [e for e in elements if e is not None and e.index is not None]
     if len(given) < n:
-        return "the inputs of the steps are no elements of one value"
+        return f"the inputs of the {n} steps must be elements of one value, got {len(given)} elements"
     if sequence is not None:
         steps = size(sequence, given[0].axis, terms.width)
         given = [before_reversal(e, terms.width, steps) for e in given]
     first = given[0]
     if any(e.whole is not first.whole or e.axis != first.axis for e in given):
-        return "the inputs of the steps are elements of different values"
+        return "the inputs of the steps must be elements of one value along one axis, got several"
     indices = [e.index and e.index.number for e in given]
     reverse = n > 1 and indices == list(range(n))[::-1]
     if not reverse and indices != list(range(n)):
@@ -354,16 +354,16 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
     within = [step.within for layer in layers for step in layer.steps]
     lengths = None if within[0] is None else within[0][0]
     if within != [None if lengths is None else (lengths, e.index) for _ in layers for e in given]:
-        return "the steps have different masks"
+        return "the masks of all steps must compare with the same lengths, got different masks"
     whole = first.whole if sequence is None else sequence
     length = size(whole, first.axis, terms.width).number
     if length is not None and length != n:
-        return f"{n} steps read {whole.name!r}, which has {length}"
+        return f"the file must have a step for each of {length} elements of {whole.name!r}, got {n} steps"
     if (axes := rank(whole) or 3) != 3:
-        return f"{whole.name!r} has {axes} axes"
+        return f"{whole.name!r} must have 3 axes, got {axes}"
     top, of_states = layers[-1], _state_axes(layers, terms)
     if of_states is None:
-        return "its states are no arrays (B, H) or (1, B, H)"
+        return "its states must be arrays (B, H) or (1, B, H), got other shapes"
     inside = {id(node): node for layer in layers for step in layer.steps for node in step.nodes}
     joined = stacked(top.h, set(inside))
     y, flipped = None, False
@@ -376,7 +376,7 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
     for layer in layers:
         for at, step in enumerate(layer.steps):
             if step.outside:
-                return f"{step.outside[0]} reads a value inside of step {at}"
+                return f"at step {at}, {step.outside[0]} {READS_INSIDE}"
             for value in step.new:
                 if at < n - 1 and used(value, inside):
                     return f"the state of step {at}, {value.name!r}, is read outside of the steps"
@@ -452,7 +452,7 @@ def stacked(values: Sequence[Value], inside: set[int]) -> tuple[Value, int, bool
 
 
 def _order(given: Sequence[Value | None], values: Sequence[Value]) -> bool | None:
-    """Returns whether two lists of values are each other's reverse, False if they are equal, else None."""
+    """Returns True if `given` is `values` in reverse order, False if they are equal, else None."""
     ids = [id(outside_of_loops(v)) for v in given if v is not None]
     wanted = [id(v) for v in values]
     return False if ids == wanted else True if ids == wanted[::-1] else None

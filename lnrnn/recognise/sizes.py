@@ -38,7 +38,7 @@ Width = Callable[[Value], int | None]  # the size of the last axis
 
 @dataclass(frozen=True)
 class Linear:
-    """constant + the sum of factor * symbol."""
+    """A size or index as constant + the sum of factor * symbol; symbols are unknown sizes and the step."""
 
     constant: int
     factors: Mapping[Symbol, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ Numbers = list[Linear | None]
 def numbers(
     value: Value | None, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> Numbers | None:
-    """Returns the numbers of a small value, with None for an unknown number.
+    """Returns the elements of a small integer value, such as a shape, with None for unknown ones.
 
     counters: the values of the step's number, by identity.
     """
@@ -69,7 +69,7 @@ def numbers(
 
 @dataclass
 class Counting:
-    """The arguments and the results of `numbers`. Results are kept, since a node may read a value twice.
+    """Computes `numbers`, and keeps its results, since several nodes may read one value.
 
     known: numbers of values, by identity.
     """
@@ -138,7 +138,7 @@ class Counting:
 
 
 def number(value: Value | None, width: Width, counters: Mapping[int, Linear] | None = None) -> Linear | None:
-    """Returns the only number of a value."""
+    """Returns the number that a value of one element has, or None."""
     result = numbers(value, width, counters)
     return result[0] if result is not None and len(result) == 1 else None
 
@@ -212,7 +212,7 @@ def last_size(value: Value) -> int | None:
 
 
 def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Linear | None:
-    """Returns the result of an operator. rounds: whether a quotient is rounded to 0, as for integers."""
+    """Returns a op b, or None if it is unknown. rounds: quotients are rounded to 0, as for integers."""
     if a is None or b is None:
         return None
     if any(abs(n) > LARGEST for v in (a, b) for n in (v.constant, *v.factors.values())):
@@ -236,7 +236,7 @@ def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Line
 def bounds(
     node: Node, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> tuple[int, Linear, Linear, int] | None:
-    """Returns axis, start, end and step of a Slice of one axis."""
+    """Returns axis, start, end and step of a Slice along one axis, or None if they are not known."""
     names = ("starts", "ends", "axes", "steps")
     given: list[Numbers | None]
     if len(node.inputs) > 1:
@@ -259,7 +259,7 @@ def bounds(
 
 
 def in_single_steps(node: Node) -> bool:
-    """Returns whether a node is a SplitToSequence of elements without their axis."""
+    """Returns whether a SplitToSequence gives single elements and drops the axis that it splits."""
     if node.op_type != "SplitToSequence":
         return False
     if len(node.inputs) < 2 or node.inputs[1] is None:
@@ -316,7 +316,7 @@ def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = 
 
 
 def widened(value: Value) -> tuple[Value, int | None]:
-    """Returns the value before casts to a wider type and an Unsqueeze, and the axis that this adds."""
+    """Returns the value in front of casts to wider types and an Unsqueeze, and the axis that this adds."""
     axis, value = None, outside_of_loops(value)
     while (node := producer(value, "Cast", "Unsqueeze")) is not None and node.inputs[0] is not None:
         if node.op_type == "Unsqueeze":
@@ -361,7 +361,7 @@ def is_reversal(
 
 
 def before_reversal(found: Element, width: Width, steps: Linear | None = None) -> Element:
-    """Maps an element of a reversed value to the element before the reversal. steps: the number of steps."""
+    """Maps an element of a reversed sequence to the same element of the original. steps: the length."""
     node, index = found.whole.producer(), found.index
     if node is None or not is_reversal(node, found.axis, width) or node.inputs[0] is None:
         return found

@@ -128,7 +128,7 @@ def is_one(factor: Array) -> bool:
 
 
 def argument(node: Node, at: int) -> Value:
-    """Returns an input of a node. Raises Opaque if it is left out."""
+    """Returns input `at` of a node. Raises Opaque if the node leaves it out."""
     value = node.inputs[at] if at < len(node.inputs) else None
     if value is None:
         raise Opaque
@@ -158,7 +158,7 @@ def constant_sum(c: Array) -> Sum:
 
 
 def check_size(a: Array, b: Array) -> None:
-    """Raises Opaque if a + b would have too many numbers."""
+    """Raises Opaque if the sum of two constants would be too large for memory."""
     try:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
@@ -201,7 +201,7 @@ def times(a: Sum, b: Sum) -> Sum:
 
 
 def _nested(of: Sum) -> int:
-    """Returns `nested` of a function or norm of a sum. Raises Opaque."""
+    """Returns the depth of nested functions and norms in f(of). Raises Opaque beyond MOST_NESTED."""
     result = 1 + max((atom.nested for product in of.terms for atom in product), default=0)
     if result > MOST_NESTED:
         raise Opaque
@@ -212,7 +212,7 @@ def _nested(of: Sum) -> int:
 
 
 class Terms:
-    """The sums of the values of one model.
+    """Writes values of one model as sums, and keeps the results.
 
     operators: the functions that write the results of nodes as sums, or raise Opaque. joined: whether a
     product with a Concat becomes a sum of products with its parts, for cells with one matrix for x and h.
@@ -292,7 +292,7 @@ class Terms:
     # -- sums
 
     def cut(self, a: Sum, part: range, depth: int = 0) -> Sum:
-        """Returns the elements `part` of the last axis. Raises Opaque."""
+        """Returns a sum that stands for the elements `part` of the last axis, such as one gate."""
         if a.width is not None and part == range(a.width):
             return a
         if not depth and (id(a), part) in self._cuts:
@@ -329,7 +329,7 @@ class Terms:
         )
 
     def element(self, whole: Sum, value: Value) -> Sum:
-        """Returns one step of a sum, if its terms are products and norms of all steps. Raises Opaque.
+        """Returns one step of a sum whose products and norms are computed for all steps at once.
 
         value: the step. It stands for the operands, as `Matrix.sequence` says.
         """
@@ -351,7 +351,7 @@ class Terms:
         return atom
 
     def _of_concat(self, value: Value, start: int, size: int, depth: int) -> Sum | None:
-        """Returns a part of the features that a Concat joins, if it is a part of one of its inputs."""
+        """Returns features start .. start + size of a Concat, if they are within one of its inputs."""
         node = producer(value, "Concat")
         if node is None or not is_last_axis(attribute(node, "axis", 1), value):
             return None
@@ -366,7 +366,7 @@ class Terms:
         return None
 
     def operand(self, value: Value, depth: int = 0) -> Sum:
-        """Returns a value as a summand or factor: an argument of a product, norm or function stays whole."""
+        """Returns a value as a sum. A value that products, norms or functions read stays one atom."""
         value = outside_of_loops(value)
         array = constant(value)
         if array is not None and array.dtype.kind == "f" and not (self.states and array.ndim == 2):
@@ -376,7 +376,7 @@ class Terms:
         return self.sum(value, depth)
 
     def is_whole(self, value: Value) -> bool:
-        """Returns whether `operand` writes a value as itself, or as an element."""
+        """Returns whether `operand` leaves a value as one atom, or as an element of a sequence."""
         atom = self.operand(value).atom
         is_value = atom is not None and atom.kind == "value" and atom.value is value
         return is_value or id(value) in self._elements
@@ -385,7 +385,7 @@ class Terms:
         return self.operand(argument(node, at), depth)
 
     def argument(self, value: Value, depth: int) -> Sum:
-        """Returns the argument of a function. If it is a value times a number, the value is written out."""
+        """Returns a function's argument as a sum. Of factor * value, the value is expanded too."""
         whole = self.sum(outside_of_loops(value), depth)
         (product, factor), *others = whole.terms.items() or [((), np.zeros(()))]
         inner = self.outer_value(product[0]) if len(product) == 1 and product[0].kind == "value" else None
@@ -423,7 +423,7 @@ class Terms:
         return result
 
     def copy_width(self, value: Value, copy: Value) -> None:
-        """Gives a value that has no sum yet the width of another one."""
+        """Records that a copy of a value has the same width, before the copy is written as a sum."""
         width = self.width(value)
         if width is not None:
             self._widths[id(copy)] = width

@@ -199,6 +199,11 @@ def rnn(
     tape : Tape
         The argument of `rnn_backward`.
 
+    Raises
+    ------
+    ValueError
+        If shapes do not fit each other, or with overrun "raise" for a step without statistics.
+
     Examples
     --------
     >>> import numpy as np
@@ -241,6 +246,11 @@ def rnn_backward(
         Gradients of x and h0.
     gradients : dict of str to array of float64
         The gradients of the given parameters.
+
+    Raises
+    ------
+    ValueError
+        If gy or gh has another shape than y or h.
 
     Examples
     --------
@@ -409,7 +419,7 @@ def calibrate(
 ) -> tuple[Any, ...]:
     """Return mean, biased variance and count of each step, over the active sequences of all batches.
 
-    All sequences run as one batch, so their division into batches has no effect.
+    All sequences run as one batch, so their division into batches has no effect. Errors are as in `rnn`.
 
     Parameters
     ----------
@@ -421,7 +431,7 @@ def calibrate(
     Returns
     -------
     mean, var, count
-        For `rnn`. For other cells a dict of (mean, var) by site, and count.
+        For `rnn`. For other cells a dict of (mean, var) by name of the norm, "ih", "hh" or "c", and count.
 
     Examples
     --------

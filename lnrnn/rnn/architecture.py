@@ -24,6 +24,8 @@ from .cells import (
 from .specs import KINDS, BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
+BLOCK = (8, 4)  # outputs, inputs: a block of sparse weights, as in include/lnrnn/kernels/table.h
+WEIGHTS = ("weight_ih", "weight_hh")  # that may be sparse
 LIMIT = 2**31 - 1  # the largest size: products of two sizes do not overflow int64
 _SIZE = Integer(1, LIMIT)
 TAKES["Network"] = {
@@ -187,7 +189,7 @@ class Architecture:
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
-        """Returns the configuration that a model file has (model_file.c, file_format.architecture_of)."""
+        """Returns the configuration that a model file has (configuration.c, file_format.architecture_of)."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": self.norm_kind, **vars(self.norm)}

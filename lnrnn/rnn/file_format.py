@@ -1,5 +1,8 @@
 """Networks in safetensors files, with their arrays as tensors and a configuration in the metadata.
 
+In schema 2, two tensors may stand for a weight W (n, k). W.blocks (count, 8, 4) has the blocks that are not
+0. W.mask (n / 8, k / 4) is true where these are, in C order. Files without such weights have schema 1.
+
 Python writes the files with the package safetensors. The C code in pyx/file/ reads and checks them.
 """
 
@@ -10,16 +13,19 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from .. import _core
 from ..files import replacing
 from ..state import CHANGES
-from .architecture import DEFAULTS, Architecture, argument_names
+from .architecture import BLOCK, DEFAULTS, WEIGHTS, Architecture, argument_names
 from .cells import CELLS
 from .snapshot import ACTIVATION_BITS, Snapshot, zoneout_entry
 from .specs import KINDS
 from .statistics import StepStatistics, named_shapes
 
-SCHEMA = 1
+Array = np.ndarray
+ENTRIES = 256  # more bytes than a second tensor adds to a header
 
 
 def _safetensors() -> Any:
@@ -29,6 +35,21 @@ def _safetensors() -> Any:
     except ImportError:
         raise ImportError("saving models needs safetensors: pip install safetensors") from None
     return safetensors
+
+
+def _tensors(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the tensors of a file. A weight is stored as blocks if the file is smaller then."""
+    found: dict[str, Array] = {}
+    for name, w in state.items():
+        found[name] = w
+        if not name.startswith(WEIGHTS) or w.shape[0] % BLOCK[0] or w.shape[1] % BLOCK[1]:
+            continue
+        grid = w.reshape(len(w) // BLOCK[0], BLOCK[0], -1, BLOCK[1]).swapaxes(1, 2)
+        mask: Array = (grid.view(np.int32) != 0).any((2, 3))  # compares bits, because -0.0 is stored too
+        if np.count_nonzero(~mask) * w.nbytes > mask.size * (mask.nbytes + ENTRIES):
+            found |= {f"{name}.blocks": grid[mask], f"{name}.mask": mask}
+            del found[name]
+    return found
 
 
 def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
@@ -41,10 +62,16 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
         config["dropout"] = snapshot.dropout
     if snapshot.activation_bits == 8:  # absent for the default, so that older versions can read the file
         config["activation_bits"] = 8
-    metadata = {"format": "lnrnn", "schema": str(SCHEMA), "config": json.dumps(config)}
-    safetensors = _safetensors()
+    tensors = _tensors(snapshot.state())
+    schema = "2" if any(name.endswith(".mask") for name in tensors) else "1"
+    metadata = {"format": "lnrnn", "schema": schema, "config": json.dumps(config)}
+    data = memoryview(_safetensors().numpy.save(tensors, metadata))
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(bytes(data[8:end])) | {"__metadata__": metadata}  # was in random order
+    text = json.dumps(header, separators=(",", ":")).encode()
     with replacing(path) as put:  # some versions of safetensors overwrite the old file in place
-        put(safetensors.numpy.save(snapshot.state(), metadata))
+        for part in (data[:8], text.ljust(end - 8), data[end:]):
+            put(part)
 
 
 def read(path: str | os.PathLike[str]) -> Snapshot:

@@ -12,9 +12,9 @@ from . import cells
 from .cells import GateActivation, Nonlinearity, StateDtype
 from .network import Network
 from .settings import RNG
-from .specs import BatchNormSpec, LayerNormSpec
+from .specs import BatchNormSpec, LayerNormSpec, RMSNormSpec
 
-Norm = Literal["layer", "rms", "batch"] | LayerNormSpec | BatchNormSpec | None
+Norm = Literal["layer", "rms", "batch"] | LayerNormSpec | RMSNormSpec | BatchNormSpec | None
 T = TypeVar("T")
 
 
@@ -23,8 +23,10 @@ class RNN(Network[np.ndarray]):
 
     Parameters
     ----------
-    input_size, hidden_size : int
-        Inputs D and hidden units H.
+    input_size : int
+        D, the number of values of x at each step.
+    hidden_size : int
+        H, the number of hidden units of each layer and direction.
     num_layers : int
         Number of layers, 1 to 1024. Each layer reads the outputs of the layer below.
     nonlinearity : {"tanh", "relu", "sigmoid", "identity"}
@@ -47,6 +49,11 @@ class RNN(Network[np.ndarray]):
         Seed of the initial parameters, at least 0.
     rng : optional
         A numpy.random.Generator, or another argument of numpy.random.default_rng, for the initial parameters.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above.
 
     Attributes
     ----------
@@ -107,7 +114,7 @@ def _with_arguments(model: type[T]) -> type[T]:
     """Adds RNN's arguments to `model`'s docstring, except nonlinearity and those it has. Returns `model`."""
     own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
     if own and listed:  # not under python -OO
-        shared = listed[listed.index("Parameters\n") : listed.index("Attributes\n")]
+        shared = listed[listed.index("Parameters\n") : listed.index("Raises\n")]
         for name in ("nonlinearity", *re.findall(r"^(\w+) :", own, re.MULTILINE)):
             shared = re.sub(rf"(?m)^{name} :.*\n(?:    .*\n)+", "", shared)
         model.__doc__ = (
@@ -181,8 +188,8 @@ class LSTM(Network[tuple[np.ndarray, np.ndarray]]):
 
     LN takes mean mu and biased variance var over units of one sequence at one step: over all 4H in "layer"
     and "joint". BN_t takes them over the batch, for each time step t and unit. Placements and cell are
-    options of LayerNormSpec; the default of cell is "out", and without a norm it is None. Initial parameters
-    and arithmetic are as in RNN.
+    options of LayerNormSpec; the default of cell is "out", and without a norm it is None. Initial
+    parameters, arithmetic and errors are as in `RNN`.
 
     The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000. norm None is
     torch's cell. "layer" is Ba et al. 2016, arXiv 1607.06450. "batch" is Cooijmans et al. 2016, arXiv
@@ -264,7 +271,7 @@ class GRU(Network[np.ndarray]):
     each have one LN over the 2H of r and z, and one over the H of n. With span "all" they have one over all
     3H. "joint" is over 3H, "gate" over H. BN_t takes mean and variance over the batch, for each time step t
     and unit. As in torch, r multiplies after the product with W_hh, and z is the weight of h_{t-1}.
-    Placements and span are options of LayerNormSpec. Initial parameters and arithmetic are as in RNN.
+    Placements and span are in LayerNormSpec. Initial parameters, arithmetic and errors are as in `RNN`.
 
     The cell is that of Cho et al. 2014, arXiv 1406.1078. norm None is torch's cell. "layer" is Ba et al.
     2016, arXiv 1607.06450. "batch" follows Cooijmans et al. 2016, arXiv 1603.09025.
@@ -329,8 +336,8 @@ class LiGRU(Network[np.ndarray]):
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
     mu and the biased var of LN are taken over the 2H units of one sample at one step. BN_t takes them over
-    the batch, for each time step t and unit. Ravanelli et al. have one batch norm for all steps. Start values
-    and bits are as in RNN. With relu h is not bounded.
+    the batch, for each time step t and unit. Ravanelli et al. have one batch norm for all steps. Initial
+    parameters, arithmetic and errors are as in `RNN`. With relu h is not bounded.
 
     The cell is that of Ravanelli et al. 2018, arXiv 1803.10225. "split" is speechbrain's SLiGRU.
 
@@ -401,8 +408,8 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
     W_hh is block-diagonal: it has weight_hh's rows, and 0 between heads. mu and the biased var of LN are
-    taken over the units of one head of one sample at one step. y is the output, and the
-    input of the next layer; h recurs. Batch norm and zoneout are refused.
+    taken over the units of one head of one sample at one step. y is the output, and the input of the next
+    layer; h recurs. Batch norm and zoneout are refused. Errors are as in `RNN`.
 
     A unit whose n_{t-1} is 0 has no past. There m_t = i and f' = 0, and c_{t-1} and m_{t-1} have no effect.
     This holds at the first step of a sequence, since states start at 0, and for such units of a given state.

@@ -120,7 +120,9 @@ class Network(Settings, Generic[State]):
     def ragged(
         self, values: ArrayLike, offsets: ArrayLike, h0: Any = None, *, threads: int | None = None
     ) -> tuple[Array, State]:
-        """Run the network on sequences that are stored without padding; a call gives the same bits.
+        """Run the network on sequences that are stored one after another, without padding.
+
+        The results have the bits of a call on padded sequences. Errors are as in `lnrnn.Network.__call__`.
 
         Parameters
         ----------

@@ -10,13 +10,12 @@ import numpy as np
 
 from ..arguments import TAKES, Flag, Number, check
 from ..errors import bad_type, bad_value, message
+from .architecture import BLOCK, WEIGHTS
 from .network import Network
 
 Array = np.ndarray
 N = TypeVar("N", bound=Network[Any])
 TAKES["sparsify"] = {"keep_diagonal": Flag()}
-BLOCK = (8, 4)  # outputs, inputs: the block of the kernels, include/lnrnn/kernels/table.h
-WEIGHTS = ("weight_ih", "weight_hh")
 
 
 def sparsify(
@@ -55,8 +54,8 @@ def sparsify(
     -----
     Calls and streams multiply only by blocks that are not 0, if at most 60 % are left (40 % with AVX-512).
     They have the numbers of dense products for finite inputs; at most the sign of a zero differs. In float32
-    and bfloat16 a NaN or an infinity does not pass through an absent block. Files have the zeros, and a
-    network whose weights have zero blocks for any other reason is treated in the same way. The
+    and bfloat16 a NaN or an infinity does not pass through an absent block. Files have these blocks alone.
+    A network whose weights have zero blocks for any other reason is treated in the same way. The
     backward pass is dense. So are products of ``weight_hh`` with ``num_heads`` or ``reset_after=False``, and
     of ``weight_hr``. Also dense: bfloat16 on a special unit, and int8 with AMX.
 

@@ -71,6 +71,11 @@ class LayerNormSpec:
         Whether biases are added to x_ and h_ before the norms, as torch.nn.Linear does. They are the
         parameters inner_bias_ih and inner_bias_hh, (G * H,).
 
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above.
+
     Examples
     --------
     >>> import lnrnn
@@ -147,7 +152,7 @@ class BatchNormSpec:
 
     Notes
     -----
-    Cooijmans et al. 2016, arXiv 1603.09025, use "last".
+    Cooijmans et al. 2016, arXiv 1603.09025, use "last". Errors are as in `LayerNormSpec`.
 
     Examples
     --------
@@ -186,6 +191,7 @@ class DropoutSpec:
     `between` is from Zaremba et al. 2014, arXiv 1409.2329. `inputs` and `states` are the variational dropout
     of Gal and Ghahramani 2016, arXiv 1512.05287. The h_{t-1} in a GRU's z h_{t-1} and an LSTM's c are not
     dropped. Dropout increases the variances that batch norm stores. `calibrate` measures them without it.
+    Errors are as in `LayerNormSpec`.
 
     Examples
     --------

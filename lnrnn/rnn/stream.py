@@ -356,7 +356,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         return np.ascontiguousarray(np.broadcast_to(given, lanes).astype(np.int64))
 
     def reset(self, lanes: ArrayLike | None = None) -> None:
-        """Set state and `steps_done` of some lanes to 0.
+        """Set state and `steps_done` of some lanes to 0. Errors are as in `Stream.set_state`.
 
         Parameters
         ----------
@@ -369,7 +369,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         self._lanes.put(chosen, [None] * len(self._lanes.states), np.zeros(len(chosen), np.int64))
 
     def get_state(self, lanes: ArrayLike | None = None) -> StreamState[State]:
-        """Return a copy of the state of some lanes. `lanes` is as in `reset`.
+        """Return a copy of the state of some lanes. `lanes` and errors are as in `reset`.
 
         Returns
         -------

@@ -324,7 +324,9 @@ class SessionPool(Closed):
         return errors
 
     def maintain(self, limit: int = 1000) -> Maintained:
-        """Drop, park and store the sessions for which it is time. Call it often, between steps.
+        """Drop, park and store sessions whose time has come. Call it often, between steps.
+
+        A failing store raises nothing: the result has its errors. Other errors are as in `SessionPool`.
 
         Parameters
         ----------
@@ -334,7 +336,7 @@ class SessionPool(Closed):
         Returns
         -------
         Maintained
-            ``(stored, parked, dropped, errors)``. A failing store raises nothing: its errors are listed.
+            ``(stored, parked, dropped, errors)``.
         """
         (left,) = check("SessionPool.maintain", {"limit": limit})
         now = self._clock()

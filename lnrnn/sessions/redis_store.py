@@ -42,6 +42,13 @@ class RedisStore:
     seconds : int
         Redis forgets sessions that were not stored for so long.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If seconds is no integer of at least 1.
+    redis.RedisError, TakenError
+        By its methods: if the server does not answer, or if another pool has joined a session.
+
     Notes
     -----
     A value is a hash with the fields owner and state. Scripts in Redis read and change it atomically.
@@ -61,7 +68,7 @@ class RedisStore:
         )
 
     def get(self, key: str) -> bytes | None:
-        """Return the state of a session, which belongs to this store from now on.
+        """Return the state of a session, and make this store its owner. Errors are as in `RedisStore`.
 
         Parameters
         ----------
@@ -83,7 +90,7 @@ class RedisStore:
         _refuse(key, self._delete([key], self._words))
 
     def update(self, values: Mapping[str, bytes]) -> None:
-        """Store many values in one exchange with the server.
+        """Store many values in one exchange with the server. Errors are as in `RedisStore`.
 
         Parameters
         ----------

@@ -45,7 +45,7 @@ def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
 
 
 def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str]) -> float | None:
-    """Returns the time of a call with the modules `replaced` as before, divided by that with them as now.
+    """Returns the time of a call with torch's forward in the modules `replaced`, over the time as they are.
 
     The two take turns, up to 6 times in 0.2 s. The first call of each, which packs weights, counts only if
     the first two take 1 s. Returns None if a call fails, as a model that keeps a state may do.

@@ -22,7 +22,7 @@ class RNN(Twin):
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
         As in torch.nn.RNN.
     norm, reverse
-        As in lnrnn.RNN.
+        As in `lnrnn.RNN`.
     seed : int, optional
         Seed of the initial parameters, then as in lnrnn.RNN. Default: torch's generator.
     rng : optional
@@ -67,9 +67,9 @@ class LSTM(Twin):
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         As in torch.nn.LSTM.
     norm, reverse, seed, rng, device, dtype, engine
-        As in RNN.
+        As in `RNN`.
     num_heads, gate_activation, peepholes
-        As in lnrnn.LSTM.
+        As in `lnrnn.LSTM`.
 
     Examples
     --------
@@ -103,11 +103,11 @@ class GRU(Twin):
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.GRU.
     norm, reverse, reset_after
-        As in lnrnn.GRU.
+        As in `lnrnn.GRU`.
     seed, rng, device, dtype, engine
-        As in RNN.
+        As in `RNN`.
     num_heads, gate_activation, nonlinearity
-        As in lnrnn.GRU.
+        As in `lnrnn.GRU`.
 
     Examples
     --------
@@ -138,9 +138,9 @@ class LiGRU(Twin):
     Parameters
     ----------
     input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, reverse
-        As in lnrnn.LiGRU.
+        As in `lnrnn.LiGRU`.
     norm, reverse, seed, rng, device, dtype, engine
-        As in RNN.
+        As in `RNN`.
 
     Examples
     --------
@@ -172,9 +172,9 @@ class SLSTM(Twin):
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         As in torch.nn.LSTM.
     num_heads, norm, reverse, exp_forget, state_dtype
-        As in lnrnn.SLSTM.
+        As in `lnrnn.SLSTM`.
     seed, rng, device, dtype, engine
-        As in RNN.
+        As in `RNN`.
 
     Examples
     --------

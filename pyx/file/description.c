@@ -20,6 +20,18 @@ lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, 
     return status;
 }
 
+int lnrnn_place(const char *text, const char *names)
+{
+    const size_t length = strlen(text);
+    for (int k = 0; (names = strchr(names, '\'')); k++) {
+        const size_t n = strcspn(++names, "'");
+        if (n == length && !memcmp(names, text, n))
+            return k;
+        names += n + 1;
+    }
+    return -1;
+}
+
 /* --- values --------------------------------------------------------------------------------------------- */
 
 lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size)

@@ -7,6 +7,8 @@
 
 extern const char lnrnn_act_names[];       /* "one of 'tanh', .." */
 extern const char lnrnn_placement_names[]; /* "one of 'joint', .." */
+/* Returns the index of `text` among `names`, which are texts in single quotes, or -1. */
+int lnrnn_place(const char *text, const char *names);
 
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)

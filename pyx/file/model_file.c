@@ -7,180 +7,6 @@
 #include "file/json.h"
 #include "runtime/os.h"
 
-/* --- the configuration ---------------------------------------------------------------------------------- */
-
-/* A description, and facts about the file that a description lacks. */
-typedef struct {
-    lnrnn_description d;
-    size_t bits;    /* activation_bits, or 0 if the file has none */
-    int norm, pair; /* 1 if the norm is an object; 1 if zoneout is a list */
-} configuration;
-
-enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits of an entry of ENTRIES. OPTIONAL: it may be missing. NULLABLE: it may be null. Other bits: the
- * networks that may have it, and GRU: it may be missing in a GRU. */
-enum {
-    ALL = 1,
-    ACTIVATED = 2,
-    ANY_NORM = 4,
-    LAYER = 8,
-    BATCH = 16,
-    PAIR = 32,
-    OPTIONAL = 64,
-    NULLABLE = 128,
-    SLSTM = 1024,
-    GRU = 2048,
-    OF_SLSTM = SLSTM | OPTIONAL
-};
-enum { OF_ALL = ALL | OPTIONAL, OF_LAYER = LAYER | OPTIONAL, OF_BATCH = BATCH | OPTIONAL };
-
-#define AT(member) offsetof(configuration, member)
-
-/* The entries of a configuration. choices: the names of the values first, first + 1, ... null: the value for
- * JSON's null. */
-static const struct {
-    const char *name;
-    int type, of;
-    size_t offset;
-    const char *choices;
-    int first, null;
-} ENTRIES[] = {
-    {"cell", CHOICE, ALL, AT(d.cell), lnrnn_cell_names, 0, 0},
-    {"nonlinearity", CHOICE, ACTIVATED | GRU, AT(d.act), lnrnn_act_names, 0, 0},
-    {"dtype", CHOICE, ALL, AT(d.weights), "one of 'float32', 'bfloat16', 'int8'", 0, 0},
-    {"activation_bits", SIZE, OF_ALL | NULLABLE, AT(bits), NULL, 0, 0},
-    {"input_size", SIZE, ALL, AT(d.input_size), NULL, 0, 0},
-    {"hidden_size", SIZE, ALL, AT(d.hidden_size), NULL, 0, 0},
-    {"num_layers", SIZE, ALL, AT(d.num_layers), NULL, 0, 0},
-    {"proj_size", SIZE, OF_ALL, AT(d.proj_size), NULL, 0, 0},
-    {"bias", FLAG, ALL, AT(d.bias), NULL, 0, 0},
-    {"batch_first", FLAG, ALL, AT(d.batch_first), NULL, 0, 0},
-    {"bidirectional", FLAG, ALL, AT(d.bidirectional), NULL, 0, 0},
-    {"reverse", FLAG, OF_ALL, AT(d.reverse), NULL, 0, 0},
-    {"reset_after", FLAG, OF_ALL, AT(d.reset_after), NULL, 0, 0},
-    {"num_heads", SIZE, OF_ALL, AT(d.num_heads), NULL, 0, 0},
-    {"gate_activation", CHOICE, OF_ALL, AT(d.gate_activation), "one of 'sigmoid', 'hard_sigmoid'", 0, 0},
-    {"peepholes", FLAG, OF_ALL, AT(d.peepholes), NULL, 0, 0},
-    {"exp_forget", FLAG, OF_SLSTM, AT(d.exp_forget), NULL, 0, 0},
-    {"state_dtype", CHOICE, OF_SLSTM, AT(d.bfloat16_states), "one of 'float32', 'bfloat16'", 0, 0},
-    {"dropout", NUMBER, OF_ALL, AT(d.dropout), NULL, 0, 0},
-    {"zoneout", RATES, OF_ALL, AT(pair), NULL, 0, 0},
-    {"zoneout.0", NUMBER, PAIR, AT(d.zoneout[0]), NULL, 0, 0},
-    {"zoneout.1", NUMBER, PAIR, AT(d.zoneout[1]), NULL, 0, 0},
-    {"norm", NORM, ALL | NULLABLE, AT(norm), NULL, 0, 0},
-    {"norm.kind", CHOICE, ANY_NORM, AT(d.norm), "one of 'layer', 'batch', 'rms'", LNRNN_NORM_LAYER, 0},
-    {"norm.eps", NUMBER, ANY_NORM | OPTIONAL, AT(d.eps), NULL, 0, 0},
-    {"norm.placement", CHOICE, OF_LAYER | NULLABLE, AT(d.placement), lnrnn_placement_names, 0,
-     LNRNN_PLACEMENTS},
-    {"norm.cell", CHOICE, OF_LAYER | NULLABLE, AT(d.cell_norm), "one of 'out', 'carry'", LNRNN_CELL_OUT, 0},
-    {"norm.span", CHOICE, OF_LAYER | NULLABLE, AT(d.span), "'all'", LNRNN_SPAN_ALL, 0},
-    {"norm.inner_bias", FLAG, OF_LAYER, AT(d.inner_bias), NULL, 0, 0},
-    {"norm.max_steps", SIZE, OF_BATCH | NULLABLE, AT(d.max_steps), NULL, 0, 0},
-    {"norm.overrun", CHOICE, OF_BATCH, AT(d.overrun), "one of 'raise', 'last', 'mean', 'batch'", 0, 0},
-    {"norm.momentum", NUMBER, OF_BATCH | NULLABLE, AT(d.momentum), NULL, 0, -1},
-};
-enum { NUM_ENTRIES = sizeof ENTRIES / sizeof *ENTRIES };
-_Static_assert(NUM_ENTRIES <= 32, "`seen` has a bit for each entry");
-
-/* names: texts in single quotes. Returns the index of `text` among them, or -1. */
-static int place(const char *text, const char *names)
-{
-    const size_t length = strlen(text);
-    for (int k = 0; (names = strchr(names, '\'')); k++) {
-        const size_t n = strcspn(++names, "'");
-        if (n == length && !memcmp(names, text, n))
-            return k;
-        names += n + 1;
-    }
-    return -1;
-}
-
-/* Reads the value of entry k. Returns NULL, or a description of valid values if the value is invalid. */
-static const char *read_value(int k, const lnrnn_json_value *v, configuration *c)
-{
-    void *const to = (char *)c + ENTRIES[k].offset;
-    const int null = v->kind == 'n' && ENTRIES[k].of & NULLABLE, number = v->kind == 'i' || v->kind == 'd';
-    switch (ENTRIES[k].type) {
-    case SIZE:
-        *(size_t *)to = (size_t)(null ? 0 : v->integer);
-        return null || (v->kind == 'i' && v->integer >= 1) ? NULL : "an integer of at least 1";
-    case NUMBER:
-        *(double *)to = null ? ENTRIES[k].null : v->number;
-        return null || (number && v->number >= 0) ? NULL : "a number of at least 0";
-    case FLAG: *(int *)to = v->kind == 't'; return v->kind == 't' || v->kind == 'f' ? NULL : "true or false";
-    case CHOICE: {
-        const int choice = v->kind == '"' ? place(v->text, ENTRIES[k].choices) : -1;
-        *(int *)to = null ? ENTRIES[k].null : ENTRIES[k].first + choice;
-        return null || choice >= 0 ? NULL : ENTRIES[k].choices;
-    }
-    case RATES:
-        c->pair = v->kind == '[';
-        c->d.zoneout[0] = c->d.zoneout[1] = v->number;
-        return c->pair || (number && v->number >= 0) ? NULL
-                                                     : "a number of at least 0, or of an LSTM a list of two";
-    default: c->norm = v->kind == '{'; return c->norm || null ? NULL : "null or an object";
-    }
-}
-
-/* Reads the configuration into *d. Changes the text, because strings are decoded in place. */
-static lnrnn_status read_configuration(char *text, size_t length, lnrnn_description *d, char *message)
-{
-    lnrnn_json json = {.at = text, .end = text + length};
-    configuration c = {.d = lnrnn_describe(0, 0, 0)};
-    unsigned seen = 0;
-    lnrnn_json_value v = lnrnn_json_next(&json);
-    c.d.norm = LNRNN_NORM_NONE;
-    LNRNN_CHECK(v.kind == '{', "its configuration must be a JSON object");
-    while ((v = lnrnn_json_next(&json)).kind) {
-        const char *const outer = json.name[1], *const inner = json.name[2];
-        char name[80];
-        int k = 0;
-        snprintf(name, sizeof name, "%.32s%s%.32s", outer, *inner ? "." : "", inner);
-        while (k < NUM_ENTRIES && strcmp(name, ENTRIES[k].name))
-            k++;
-        LNRNN_CHECK(k < NUM_ENTRIES && !strchr(outer, '.'),
-                    "its configuration has the entry '%s' that is unknown", name);
-        LNRNN_CHECK(!(seen >> k & 1), "its configuration has the entry '%s' twice", name);
-        seen |= 1u << k;
-        const char *const expected = read_value(k, &v, &c), *const quote = v.kind == '"' ? "'" : "";
-        const size_t shown = *quote ? strlen(v.text) : (size_t)(json.at - v.text);
-        LNRNN_CHECK(!expected, "%s must be %s, got %s%.*s%s", name, expected, quote,
-                    shown < 54 ? (int)shown : 54, v.text, quote);
-    }
-    LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
-    const int is = ALL | (lnrnn_cell_table[c.d.cell].activated ? ACTIVATED : 0)
-                   | (c.d.cell == LNRNN_GRU ? GRU : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
-                   | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
-                   | (!c.norm                        ? 0
-                      : c.d.norm == LNRNN_NORM_BATCH ? BATCH
-                                                     : LAYER);
-    for (int k = 0; k < NUM_ENTRIES; k++) {
-        const int has = seen >> k & 1, of = ENTRIES[k].of;
-        LNRNN_CHECK(!has || of & is, "its configuration has the entry '%s' of another kind", ENTRIES[k].name);
-        LNRNN_CHECK(has || of & OPTIONAL || !(of & is & ~GRU), "its configuration has no entry '%s'",
-                    ENTRIES[k].name);
-    }
-    LNRNN_CHECK(!c.pair || c.d.cell == LNRNN_LSTM, "zoneout must be a number, only of an LSTM a list of two");
-    LNRNN_CHECK(!c.bits || (c.d.weights == LNRNN_WEIGHT_I8 && (c.bits == 8 || c.bits == 14)),
-                "activation_bits must be 14 or 8 and only of int8, got %zu", c.bits);
-    if (c.bits == 8)
-        c.d.weights = LNRNN_WEIGHT_I8A8;
-    *d = c.d;
-    return lnrnn_description_resolve(d, message);
-}
-
-lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message)
-{
-    char *const copy = malloc(length + 1);
-    if (!copy)
-        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a configuration of %zu bytes", length);
-    memcpy(copy, text, length);
-    copy[length] = '\0';
-    const lnrnn_status status = read_configuration(copy, length, d, message);
-    free(copy);
-    return status;
-}
-
 /* --- the header ----------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -188,16 +14,17 @@ typedef struct {
     const char *dtype;
     size_t places, place[2]; /* begin and end of the data, counted from the end of the header */
     unsigned seen;           /* a bit for each entry that was read */
+    int blocked;             /* the blocks of a weight. The next tensor is their mask. */
 } tensor;
 
 /* Indices of the metadata. */
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
 typedef struct {
-    FILE *stream;      /* or NULL: */
-    const char *bytes; /* the next byte */
-    tensor *tensors;   /* (count), with memory for `most` */
-    size_t count, most;
+    FILE *stream;
+    const char *bytes;        /* the file in memory, if stream is NULL */
+    tensor *tensors;          /* (count), with memory for `most` */
+    size_t count, most, data; /* data: where the data begin in the file */
     char *metadata[METADATA]; /* NULL: the file has none */
     const lnrnn_array **used;
 } reader;
@@ -206,15 +33,12 @@ typedef struct {
     lnrnn_fail(message, LNRNN_INVALID, \
                "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
 
-/* Reads `bytes` bytes. Fails if the disk fails, or if the file has become shorter. */
-static lnrnn_status take(reader *r, void *to, size_t bytes, char *message)
+/* Reads the bytes from `at` on. Fails if the disk fails, or if the file has become shorter. */
+static lnrnn_status take(const reader *r, size_t at, void *to, size_t bytes, char *message)
 {
-    if (!r->stream) {
-        memcpy(to, r->bytes, bytes);
-        r->bytes += bytes;
-        return LNRNN_OK;
-    }
-    if (fread(to, 1, bytes, r->stream) == bytes)
+    if (!r->stream)
+        memcpy(to, r->bytes + at, bytes);
+    if (!r->stream || (!fseeko(r->stream, (off_t)at, SEEK_SET) && fread(to, 1, bytes, r->stream) == bytes))
         return LNRNN_OK;
     return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: if a disk fails */
 }
@@ -233,7 +57,7 @@ static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v,
         if (!is_metadata)
             r->tensors[r->count++].array.name = json->name[1];
     } else if (is_metadata) {
-        const int k = place(json->name[2], "'format', 'schema', 'config'");
+        const int k = lnrnn_place(json->name[2], "'format', 'schema', 'config'");
         if (v->kind != '"')
             return "has a value that is not a string";
         if (k >= 0 && r->metadata[k])
@@ -242,7 +66,7 @@ static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v,
             r->metadata[k] = (char *)v->text;
     } else {
         tensor *const t = &r->tensors[r->count - 1];
-        const int k = place(json->name[2], "'dtype', 'shape', 'data_offsets'");
+        const int k = lnrnn_place(json->name[2], "'dtype', 'shape', 'data_offsets'");
         if (v->depth == 2) {
             if (k < 0 || t->seen >> k & 1 || v->kind != (k ? '[' : '"'))
                 return INVALID;
@@ -268,14 +92,19 @@ static int by_place(const void *a, const void *b)
     return (x[end] > y[end]) - (x[end] < y[end]);
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const tensor *)a)->array.name, ((const tensor *)b)->array.name);
+}
+
 /* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why
  * the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
         return INVALID;
-    const int dtype = place(t->dtype, "'F32', 'F64', 'I64'");
-    size_t bytes = dtype == LNRNN_ARRAY_F32 ? 4 : 8;
+    const int dtype = lnrnn_place(t->dtype, "'F32', 'F64', 'I64', 'BOOL'");
+    size_t bytes = dtype == LNRNN_ARRAY_F32 ? 4 : dtype == LNRNN_ARRAY_OTHER ? 1 : 8;
     t->array.dtype = dtype < 0 ? LNRNN_ARRAY_OTHER : dtype;
     for (size_t k = 0; k < t->array.ndim; k++)
         if (__builtin_mul_overflow(bytes, t->array.shape[k], &bytes))
@@ -288,8 +117,8 @@ static const char *check_tensor(tensor *t, size_t *end)
     return NULL;
 }
 
-/* Reads the header, sorts the tensors by place, and checks that the data fill the `bytes` bytes after the
- * header. */
+/* Reads the header, and checks that the data fill the `bytes` bytes after the header. Sorts the tensors by
+ * name. */
 static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char *message)
 {
     const char *const start = json->at, *wrong = NULL, *name = NULL;
@@ -309,6 +138,7 @@ static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char 
             name = r->tensors[k].array.name;
     if (!wrong && end != bytes)
         wrong = "has data that do not end with the file";
+    qsort(r->tensors, r->count, sizeof *r->tensors, by_name);
     return name    ? REFUSE("entry '%.54s' of its header %s", name, wrong)
            : wrong ? REFUSE("its header %s", wrong)
                    : LNRNN_OK;
@@ -321,7 +151,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     uint64_t length = 0;
     if (size < sizeof prefix)
         return REFUSE("it has %d bytes", (int)size);
-    lnrnn_status status = take(r, prefix, sizeof prefix, message);
+    lnrnn_status status = take(r, 0, prefix, sizeof prefix, message);
     if (status)
         return status; /* GCOVR_EXCL_LINE: if a disk fails */
     for (int k = 8; k--;)
@@ -336,9 +166,10 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     model->header = malloc((size_t)length + 1);
     if (!r->tensors || !model->arrays || !model->header)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
-    if ((status = take(r, model->header, (size_t)length, message)))
+    if ((status = take(r, sizeof prefix, model->header, (size_t)length, message)))
         return status; /* GCOVR_EXCL_LINE: if a disk fails */
     model->header[length] = '\0';
+    r->data = sizeof prefix + (size_t)length;
     lnrnn_json json = {.at = model->header, .end = model->header + length};
     return read_header(&json, r, (size_t)(size - length), message);
 }
@@ -346,28 +177,105 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
 /* --- the data ------------------------------------------------------------------------------------------- */
 
 static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
-static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static lnrnn_status take_tensor(const reader *r, const tensor *t, void *to, char *message)
+{
+    return take(r, r->data + t->place[0], to, bytes_of(t), message);
+}
+
+/* In schema 2, two tensors may stand for a weight W (n, k). W.blocks (count, 8, 4) has the blocks that are
+ * not 0. W.mask (n / 8, k / 4) is 1 where these are, in C order. */
+enum { BLOCK = LNRNN_BLOCK_OUTPUTS * LNRNN_BLOCK_INPUTS * sizeof(float) };
+
+/* If t is the blocks of a weight, sets *weight to its name, dtype and shape. */
+static lnrnn_status join(const reader *r, tensor *t, lnrnn_array *weight, char *message)
+{
+    const tensor *const mask = t + 1;
+    const size_t length = strcspn(t->array.name, "."), *const blocks = t->array.shape,
+                 *const grid = mask->array.shape;
+    char *const name = (char *)t->array.name, *const end = name + length;
+    LNRNN_CHECK(strcmp(end, ".mask"), "%.60s must have .blocks beside it", name);
+    t->blocked = !strcmp(end, ".blocks");
+    if (!t->blocked)
+        return LNRNN_OK;
+    LNRNN_CHECK(!strncmp(name, "weight_ih_", 10) || !strncmp(name, "weight_hh_", 10),
+                "%.60s must not be there: only weight_ih and weight_hh have blocks", name);
+    LNRNN_CHECK(t->array.dtype == LNRNN_ARRAY_F32 && t->array.ndim == 3 && blocks[1] == LNRNN_BLOCK_OUTPUTS
+                    && blocks[2] == LNRNN_BLOCK_INPUTS,
+                "%.60s must be float32 (count, 8, 4)", name);
+    LNRNN_CHECK(mask < r->tensors + r->count && !strncmp(mask->array.name, name, length)
+                    && !strcmp(mask->array.name + length, ".mask"),
+                "%.60s must have .mask beside it", name);
+    LNRNN_CHECK(!strcmp(mask->dtype, "BOOL") && mask->array.ndim == 2 && grid[0] <= INT32_MAX / 8
+                    && grid[1] <= INT32_MAX / 4,
+                "%.60s must be bool (outputs / 8, inputs / 4)", mask->array.name);
+    *end = '\0';
+    weight->ndim = 2;
+    weight->shape[0] = grid[0] * LNRNN_BLOCK_OUTPUTS;
+    weight->shape[1] = grid[1] * LNRNN_BLOCK_INPUTS;
+    return LNRNN_OK;
+}
+
+/* Reads the weight w. t: its blocks. */
+static lnrnn_status take_blocks(const reader *r, const tensor *t, float *w, char *message)
+{
+    const tensor *const mask = t + 1;
+    const size_t cells = bytes_of(mask), columns = mask->array.shape[1], row = BLOCK / LNRNN_BLOCK_OUTPUTS;
+    unsigned char *const is = calloc(1, cells + bytes_of(t)), *block = is + cells;
+    if (!is)
+        return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
+    lnrnn_status status = take_tensor(r, mask, is, message);
+    status = status ? status : take_tensor(r, t, block, message);
+    size_t count = 0, others = 0;
+    for (size_t b = 0; b < cells; b++)
+        count += is[b] == 1, others += is[b] > 1;
+    if (!status && (others || count != t->array.shape[0]))
+        status =
+            lnrnn_fail(message, LNRNN_INVALID,
+                       "%.60s must have %zu bytes of 1, and else 0, got %zu of 1, and %zu of other values",
+                       mask->array.name, t->array.shape[0], count, others);
+    memset(w, 0, cells * BLOCK);
+    for (size_t b = 0; b < cells && !status; b++)
+        for (size_t o = 0; is[b] && o < LNRNN_BLOCK_OUTPUTS; o++, block += row)
+            memcpy((char *)w + ((b / columns * LNRNN_BLOCK_OUTPUTS + o) * columns + b % columns) * row, block,
+                   row);
+    free(is);
+    return status;
+}
+
+/* Returns the memory of a tensor as an array, in whole cache lines. */
+static size_t memory_of(const tensor *t)
+{
+    return ((t->blocked ? bytes_of(t + 1) * BLOCK : bytes_of(t)) + 63) / 64 * 64;
+}
 
 /* Checks names, dtypes and shapes before it allocates, because a few bytes of a bad file can ask for any
  * amount of memory. */
-static lnrnn_status read_arrays(reader *r, lnrnn_model_file *model, char *message)
+static lnrnn_status read_arrays(reader *r, int may_have_blocks, lnrnn_model_file *model, char *message)
 {
+    tensor *const first = r->tensors, *const end = first + r->count;
     size_t bytes = 64; /* so that arrays without elements have an address too */
-    model->count = r->count;
-    for (size_t k = 0; k < r->count; k++) {
-        model->arrays[k] = r->tensors[k].array;
-        bytes += aligned(bytes_of(&r->tensors[k]));
+    lnrnn_status status = LNRNN_OK;
+    for (tensor *t = first; t < end && !status; t += 1 + t->blocked, model->count++) {
+        model->arrays[model->count] = t->array;
+        if (may_have_blocks)
+            status = join(r, t, &model->arrays[model->count], message);
     }
-    lnrnn_status status = lnrnn_match_arrays(&model->description, model->arrays, r->count, &r->used, message);
+    status = status ? status
+                    : lnrnn_match_arrays(&model->description, model->arrays, model->count, &r->used, message);
     if (status)
         return status;
-    char *at = model->data = lnrnn_alloc_aligned(64, bytes);
+    int fits = 1;
+    for (const tensor *t = first; t < end; t += 1 + t->blocked)
+        fits &= !__builtin_add_overflow(bytes, memory_of(t), &bytes);
+    char *at = model->data = fits ? lnrnn_alloc_aligned(64, bytes) : NULL;
     if (!at)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
-    for (size_t k = 0; k < r->count && !status; k++) {
-        model->arrays[k].data = at;
-        status = take(r, at, bytes_of(&r->tensors[k]), message);
-        at += aligned(bytes_of(&r->tensors[k]));
+    lnrnn_array *array = model->arrays;
+    for (const tensor *t = first; t < end && !status; t += 1 + t->blocked, array++) {
+        array->data = at;
+        status = t->blocked ? take_blocks(r, t, (float *)at, message) : take_tensor(r, t, at, message);
+        at += memory_of(t);
     }
     return status ? status : lnrnn_check_values(&model->description, r->used, message);
 }
@@ -380,13 +288,14 @@ static lnrnn_status read_all(reader *r, uint64_t size, lnrnn_model_file *model, 
         return status;
     LNRNN_CHECK(meta[FORMAT] && !strcmp(meta[FORMAT], "lnrnn"),
                 "it is a safetensors file, but not of an lnrnn model");
-    if (!meta[SCHEMA] || strcmp(meta[SCHEMA], "1"))
-        return lnrnn_fail(message, LNRNN_OTHER_VERSION, "its schema is '%.54s', this version reads 1",
+    const int schema = meta[SCHEMA] ? lnrnn_place(meta[SCHEMA], "'1', '2'") : -1;
+    if (schema < 0)
+        return lnrnn_fail(message, LNRNN_OTHER_VERSION, "its schema is '%.54s', this version reads 1 and 2",
                           meta[SCHEMA] ? meta[SCHEMA] : "");
     model->configuration = meta[CONFIG] ? meta[CONFIG] : "";
     status = lnrnn_description_read(model->configuration, strlen(model->configuration), &model->description,
                                     message);
-    return status ? status : read_arrays(r, model, message);
+    return status ? status : read_arrays(r, schema, model, message);
 }
 
 /* --- files ---------------------------------------------------------------------------------------------- */

@@ -2,7 +2,8 @@
  * bytes, little-endian; the header, in JSON; the data of named arrays, little-endian.
  *
  * The header is read and checked first. This takes at most 10 MB and three times the size of the file as
- * memory. The data are read only if names, dtypes and shapes fit the network. */
+ * memory. The data are read only if names, dtypes and shapes fit the network. A weight stored as blocks takes
+ * at most 128 times the bytes of its mask as memory. */
 #ifndef LNRNN_FILE_MODEL_FILE_H
 #define LNRNN_FILE_MODEL_FILE_H
 

@@ -62,28 +62,31 @@ static int attributes(const ort_functions *ort, const OrtNode *node, network_cal
 {
     float eps, zoneout[2];
     size_t count = 0, bytes = 0;
-    runtime_refuse(reason, "its attributes are not the %d of version %d of the domain lnrnn", ATTRIBUTES,
-                   FORMAT);
     if (runtime_failed(ort, ort->node_attribute_count(node, &count))
         || (count != ATTRIBUTES && count != ATTRIBUTES + 1))
-        return 0;
+        return runtime_refuse(reason, "the call must have %d or %d attributes in version %d, got %zu",
+                              ATTRIBUTES, ATTRIBUTES + 1, FORMAT, count);
     for (size_t k = 0; k < COUNT - (count == ATTRIBUTES); k++) {
         int64_t value = 0;
         char *const to = (char *)c + INTEGERS[k].at;
+        runtime_refuse(reason, "attribute %s must be given, got none", INTEGERS[k].name);
         if (runtime_attribute(ort, node, INTEGERS[k].name, ORT_INT, &value, sizeof value, NULL, reason) <= 0)
             return 0;
         if (value < 0 || value > INTEGERS[k].most)
-            return runtime_refuse(reason, "attribute %s is beyond 0 .. %lld", INTEGERS[k].name,
-                                  (long long)INTEGERS[k].most);
+            return runtime_refuse(reason, "attribute %s must be within 0 .. %lld, got %lld", INTEGERS[k].name,
+                                  (long long)INTEGERS[k].most, (long long)value);
         if (INTEGERS[k].is_size)
             *(size_t *)to = (size_t)value;
         else
             *(int *)to = (int)value;
     }
+    runtime_refuse(reason, "attributes eps and zoneout must be given, got none");
     if (runtime_attribute(ort, node, "eps", ORT_FLOAT_, &eps, sizeof eps, NULL, reason) <= 0
-        || runtime_attribute(ort, node, "zoneout", ORT_FLOATS, zoneout, sizeof zoneout, &bytes, reason) <= 0
-        || bytes != sizeof zoneout)
+        || runtime_attribute(ort, node, "zoneout", ORT_FLOATS, zoneout, sizeof zoneout, &bytes, reason) <= 0)
         return 0;
+    if (bytes != sizeof zoneout)
+        return runtime_refuse(reason, "attribute zoneout must have 2 numbers, got %zu",
+                              bytes / sizeof *zoneout);
     c->description.eps = eps;
     for (int k = 0; k < 2; k++)
         c->description.zoneout[k] = zoneout[k];
@@ -106,9 +109,13 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
     if (lnrnn_description_resolve(d, message))
         return runtime_refuse(reason, "%s", message);
     if (!networks_equal(&given, d))
-        return runtime_refuse(reason, "its attributes must be as lnrnn.onnx.convert writes them");
+        return runtime_refuse(reason, "the attributes must be as lnrnn.onnx.convert writes them, got others; "
+                                      "convert the original file again");
     if (c->form.step && (c->lengths || d->bidirectional))
-        return runtime_refuse(reason, "with step=1 it must have one direction and no lengths");
+        return runtime_refuse(reason,
+                              "with step=1 the call must have one direction and no lengths, got "
+                              "bidirectional=%d, lengths=%d",
+                              d->bidirectional, c->lengths);
     const size_t directions = d->bidirectional ? 2 : 1, H = d->hidden_size,
                  P = d->proj_size ? d->proj_size : H;
     c->form.states = d->cell == LNRNN_SLSTM ? 4 : d->cell == LNRNN_LSTM ? 2 : 1;
@@ -119,19 +126,25 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
     return 1;
 }
 
-/* Checks the type of a value, and the shape as far as it is known. wanted (rank): -1 is any size, which is
- * written. */
-static int fits(const ort_functions *ort, const OrtValueInfo *value, int type, int64_t *wanted, size_t rank)
+/* Checks the type of a value, and the shape as far as it is known. wanted (rank): -1 accepts any size, and
+ * becomes the size seen. Returns 0 with a reason for another type or shape. */
+static int fits(const ort_functions *ort, const OrtValueInfo *value, const char *kind, int type,
+                int64_t *wanted, size_t rank, char reason[REASON])
 {
-    int64_t shape[3];
-    size_t is = 0;
-    if (runtime_type(ort, value, shape, 3, &is) != type || (is && is != rank))
-        return 0;
-    for (size_t k = 0; k < is; k++) {
-        if (shape[k] >= 0 && wanted[k] >= 0 && shape[k] != wanted[k])
-            return 0;
+    int64_t shape[8];
+    size_t n = 0;
+    char should[96], seen[96];
+    const int is = runtime_type(ort, value, shape, 8, &n);
+    int fitting = is == type && (!n || n == rank);
+    for (size_t k = 0; k < n && fitting; k++)
+        fitting = shape[k] < 0 || wanted[k] < 0 || shape[k] == wanted[k];
+    if (!fitting)
+        return runtime_refuse(reason, "%s '%.100s' must be %s of shape %s, got %s of shape %s", kind,
+                              runtime_name(ort, value), runtime_type_name(type),
+                              runtime_shape_text(wanted, rank, should), runtime_type_name(is),
+                              n > 8 ? "of more axes" : runtime_shape_text(shape, n, seen));
+    for (size_t k = 0; k < n; k++)
         wanted[k] = shape[k] >= 0 ? shape[k] : wanted[k];
-    }
     return 1;
 }
 
@@ -151,12 +164,12 @@ static int values(const ort_functions *ort, network_call *c, char reason[REASON]
             if (!is_x)
                 shape[0] = (int64_t)c->form.lines,
                 shape[2] = (int64_t)c->form.widths[is_lengths ? 0 : i - RUN_STATES];
-            if (!fits(ort, value, is_lengths ? ORT_INT32 : ORT_FLOAT, own,
+            if (!fits(ort, value, is_output ? "output" : "input", is_lengths ? ORT_INT32 : ORT_FLOAT, own,
                       is_lengths     ? 1
                       : own == shape ? 3
-                                     : 2))
-                return runtime_refuse(reason, "%s '%.100s' does not have the type and shape of its place",
-                                      is_output ? "output" : "input", runtime_name(ort, value));
+                                     : 2,
+                      reason))
+                return 0;
             B = shape[1];
             T = is_x ? shape[0] : T;
         }
@@ -183,12 +196,13 @@ static int inputs(const ort_functions *ort, const OrtNode *node, network_call *c
     w->names = calloc(w->count, sizeof *w->names);
     if (!w->inputs || !w->arrays || !w->names)
         return runtime_refuse(reason, NO_MEMORY);
-    if (!runtime_values(ort, node, w->inputs, &in, c->form.values + RUN_INPUTS, &out)
+    if (!runtime_values(ort, node, w->inputs, &in, c->form.values + RUN_INPUTS, &out, reason)
         || in != before + w->count || out != 1 + c->form.states)
-        return runtime_refuse(reason, "needs %zu inputs, %zu outputs", before + w->count, 1 + c->form.states);
+        return runtime_refuse(reason, "the call must have %zu inputs and %zu outputs, got %zu and %zu",
+                              before + w->count, 1 + c->form.states, in, out);
     for (size_t k = 0; k < before; k++) {
         if (!w->inputs[k])
-            return runtime_refuse(reason, "input %zu must be given", k);
+            return runtime_refuse(reason, "input %zu must be given, got none", k);
         c->form.values[k <= c->form.states ? k : RUN_LENGTHS] = w->inputs[k];
     }
     for (size_t k = 0; k < w->count; k++) {
@@ -210,7 +224,9 @@ kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
     kernel *k = NULL;
     int version = 0;
     if (runtime_failed(p->ort, p->ort->node_version(node, &version)) || version != FORMAT)
-        runtime_refuse(reason, "it needs version %d of the domain lnrnn, got %d", FORMAT, version);
+        runtime_refuse(reason,
+                       "the domain lnrnn must have version %d, got %d; convert the original file again",
+                       FORMAT, version);
     else if (describe(p->ort, node, provider_weights(p, node, 0), &c, reason)
              && inputs(p->ort, node, &c, &w, reason)) {
         char message[LNRNN_MESSAGE] = NO_MEMORY;

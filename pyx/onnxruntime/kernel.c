@@ -236,8 +236,9 @@ OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphS
 static OrtStatus *find_places(kernel *k, const OrtNode *fused)
 {
     size_t in = k->in, out = k->out;
-    if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out))
-        return kernel_error(k, ORT_FAIL, "the fused node has over %zu inputs or %zu outputs", k->in, k->out);
+    char reason[REASON];
+    if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out, reason))
+        return kernel_error(k, ORT_FAIL, "the fused node is not as the node: %s", reason);
     for (int i = 0; i < VALUES; i++) {
         kernel_value *const v = &k->values[i];
         const int is_output = i >= RUN_INPUTS;
@@ -246,7 +247,8 @@ static OrtStatus *find_places(kernel *k, const OrtNode *fused)
             if (!strcmp(v->name, runtime_name(k->ort, listed[n])))
                 v->place = (int)n;
         if (v->name && v->place < 0 && !is_output) /* nothing may read an output */
-            return kernel_error(k, ORT_FAIL, "the fused node has no input %.200s", v->name);
+            return kernel_error(k, ORT_FAIL, "the fused node must have the input %.200s, got %zu others",
+                                v->name, in);
     }
     return NULL;
 }

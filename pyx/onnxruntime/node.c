@@ -25,7 +25,7 @@ typedef struct {
     const ort_functions *ort;
     const OrtNode *node;
     char *reason; /* (REASON) why no network can replace the node */
-    int row;      /* of OPERATORS */
+    int row;      /* index in OPERATORS */
     const OrtValueInfo *input[MOST_INPUTS], *output[OUTPUTS]; /* NULL: left out */
     lnrnn_description description;
     size_t directions;  /* D */
@@ -83,11 +83,12 @@ static int integer(const recurrent_node *read, const char *name, int64_t *value)
     return attribute(read, name, ORT_INT, value, sizeof *value, NULL) >= 0;
 }
 
-/* An activation with its parameters, which are 0 if it has none. */
+/* An activation with its parameters, which are 0 if it has none. SHOWN: for a text with %s (%g, %g). */
 typedef struct {
     char name[16];
     float alpha, beta;
 } function;
+#define SHOWN(f) (f).name, (double)(f).alpha, (double)(f).beta
 
 /* Returns 1 if an activation has alpha (which = 0) or beta (1). */
 static int has(const char *name, int which)
@@ -150,7 +151,8 @@ static int activations(recurrent_node *read)
         return !given;
     for (const char *at = names; at < names + bytes && *at; at += strlen(at) + 1, n++) {
         if (n == MOST_FUNCTIONS || strlen(at) >= sizeof f->name)
-            return REFUSE("attribute activations must have %zu known names", each * read->directions);
+            return REFUSE("attribute activations must have %zu names that ONNX knows, got %.40s as name %zu",
+                          each * read->directions, at, n + 1);
         strcpy(f[n].name, at);
     }
     if (!n)
@@ -165,15 +167,15 @@ static int activations(recurrent_node *read)
     for (size_t i = each; i < n; i++)
         if (strcasecmp(f[i].name, f[i - each].name) || f[i].alpha != f[i - each].alpha
             || f[i].beta != f[i - each].beta)
-            return REFUSE("attribute activations must be the same in both directions");
+            return REFUSE("both directions must have the same activations, got %s (%g, %g)", SHOWN(f[i]));
     for (size_t i = each > 1; i < each; i++)
         if ((read->description.act = act_of(&f[i])) < 0 || (each == 3 && read->description.act))
-            return REFUSE("activation %s is not Tanh, or of an RNN or GRU Relu, Sigmoid, identity",
-                          f[i].name);
+            return REFUSE("attribute activations must have Tanh%s, got %s (%g, %g)",
+                          each == 3 ? "" : ", Relu, Sigmoid or Affine (1, 0)", SHOWN(f[i]));
     if (each == 1 || !strcasecmp(f->name, "sigmoid"))
         return 1;
     if (strcasecmp(f->name, "hardsigmoid") || !(f->alpha > 0) || f->beta != 0.5f)
-        return REFUSE("activation %s of the gates is not Sigmoid, or HardSigmoid with beta 0.5", f->name);
+        return REFUSE("gates must have Sigmoid, or HardSigmoid with beta 0.5, got %s (%g, %g)", SHOWN(*f));
     read->description.gate_activation = LNRNN_GATES_HARD_SIGMOID;
     read->gate_factor = 6 * (double)f->alpha; /* clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2) */
     return 1;
@@ -285,18 +287,18 @@ static int scales(recurrent_node *read, int which, size_t columns, quantized_wei
     /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
     for (size_t k = 0; k < read->directions * q->scale_columns; k++)
         if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
-            return REFUSE("input %s has a number that is not 0, or within 2^-100 .. 2^119", names[which][0]);
+            return REFUSE("input %s must be 0 or 2^-100 .. 2^119, got %g", names[which][0],
+                          (double)q->scale[k]);
     return 1;
 }
 
 /* Reads W (D, I, 4 H) or R (D, H, 4 H) of a DynamicQuantizeLSTM. Sets shape to (D, 4 H, I) or (D, 4 H, H). */
 static int quantized(recurrent_node *read, int which, size_t shape[3], quantized_weight *q)
 {
-    static const char *const names[] = {"W", "R"};
     size_t is[3] = {shape[0], shape[2], shape[1]}, rank;
     q->type =
         runtime_type(read->ort, read->input[W + which], NULL, 0, &rank) == ORT_UINT8 ? ORT_UINT8 : ORT_INT8;
-    if (!constant(read, read->input[W + which], names[which], q->type, is, 3, &q->data)
+    if (!constant(read, read->input[W + which], which ? "R" : "W", q->type, is, 3, &q->data)
         || !scales(read, which, is[2], q))
         return 0;
     shape[1] = is[2], shape[2] = is[1];
@@ -309,9 +311,8 @@ static int quantized(recurrent_node *read, int which, size_t shape[3], quantized
             for (size_t i = 0; i < shape[2] && (least < lowest || least + 255 > 127); i++) {
                 const int n = integer_of(q, shape, d, o, i);
                 if (n < lowest || n > 127)
-                    return REFUSE("input %s has integers that differ by more than %d .. 127 from "
-                                  "their zero point, which int8 weights do not hold",
-                                  names[which], lowest);
+                    return REFUSE("input %c minus its zero point must be %d .. 127, as in int8, got %d",
+                                  "WR"[which], lowest, n);
             }
         }
     return 1;
@@ -328,7 +329,7 @@ static int weights(recurrent_node *read, size_t w[3], size_t r[3])
     const size_t H = r[2];
     read->contradictory = H > SIZE_MAX / G || r[1] != G * H;
     if (read->contradictory)
-        return REFUSE("the shape of input R does not fit the node");
+        return REFUSE("axis %d of input R must have size %zu, got %zu", is_quantized ? 2 : 1, G * H, r[1]);
     w[1] = G * H;
     return is_quantized ? quantized(read, 0, w, &read->quantized[0])
                         : floats(read, read->input[W], "W", w, 3, &read->weight[W]);
@@ -349,9 +350,9 @@ static int inputs(recurrent_node *read)
         return 0;
     read->contradictory = hidden_size < 0 || (uint64_t)hidden_size != H;
     if (read->contradictory)
-        return REFUSE("attribute hidden_size is %lld, but R has %zu units", (long long)hidden_size, H);
+        return REFUSE("attribute hidden_size must be %zu, as R has, got %lld", H, (long long)hidden_size);
     if (read->description.cell != LNRNN_LSTM && (read->input[C0] || read->input[PEEPHOLES]))
-        return REFUSE("input initial_c or P is given, which only an LSTM has");
+        return REFUSE("input %s must be left out in an RNN or GRU", read->input[C0] ? "initial_c" : "P");
     if (!peepholes(read, H))
         return 0;
     static const char *const names[INPUTS] = {
@@ -359,10 +360,11 @@ static int inputs(recurrent_node *read)
     for (int k = X; k <= C0; k++) {
         size_t rank;
         const OrtValueInfo *const value = read->input[k];
-        const int type = k == LENGTHS ? ORT_INT32 : ORT_FLOAT;
-        if (names[k] && (!value ? k == X : runtime_type(read->ort, value, NULL, 0, &rank) != type))
-            return REFUSE("input %s must be a tensor of %s", names[k],
-                          type == ORT_INT32 ? "int32" : "float32");
+        const int type = k == LENGTHS ? ORT_INT32 : ORT_FLOAT,
+                  is = value ? runtime_type(read->ort, value, NULL, 0, &rank) : 0;
+        if (names[k] && (value || k == X) && is != type)
+            return REFUSE("input %s must be %s, got %s", names[k], runtime_type_name(type),
+                          runtime_type_name(is));
     }
     read->description.input_size = w[2], read->description.hidden_size = H;
     return 1;
@@ -444,18 +446,16 @@ static int read_node(const provider *p, const OrtNode *node, recurrent_node *rea
     const int row = row_of(ort, node), is_quantized = row == QUANTIZED;
     int version = 0;
     size_t in = is_quantized ? MOST_INPUTS : INPUTS, out = OUTPUTS;
-    *reason = 0;
-    *read = (recurrent_node){ort, node, reason, row, .gate_factor = 1};
+    *reason = 0, *read = (recurrent_node){ort, node, reason, row, .gate_factor = 1};
     if (row < 0)
         return runtime_refuse(reason, "the node is not recurrent");
     read->description = lnrnn_describe(OPERATORS[row].cell, 1, 1);
     read->description.norm = LNRNN_NORM_NONE;
     read->description.weights = provider_weights(p, node, is_quantized);
     if (runtime_failed(ort, ort->node_version(node, &version)) || (version < 7 && !is_quantized))
-        return runtime_refuse(reason, "the operator must be of opset 7 or later");
-    if (!runtime_values(ort, node, read->input, &in, read->output, &out))
-        return runtime_refuse(reason, "the node has more inputs or outputs than its operator");
-    if (!attributes(read) || !inputs(read))
+        return runtime_refuse(reason, "the operator must be of opset 7 or later, got %d", version);
+    if (!runtime_values(ort, node, read->input, &in, read->output, &out, reason) || !attributes(read)
+        || !inputs(read))
         return 0;
     read->description.bias = read->weight[B] != NULL;
     return !lnrnn_description_resolve(&read->description, reason); /* which has room for a message */

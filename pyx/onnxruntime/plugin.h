@@ -14,12 +14,17 @@ enum { REASON = 512 }; /* bytes of a text */
 int runtime_failed(const ort_functions *ort, OrtStatus *status);
 /* Writes a reason. Returns 0. */
 int runtime_refuse(char reason[REASON], const char *text, ...) __attribute__((format(printf, 2, 3)));
+/* Writes a shape such as "(3, any)", with any for -1, and returns `text`. */
+const char *runtime_shape_text(const int64_t *shape, size_t rank, char text[96]);
+/* Returns a name such as "float64" of a type of elements. */
+const char *runtime_type_name(int type);
 /* Returns the name of a value, or "" for none. */
 const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value);
-/* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their numbers. A
- * value that is left out becomes NULL. Returns 0 if the node has more, or if they cannot be read. */
+/* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their counts. A
+ * value that is left out becomes NULL. Returns 0 with a reason if the node has more, or if they cannot be
+ * read. */
 int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValueInfo **inputs, size_t *in,
-                   const OrtValueInfo **outputs, size_t *out);
+                   const OrtValueInfo **outputs, size_t *out, char reason[REASON]);
 /* Reads an attribute of at most `bytes` bytes. Returns 1 if it was read, 0 if it is left out, and -1 with a
  * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
 int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,

@@ -14,19 +14,6 @@ typedef struct {
 /* Indices of the scratch buffers of a run: lengths, y, then h, c, and the last h and c. */
 enum { OWN_LENGTHS, OWN_Y, OWN_STATES, PIECES = OWN_STATES + 4, PARTS = 3 };
 
-/* Writes a shape such as "(3, any)" to `text`. Returns `text`. */
-static const char *shown(const int64_t *shape, size_t rank, char text[96])
-{
-    size_t used = (size_t)snprintf(text, 96, "(");
-    for (size_t i = 0; i < rank && used < 64; i++) {
-        used += (size_t)snprintf(text + used, 96 - used, i ? ", " : "");
-        used += (size_t)(shape[i] < 0 ? snprintf(text + used, 96 - used, "any")
-                                      : snprintf(text + used, 96 - used, "%lld", (long long)shape[i]));
-    }
-    snprintf(text + used, 96 - used, "%s)", rank == 1 ? "," : "");
-    return text;
-}
-
 static OrtStatus *check(const kernel *k, const char *name, const run_tensor *t, const int64_t *wanted,
                         size_t rank)
 {
@@ -36,7 +23,8 @@ static OrtStatus *check(const kernel *k, const char *name, const run_tensor *t, 
         right = wanted[i] < 0 || t->shape[i] == wanted[i];
     return right ? NULL
                  : kernel_error(k, ORT_INVALID_ARGUMENT, "input %s must have shape %s, got %s", name,
-                                shown(wanted, rank, should), shown(t->shape, t->rank, is));
+                                runtime_shape_text(wanted, rank, should),
+                                runtime_shape_text(t->shape, t->rank, is));
 }
 
 static OrtStatus *check_lengths(const kernel *k, const char *name, const run_tensor *t, size_t T, size_t B)
@@ -57,7 +45,9 @@ static OrtStatus *check_sizes(const kernel *k, const char *name, size_t T, size_
     size_t floats;
     if (__builtin_mul_overflow(T ? T : 1, B, &floats) || __builtin_mul_overflow(floats, values, &floats)
         || floats > SIZE_MAX / 64)
-        return kernel_error(k, ORT_INVALID_ARGUMENT, "%s has too many steps or sequences for memory", name);
+        return kernel_error(k, ORT_INVALID_ARGUMENT,
+                            "input %s must have steps and sequences that memory can hold, got %zu and %zu",
+                            name, T, B);
     return NULL;
 }
 

@@ -1,5 +1,5 @@
 /* The cost model predicts the time of a step on some number of threads. docs/thread_model.md has the
- * equations, sources of rates, and measurements.
+ * sources of rates, and measurements.
  *
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:

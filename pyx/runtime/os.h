@@ -9,8 +9,8 @@
 #include <stdio.h>
 
 /* LNRNN_POOL: the name of the pool of threads, or NULL without threads. LNRNN_LOCK and LNRNN_SIGNAL
- * initialise a lock and a signal. LNRNN_HUGE_PAGE: blocks of at least this size begin at a multiple of it, so that the
- * system can use huge pages. */
+ * initialise a lock and a signal. LNRNN_HUGE_PAGE: blocks of at least this size begin at a multiple of it, so
+ * that the system can use huge pages. */
 #if defined(_WIN32)
 #define LNRNN_WINDOWS 1
 #include <malloc.h>

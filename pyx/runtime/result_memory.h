@@ -33,9 +33,9 @@ void lnrnn_result_free(void *ctx, void *block, size_t size);
 
 #pragma GCC visibility pop
 
-/* Returns at least `bytes` uninitialised bytes, aligned to 64 bytes, or NULL if there is no memory. 
- * lnrnn_free_aligned frees them. On Linux, large blocks are in huge pages, because a step reads more small pages of weights than
- * the TLB holds (benchmark lstm B12-H768). */
+/* Returns at least `bytes` uninitialised bytes, aligned to 64 bytes, or NULL if there is no memory.
+ * lnrnn_free_aligned frees them. On Linux, large blocks are in huge pages, because a step reads more small
+ * pages of weights than the TLB holds (benchmark lstm B12-H768). */
 void *lnrnn_aligned_malloc(size_t bytes);
 
 #endif

@@ -60,6 +60,7 @@ class Suite:
         self.workers: dict[int, Worker] = {}
         self.about: dict[int, dict] = {}
         self.races: list[dict] = []
+        self.tables: dict[str, dict] = {}
         self.skipped: dict[tuple[str, str], list[str]] = {}
 
     def worker(self, threads: int) -> Worker:
@@ -82,8 +83,8 @@ class Suite:
             "versions": about["versions"],
             "limits": {str(threads): one["limits"] for threads, one in self.about.items()},
         }
-        subjects = record.by_subject(self.races)
-        return [{"title": subject, **head, "races": races} for subject, races in subjects.items()]
+        parts = {subject: {"races": races} for subject, races in record.by_subject(self.races).items()}
+        return [{"title": title, **head, **part} for title, part in (parts | self.tables).items()]
 
 
 SUITE = pytest.StashKey[Suite]()
@@ -129,6 +130,23 @@ def compete(request, benchmark):
     return run
 
 
+@pytest.fixture
+def measure(request):
+    """measure(function, **arguments) calls "module.function" of this folder in a worker with one thread. It
+    adds the rows of the result to the record. cpu: another CPU or None; quick: --bench-quick."""
+    suite = request.config.stash[SUITE]
+    subject = request.node.path.stem.removeprefix("test_bench_")
+
+    def run(function, **arguments):
+        arguments |= {"cpu": next(iter(suite.cpus[1:]), None), "quick": suite.pace is QUICK}
+        outcome = suite.worker(1).run(function, arguments, suite.pace)
+        if "failed" in outcome:
+            pytest.fail(outcome["failed"], pytrace=False)
+        suite.tables.setdefault(subject, {**outcome, "rows": []})["rows"] += outcome["rows"]
+
+    return run
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config, benchmarks, output_json):
     output_json["workers"] = config.stash[SUITE].about
@@ -141,7 +159,7 @@ def pytest_sessionfinish(session):
 
 def pytest_terminal_summary(terminalreporter, config):
     suite = config.stash[SUITE]
-    if not suite.races and not suite.skipped:
+    if not suite.races and not suite.skipped and not suite.tables:
         return
     terminalreporter.section("lnrnn against its peers and the machine")
     records = suite.records()

@@ -1,7 +1,8 @@
 /* Measures the peak rates of a machine: arithmetic and memory traffic.
  *
  * machine.py compiles this file with -O3 -march=native and calls it through ctypes. GCC's and Clang's vector extensions serve
- * AVX-512, AVX2 and NEON with one source. Only products of short types use intrinsics; without them their rate is 0. */
+ * AVX-512, AVX2 and NEON with one source. Only products of short types use intrinsics; without them their rate is 0. The last
+ * function measures a stream of lnrnn (latency.py). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -114,6 +115,11 @@ PEAK(dot_int8, __m512i, 64, _mm512_set1_epi32(2), _mm512_set1_epi32(0x01010101),
 PEAK(dot_int8, __m256i, 32, _mm256_set1_epi32(2), _mm256_set1_epi32(0x01010101),
      _mm256_set1_epi32(0x01010101))
 #undef STEP
+#elif defined( \
+    __AVX2__) /* three instructions; `c` is a factor too, because a constant product would leave the loop */
+#define STEP(c) _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(c, b), a))
+PEAK(dot_int8, __m256i, 32, _mm256_set1_epi32(2), _mm256_set1_epi16(1), _mm256_set1_epi32(0x01010101))
+#undef STEP
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define STEP(c) vdotq_s32(c, a, b)
 PEAK(dot_int8, int32x4_t, 16, vdupq_n_s32(2), vdupq_n_s8(1), vdupq_n_s8(1))
@@ -212,4 +218,36 @@ double machine_time(int kind, char *to, const char *from, size_t bytes, long tim
     }
     pthread_barrier_destroy(&start);
     return seconds;
+}
+
+/* lnrnn_handle_step of lnrnn.h. */
+typedef int handle_step(void *handle, const int64_t *lanes, const float *x, float *y);
+
+static int64_t nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* Takes `steps` steps of one lane, with the rows of x (rows, inputs) in turn, and writes the ns of each to took (steps). Each time
+ * includes one reading of the clock. step NULL: in place of a step, the loop counts to `turns`, without memory. Returns 0, or the
+ * status of the first step that failed. */
+int machine_steps(handle_step *step, void *handle, const float *x, size_t rows, size_t inputs, float *y,
+                  long turns, size_t steps, int64_t *took)
+{
+    int64_t before = nanoseconds();
+    for (size_t k = 0; k < steps; k++) {
+        if (step) {
+            const int wrong = step(handle, NULL, x + k % rows * inputs, y);
+            if (wrong)
+                return wrong;
+        } else
+            for (long n = 0; n < turns; n++)
+                __asm__ volatile("" : "+r"(n));
+        const int64_t after = nanoseconds();
+        took[k] = after - before;
+        before = after;
+    }
+    return 0;
 }

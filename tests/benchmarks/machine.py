@@ -42,6 +42,10 @@ def library():
         ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long, ctypes.c_int,
         ctypes.POINTER(ctypes.c_double),
     ]  # fmt: skip
+    loaded.machine_steps.argtypes = [
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p,
+        ctypes.c_long, ctypes.c_size_t, ctypes.c_void_p,
+    ]  # fmt: skip
     return loaded
 
 

@@ -69,7 +69,7 @@ def on_track(contender):
 
 
 @contextmanager
-def _no_garbage_collection():
+def no_garbage_collection():
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -135,7 +135,7 @@ def race(contenders: dict, pace: Pace, settle: bool = False, peers=()):
     settle: before a turn, wait until the last contender's thread pool rests (`quiet`). Before a turn of short
     calls, a tenth of the calls run untimed, to wake the contender's threads and fill the caches."""
     order = random.Random(0)
-    with _no_garbage_collection():
+    with no_garbage_collection():
         calls = {}
         for name, contender in contenders.items():
             if settle:

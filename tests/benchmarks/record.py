@@ -4,7 +4,8 @@ A record is a JSON file with title, machine, kernels, date, commit, versions, li
 
     races            an entry for each race: table, size, threads, steps, times {contender: seconds of a step
                      by round}, ours (lnrnn's contenders; the first is judged), limit, errors ...
-    columns, rows    a table; `pivot` names the column whose values become columns on the page
+    columns, rows    a table; `pivot` names the column whose values become columns on the page. Or the page
+                     has `views`, tables of some of the columns and rows
 
 A record with `carried_over` was copied from a page and has no raw times. Its races have one time for each
 contender, and `ratio` and `of_limit` as on that page.
@@ -13,6 +14,7 @@ contender, and `ratio` and `of_limit` as on that page.
 from __future__ import annotations
 
 import json
+import re
 from itertools import groupby
 from math import floor, log10
 from pathlib import Path
@@ -226,7 +228,7 @@ def _side_by_side(threads: int, group: list[Table]) -> tuple[str, list[list[str]
     names = [table.races[0].table.partition(", ") for table in group]
     where = "one core" if threads == 1 else f"{threads} threads"
     columns = [table.column() for table in group]
-    order = sorted(_in_order(columns), key=lambda row: row.startswith("mean "))
+    order = sorted(_in_order(columns), key=_numbers)
     rows = [[row, *(own.get(row, "-") for own in columns)] for row in order]
     caption = f"{names[0][2]}, {where} (lnrnn's us a step, and the best peer's time over it)".capitalize()
     return (
@@ -234,6 +236,11 @@ def _side_by_side(threads: int, group: list[Table]) -> tuple[str, list[list[str]
         [["size", *(name for name, *_ in names)], *rows],
         [n for table in group for n in table.notes()],
     )
+
+
+def _numbers(row: str) -> list[int]:
+    """Returns the numbers of a size, such as "B=8 H=256", by which rows are ordered. Means come last."""
+    return [2**62] if row.startswith("mean ") else [int(n) for n in re.findall(r"\d+", row)]
 
 
 def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
@@ -244,9 +251,12 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
             shown_tables.append(_side_by_side(threads, list(group)))
         return shown_tables
     header, rows = record["columns"], record["rows"]
+    if views := record.get("views"):
+        return [(view["title"], _view(view, header, rows), []) for view in views]
     if pivot := record.get("pivot"):
         at = header.index(pivot)
-        wide = list(dict.fromkeys(row[at] for row in rows))
+        wide = sorted({row[at] for row in rows})
+        rows = sorted(rows, key=lambda row: [[r[0] for r in rows].index(row[0]), *row[1:at]])
         shown: dict[tuple, dict] = {}
         for row in rows:
             shown.setdefault(tuple(row[:at]), {})[row[at]] = ", ".join(map(str, row[at + 1 :]))
@@ -256,6 +266,18 @@ def contents(record: dict) -> list[tuple[str, list[list[str]], list[str]]]:
     else:
         caption = record["title"] + (f" ({record['unit']})" if "unit" in record else "")
     return [(caption, [list(header), *([str(cell) for cell in row] for row in rows)], [])]
+
+
+def _view(view: dict, header: list[str], rows: list[list]) -> list[list[str]]:
+    """Returns a table of some columns and rows. It marks a row as Table does."""
+    cells = [[*view["columns"]]]
+    for row in (dict(zip(header, row, strict=True)) for row in rows):
+        if all(row[name] in values for name, values in view["where"].items()):
+            first, *rest = (row.get(name) for name in view["columns"])
+            mark = " (!)" if (row["others"] or 0) >= BUSY else ""
+            numbers = (digits(v) if isinstance(v, float) else "-" if v is None else str(v) for v in rest)
+            cells.append([f"{first}{mark}", *numbers])
+    return cells
 
 
 def bars(record: dict) -> dict[str, dict[str, float]]:
@@ -293,7 +315,12 @@ def terminal(records: list[dict], skipped: dict[tuple[str, str], list[str]]) -> 
             )
             lines += [f"limits, {threads} thread{'s' * (int(threads) > 1)}: {', '.join(rates)}", ""]
     for record in records:
-        lines += [line for table in tables(record["races"]) for line in table.text()]
+        if "races" in record:
+            lines += [line for table in tables(record["races"]) for line in table.text()]
+        else:
+            lines += [
+                line for title, cells, _ in contents(record) for line in (title, *in_columns(cells), "")
+            ]
     lines += [f"not run: {table}, {', '.join(sizes)}: {reason}" for (table, reason), sizes in skipped.items()]
     return [*lines, FOOTNOTE]
 

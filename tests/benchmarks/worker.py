@@ -99,6 +99,8 @@ def _race(case: str, arguments: dict, pace, threads: int, cpus: set[int]) -> dic
 
     module, function = case.rsplit(".", 1)
     prepared = getattr(importlib.import_module(module), function)(threads=threads, **arguments)
+    if isinstance(prepared, dict):  # the function has measured without a race
+        return prepared
     contenders = prepared.assemble()
     os.sched_setaffinity(0, cpus)  # building a peer may have changed the CPUs of this thread
     loops = prepared.limit.loops if prepared.limit else {}

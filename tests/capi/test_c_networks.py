@@ -7,7 +7,7 @@ import pytest
 
 import lnrnn
 from c_library import Network, Refused, described, library
-from networks import equal, network, normal, whole
+from networks import equal, network, normal, sparse, whole
 
 BATCH = lnrnn.BatchNormSpec
 
@@ -112,6 +112,14 @@ def test_wrong_descriptions_are_refused(c, changes, said):
 
     rnn = network(3, 4)
     assert re.match(said, refused(c, rnn, rnn.state_dict(), **changes)) or said == "choice"
+
+
+def test_a_file_with_blocks_is_the_network_with_zeros(c, tmp_path, rng):
+    rnn = sparse(network(8, 16, cell="LSTM", num_layers=2), 0.3).to_dtype("int8")
+    rnn.save(tmp_path / "m")
+    net = Network(c, tmp_path / "m")
+    same(rnn, net, normal(rng, 6, 3, 8))
+    net.close()
 
 
 def test_wrong_files_are_refused(c, tmp_path):

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 import float_states
 import lnrnn
-from networks import network, run_python
+from networks import network, run_python, sparse
 
 pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
 
 from test_io import INVALID, equal, pack, parts, refused, with_config  # noqa: E402
+
+BLOCKS = (8, 16)
 
 
 @pytest.fixture
@@ -30,8 +32,15 @@ def file(tmp_path):
 # --- truncated and mutated ----------------------------------------------------------------------------------
 
 
-def test_a_file_truncated_at_every_byte_is_refused(file):
-    rnn = network(1, 1, norm="batch", trained=1)
+def made(sizes, **options):
+    """Returns a network, whose file has blocks if its sizes permit it."""
+    rnn = network(*sizes, **options)
+    return sparse(rnn, 0.3) if sizes == BLOCKS else rnn
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), BLOCKS])
+def test_a_file_truncated_at_every_byte_is_refused(file, sizes):
+    rnn = made(sizes, norm="batch", trained=1)
     rnn.save(file)
     raw = file.read_bytes()
     for n in range(len(raw)):
@@ -53,14 +62,14 @@ def test_a_header_truncated_at_every_byte_is_refused(file):
             lnrnn.load(file)
 
 
-def one(tmp_path_factory, **options):
+def one(tmp_path_factory, sizes, **options):
     path = tmp_path_factory.mktemp("one") / "m"
-    return *parts(network(2, 3, **options), path), path
+    return *parts(made(sizes, **options), path), path
 
 
-@pytest.fixture(scope="module")
-def lstm(tmp_path_factory):
-    return one(tmp_path_factory, cell="LSTM", norm="batch", trained=2)
+@pytest.fixture(scope="module", params=[(2, 3), BLOCKS])
+def lstm(request, tmp_path_factory):
+    return one(tmp_path_factory, request.param, cell="LSTM", norm="batch", trained=2)
 
 
 JSON = st.recursive(
@@ -328,11 +337,12 @@ def test_the_arrays_outlive_the_network_and_the_file(file):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_loading_leaks_no_memory_and_no_file(file):
-    rnn = network(300, 300)
+    rnn = sparse(network(320, 320), 0.3)
     rnn.save(file)
     raw = file.read_bytes()
-    broken = file.with_name("broken")
-    broken.write_bytes(raw[:-1])
+    short, broken = file.with_name("short"), file.with_name("broken")
+    short.write_bytes(raw[:-1])
+    broken.write_bytes(raw[:-1] + b"\2")  # of the mask of a weight
 
     def memory():
         with open("/proc/self/statm") as statm:
@@ -341,8 +351,9 @@ def test_loading_leaks_no_memory_and_no_file(file):
     def some():
         for _ in range(50):
             lnrnn.load(file)
-            with pytest.raises(ValueError):
-                lnrnn.load(broken)
+            for each in (short, broken):
+                with pytest.raises(ValueError):
+                    lnrnn.load(each)
 
     some()
     before, files = memory(), len(os.listdir("/proc/self/fd"))

@@ -59,6 +59,14 @@ def test_inputs_that_a_part_does_not_read_are_drawn_too(rng, report_of):
     assert sizes(report_of(model)) == [1, 20]
 
 
+def test_a_file_without_free_axes_is_measured_once(rng, report_of):
+    model = recurrent(rng, "GRU")
+    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, (5, 2, 3), strict=True):
+        dim.dim_value = size
+    facts = report_of(model)
+    assert sizes(facts) == [None] and "\nEstimate: " in report.text(facts)
+
+
 def test_a_node_that_only_the_plug_in_runs(rng, report_of):
     """ONNX Runtime refuses layout=1."""
     calls = report_of(recurrent(rng, "GRU", layout=1))["calls"]
@@ -74,7 +82,8 @@ def test_nodes_that_are_left_have_the_reason_of_the_plug_in(rng, report_of, name
         each.type.tensor_type.elem_type = TensorProto.DOUBLE
     (left,) = report_of(model)["left"]
     assert (
-        left.startswith("node 'x" if name[0] == "x" else "node 'node'") and "input R is not float32" in left
+        left.startswith("node 'x" if name[0] == "x" else "node 'node'")
+        and "input R must be of float32, got float64" in left
     )
 
 

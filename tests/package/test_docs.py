@@ -155,6 +155,13 @@ def test_a_table_whose_rows_are_all_disturbed_has_no_mean(monkeypatch):
     assert "geometric mean: vs onnxruntime" in "\n".join(table.text())
 
 
+def test_no_two_pages_write_the_same_file():
+    """A reader may run several pages in one folder."""
+    writes = re.compile(r"""(?:save\w*|to_onnx|write_table)\((?:[^\n"]+, )?"([^"]+)\"""")
+    names = [name for page in pages.PAGES for name in {*writes.findall(page.read_text())}]
+    assert len(names) == len({*names}) > 9
+
+
 def test_the_pages_have_at_most_22000_words():
     text = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     text = re.sub(r"(?s)<!-- table.*?<!-- end -->", "", text)  # omits tables of results

@@ -115,19 +115,6 @@ def test_an_absent_block_does_not_spread_nan_and_infinity(family, dtype):
             assert np.isnan(y[..., 8:]).all()
 
 
-def test_files_keep_blocks(tmp_path):
-    rnn = sparse(network(16, 48, cell="LSTM"), 0.3)
-    rnn.save(tmp_path / "model.safetensors")
-    x = np.ones((2, 3, 16), np.float32)
-    (wanted, size), (got, other) = (
-        called(rnn, -1, x),
-        called(lnrnn.load(tmp_path / "model.safetensors"), -1, x),
-    )
-    assert size == other
-    for a, b in zip(wanted, got, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 # --- sparsify -----------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = (
     "setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff",
-    "Makefile", "docs", "examples", "include", "pyx", "lnrnn", "tests",
+    "Makefile", "MANIFEST.in", "docs", "examples", "include", "pyx", "lnrnn", "tests",
 )  # fmt: skip
 
 

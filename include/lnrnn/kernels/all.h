@@ -2,8 +2,8 @@
  * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has
  * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. INT8_BLOCKS has
  * the block-sparse products of INT8 alone. A product on a special unit of the CPU has LNRNN_UNIT, the name of
- * the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c collects the tables. With LNRNN_INFERENCE they
- * have no kernels for training, and norms of float32 alone. */
+ * the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c collects the tables. With LNRNN_INFERENCE
+ * they have no kernels for training, and norms of float32 alone. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
 

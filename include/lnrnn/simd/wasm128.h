@@ -48,9 +48,8 @@ LNRNN_INLINE v32 v32_sums(const v32 *v)
 
 /* Floats near 1.5 * 2^23 are integers, whose last bits are those of the float. The conversion of WebAssembly
  * takes several instructions of a CPU, because it saturates. */
-LNRNN_INLINE v32 v32_shifted(v32 v) { return v + v32_set1(0x1.8p23f); }
-LNRNN_INLINE v32 v32_round(v32 v) { return v32_shifted(v) - v32_set1(0x1.8p23f); }
-LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return (vi32)v32_shifted(v) - (vi32)v32_set1(0x1.8p23f); }
+LNRNN_INLINE v32 v32_round(v32 v) { return (v + 0x1.8p23f) - 0x1.8p23f; }
+LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return (vi32)(v + 0x1.8p23f) - 0x4b400000; }
 
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {

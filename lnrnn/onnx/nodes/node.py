@@ -266,7 +266,8 @@ def dequantized(node: onnx_ir.Node, arrays: Arrays) -> tuple[Array, Array, bool]
             given.append(value.reshape(D, 1, -1))
         scale, zero = given
         if not ((scale >= 0) & (scale <= LARGEST)).all():
-            raise refused(node, f"{name}_scale", "numbers from 0 to 2^119", "others")
+            wrong = scale[~((scale >= 0) & (scale <= LARGEST))].flat[0]
+            raise refused(node, f"{name}_scale", "numbers from 0 to 2^119", wrong)
         integers = q.astype(np.int16) - zero
         kept = kept and quantized.kept_by_int8(integers, inputs)
         result.append((integers.astype(np.float32) * scale).swapaxes(1, 2))

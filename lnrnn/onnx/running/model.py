@@ -119,7 +119,7 @@ class Model(Closed):
     def __call__(
         self, x: Any, state: Mapping[str, ArrayLike] | None = None, *, lanes: int | None = None
     ) -> tuple[Any, dict[str, Array]]:
-        """Compute whole sequences. x and y are as in `ModelStream`.
+        """Compute whole sequences. x, y and errors are as in `ModelStream`.
 
         Parameters
         ----------

@@ -44,6 +44,11 @@ class ModelStream(Closed):
     y : array, or dict of str to array
         The output, or all outputs by name. If an input has the axis of time, it is the first axis of y.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an input or a lane does not fit the file; the message names it, with its shape.
+
     Notes
     -----
     The outputs have the bits of ``model.session.run`` with the same states. Several threads may call a
@@ -142,13 +147,13 @@ class ModelStream(Closed):
         return steps + more
 
     def reset(self, lanes: ArrayLike | None = None) -> None:
-        """Set the states and `steps_done` of some lanes to 0. `lanes` is as in `Stream.reset`."""
+        """Set the states and `steps_done` of some lanes to 0. All is as in `lnrnn.Stream.reset`."""
         chosen = None if lanes is None else self._chosen(lanes)
         states, steps = self._copied(chosen)
         self._put({name: np.zeros_like(a) for name, a in states.items()}, chosen, np.zeros_like(steps))
 
     def get_state(self, lanes: ArrayLike | None = None) -> StreamState[Any]:
-        """Return a copy of the states of some lanes, as in `Stream.get_state`, for any stream of the file."""
+        """Return a copy of the states of some lanes, as in `lnrnn.Stream.get_state`, for this file."""
         states, steps = self._copied(None if lanes is None else self._chosen(lanes))
         return StreamState(states, steps, self._file.fingerprint())
 

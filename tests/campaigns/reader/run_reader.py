@@ -16,11 +16,11 @@ from pathlib import Path
 
 import lnrnn
 from compilers import CFLAGS
-from networks import WITH_INNER_BIASES, network
+from networks import WITH_INNER_BIASES, network, sparse
 from outcome import Missing, Wrong, done, needs
 from source_copy import ROOT
 
-SOURCES = ("json", "description", "model_file")
+SOURCES = ("json", "description", "configuration", "model_file")
 SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined", "-g1"]
 # Text that libFuzzer inserts.
 WORDS = r"""
@@ -30,12 +30,13 @@ joint gate out carry all raise last mean tanh relu sigmoid identity float32 bflo
 dtype shape data_offsets __metadata__ format schema config lnrnn kind placement cell span inner_bias eps
 max_steps overrun momentum zoneout dropout activation_bits nonlinearity input_size hidden_size num_layers
 bias batch_first bidirectional num_heads reverse reset_after norm weight_ih_l0 weight_hh_l0 count_l0
-running_var_l0 _reverse _l1
+running_var_l0 _reverse _l1 .blocks .mask BOOL 2
 """
 # {name: (file, a check in it, the text that replaces the check)}.
 FAULTS = {
     "a character that continues behind the header": ("json.c", "(*json->at & 0xC0) != 0x80", "0"),
     "a shape that is not compared": ("description.c", "&& !memcmp(at[k]->shape", "|| !memcmp(at[k]->shape"),
+    "more ones than blocks": ("model_file.c", "others || count != t->array.shape[0]", "0"),
     "a list that is too long": ("model_file.c", "n > (k == 1 ? LNRNN_ARRAY_DIMS : 2) || ", ""),
 }
 
@@ -57,6 +58,7 @@ def seeds(folder: Path) -> list[str]:
     models["layers, batch"] = network(2, 3, trained=2, num_layers=2, norm="batch", nonlinearity="relu")
     models["bfloat16"] = network(2, 3).to_dtype("bfloat16")
     models["int8"], models["8 bits"] = (network(2, 3).to_dtype("int8", bits) for bits in (None, 8))
+    models["blocks"] = sparse(network(8, 16, norm=None), 0.3)
     models["zoneout"] = network(2, 3, cell="LSTM", num_layers=2, dropout=0.25)
     models["zoneout"].zoneout = 0.1, 0.5
     for k, model in enumerate(models.values()):

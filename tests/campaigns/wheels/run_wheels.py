@@ -5,9 +5,12 @@ only the C code is compiled. Wheels for this machine are built for every install
 compiler is clang from the package ziglang, which has the C libraries of all targets. Wheels use lnrnn's own
 threads, because a second OpenMP in a process may conflict with the first.
 
-Each wheel must be smaller than 1.61 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
+Each wheel must have at most 1.6 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
 are installed in new environments and must pass tests. A wheel for aarch64 is tested in an emulator, if
 Debian's packages can be downloaded. Other wheels are not run. Wheels are written to --into.
+
+reproducible-sdist and reproducible-TARGET build the sdist and a wheel twice: in two folders, with other
+times, permissions, owners and variables, and empty caches. Both must have the same bytes.
 """
 
 from __future__ import annotations
@@ -15,15 +18,20 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from archives import source_date
 from checks import contents, in_emulator, installed
 from emulated import VERSION
 from targets import TARGETS, build_wheel, builder, compile_for_macos
+from twice import equal
 
-from outcome import Missing, Wrong
-from pythons_here import VERSIONS, python_of
+from outcome import Missing, Wrong, done
+from pythons_here import VERSIONS, environment, python_of
+from source_copy import ROOT, copy_sources
 
 ALL = (*VERSIONS, "3.14", "3.14t")
 HERE_TARGET = platform.machine() if platform.libc_ver()[0] == "glibc" else None
@@ -47,6 +55,7 @@ def one(target: str, version: str, python: str, options: argparse.Namespace, fir
 
 def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
+    os.environ["SOURCE_DATE_EPOCH"] = source_date(ROOT)
     if target == "macos":
         units = compile_for_macos(options.folder)
         return {target: f"{units} units of C compiled and linked for arm64; not run"}
@@ -69,6 +78,32 @@ def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
     return figures
 
 
+def sdist(folder: Path, prepare: Callable[[Path], None]) -> Path:
+    copy_sources(folder)
+    prepare(folder)
+    done([sys.executable, "setup.py", "-q", "sdist"], cwd=folder, env=environment(folder))
+    (archive,) = (folder / "dist").glob("*.tar.gz")
+    return archive
+
+
+def reproducible(target: str, options: argparse.Namespace) -> dict[str, str]:
+    """Returns the SHA-256 of the archive. Wheels are built by one Python: the first that --python names."""
+    os.environ["SOURCE_DATE_EPOCH"] = source_date(ROOT)
+    if target == "sdist":
+        return {target: equal(sdist, options.folder / target)}
+    version = (options.python or [VERSION])[0]
+    python = python_of(version)
+    if not python:
+        raise Missing(f"needs Python {version}")
+
+    def wheel(folder: Path, prepare: Callable[[Path], None]) -> Path:
+        os.environ["ZIG_GLOBAL_CACHE_DIR"] = str(folder / "zig")
+        own = builder(folder / "python", python)
+        return build_wheel(TARGETS[target], own, folder / "build", folder / "wheel", prepare)
+
+    return {target: equal(wheel, options.folder / target)}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", action="append", choices=ALL, help="only this; may be repeated")
     parser.add_argument("--into", type=Path, default=Path("dist"))
@@ -76,3 +111,4 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 PARTS = {target: partial(wheels, target) for target in (*TARGETS, "macos")}
+PARTS |= {f"reproducible-{target}": partial(reproducible, target) for target in ("sdist", *TARGETS)}

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -48,11 +49,14 @@ def builder(folder: Path, python: str) -> str:
     return str(own)
 
 
-def build_wheel(target: Target, python: str, folder: Path, into: Path) -> Path:
+def build_wheel(
+    target: Target, python: str, folder: Path, into: Path, prepare: Callable[[Path], None] = lambda _: None
+) -> Path:
     """Builds a wheel for this Python. Its headers suit all targets, because pointers and long have 64 bits on
-    each. Objects remain in `folder` for the next wheel."""
+    each. Objects remain in `folder` for the next wheel. prepare: called with the folder of the sources."""
     sources, raw = folder / "source", folder / "raw"
     copy_sources(sources)
+    prepare(sources)
     for old in (raw, *sources.glob("build/lib*")):  # because setuptools keeps files that no longer exist
         shutil.rmtree(old, ignore_errors=True)
     soabi = done([python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]).strip()
