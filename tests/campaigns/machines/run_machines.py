@@ -1,7 +1,8 @@
 """Builds and runs lnrnn for other machines, compilers, C libraries and Pythons that are installed.
 
-neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. bits32: a
-build with 32-bit pointers must fail. musl: tests of the C code with another C library. fresh-3.10, ...:
+neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. wasm: tests of
+the C code and of the package for JavaScript in Node, by zig. bits32: another build with 32-bit pointers must
+fail. musl: tests of the C code with another C library. fresh-3.10, ...:
 `make demo` and `make test` in a new clone with that Python, without settings and variables of this process.
 The name fresh runs all of these parts, and --pytest selects tests.
 """
@@ -20,8 +21,8 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from compilers import GCC_AARCH64, QEMU, ROOT, linked
-from outcome import Missing, Wrong, done, needs
+from compilers import GCC_AARCH64, NODE_WASI, QEMU, ROOT, ZIG_WASM, linked, runs_wasm
+from outcome import Missing, Wrong, done, needs, run_pytest
 from pythons_here import python_of
 
 LIBRARY = ROOT / "tests/capi/library.c"
@@ -43,6 +44,23 @@ def neon(options: argparse.Namespace) -> dict[str, str]:
         said = done([QEMU, str(program), *FILES]).strip()
         free = {**os.environ, "AARCH64_CC": command}
         figures[name] = f"{said}, {done([sys.executable, *tests], cwd=ROOT, env=free).splitlines()[-1]}"
+    return figures
+
+
+def wasm(options: argparse.Namespace) -> dict[str, str]:
+    """test_web.py compares every setting with sse2, whose bits differ from those of other sets."""
+    if not runs_wasm():
+        raise Missing("needs Node, and ziglang: make .venv/.wheels")
+    figures = {
+        "tests of liblnrnn": done([*NODE_WASI, str(linked("wasm", ZIG_WASM, "wasm32", LIBRARY)), *FILES])
+    }
+    tests = {
+        "vectors": ["tests/simd/test_simd.py", "-k", "wasm128"],
+        "networks": ["tests/conformance/test_web.py"],
+    }
+    os.environ["WASM_EVERY"] = "1"
+    for name, (program, *more) in tests.items():
+        figures[name] = run_pytest(str(ROOT / program), [*more, *options.pytest]).splitlines()[-1]
     return figures
 
 
@@ -116,6 +134,6 @@ def fresh(version: str, options: argparse.Namespace) -> dict[str, str]:
 
 
 PARTS = {
-    "neon": neon, "bits32": bits32, "musl": musl,
+    "neon": neon, "wasm": wasm, "bits32": bits32, "musl": musl,
     **{f"fresh-{version}": partial(fresh, version) for version in ("3.10", "3.12", "3.13")},
 }  # fmt: skip
