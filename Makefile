@@ -3,6 +3,7 @@
 # make build        compile changed C and Cython (make test does it too)
 # make lib          build liblnrnn for C programs, and the plug-in for ONNX Runtime, in build/lib
 # make install      install these libraries, the header and lnrnn.pc into PREFIX (/usr/local)
+# make wasm         build lnrnn.wasm and its package for JavaScript, in build/web
 # make bench        compare lnrnn with installed libraries, K=pattern selects races by name
 # make lint         check types, style, spelling, sentences and the numbers of lines
 # make docs         build the documentation, build/docs/index.html
@@ -28,7 +29,7 @@ PYTHONS = lnrnn setup.py docs examples tests pyx
 C = $(shell find include pyx tests examples -name '*.[ch]' ! -name _core.c)
 SOURCES = setup.py pyproject.toml pyx/layouts.c $(wildcard pyx/*.py include/*.h include/lnrnn/*.h include/lnrnn/*/*.h pyx/*/*.[ch] pyx/*.px[ydi] lnrnn/*.pxd)
 
-.PHONY: help demo test build lib install bench lint docs studies wheels campaign clean types style spelling sentences sizes workflows format warnings peers
+.PHONY: help demo test build lib wasm install bench lint docs studies wheels campaign clean types style spelling sentences sizes workflows format warnings peers
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -114,6 +115,9 @@ lib:
 
 install:
 	$(PYTHON) pyx/library.py --prefix "$(PREFIX)"
+
+wasm: $(VENV)/.wheels
+	$(BIN)/python pyx/wasm.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m pytest tests/benchmarks --confcutdir=tests/benchmarks --benchmark-quiet $(if $(K),-k "$(K)") $(ARGS)

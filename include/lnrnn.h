@@ -20,8 +20,8 @@
 #include <stdint.h>
 
 /* A 32-bit build is refused for two reasons: size_t must hold products of shapes, and 32-bit x86 code does
- * not round each result to float. */
-#if SIZE_MAX < UINT64_MAX
+ * not round each result to float. WebAssembly rounds each result, and has a lower limit for shapes. */
+#if SIZE_MAX < UINT64_MAX && !defined(__wasm__)
 #error "lnrnn needs a 64-bit build: this compiler has pointers and sizes of 32 bits"
 #endif
 /* Files, packed weights and bfloat16 rely on the order of bytes. */
@@ -34,7 +34,7 @@ enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version, declarations are only added. */
 #define LNRNN_API_MAJOR 4
-#define LNRNN_API_MINOR 0
+#define LNRNN_API_MINOR 1
 #define LNRNN_VERSION "0.2.0"
 
 /* The functions with this mark neither allocate, nor lock, nor call the system, if they use one thread. clang
@@ -258,6 +258,9 @@ lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array 
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* Sets *network as lnrnn_network_create does, from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
+/* The same for a file of `size` bytes in memory, at any alignment. They are not used after the call. */
+lnrnn_status lnrnn_network_read(const void *bytes, size_t size, lnrnn_network **network,
+                                char message[LNRNN_MESSAGE]);
 /* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference
  * of its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);

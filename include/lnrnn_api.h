@@ -94,7 +94,8 @@ lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
     X(lnrnn_handle_reset)        \
     X(lnrnn_network_state_size)  \
     X(lnrnn_workspace_create)    \
-    X(lnrnn_workspace_free)
+    X(lnrnn_workspace_free)      \
+    X(lnrnn_network_read)
 
 /* In C++, ::name is the function even inside a struct with a member of this name. */
 #ifdef __cplusplus
@@ -194,6 +195,7 @@ static inline int lnrnn_import(void)
 #define lnrnn_network_state_size (lnrnn_api_table->lnrnn_network_state_size)
 #define lnrnn_workspace_create (lnrnn_api_table->lnrnn_workspace_create)
 #define lnrnn_workspace_free (lnrnn_api_table->lnrnn_workspace_free)
+#define lnrnn_network_read (lnrnn_api_table->lnrnn_network_read)
 
 #endif
 

@@ -176,6 +176,7 @@ cdef extern from "lnrnn_api.h" nogil:
     lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array *arrays, size_t count,
                                       lnrnn_network **network, char *message)
     lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char *message)
+    lnrnn_status lnrnn_network_read(const void *bytes, size_t size, lnrnn_network **network, char *message)
     lnrnn_network *lnrnn_network_retain(lnrnn_network *n)
     void lnrnn_network_release(lnrnn_network *n)
     size_t lnrnn_network_inputs(const lnrnn_network *n)

@@ -18,6 +18,7 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mbmi2"]
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
+WASM = ("wasm32",)
 # The parts of lnrnn/kernels/all.h, selected by macros LNRNN_PART_NORM and so on.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
 # A set named `_emulated` is plain C with the same results as the set without this end. It runs only if
@@ -43,6 +44,7 @@ ISAS = {
     "avx512amx_emulated": (
         X86, ("BF16", "INT8"), [*AVX512, "-DLNRNN_TILES", *EMULATED, '-DLNRNN_UNIT="amx, emulated"']
     ),
+    "wasm128": (WASM, PARTS, ["-msimd128", "-DLNRNN_INFERENCE"]),
     "neon": (ARM, PARTS, []),
     "neondot": (ARM, ("INT8",), ["-march=armv8.2-a+dotprod", '-DLNRNN_UNIT="arm_dotprod"']),
     "neonbf16": (ARM, ("BF16",), ["-march=armv8.2-a+bf16", "-DLNRNN_BLOCKS", '-DLNRNN_UNIT="arm_bf16"']),

@@ -63,6 +63,10 @@ lnrnn_description lnrnn_describe(int cell, size_t input_size, size_t hidden_size
 const char lnrnn_act_names[] = "one of 'tanh', 'relu', 'sigmoid', 'identity'";
 const char lnrnn_placement_names[] = "one of 'joint', 'split', 'gate', 'input', 'output'";
 
+/* The base 2 logarithm of the most elements of a weight matrix. WebAssembly's memory has 2 GiB, and packed
+ * weights with padding take up to 32 bytes an element. */
+enum { MOST_WEIGHTS = SIZE_MAX > UINT32_MAX ? 40 : 24 };
+
 static int among(int value, int n) { return value >= 0 && value < n; }
 
 lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_MESSAGE])
@@ -79,8 +83,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK_SIZE(d, num_layers, 1024);
     CHECK(!d->reverse || !d->bidirectional, "reverse must be False with bidirectional=True, got True");
     size_t H = d->hidden_size, widest = d->input_size > H ? d->input_size : H;
-    CHECK(lnrnn_cell_table[d->cell].num_gates * H <= ((size_t)1 << 40) / widest,
-          "hidden_size must be such that a weight matrix has at most 2**40 elements, got %zu", H);
+    CHECK((uint64_t)lnrnn_cell_table[d->cell].num_gates * H <= ((uint64_t)1 << MOST_WEIGHTS) / widest,
+          "hidden_size must be such that a weight matrix has at most 2**%d elements, got %zu", MOST_WEIGHTS,
+          H);
     CHECK_SIZE(d, num_heads, INT32_MAX);
     CHECK(H % d->num_heads == 0, "num_heads must be a divisor of hidden_size %zu, got %zu", H, d->num_heads);
     CHECK(d->num_heads == 1 || d->cell == LNRNN_LSTM || d->cell == LNRNN_GRU || d->cell == LNRNN_SLSTM,

@@ -22,6 +22,7 @@ enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
 typedef struct {
     FILE *stream;
+    const char *bytes;        /* the file in memory, if stream is NULL */
     tensor *tensors;          /* (count), with memory for `most` */
     size_t count, most, data; /* data: where the data begin in the file */
     char *metadata[METADATA]; /* NULL: the file has none */
@@ -33,9 +34,11 @@ typedef struct {
                "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
 
 /* Reads the bytes from `at` on. Fails if the disk fails, or if the file has become shorter. */
-static lnrnn_status take(FILE *stream, size_t at, void *to, size_t bytes, char *message)
+static lnrnn_status take(const reader *r, size_t at, void *to, size_t bytes, char *message)
 {
-    if (!fseeko(stream, (off_t)at, SEEK_SET) && fread(to, 1, bytes, stream) == bytes)
+    if (!r->stream)
+        memcpy(to, r->bytes + at, bytes);
+    if (!r->stream || (!fseeko(r->stream, (off_t)at, SEEK_SET) && fread(to, 1, bytes, r->stream) == bytes))
         return LNRNN_OK;
     return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: if a disk fails */
 }
@@ -148,7 +151,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     uint64_t length = 0;
     if (size < sizeof prefix)
         return REFUSE("it has %d bytes", (int)size);
-    lnrnn_status status = take(r->stream, 0, prefix, sizeof prefix, message);
+    lnrnn_status status = take(r, 0, prefix, sizeof prefix, message);
     if (status)
         return status; /* GCOVR_EXCL_LINE: if a disk fails */
     for (int k = 8; k--;)
@@ -163,7 +166,7 @@ static lnrnn_status open_header(reader *r, uint64_t size, lnrnn_model_file *mode
     model->header = malloc((size_t)length + 1);
     if (!r->tensors || !model->arrays || !model->header)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
-    if ((status = take(r->stream, sizeof prefix, model->header, (size_t)length, message)))
+    if ((status = take(r, sizeof prefix, model->header, (size_t)length, message)))
         return status; /* GCOVR_EXCL_LINE: if a disk fails */
     model->header[length] = '\0';
     r->data = sizeof prefix + (size_t)length;
@@ -177,7 +180,7 @@ static size_t bytes_of(const tensor *t) { return t->place[1] - t->place[0]; }
 
 static lnrnn_status take_tensor(const reader *r, const tensor *t, void *to, char *message)
 {
-    return take(r->stream, r->data + t->place[0], to, bytes_of(t), message);
+    return take(r, r->data + t->place[0], to, bytes_of(t), message);
 }
 
 /* In schema 2, two tensors may stand for a weight W (n, k). W.blocks (count, 8, 4) has the blocks that are
@@ -203,8 +206,8 @@ static lnrnn_status join(const reader *r, tensor *t, lnrnn_array *weight, char *
     LNRNN_CHECK(mask < r->tensors + r->count && !strncmp(mask->array.name, name, length)
                     && !strcmp(mask->array.name + length, ".mask"),
                 "%.60s must have .mask beside it", name);
-    LNRNN_CHECK(!strcmp(mask->dtype, "BOOL") && mask->array.ndim == 2 && grid[0] <= INT32_MAX
-                    && grid[1] <= INT32_MAX,
+    LNRNN_CHECK(!strcmp(mask->dtype, "BOOL") && mask->array.ndim == 2 && grid[0] <= INT32_MAX / 8
+                    && grid[1] <= INT32_MAX / 4,
                 "%.60s must be bool (outputs / 8, inputs / 4)", mask->array.name);
     *end = '\0';
     weight->ndim = 2;
@@ -262,9 +265,10 @@ static lnrnn_status read_arrays(reader *r, int may_have_blocks, lnrnn_model_file
                     : lnrnn_match_arrays(&model->description, model->arrays, model->count, &r->used, message);
     if (status)
         return status;
+    int fits = 1;
     for (const tensor *t = first; t < end; t += 1 + t->blocked)
-        bytes += memory_of(t);
-    char *at = model->data = lnrnn_alloc_aligned(64, bytes);
+        fits &= !__builtin_add_overflow(bytes, memory_of(t), &bytes);
+    char *at = model->data = fits ? lnrnn_alloc_aligned(64, bytes) : NULL;
     if (!at)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     lnrnn_array *array = model->arrays;
@@ -296,9 +300,10 @@ static lnrnn_status read_all(reader *r, uint64_t size, lnrnn_model_file *model, 
 
 /* --- files ---------------------------------------------------------------------------------------------- */
 
-lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model, char *message)
+lnrnn_status lnrnn_model_file_read(FILE *stream, const void *bytes, uint64_t size, lnrnn_model_file *model,
+                                   char *message)
 {
-    reader r = {.stream = stream};
+    reader r = {.stream = stream, .bytes = bytes};
     *model = (lnrnn_model_file){0};
     const lnrnn_status status = read_all(&r, size, model, message);
     free(r.tensors);
@@ -313,7 +318,7 @@ lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, ch
     uint64_t bytes;
     FILE *const stream = lnrnn_file_open(path, &bytes);
     if (stream) {
-        const lnrnn_status status = lnrnn_model_file_read(stream, bytes, model, message);
+        const lnrnn_status status = lnrnn_model_file_read(stream, NULL, bytes, model, message);
         fclose(stream);
         return status;
     }

@@ -28,8 +28,9 @@ typedef struct {
 lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message);
 /* Reads a whole file. After LNRNN_OK, call lnrnn_model_file_close when the arrays are no longer needed. */
 lnrnn_status lnrnn_model_file_open(const char *path, lnrnn_model_file *model, char *message);
-/* Reads a whole file from an open stream of `size` bytes. */
-lnrnn_status lnrnn_model_file_read(FILE *stream, uint64_t size, lnrnn_model_file *model, char *message);
+/* Reads a whole file of `size` bytes, from an open stream or, if this is NULL, from memory. */
+lnrnn_status lnrnn_model_file_read(FILE *stream, const void *bytes, uint64_t size, lnrnn_model_file *model,
+                                   char *message);
 void lnrnn_model_file_close(lnrnn_model_file *model);
 
 #pragma GCC visibility pop

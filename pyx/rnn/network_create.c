@@ -298,16 +298,29 @@ lnrnn_status lnrnn_network_create(const lnrnn_description *given, const lnrnn_ar
     return status;
 }
 
-lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE])
+static lnrnn_status create_and_close(lnrnn_model_file *model, lnrnn_status status, lnrnn_network **network,
+                                     char *message)
 {
-    lnrnn_model_file model;
-    lnrnn_status status = lnrnn_model_file_open(path, &model, message);
     *network = NULL;
     if (status)
         return status;
-    status = lnrnn_network_create(&model.description, model.arrays, model.count, network, message);
-    lnrnn_model_file_close(&model);
+    status = lnrnn_network_create(&model->description, model->arrays, model->count, network, message);
+    lnrnn_model_file_close(model);
     return status;
+}
+
+lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE])
+{
+    lnrnn_model_file model;
+    return create_and_close(&model, lnrnn_model_file_open(path, &model, message), network, message);
+}
+
+lnrnn_status lnrnn_network_read(const void *bytes, size_t size, lnrnn_network **network,
+                                char message[LNRNN_MESSAGE])
+{
+    lnrnn_model_file model;
+    return create_and_close(&model, lnrnn_model_file_read(NULL, bytes, size, &model, message), network,
+                            message);
 }
 
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n)

@@ -115,8 +115,9 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
                           s->lanes, rows);
     LNRNN_CHECK(threads >= 1 && threads <= LNRNN_MOST_THREADS, "threads must be between 1 and %d, got %d",
                 LNRNN_MOST_THREADS, threads);
-    /* Check first that the size of x and of the tables does not overflow. */
-    const int countable = rows <= (size_t)PTRDIFF_MAX / (n->inputs * sizeof(float) + 128);
+    /* Check first that the sizes of x, of the tables and of scratch do not overflow. */
+    const size_t state = n->h_width > n->c_width ? n->h_width : n->c_width;
+    const int countable = rows <= (SIZE_MAX >> 10) / (n->inputs > state ? n->inputs : state);
     lnrnn_handle *const h = countable ? zeros(carve_handle(NULL, n, s->lanes, rows)) : NULL;
     if (h) {
         h->stream = s, h->network = n, h->capacity = rows;

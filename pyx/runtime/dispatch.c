@@ -37,8 +37,13 @@ extern const lnrnn_product lnrnn_int8_neondot, lnrnn_int8_neoni8mm, lnrnn_bf16_n
     lnrnn_bf16_neonbf16_emulated;
 #endif
 
+#if defined(__wasm__)
+TABLES(wasm128)
+BLOCKS(wasm128)
+#else
 TABLES(scalar)
 BLOCKS(scalar)
+#endif
 
 /* AVX-512's vectors of 16 floats are larger than a block of sparse weights (8), so use AVX2's kernels. */
 #define lnrnn_blocks_avx512 lnrnn_blocks_avx2
@@ -78,7 +83,11 @@ static const struct {
      always}, /* every aarch64 CPU has NEON */
     {SET(neonbf16_emulated, neon, bf16_neonbf16_emulated, int8_neon, &lnrnn_int8_blocks_neon), always, NULL},
 #endif
+#if defined(__wasm__) /* a machine without these vectors refuses the whole module */
+    {SET(wasm128, wasm128, product_wasm128, int8_wasm128, &lnrnn_int8_blocks_wasm128), always, always},
+#else
     {SET(scalar, scalar, product_scalar, int8_scalar, &lnrnn_int8_blocks_scalar), always, always},
+#endif
 };
 enum { SETS = sizeof sets / sizeof *sets };
 _Static_assert((int)SETS <= (int)LNRNN_ISAS, "lists of LNRNN_ISAS names hold all sets");

@@ -25,7 +25,7 @@ void *lnrnn_aligned_malloc(size_t bytes)
 typedef struct {
     void *map;
     size_t mapped, bytes; /* sizes in bytes of the mapping, of the block */
-    char padding[40];
+    char padding[64 - 3 * sizeof(size_t)];
 } header;
 _Static_assert(sizeof(header) == 64, "a block begins at a multiple of 64");
 

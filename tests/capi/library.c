@@ -245,10 +245,10 @@ static void test_shapes_beyond_memory(void)
     static const size_t shapes[][2] = {{SIZE_MAX, 1},
                                        {1, SIZE_MAX},
                                        {0, SIZE_MAX},
-                                       {(size_t)1 << 63, 1},
-                                       {(size_t)1 << 32, (size_t)1 << 32},
-                                       {(size_t)1 << 62, 1},
-                                       {(size_t)1 << 56, 1}};
+                                       {SIZE_MAX / 2 + 1, 1},
+                                       {(size_t)1 << 4 * sizeof(size_t), (size_t)1 << 4 * sizeof(size_t)},
+                                       {SIZE_MAX / 4 + 1, 1},
+                                       {SIZE_MAX / 256 + 1, 1}};
     lnrnn_description d = lnrnn_describe(LNRNN_LSTM, 3, 7);
     const int64_t lengths[1] = {0};
     float x[3] = {0}, y[7] = {0};
@@ -371,9 +371,12 @@ static void test_threads(void)
             else
                 CHECK(!lnrnn_handle_create(s, 1, 1, &job[k].handle, message));
         }
-        for (int k = 0; k < THREADS; k++)
-            pthread_create(&thread[k], NULL, step_lane, &job[k]);
-        for (int k = 0; k < THREADS; k++)
+        int started = 0;
+        while (started < THREADS && !pthread_create(&thread[started], NULL, step_lane, &job[started]))
+            started++;
+        for (int k = started; k < THREADS; k++) /* WebAssembly has no threads */
+            step_lane(&job[k]);
+        for (int k = 0; k < started; k++)
             pthread_join(thread[k], NULL);
         for (int k = 0; k < THREADS; k++) {
             CHECK(lnrnn_stream_steps(s)[k] == STEPS - job[k].busy);

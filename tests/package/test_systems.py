@@ -16,7 +16,7 @@ FILES = sorted(
 )
 SYSTEM = (
     r"\b(_WIN(32|64)|WIN32|_MSC_VER"
-    r"|__(linux|APPLE|unix|MINGW\w*|CYGWIN|wasm\w*|wasi|EMSCRIPTEN|ANDROID|\w+BSD)(__)?)\b"
+    r"|__(linux|APPLE|unix|MINGW\w*|CYGWIN|wasi|EMSCRIPTEN|ANDROID|\w+BSD)(__)?)\b"
 )
 # Headers of ISO C, of compilers, of OpenMP and of Python; strings.h is everywhere.
 HEADERS = (

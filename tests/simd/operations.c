@@ -16,8 +16,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
+#if !defined(__wasm__)
+#include <sys/mman.h>
+#endif
 
 #include "lnrnn/simd/simd.h"
 
@@ -189,15 +191,19 @@ static void print_size(size_t size) { printf(" %s%zu", size & PER_N ? "n" : "", 
 
 static size_t bytes_of(size_t size, size_t n) { return size & PER_N ? (size & ~PER_N) * n : size; }
 
-/* Returns a page that may be read and written, between two that may not. */
+/* Returns a page that may be read and written, between two that may not. WebAssembly cannot protect pages. */
 static char *page_between_others(size_t page)
 {
+#if defined(__wasm__)
+    return (char *)calloc(3, page) + page;
+#else
     char *p = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED || mprotect(p + page, page, PROT_READ | PROT_WRITE)) {
         perror("mmap");
         exit(1);
     }
     return p + page;
+#endif
 }
 
 /* Runs an operation `count` times. Returns NULL, or an error. */

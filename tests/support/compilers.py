@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shlex
 import shutil
@@ -25,13 +26,15 @@ from zig_cc import zig  # noqa: E402
 from outcome import done  # noqa: E402
 
 __all__ = [
-    "CFLAGS", "GCC_AARCH64", "ISAS", "QEMU", "ROOT", "Unit", "built", "emulates_aarch64", "imported",
-    "library_name", "link", "link_plugin", "linked", "native_compiler", "objects", "plugin_name",
-    "plugin_units", "preloading", "units", "zig",
+    "CFLAGS", "GCC_AARCH64", "ISAS", "NODE_WASI", "QEMU", "ROOT", "Unit", "ZIG_WASM", "built",
+    "emulates_aarch64", "imported", "library_name", "link", "link_plugin", "linked", "native_compiler",
+    "objects", "plugin_name", "plugin_units", "preloading", "runs_wasm", "units", "zig",
 ]  # fmt: skip
 
 KEPT = ROOT / "build/tests"
 GCC_AARCH64, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+ZIG_WASM = [sys.executable, "-m", "ziglang", "cc", "-target", "wasm32-wasi"]
+NODE_WASI = ["node", "--no-warnings", str(ROOT / "tests/support/wasi.mjs")]
 
 
 def native_compiler() -> list[str]:
@@ -45,6 +48,11 @@ def native_compiler() -> list[str]:
 def emulates_aarch64() -> bool:
     """Returns whether this machine can compile and run code for aarch64."""
     return bool(shutil.which(GCC_AARCH64) and shutil.which(QEMU))
+
+
+def runs_wasm() -> bool:
+    """Returns whether this machine can compile and run WebAssembly."""
+    return bool(importlib.util.find_spec("ziglang") and shutil.which("node"))
 
 
 def built(name: str, compiler: list[str], source: Path, flags: list[str]) -> Path:

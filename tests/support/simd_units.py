@@ -12,12 +12,23 @@ import subprocess
 import numpy as np
 import pytest
 
-from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
+from compilers import (
+    GCC_AARCH64,
+    ISAS,
+    NODE_WASI,
+    QEMU,
+    ROOT,
+    ZIG_WASM,
+    built,
+    emulates_aarch64,
+    native_compiler,
+    runs_wasm,
+)
 from helpers import available_isas
 
 END = -1  # value of `place`: operands and results end at the end of a page of memory
 
-EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar"}
+EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar", "emulated-wasm128": "wasm128"}
 
 
 def unit_names() -> list[str]:
@@ -34,7 +45,11 @@ class Unit:
         self.isa, emulator = EMULATED.get(name, name), []
         macro = f"-DLNRNN_ISA_{self.isa.upper()}"
         source, flags = ROOT / "tests/simd/operations.c", [*ISAS[self.isa][2], macro]
-        if name in EMULATED:
+        if self.isa == "wasm128":
+            if not runs_wasm():
+                pytest.skip("needs the package ziglang, and Node")
+            machine, compiler, emulator = "wasm32", ZIG_WASM, NODE_WASI
+        elif name in EMULATED:
             if not emulates_aarch64():
                 pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
             machine, compiler, emulator = "aarch64", [GCC_AARCH64], [QEMU]

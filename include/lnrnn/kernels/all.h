@@ -2,12 +2,18 @@
  * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has
  * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. INT8_BLOCKS has
  * the block-sparse products of INT8 alone. A product on a special unit of the CPU has LNRNN_UNIT, the name of
- * the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c collects the tables. */
+ * the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c collects the tables. With LNRNN_INFERENCE
+ * they have no kernels for training, and norms of float32 alone. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
 
 #ifdef LNRNN_PART_INT8_BLOCKS
 #define LNRNN_PART_INT8
+#endif
+#ifdef LNRNN_INFERENCE
+#define LNRNN_TRAINS(function) NULL
+#else
+#define LNRNN_TRAINS(function) function
 #endif
 
 #include "lnrnn/kernels/table.h"
@@ -22,7 +28,7 @@
 #include "lnrnn/kernels/norm.h"
 #endif
 
-#ifdef LNRNN_PART_NORM
+#if defined(LNRNN_PART_NORM) && !defined(LNRNN_INFERENCE)
 #define LNRNN_TYPE f64
 #define LNRNN_DOUBLE
 #define elem double
@@ -40,32 +46,38 @@
 #define elem uint16_t
 #define LNRNN_ELEM(op) v32_##op##_f16
 #include "lnrnn/kernels/norm.h"
+#endif
 
+#ifdef LNRNN_PART_NORM
 /* The kernels for elements of type t, which compute in type r. Kernels that read no array of elements are
  * shared by all types with the same r. */
-#define LNRNN_NORM_TABLE(t, r)                                 \
-    {                                                          \
-        .layer_norm = layer_norm_kernel_##t,                   \
-        .layer_norm_backward = layer_norm_backward_kernel_##t, \
-        .batch_probe = batch_probe_kernel_##t,                 \
-        .batch_sums = batch_sums_kernel_##t,                   \
-        .batch_moments = batch_moments_kernel_##r,             \
-        .batch_scales = batch_scales_kernel_##r,               \
-        .batch_slopes = batch_slopes_kernel_##r,               \
-        .batch_affine = batch_affine_kernel_##t,               \
-        .fold = fold_kernel_##r,                               \
-        .gx_columns = gx_columns_kernel_##t,                   \
-        .gx_planes = gx_planes_kernel_##t,                     \
+#define LNRNN_NORM_TABLE(t, r)                                               \
+    {                                                                        \
+        .layer_norm = layer_norm_kernel_##t,                                 \
+        .layer_norm_backward = LNRNN_TRAINS(layer_norm_backward_kernel_##t), \
+        .batch_probe = LNRNN_TRAINS(batch_probe_kernel_##t),                 \
+        .batch_sums = LNRNN_TRAINS(batch_sums_kernel_##t),                   \
+        .batch_moments = LNRNN_TRAINS(batch_moments_kernel_##r),             \
+        .batch_scales = batch_scales_kernel_##r,                             \
+        .batch_slopes = LNRNN_TRAINS(batch_slopes_kernel_##r),               \
+        .batch_affine = batch_affine_kernel_##t,                             \
+        .fold = fold_kernel_##r,                                             \
+        .gx_columns = LNRNN_TRAINS(gx_columns_kernel_##t),                   \
+        .gx_planes = LNRNN_TRAINS(gx_planes_kernel_##t),                     \
     }
 
 const lnrnn_norm LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX)[] = {
     [LNRNN_FLOAT32] = LNRNN_NORM_TABLE(f32, f32),
+#ifndef LNRNN_INFERENCE
     [LNRNN_FLOAT64] = LNRNN_NORM_TABLE(f64, f64),
     [LNRNN_BFLOAT16] = LNRNN_NORM_TABLE(bf16, f32),
     [LNRNN_FLOAT16] = LNRNN_NORM_TABLE(f16, f32),
+#endif
 };
+#ifndef LNRNN_INFERENCE
 _Static_assert(sizeof LNRNN_CAT(lnrnn_norm_, LNRNN_ISA_SUFFIX) == LNRNN_DTYPES * sizeof(lnrnn_norm),
                "a row of kernels for each type");
+#endif
 #endif
 
 #ifdef LNRNN_PART_CELLS
@@ -91,24 +103,24 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
         },
     .lstm_output = lstm_output,
     .reset_gates = gru_reset_gates,
-    .rnn_backward = rnn_backward,
-    .lstm_cell_sum = lstm_cell_sum,
-    .lstm_output_backward = lstm_output_backward,
-    .lstm_backward = lstm_backward,
-    .gru_backward = gru_backward,
-    .ligru_backward = ligru_backward,
-    .gru_gate_sum = gru_gate_sum,
-    .gru_gate_output_backward = gru_gate_output_backward,
-    .gru_gate_reset_backward = gru_gate_reset_backward,
-    .gru_reset_input = gru_reset_input,
-    .gru_reset_output_backward = gru_reset_output_backward,
-    .gru_reset_backward = gru_reset_backward,
-    .slstm_backward = slstm_backward,
+    .rnn_backward = LNRNN_TRAINS(rnn_backward),
+    .lstm_cell_sum = LNRNN_TRAINS(lstm_cell_sum),
+    .lstm_output_backward = LNRNN_TRAINS(lstm_output_backward),
+    .lstm_backward = LNRNN_TRAINS(lstm_backward),
+    .gru_backward = LNRNN_TRAINS(gru_backward),
+    .ligru_backward = LNRNN_TRAINS(ligru_backward),
+    .gru_gate_sum = LNRNN_TRAINS(gru_gate_sum),
+    .gru_gate_output_backward = LNRNN_TRAINS(gru_gate_output_backward),
+    .gru_gate_reset_backward = LNRNN_TRAINS(gru_gate_reset_backward),
+    .gru_reset_input = LNRNN_TRAINS(gru_reset_input),
+    .gru_reset_output_backward = LNRNN_TRAINS(gru_reset_output_backward),
+    .gru_reset_backward = LNRNN_TRAINS(gru_reset_backward),
+    .slstm_backward = LNRNN_TRAINS(slstm_backward),
     .normalise_heads = normalise_heads,
-    .normalise_rows = normalise_rows,
+    .normalise_rows = LNRNN_TRAINS(normalise_rows),
     .moments_columns = moments_columns,
-    .sums_columns = sums_columns,
-    .add_columns = add_columns,
+    .sums_columns = LNRNN_TRAINS(sums_columns),
+    .add_columns = LNRNN_TRAINS(add_columns),
     .exp = exp_f32,
     .tanh = tanh_f32,
     .sigmoid = sigmoid_f32,
@@ -140,7 +152,8 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 
 const lnrnn_product LNRNN_CAT(lnrnn_product_,
                               LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_f32, matmul_f32_scratch,
-                                                                      pack_rows, matmul_columns);
+                                                                      LNRNN_TRAINS(pack_rows),
+                                                                      LNRNN_TRAINS(matmul_columns));
 #endif
 
 /* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. With AVX512-VNNI,

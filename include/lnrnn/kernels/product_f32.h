@@ -14,40 +14,52 @@ LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Adds to acc (rows, vecs) the products of words first .. end - 1 of the rows a with the weights at output o.
- * A word of bfloat16 has two inputs. */
+/* Adds to acc (rows, vecs) the products of the words j of the rows a with the weights at output o. A word of
+ * bfloat16 has two inputs. */
+LNRNN_INLINE void f32_word(const int product, const tile_shape s, const product_job *job, const void *a,
+                           size_t o, size_t j, v32 (*acc)[TILE_MOST_VECS])
+{
+    const int vecs = tile_vecs(s), pairs = product == PRODUCT_BF16;
+    if (s.prefetch == PREFETCH_ROWS && j % LINE_WORDS == 0)
+        LNRNN_FOR_EACH (i, s.rows) {
+            const float *const next = ((const float *const *)a)[s.rows + i];
+            v32_prefetch(next + (pairs ? 2 * j : j));
+            if (pairs)
+                v32_prefetch(next + 2 * j + LINE_WORDS);
+        }
+    if (product == PRODUCT_F32_COLUMNS) /* the next tile's inputs */
+        v32_prefetch((const float *)a + (ptrdiff_t)j * job->columns + s.rows);
+    v32 w[TILE_MOST_VECS], odd[TILE_MOST_VECS];
+    LNRNN_FOR_EACH (v, vecs) {
+        const uint32_t *const p = tile_weights(s, job, o, v, j);
+        w[v] = pairs ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
+#ifdef LNRNN_KEEPS_WORDS /* a Zen 4 loads one vector in the time of one multiply-add */
+        if (s.rows > 1 && !pairs)
+            LNRNN_LOADED(w[v]);
+#endif
+        tile_prefetch(s, job, p, v, j, 1);
+    }
+    LNRNN_FOR_EACH (i, s.rows)
+        LNRNN_FOR_EACH (v, vecs)
+            acc[i][v] = v32_fma(f32_input(product, job, a, i, pairs ? 2 * j : j), w[v], acc[i][v]);
+    if (pairs)
+        LNRNN_FOR_EACH (i, s.rows)
+            LNRNN_FOR_EACH (v, vecs)
+                acc[i][v] = v32_fma(f32_input(product, job, a, i, 2 * j + 1), odd[v], acc[i][v]);
+}
+
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
-    const int vecs = tile_vecs(s), pairs = product == PRODUCT_BF16;
-    for (size_t j = first; j < end; j++) {
-        if (s.prefetch == PREFETCH_ROWS && j % LINE_WORDS == 0)
-            LNRNN_FOR_EACH (i, s.rows) {
-                const float *const next = ((const float *const *)a)[s.rows + i];
-                v32_prefetch(next + (pairs ? 2 * j : j));
-                if (pairs)
-                    v32_prefetch(next + 2 * j + LINE_WORDS);
-            }
-        if (product == PRODUCT_F32_COLUMNS) /* the next tile's inputs */
-            v32_prefetch((const float *)a + (ptrdiff_t)j * job->columns + s.rows);
-        v32 w[TILE_MOST_VECS], odd[TILE_MOST_VECS];
-        LNRNN_FOR_EACH (v, vecs) {
-            const uint32_t *const p = tile_weights(s, job, o, v, j);
-            w[v] = pairs ? v32_bf16_pair(p, &odd[v]) : v32_load((const float *)p);
-#ifdef LNRNN_KEEPS_WORDS /* a Zen 4 loads one vector in the time of one multiply-add */
-            if (s.rows > 1 && !pairs)
-                LNRNN_LOADED(w[v]);
-#endif
-            tile_prefetch(s, job, p, v, j, 1);
-        }
-        LNRNN_FOR_EACH (i, s.rows)
-            LNRNN_FOR_EACH (v, vecs)
-                acc[i][v] = v32_fma(f32_input(product, job, a, i, pairs ? 2 * j : j), w[v], acc[i][v]);
-        if (pairs)
-            LNRNN_FOR_EACH (i, s.rows)
-                LNRNN_FOR_EACH (v, vecs)
-                    acc[i][v] = v32_fma(f32_input(product, job, a, i, 2 * j + 1), odd[v], acc[i][v]);
+#ifdef LNRNN_ISA_WASM128 /* engines compile a loop to more instructions: a quarter of the time of one row */
+    if (s.rows == 1 && product == PRODUCT_F32) {
+        _Pragma("clang loop unroll_count(4)") for (size_t j = first; j < end; j++)
+            f32_word(product, s, job, a, o, j, acc);
+        return;
     }
+#endif
+    for (size_t j = first; j < end; j++)
+        f32_word(product, s, job, a, o, j, acc);
 }
 
 LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
@@ -88,7 +100,6 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
 
 LNRNN_PRODUCT(f32, PRODUCT_F32, MR, FEW_ROWS)
 LNRNN_PRODUCT(bf16, PRODUCT_BF16, MR, 0)
-LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
 /* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs. For the outputs o of the
  * panels p0 .. p1 - 1, writes to c[i][o], or adds to it,
@@ -110,6 +121,9 @@ static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
     return 0;
 }
 
+#ifndef LNRNN_INFERENCE
+LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
+
 /* a (k, rows), row stride `as`: a is transposed. Else as matmul_f32, with float32 weights. Only this product
  * permits LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
@@ -119,6 +133,7 @@ static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, p
     job.columns = as;
     panel_loop(&f32_columns_product, rows, &job);
 }
+#endif
 
 /* x: `rows` pointers to (n). Writes the transpose to inputs at .. at + rows - 1 of packed (n, k): w[i][at +
  * j] = x[j][i]. */

@@ -13,7 +13,7 @@
  *           store_n(p, v, n)  the first n lanes; nothing else is written
  *           stream(p, v)      a non-temporal store, where the ISA has one; p aligned to the vector
  *           keep_n(v, n)      the first n lanes of v, the other lanes 0
- *           fma(a, b, c)      a*b + c: one rounding where the ISA has it, two on sse2 and scalar
+ *           fma(a, b, c)      a*b + c: one rounding where the ISA has it, two on sse2, wasm128, scalar
  *           sum(v)            all lanes added, in one order that is fixed for the ISA
  *
  *   (v32)   sums(v)           lane i: sum(v[i]), of LANES vectors at v
@@ -144,6 +144,8 @@
 #elif defined(LNRNN_ISA_NEON) || defined(LNRNN_ISA_NEONDOT) || defined(LNRNN_ISA_NEONBF16) \
     || defined(LNRNN_ISA_NEONI8MM)
 #include "lnrnn/simd/neon.h"
+#elif defined(LNRNN_ISA_WASM128)
+#include "lnrnn/simd/wasm128.h"
 #elif defined(LNRNN_ISA_SCALAR)
 #include "lnrnn/simd/scalar.h"
 #else

@@ -2,8 +2,9 @@
 
 neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. riscv64: the
 same with plain C, by gcc, whose results must have the bits of this machine. wine: the C code for Windows by
-zig, with all instruction sets, in wine64, with the same bits. bits32: a build with 32-bit pointers, or for a
-big-endian machine, must fail. musl: tests of the C code with another C library. fresh-3.10, ...:
+zig, with all instruction sets, in wine64, with the same bits. wasm: tests of the C code and of the package
+for JavaScript in Node, by zig. bits32: a build with 32-bit pointers, or for a big-endian machine, must fail.
+musl: tests of the C code with another C library. fresh-3.10, ...:
 `make demo` and `make test` in a new clone with that Python, without settings and variables of this process.
 The name fresh runs all of these parts, and --pytest selects tests.
 """
@@ -26,8 +27,10 @@ from pathlib import Path
 import lnrnn
 from compilers import (
     GCC_AARCH64,
+    NODE_WASI,
     QEMU,
     ROOT,
+    ZIG_WASM,
     imported,
     library_name,
     link,
@@ -37,10 +40,11 @@ from compilers import (
     objects,
     plugin_name,
     plugin_units,
+    runs_wasm,
     units,
     zig,
 )
-from outcome import Missing, Wrong, done, needs
+from outcome import Missing, Wrong, done, needs, run_pytest
 from pythons_here import python_of
 
 WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
@@ -120,6 +124,23 @@ def wine(options: argparse.Namespace) -> dict[str, str]:
     return same_bits(names, [WINE, str(folder / "library.exe")], folder) | {"sets": ", ".join(names)}
 
 
+def wasm(options: argparse.Namespace) -> dict[str, str]:
+    """test_web.py compares every setting with sse2, whose bits differ from those of other sets."""
+    if not runs_wasm():
+        raise Missing("needs Node, and ziglang: make .venv/.wheels")
+    figures = {
+        "tests of liblnrnn": done([*NODE_WASI, str(linked("wasm", ZIG_WASM, "wasm32", LIBRARY)), *FILES])
+    }
+    tests = {
+        "vectors": ["tests/simd/test_simd.py", "-k", "wasm128"],
+        "networks": ["tests/conformance/test_web.py"],
+    }
+    os.environ["WASM_EVERY"] = "1"
+    for name, (program, *more) in tests.items():
+        figures[name] = run_pytest(str(ROOT / program), [*more, *options.pytest]).splitlines()[-1]
+    return figures
+
+
 REFUSAL, REFUSAL_BIG = "lnrnn needs a 64-bit build", "lnrnn needs a little-endian machine"
 # Compile the header freestanding, because C libraries of 32 bits are rarely installed.
 FREESTANDING = ["-ffreestanding", "-fsyntax-only", f"-I{ROOT / 'include'}", "-x", "c", "-"]
@@ -197,6 +218,6 @@ def fresh(version: str, options: argparse.Namespace) -> dict[str, str]:
 
 
 PARTS = {
-    "neon": neon, "riscv64": riscv64, "wine": wine, "bits32": bits32, "musl": musl,
+    "neon": neon, "riscv64": riscv64, "wine": wine, "wasm": wasm, "bits32": bits32, "musl": musl,
     **{f"fresh-{version}": partial(fresh, version) for version in ("3.10", "3.12", "3.13")},
 }  # fmt: skip
