@@ -21,7 +21,7 @@ SYSTEM = (
 # Headers of ISO C, of compilers, of OpenMP and of Python; strings.h is everywhere.
 HEADERS = (
     r"\w*mmintrin|arm_neon|cpuid|errno|fenv|float|limits|lnrnn|lnrnn_api|math|omp|Python|stdarg|stdbool"
-    r"|stddef|stdint|stdio|stdlib|string|strings"
+    r"|stddef|stdint|stdio|stdlib|string|strings|wasm_simd128"
 )
 HEADER = rf"#\s*include\s*<(?!({HEADERS})\.h>)"
 
