@@ -129,6 +129,10 @@ def figures(name: str) -> dict[str, str]:
         return {method: f"{100 * n[:, -1].mean() / sequences:.0f} %" for method, n in right.items()}
     found = record.load(name)
     numbers = {key: str(value) for key, value in found.get("figures", {}).items()}
+    if name == LATENCY:
+        for row in found["rows"]:
+            by = dict(zip(found["columns"], row, strict=True))
+            numbers[f"{by['network']}, {by['weights']}, {by['blocks']}"] = f"{by['p50']:.2g} us"
     for table in record.tables(found.get("races", [])):
         threads = table.races[0].threads
         numbers |= {
