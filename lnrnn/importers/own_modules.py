@@ -48,7 +48,10 @@ WAYS = (
 
 
 class Sizes(NamedTuple):
-    """Sizes to try: D inputs, states (places, B, width) with these widths, y (.., wide) or None: unknown."""
+    """Sizes to try: D inputs, a state (places, B, width) for each of `widths`, and y (.., wide).
+
+    wide None: unknown.
+    """
 
     D: int
     widths: tuple[int, ...]

@@ -192,7 +192,7 @@ def _wrong(name: str, expected: str, got: Any) -> ValueError:
 
 
 class _Arrays:
-    """The arrays of a file. of: the type and the bytes by name."""
+    """The arrays of a file. `of` maps each name to its type and bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.of: dict[str, tuple[int, bytes]] = {}

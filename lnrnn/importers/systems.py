@@ -240,8 +240,8 @@ HASTE_GRU = System(
 def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
     """Returns the number of heads, and the recurrent weights and biases by name.
 
-    kernel (heads, 4 d, d) has rows of outputs, and bias is then by gate and head. kernel (heads, d, 4 d) has
-    rows of inputs, and bias is by head and gate.
+    kernel is (heads, 4 d outputs, d inputs) with bias (4, heads, d), flat, or (heads, d inputs, 4 d outputs)
+    with bias (heads, 4, d), flat.
     """
     heads, rows, columns = kernel.shape
     if rows == 4 * columns:

@@ -163,7 +163,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
     """Refuses faults that onnx_ir accepts.
 
     These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
-    An input of a sub-graph may have no default either, since a value around the sub-graph replaces it.
+    Nor may an initializer of a sub-graph have the name of its input: the value from outside replaces it.
     """
     outermost, sparse = graph, set[str]()
     stack = [graph]
@@ -251,7 +251,7 @@ def external_tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.ExternalTensor]:
 
 
 class OnnxFront(Front):
-    """size: the bytes of the model's file."""
+    """Reads the tensors of an ONNX file of `size` bytes, which bound the memory of computed arrays."""
 
     error = OnnxFileError
     most = "16 bytes for each byte of the file"

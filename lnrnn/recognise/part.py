@@ -29,7 +29,7 @@ REPEATS = Difference(
     "lengths from a mask that is true and then false"
 )
 KEEPS = Difference("past its end, the y of a sequence is its state; the network's y is 0 there")
-READS_INSIDE = "reads a value inside of the step, which networks do not return"
+READS_INSIDE = "reads an inner value of the step, but a network returns only y and its states"
 
 
 @dataclass

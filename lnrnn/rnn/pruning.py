@@ -125,7 +125,7 @@ class GradualPruner:
         return {_DONE: self.steps_done, **{name: mask.tolist() for name, mask in self._masks.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`, of a pruner with the same arguments.
+        """Restore what `state_dict` of a pruner with the same arguments returned.
 
         Parameters
         ----------

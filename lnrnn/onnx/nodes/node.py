@@ -338,6 +338,6 @@ def _parameters(
         else:
             raise ValueError(
                 f"node {named(node)}: attribute {attr} must have {len(using)} numbers, one for each function "
-                f"with one, got {len(values)}"
+                f"that takes {attr.removeprefix('activation_')}, got {len(values)}"
             )
     return result[0], result[1]

@@ -153,8 +153,8 @@ class Model(Closed):
         if nodes:
             names = ", ".join(nodes[:3]) + f" and {len(nodes) - 3} more" * (len(nodes) > 3)
             warnings.warn(
-                f"the state of {names} starts at 0 in each run of {self._file.path!r}, so steps of different "
-                "runs do not depend on each other there",
+                f"the state of {names} starts at 0 in each run of {self._file.path!r}, because the file does "
+                "not take it as an input: no run continues the one before",
                 stacklevel=3,
             )
 

@@ -316,7 +316,7 @@ class _Replacement:
         return outputs
 
     def _initializer(self, name: str, array: np.ndarray) -> onnx_ir.Value:
-        """Returns an initializer of the main graph."""
+        """Returns the main graph's initializer for an array; adds it if no equal one is there."""
         known = self.model.graph.initializers.get(name)
         old = None if known is None else constant(known)
         # equal parameters of several calls mean one network
