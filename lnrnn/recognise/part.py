@@ -17,7 +17,7 @@ SWAPPED = [1, 0, 2]  # perm of a Transpose between (B, T, *) and (T, B, *), with
 
 
 class Difference(str):
-    """A text of `Part.warnings` that from_onnx gives too: the network computes other values than the file."""
+    """A text of `Part.warnings`, also given by from_onnx: the network's values differ from the file's."""
 
 
 class OneStep(str):
