@@ -205,7 +205,7 @@ class Output(NamedTuple):
     like: str = "x"
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> np.ndarray:
-        """Returns an array to which the result can be written. It has the memory of a torch tensor."""
+        """Returns an array to which the result can be written. For a torch tensor, it shares its memory."""
         shape, dtype = known[self.like], np.dtype(known[f"dtype of {self.like}"])
         if not isinstance(value, np.ndarray) or is_masked(value):
             kind = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {dtype}"

@@ -1,4 +1,4 @@
-"""The costs of bfloat16 and int8 weights on an input of the user: time, differences of outputs, decisions.
+"""Measures how bfloat16 and int8 weights change time, outputs and decisions on an input of the user.
 
 Networks, sessions of ONNX Runtime and accelerated models have the same report.
 """
@@ -51,15 +51,17 @@ class Cost:
 
 @dataclass(frozen=True, repr=False)
 class Rounding:
-    """The costs of short weights on the input `check`, part by part. As text it is a table.
+    """How bfloat16 or int8 weights change time and results on the input `check`: all parts, and each part.
+
+    print() shows a table.
 
     Attributes
     ----------
     dtype : {"float32", "bfloat16", "int8"}
         The type of the weights.
     float32 : Cost
-        All parts in float32, compared with the model without lnrnn, or NaN if that does not run. A network
-        is compared with itself, after each weight is moved to the next number. Here and in `kept`, a
+        All parts in float32, compared with the model without lnrnn; NaN if that model does not run. A network
+        is compared with itself after each weight is moved to the next float32. Here and in `kept`, a
         DynamicQuantizeLSTM of ONNX Runtime has 14 bits for its inputs and states.
     whole : Cost
         All parts with weights of the dtype.

@@ -463,7 +463,7 @@ class Blocks:
         values = filled(a.values.shape, lambda at: self.graph.node(
             "LayerNormalization", a.values[at], *given, axis=-1, epsilon=eps))  # fmt: skip
         result = Block(values, a.axes)
-        if bias is not None and len(given) == 1:  # a norm has no sign of a bias of zeros, and an Add has
+        if bias is not None and len(given) == 1:  # the recogniser sees a bias of zeros only in an Add
             result = self.each("Add", result, bias.reshape(-1))
         return self.reshape(result, whole)
 

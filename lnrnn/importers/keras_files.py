@@ -42,9 +42,11 @@ def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | No
         raise bad_value("arrays_or_layer", f"the path of a whole file of Keras ({error})", path) from None
     weights = {name: own for name, own in every.items() if any(RECURRENT in each for each in own)}
     names = list(weights) if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
-    known = ", ".join(map(repr, weights)) or "none"
+    known = ", ".join(map(repr, weights))
+    if not weights:
+        raise bad_value("arrays_or_layer", "the path of a file with a recurrent layer", path)
     if wanted is None and len(names) != 1:
-        raise bad_value("layer", f"given for a file with several recurrent layers, or none: {known}", None)
+        raise bad_value("layer", f"the name of one of the file's recurrent layers: {known}", None)
     for name in names:
         if name not in weights:
             raise bad_value("layer", f"the name of a recurrent layer of the file: {known}", name)

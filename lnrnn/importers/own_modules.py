@@ -33,7 +33,7 @@ _STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECA
 
 
 class FirstState(Unsuitable):
-    """Raised for a module whose initial states are not 0, as those of lnrnn's networks are."""
+    """Raised for a module whose initial states are not 0: in lnrnn's networks they are 0."""
 
 
 # --- ways of calling ----------------------------------------------------------------------------------------
@@ -48,7 +48,10 @@ WAYS = (
 
 
 class Sizes(NamedTuple):
-    """Sizes to try: D inputs, states (places, B, width) with these widths, y (.., wide) or None: unknown."""
+    """Sizes to try: D inputs, a state (places, B, width) for each of `widths`, and y (.., wide).
+
+    wide None: unknown.
+    """
 
     D: int
     widths: tuple[int, ...]
@@ -180,10 +183,10 @@ class Call:
 def _layers(
     reader: Reader, x: Block, states: Sequence[tuple[Value, ...]], outputs: Sequence[Block], module: Any
 ) -> tuple[list[list[Weights]], bool]:
-    """Returns the weights of the layers and directions of a graph, and whether one direction is reversed.
+    """Returns the weights by layer and direction of a graph, and whether one direction is reversed.
 
-    states: of each layer and direction. Raises Unsuitable unless the layers are the whole module: its x
-    and its states are theirs, and its outputs are values of theirs.
+    states: the states of each layer and direction. Raises Unsuitable unless the layers are the whole module:
+    its x and its states are theirs, and its outputs are values of theirs.
     """
     terms = new_terms(states=True)
     groups = list(steps(reader.graph, terms, new_terms(joined=True, states=True)))
@@ -270,7 +273,7 @@ def copied(module: Any) -> Any:
 def find(module: Any, ways: Sequence[Way] = WAYS, arch: Architecture | None = None) -> Call:
     """Returns a call of the module whose graph is a network of lnrnn. Raises Unsuitable with the reason.
 
-    arch: of the network, if it is known from the names of parameters.
+    arch: the network's architecture, if it is known from the names of parameters.
     """
     torch: Any = sys.modules["torch"]
     reasons: list[tuple[Way, Unsuitable]] = []

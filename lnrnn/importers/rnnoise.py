@@ -165,7 +165,7 @@ def _weights(arrays: _Arrays, layer: str, outputs: int, inputs: int | None) -> A
 def _blocks(name: str, index: Array, outputs: int, inputs: int | None) -> Array:
     """Returns the group of outputs and the first input of each block, in the file's order.
 
-    index: for each group of 8 outputs a number of blocks, and then their first inputs.
+    index: for each group of 8 outputs, the number of its blocks and then the first input of each block.
     """
     rows, columns = BLOCK
     most = (MOST if inputs is None else inputs) - columns
@@ -192,7 +192,7 @@ def _wrong(name: str, expected: str, got: Any) -> ValueError:
 
 
 class _Arrays:
-    """The arrays of a file. of: the type and the bytes by name."""
+    """The arrays of a file. `of` maps each name to its type and bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.of: dict[str, tuple[int, bytes]] = {}

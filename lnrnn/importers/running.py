@@ -22,15 +22,16 @@ from .weights import Array, Converted
 
 
 class NotRun(Unchecked):
-    """Raised if no usual call of a module works on ordinary input."""
+    """Raised if none of the ways to call a module works on ordinary input."""
 
 
 @dataclass(frozen=True)
 class Way:
     """A way to call a module: the axes of x, and the structure of the states.
 
-    axes: of x, "TBI", "BTI", "TI" for one sequence, or "BI" for a cell, which takes one step at a time.
-    states: the other arguments, with a Leaf for each tensor of the states. x_first: whether x is the first.
+    axes: the order of x's axes, "TBI", "BTI", "TI" for one sequence, or "BI" for a cell, which takes one step
+    at a time. states: the other arguments, with a Leaf for each tensor of the states. x_first: whether x is
+    the first argument.
     """
 
     axes: str

@@ -20,14 +20,14 @@ Arrays = Mapping[str, Array]
 
 
 class UnknownCell(ValueError):
-    """The parameters fit no system, or several."""
+    """Raised if parameters fit none of the known implementations, or several of them."""
 
 
 @dataclass(frozen=True)
 class System:
-    """An implementation of a cell.
+    """An implementation of a cell in another library.
 
-    name: the argument `kind` of from_torch, then the cell if the kind has several. shapes: of all
+    name: the argument `kind` of from_torch, then the cell if the kind has several. shapes: the shapes of all
     parameters of a cell, for check_shapes. optional: parameters that are all present or all absent. options:
     the arguments of from_torch that apply. batch_first: the order of the axes of x. buffers: the entries of a
     state dict that have no effect at inference. settings: returns the options that only a module shows; its
@@ -240,8 +240,8 @@ HASTE_GRU = System(
 def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
     """Returns the number of heads, and the recurrent weights and biases by name.
 
-    kernel (heads, 4 d, d) has rows of outputs, and bias is then by gate and head. kernel (heads, d, 4 d) has
-    rows of inputs, and bias is by head and gate.
+    kernel is (heads, 4 d outputs, d inputs) with bias (4, heads, d), flat, or (heads, d inputs, 4 d outputs)
+    with bias (heads, 4, d), flat.
     """
     heads, rows, columns = kernel.shape
     if rows == 4 * columns:

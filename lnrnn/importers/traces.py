@@ -147,8 +147,8 @@ def _name(target: Any) -> str:
 class Reader(Blocks):
     """Writes a trace into a graph.
 
-    opaque: whether all constants with an axis of sequences are values, or only zeros. eps: of
-    all norms, or None for their own.
+    opaque: whether all constants with an axis of sequences are values, or only zeros. eps: the eps to write
+    for all norms, or None to keep the eps of each.
     """
 
     def __init__(

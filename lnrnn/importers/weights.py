@@ -27,8 +27,9 @@ class Weights:
     """The parameters and options of one layer in one direction.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: None for a gated cell's tanh. zoneout: a value for `Network.zoneout`. reset_after: of a GRU.
-    num_heads: of a block-diagonal weight_hh. gate_activation: of an LSTM or GRU.
+    nonlinearity: None for a gated cell's tanh. zoneout: a value for `Network.zoneout`. reset_after: a GRU's
+    argument. num_heads: how many blocks a block-diagonal weight_hh has. gate_activation: an argument of LSTM
+    and GRU.
     """
 
     cell: str
@@ -105,8 +106,8 @@ class Converted:
     """A converted network: the name of lnrnn's class, the arguments of its constructor, and the state dict.
 
     system: the implementation from which the parameters come. zoneout: a value for `Network.zoneout`.
-    last_states: whether the states that a module returns are the network's; speechbrain's are not, if there
-    are two directions.
+    last_states: whether a module returns the same states as the network; speechbrain's modules with two
+    directions do not.
     """
 
     cell: str

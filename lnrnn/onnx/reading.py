@@ -134,7 +134,10 @@ def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
 
 
 def _size(nodes: Any, bodies: dict[Any, Any], sizes: dict[Any, float]) -> float:
-    """Returns the bytes of nodes and of the functions that they call. sizes: of functions, by name."""
+    """Returns how many bytes nodes have, with the functions that they call.
+
+    sizes: the bytes of each function.
+    """
     total = 0.0
     for node in nodes:
         key = node.domain, node.op_type, node.overload
@@ -163,7 +166,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
     """Refuses faults that onnx_ir accepts.
 
     These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
-    An input of a sub-graph may have no default either, since a value around the sub-graph replaces it.
+    Nor may an initializer of a sub-graph have the name of its input: the value from outside replaces it.
     """
     outermost, sparse = graph, set[str]()
     stack = [graph]
@@ -251,7 +254,7 @@ def external_tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.ExternalTensor]:
 
 
 class OnnxFront(Front):
-    """size: the bytes of the model's file."""
+    """Reads the tensors of an ONNX file of `size` bytes, which bound the memory of computed arrays."""
 
     error = OnnxFileError
     most = "16 bytes for each byte of the file"
@@ -399,7 +402,10 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
 
 
 def _wrong_values(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
-    """Returns axes or directions that a node cannot have, or "". attributes: of the operator."""
+    """Returns a text about axes or directions that a node cannot have, or "".
+
+    attributes: the node's attributes.
+    """
     order = attributes.get("perm")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"

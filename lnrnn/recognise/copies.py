@@ -12,16 +12,16 @@ import numpy as np
 from .graph import attributes, constant, outside_of_loops, subgraphs
 from .interface import DOMAINS, Node, Value
 
-Pairs = dict[int, Value]  # the values of a copy, by the identity of the value in its original
+Pairs = dict[int, Value]  # id(a value of the step) -> the same value in the copy
 
 
 def pairs(
     new: Sequence[Value], given: Sequence[Value], of: Value, is_whole: Callable[[Value], bool]
 ) -> Pairs | None:
-    """Maps the values of a step to a copy that ends in `of`, or returns None if there is none.
+    """Maps the ids of a step's values to the values of its copy that ends in `of`; None if there is no copy.
 
-    new, given: the results and inputs of the step. of: the value in the place of new[0]. is_whole: whether a
-    match takes a value as an input, rather than the sum that computes it.
+    new, given: the step's results and inputs. of: the copy of new[0]. is_whole: whether matching takes a
+    value as it is, and does not expand it into a sum. Inputs of a copy must be whole.
     """
     inputs = {id(v) for v in given}
     result, stack = {id(new[0]): of}, [(new[0], of)]

@@ -40,7 +40,7 @@ def _in_body(
     node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | GraphPart]:  # fmt: skip
-    """Returns a Loop or Scan as one part, or the steps in its body. every: with steps that are nodes."""
+    """Returns a Loop or Scan as one part, or the steps in its body. every: include steps that are nodes."""
     if not every:
         return []
     carried = [kept for group in every if (kept := [step for step in group if _is_carried(step, body)])]

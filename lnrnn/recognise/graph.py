@@ -95,9 +95,9 @@ def forget(graphs: Iterable[Graph]) -> None:
 def constant(value: Value | None, any_batch: bool = False) -> Array | None:
     """Returns the array of a value that depends on constants only, else None. The array is read-only.
 
-    An initializer that is also an input has its default. Raises `Front.error` for a constant whose nodes or
-    data are wrong. any_batch: for an initial state also if nodes repeat it for the number of sequences; it is
-    not repeated then.
+    An initializer that is also an input counts as constant. Raises `Front.error` for a constant whose nodes
+    or data are wrong. any_batch: also returns an initial state that nodes repeat for each sequence, without
+    its repetitions.
     """
     if value is None:
         return None
@@ -170,7 +170,7 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 def _computed(node: Node, key: str) -> list[Array | None]:
-    """Returns the outputs of a node whose inputs are constants. key: of their arrays in `meta`."""
+    """Computes the outputs of a node whose inputs are constants. key: where `meta` keeps their arrays."""
     front = front_of(node.graph)
     inputs = [None if v is None else v.meta[key] for v in node.inputs]
     sized = node.op_type != "Tile" and any(a is not None for a in inputs[-1:])
@@ -271,7 +271,7 @@ def passes_on(node: Node) -> Value | None:
 
 
 def _constant_axes(node: Node) -> list[int] | None:
-    """As moved_axes, but for axes that are constants in the graph itself: a cheaper search."""
+    """Does the same as moved_axes, but faster, and only for axes that the graph itself has as constants."""
     given = constant(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
     return None if given is None else [int(a) for a in np.ravel(given)]
 
@@ -390,7 +390,7 @@ def dependents(values: Iterable[Value]) -> set[int]:
 
 
 def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
-    """Names the nodes and graph outputs that read inner values of a step: of `nodes`, but not `new`."""
+    """Names the nodes and graph outputs that read values of a step's `nodes`, except the results `new`."""
     inside, results = {id(node) for node in nodes}, {id(v) for v in new}
     names: dict[str, None] = {}
     for node in nodes:

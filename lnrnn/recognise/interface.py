@@ -78,9 +78,10 @@ class Graph(Protocol):
 
 
 class Front:
-    """Reads the tensors of one model. All its graphs share one Front.
+    """Reads the tensors of one model.
 
-    left: the bytes that arrays which are computed from constants may need. error: for wrong graphs.
+    All its graphs share one Front. left: how many bytes of arrays may still be computed from constants.
+    error: the class of errors for wrong graphs.
     """
 
     error: type[ValueError] = ValueError
@@ -117,7 +118,7 @@ def node_path(graph: str, node: Node) -> str:
 def prepare(graph: Graph, front: Front, around: Node | None = None, path: str = "") -> None:
     """Sets the `meta` of a graph and of its nodes. Each front calls this for the graphs of a model.
 
-    around: the node with the graph as an attribute. path: of the graph.
+    around: the node that has the graph as an attribute. path: the path of the graph in the model.
     """
     graph.meta[FRONT], graph.meta[PARENT] = front, around
     for place, node in enumerate(graph):

@@ -18,7 +18,7 @@ from .terms import Terms
 
 @dataclass(frozen=True)
 class CarriedStep:
-    """A step in a loop's body, and the states that it passes to the next step.
+    """A step of a cell in a loop's body, and the states that it passes to the next step.
 
     choice: the Choice whose mask keeps states unchanged, or None.
     """
@@ -30,10 +30,12 @@ class CarriedStep:
 
 @dataclass
 class Sequences:
-    """x, y and mask of a Loop or Scan. backwards: whether the first step reads the last element of x.
+    """The sequences x, y and mask of a Loop or Scan.
 
-    lengths: in place of a mask. y_axes: of y. flipped: whether y has the steps in the reverse order of x.
-    before, after: the nodes in front of the body and behind it that the part replaces too.
+    backwards: whether the first step reads the last element of x.
+
+    lengths: given in place of a mask. y_axes: the order of y's axes. flipped: whether y has the steps in the
+    reverse order of x. before, after: nodes before and after the loop that the part replaces too.
     """
 
     x: Value
@@ -175,7 +177,7 @@ def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
 
 
 def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
-    """Orders the steps in a body as layers: each reads the h of the layer below it."""
+    """Orders the steps in a body as layers, so that each reads the h of the layer before."""
     chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
     if len(chains) != 1 or len(chains[0]) != len(found):
         raise Unfit(f"its {len(found)} steps must be layers of one network, each with the h of another as x")
@@ -298,7 +300,7 @@ class Joined:
 class Body:
     """The body of a Loop or Scan (node): the values that it passes on, reads and joins.
 
-    scanned: for the elements that a Scan reads, the sequence, its axis, and whether it is read backwards.
+    scanned: for each element that a Scan reads, its sequence, the axis, and whether the Scan reads backwards.
     """
 
     node: Node

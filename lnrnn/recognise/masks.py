@@ -18,7 +18,7 @@ INTEGERS = 6, 7  # int32, int64
 class Choice:
     """A value that is `new` where mask is true, and `old` elsewhere: how files stop a sequence at its end.
 
-    has_row: whether the mask is (B,), and an Unsqueeze gives it a second axis. Otherwise it should be (B, 1).
+    has_row: whether the mask is (B,) and gets a second axis by an Unsqueeze. Otherwise it should be (B, 1).
     """
 
     mask: Value
@@ -135,7 +135,8 @@ def reversed_of(
 ) -> tuple[Value, Node] | None:
     """If `value` is another value reversed along an axis, returns that value and the node that reverses it.
 
-    steps: the length of the axis, if it is known. lengths: if each sequence is reversed up to its end.
+    steps: the length of the axis, if it is known. lengths: given if each sequence is reversed up to its own
+    end.
     """
     node = value.producer()
     if node is None or not is_reversal(node, axis, width, steps, lengths) or node.inputs[0] is None:

@@ -319,7 +319,7 @@ class Matcher:
             yield from self.sum(self.pattern.of("h"), h, "h", {("value", "h"): value})
 
     def sum(self, wanted: Sequence[Term], given: Sum, gate: str, bound: Bound) -> Iterator[Bound]:
-        """Matches an equation's summands with a sum."""
+        """Matches the summands of an equation with the summands of a value."""
         if self.zero:
             wanted = [term for term in wanted if not any(_reads_state(f) for f in term.factors)]
         biases = [term for term in wanted if "bias" in term.vector]
@@ -352,8 +352,7 @@ class Matcher:
                     yield from self._summands(rest, others, gate, new)
 
     def _biases(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
-        """Matches biases: constants, or constants times a gate. Several may be added up, and all may be
-        missing."""
+        """Matches biases: constants, or constants times a gate. There may be several to add up, or none."""
         if not wanted:
             if not given:
                 yield bound

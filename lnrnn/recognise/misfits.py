@@ -22,7 +22,7 @@ MOST_MATRICES = 16  # the most products with a matrix that `repeated` compares
 
 
 def unknown(graphs: Iterable[Graph], parts: Sequence[GraphPart], states: Pairs = ()) -> list[str]:
-    """Returns a text for each recurrence that is no part, and has none inside. states: of the model."""
+    """Describes each recurrence that is no part and contains no part. states: the states of the model."""
     every = [each for part in parts for each in (part, *part.same)]
     taken = {id(node) for part in every for node in part.nodes}
     paths = [path for part in parts for path in part.paths]

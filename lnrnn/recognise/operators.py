@@ -189,7 +189,7 @@ def _slice(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _element(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """One step of a product with all steps."""
+    """Writes one step of a product that was computed for all steps at once."""
     found = element(value, terms.width)
     found = found and before_reversal(found, terms.width)
     states = [user for user in value.consumers() if user.op_type == "Mul"]  # no cell multiplies W x by a gate
@@ -222,7 +222,7 @@ def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """A quotient: a division by a constant, or by a value that _inverse knows."""
+    """Writes a quotient by a constant, or by a value that _inverse knows."""
     divisor = constant_input(node, 1)
     if divisor is not None:
         return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))
@@ -252,7 +252,7 @@ def centred(value: Value | None) -> Value | None:
 
 def deviation(value: Value, width: Callable[[Value], int | None]) -> tuple[Value, float, bool]:
     """Returns a, eps and True if the value is sqrt(var + eps), where var is the variance of a. Returns False
-    for the mean of a^2 in place of var. Raises Opaque for other values. width: of the last axis."""
+    for the mean of a^2 in place of var. Raises Opaque for other values. width: the size of the last axis."""
     root = producer(value, "Sqrt")
     if root is None:
         raise Opaque

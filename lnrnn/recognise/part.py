@@ -17,7 +17,7 @@ SWAPPED = [1, 0, 2]  # perm of a Transpose between (B, T, *) and (T, B, *), with
 
 
 class Difference(str):
-    """A text of `Part.warnings` that from_onnx gives too: the network computes other values than the file."""
+    """A text of `Part.warnings`, also given by from_onnx: the network's values differ from the file's."""
 
 
 class OneStep(str):
@@ -29,7 +29,7 @@ REPEATS = Difference(
     "lengths from a mask that is true and then false"
 )
 KEEPS = Difference("past its end, the y of a sequence is its state; the network's y is 0 there")
-READS_INSIDE = "reads a value inside of the step, which networks do not return"
+READS_INSIDE = "reads an inner value of the step, but a network returns only y and its states"
 
 
 @dataclass

@@ -65,9 +65,9 @@ class Term:
 class Pattern:
     """The equations of one step.
 
-    cell: the name of lnrnn's class. gates: in lnrnn's order. states: the names of new states, with the name
-    of the old state. equations: by name, h first. norm: arguments of LayerNormSpec, or None. options: further
-    arguments of the class. negated: a gate whose pre-activation has the other sign in lnrnn, or "".
+    cell: the name of lnrnn's class. gates: letters in lnrnn's order. states: maps each new state's name to
+    the old state's name. equations: by name, h first. norm: arguments of LayerNormSpec, or None. options:
+    further arguments of the class. negated: a gate whose pre-activation has the other sign in lnrnn, or "".
     bias_of_h: lnrnn's name for the part of bias_ih that a file adds to the product with h.
     """
 
@@ -82,11 +82,11 @@ class Pattern:
 
     @cached_property
     def terms(self) -> dict[str, tuple[Term, ...]]:
-        """The equations as summands, by name."""
+        """Maps the name of each equation to its summands."""
         return {name: _terms(ast.parse(text, mode="eval").body) for name, text in self.equations.items()}
 
     def of(self, name: str) -> tuple[Term, ...]:
-        """The equation of a value or gate."""
+        """Returns the equation of a value or gate."""
         return self.terms[name] if name in self.terms else self.terms["gate"]
 
     @property

@@ -36,21 +36,21 @@ States = Sequence[Array]  # h, or h and c, (layers * directions, B, *) each
 
 
 class Unchecked(Exception):
-    """A network cannot be run, or its outputs do not show its equation. The text says why."""
+    """Raised if a network cannot be run, or if its outputs do not show its equation. The text says why."""
 
 
 class RoundingHidesDifference(Unchecked):
-    """Rounding errors may be as large as a difference of the equations, so nothing can be concluded."""
+    """Raised if rounding errors may be as large as a difference of the equations, so nothing is proved."""
 
 
 # --- inputs -------------------------------------------------------------------------------------------------
 
 
 class Probe(NamedTuple):
-    """One input, and how to use it.
+    """One input on which two networks are compared.
 
-    name: for messages. x: (T, B, I). states: the initial ones, or None for zeros. factor: multiplies all
-    parameters. usual: whether all numbers are of the order of 1.
+    name: its name in messages. x: (T, B, I). states: the initial states, or None for zeros. factor:
+    multiplies all parameters. usual: whether all numbers are of the order of 1.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Leaf:
     """A placeholder for an array in a structure of tuples and lists: y (kind None), h (kind 0) or c (kind 1).
 
     place: for a state (B, H), the index of layer and direction; None for all, (layers * directions, B, H). A
-    slice is for some of these.
+    slice selects some layers and directions.
     """
 
     kind: int | None = None

@@ -41,14 +41,14 @@ ORDERS = ("TB{}", "BT{}", "B{}T")  # of axes; T is the axis of steps
 
 @dataclass(frozen=True)
 class Layer:
-    """Steps of one layer with the same weights, in the order in which they are computed."""
+    """The steps of one layer, which have the same weights, in the order in which they are computed."""
 
     steps: tuple[Step, ...]
     weights: Weights
 
     @property
     def old(self) -> tuple[Value | None, ...]:
-        """The initial states, None if they are 0."""
+        """Returns the initial states; None stands for zeros."""
         return self.steps[0].old or (None,) * len(self.new)
 
     @property
@@ -187,13 +187,16 @@ Values = Callable[[GraphPart], Sequence[Value | None]]
 
 
 def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
-    """Joins recurrences of one graph: pairs of directions to a layer, then layers to a network."""
+    """Joins recurrences of one graph: first pairs of directions to layers, then layers to networks."""
     both = _pairwise(found, both_directions, lambda part: (part.x,))
     return _pairwise(both, one_above, lambda part: (part.y, *part.h[-1:]))
 
 
 def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[Recurrence]:
-    """Joins pairs while there are any. values(part): values that the second of a pair may read as x."""
+    """Joins pairs of parts until no pair is left.
+
+    values(part): values that the second of a pair may read as x.
+    """
     left: list[Recurrence | None] = list(found)
     by_x: dict[int, list[int]] = {}
     for k, each in enumerate(found):

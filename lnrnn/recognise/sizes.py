@@ -271,7 +271,10 @@ def in_single_steps(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Element:
-    """One step of a value: whole[index] along an axis, and the nodes between. index: None if unknown."""
+    """One step whole[index] of a value along an axis, with the nodes that select it.
+
+    index: None if unknown.
+    """
 
     whole: Value
     axis: int

@@ -41,7 +41,9 @@ MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows and columns of a constant matrix. transposed: whether the rows are columns of the constant.
+    """A part of a constant matrix: its rows and columns.
+
+    transposed: whether the rows are columns of the constant.
 
     key: is equal for matrices with the same numbers; `Terms.product` sets it. sequence: a value that the
     matrix multiplies for all steps at once, if the operand of the product is an element of this product.
@@ -86,7 +88,10 @@ class Atom:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of products. terms: the constant factor of each product of atoms; () is the constant's key."""
+    """A sum of products.
+
+    terms: maps each product of atoms to its constant factor. The key () is for the sum's constant.
+    """
 
     terms: Mapping[tuple[Atom, ...], Array]
 
@@ -103,7 +108,7 @@ class Sum:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom if the sum is one atom, else None."""
+        """Returns the atom if the sum consists of one atom, else None."""
         if len(self.terms) != 1:
             return None
         ((product, factor),) = self.terms.items()
@@ -119,7 +124,7 @@ def single(atom: Atom) -> Sum:
 
 
 class Opaque(Exception):
-    """Raised for a value that becomes no sum: it would be too large, or its operator does something else."""
+    """Raised for a value that is no sum of products, or whose sum would be too large."""
 
 
 def is_one(factor: Array) -> bool:

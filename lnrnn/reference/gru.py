@@ -47,7 +47,7 @@ def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> G
 def gru_split_backward(
     gn: Array, gz: Array, r: Array, hn: Array, norm: Norm, slope: Function
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Returns the gradients of x_ and h_. gn, gz: of the arguments of n's f and of z's sigmoid."""
+    """Returns the gradients of x_ and h_. gn, gz: the gradients of the arguments of n's f and z's sigmoid."""
     gr = gn * hn * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 

@@ -143,7 +143,10 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """Returns the gradient of the norm's input, from gz of its output. Adds to grads of gain and bias."""
+        """Returns the gradient of the norm's input. gz: the gradient of its output.
+
+        Adds the gradients of gain and bias to `grads`.
+        """
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -212,7 +215,7 @@ class Reset:
 
 @dataclass
 class Step:
-    """The record of one time step, with rows for the L active sequences only."""
+    """The values of one time step that `backward` needs, with rows for the L active sequences only."""
 
     alive: Array  # (L,) the active sequences
     x: Array  # (L, I)
@@ -275,12 +278,12 @@ def run(
     states_mask: ArrayLike | None,
     zoneout: Sequence[ArrayLike | None],
 ) -> tuple[Array, State, Tape]:
-    """Run one layer in one direction on x (T, B, I), from states (B, *); None is zero.
+    """Run one layer in one direction on x (T, B, I), from states (B, *), where None means zeros.
 
-    statistics: for each site (mean, var), (known steps, width of the site) each, or None. states_mask (B, P):
-    the dropout mask of the old h; None is 1. zoneout: for each state the rate or mask, broadcast to (T, B,
-    *), in the order of x; None is 0. Returns y, 0 past a length, the state at each sequence's end, and the
-    tape.
+    statistics: maps each site to (mean, var), each of shape (known steps, width of the site), or is None.
+    states_mask (B, P): the dropout mask of the old h; None is 1. zoneout: for each state the rate or mask,
+    broadcast to (T, B, *), in the order of x; None is 0. Returns y, 0 past a length, the state at each
+    sequence's end, and the tape.
     """
     forward, backward = cell
     x, p = real(x), {name: real(v) for name, v in parameters.items() if v is not None}
@@ -336,7 +339,7 @@ def run(
 
 
 def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
-    """Zoneout: returns d old + (1 - d) new for each state, with the mask or rate d of step t."""
+    """Applies zoneout: returns d old + (1 - d) new for each state, with the mask or rate d of step t."""
     each = zip(zoneout, old, new, strict=True)
     return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
 
@@ -366,8 +369,9 @@ def run_backward(
 ) -> tuple[Array, State, dict[str, Array]]:
     """Back-propagates through time, from gy (T, B, P) and the gradient of the last state.
 
-    gstate: (B, *) each, or None for zero. Returns gx, the gradient of the initial state, and the gradients of
-    the parameters of the forward run. Values of gy past a length have no effect, for y is constant there.
+    gstate: the last states' gradients, (B, *) each, or None for zeros. Returns gx, the gradient of the
+    initial state, and the gradients of the parameters of the forward run. Values of gy past a length have no
+    effect, because y is constant after the end.
     """
     p, gy = tape.parameters, real(gy)
     if tape.reverse:

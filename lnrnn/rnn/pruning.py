@@ -121,11 +121,11 @@ class GradualPruner:
             self._model.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for resumed training: `steps_done`, and a mask for each weight once it has one."""
+        """Return the state for resumed training: `steps_done`, and the mask of each pruned weight."""
         return {_DONE: self.steps_done, **{name: mask.tolist() for name, mask in self._masks.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`, of a pruner with the same arguments.
+        """Restore the result of `state_dict` of a pruner with the same arguments.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class GradualPruner:
         Raises
         ------
         ValueError, TypeError
-            For a state of another model, or of no pruner.
+            If the state is not of a pruner, or belongs to another model.
         """
         names = {*state} - {_DONE} if isinstance(state, Mapping) else None
         if names is None or _DONE not in state or names not in (set(), {*self._choices}):

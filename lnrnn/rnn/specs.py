@@ -254,7 +254,8 @@ def _resolved(spec: LayerNormSpec, cell: Cell) -> LayerNormSpec:
         placement = "joint"
     has_cell_state = cell.states == 2 and not behind
     if spec.cell == "carry" and not has_cell_state:
-        raise bad_value("cell", f"'out' or None for {cell.name}, which has no norm of a c", spec.cell)
+        expected = f"'out' or None for {cell.name}, which does not normalise a cell state c"
+        raise bad_value("cell", expected, spec.cell)
     if spec.span is not None and (len(cell.spans) == 1 or placement != "split"):
         raise bad_value("span", "None unless a GRU has placement 'split'", spec.span)
     return replace(spec, placement=placement, cell=spec.cell if has_cell_state else None)

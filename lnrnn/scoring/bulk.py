@@ -204,7 +204,7 @@ class Command:
                 if source.state() != target.state:
                     raise InputError(f"{source} has changed since its scoring began")
                 if path.exists() and not self.overwrite:
-                    raise ValueError(f"another command has written {path} meanwhile, which stays")
+                    raise ValueError(f"another command has written {path} meanwhile; that file is kept")
         except InputError as error:
             self._leave_out(source, error, target.rows, target.bad_rows)
         else:

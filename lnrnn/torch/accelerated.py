@@ -18,7 +18,7 @@ from .kept import COMPILES, SEQUENCES, STEPS, Keeping, counted, forget
 from .twin import ENGINES
 
 Tensor = torch.Tensor
-# Attributes of torch.nn's modules that the texts of networks depend on.
+# The attributes of torch.nn's modules that decide which lnrnn network computes them.
 _SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
 _traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
 
@@ -34,7 +34,7 @@ def _untraced() -> Any:
 
 
 def network_of(module: Any, cell: str, input_size: int, **options: Any) -> str:
-    """Returns the text of a network without norms, with the sizes of a module of torch.nn.
+    """Describes, as text, the network without norms that has the sizes of a module of torch.nn.
 
     Raises ValueError if lnrnn has no such network.
     """
@@ -49,14 +49,14 @@ class Accelerated(Keeping):
     A derived class has a class of torch.nn as a further base, and defines the first six methods.
     """
 
-    _names: Any  # of a module: the names of its parameters, in lnrnn's order
-    _networks_of: Any  # of a module: texts of its networks. Raises ValueError if lnrnn has no such network.
-    _usual: Any  # the text of the network that computes a call with tensors; None if it is not only one
-    # Of a module: (axis of steps, length, numbers). torch is faster for a call with gradients if x has at
-    # most this length and fewer numbers than this.
+    _names: Any  # takes a module, returns the names of its parameters in lnrnn's order
+    _networks_of: Any  # takes a module, returns descriptions of its networks; ValueError if lnrnn has none
+    _usual: Any  # describes the network that computes a call with tensors; None if there are several
+    # Takes a module, returns (axis of steps, length, numbers). torch is faster for a call with gradients if x
+    # has at most this length and fewer numbers than this.
     _small_calls: Any
-    _unsupported_arguments: Any  # of (x, hx): returns why lnrnn cannot compute the call, or None
-    _computed: Any  # of x, hx and the parameters: the result of a call that lnrnn can compute
+    _unsupported_arguments: Any  # takes (x, hx), returns why lnrnn cannot compute the call, or None
+    _computed: Any  # takes x, hx and the parameters, returns the result of a call that lnrnn can compute
     _engine: str | None = None
     _networks: tuple[str, ...] = ()
     _small: tuple[int, int, float] = (0, 0, 0.0)

@@ -137,7 +137,7 @@ class LiGRU(Twin):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, reverse
+    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
         As in `lnrnn.LiGRU`.
     norm, reverse, seed, rng, device, dtype, engine
         As in `RNN`.

@@ -97,8 +97,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const tensor *)a)->array.name, ((const tensor *)b)->array.name);
 }
 
-/* *end: where the data must begin. Sets *end to the end of the data. Returns NULL, or a text that says why
- * the tensor is invalid. */
+/* *end: where the tensor before ends, so its data must begin there; set to their end. Returns NULL, or a text
+ * that says why the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])

@@ -9,7 +9,8 @@
 #include "rnn/layer.h"
 #include "lnrnn/tuning.h"
 
-/* The largest number of rows of h in one product, and of a group without a tape (benchmark rnn B64-H128). */
+/* One product has at most so many rows of h; so has a group without a tape. Benchmark rnn B64-H128 decided
+ * the number. */
 enum { TILE = 64 };
 
 _Static_assert(sizeof(lnrnn_row) == 6 * sizeof(int64_t), "lnrnn/rnn/rows.py makes tables of these columns");

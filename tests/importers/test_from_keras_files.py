@@ -109,7 +109,7 @@ def test_other_files_are_refused(tmp_path):
         with pytest.raises(ValueError, match="must be the path of a whole file of Keras"):
             lnrnn.from_keras(path)
     path = write(tmp_path / "m.h5", {"dense": (("Dense", {}), {"dense/kernel:0": np.ones((I, 2))})})
-    with pytest.raises(ValueError, match="or none: none"):
+    with pytest.raises(ValueError, match="must be the path of a file with a recurrent layer, got "):
         lnrnn.from_keras(path)
     with pytest.raises(ValueError, match="layer must be None but for a path"):
         lnrnn.from_keras([np.ones((I, 4 * H)), np.ones((H, 4 * H))], layer="a")

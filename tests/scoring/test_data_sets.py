@@ -283,7 +283,7 @@ def test_an_output_of_another_command_meanwhile_stays(folder, capsys, monkeypatc
     mine = folder / "out" / "c.parquet"
     at_batch(monkeypatch, 2, lambda: mine.write_text("mine"))
     assert score(folder, folder / "in") == 2
-    assert f"another command has written {mine} meanwhile, which stays" in capsys.readouterr().err
+    assert f"another command has written {mine} meanwhile; that file is kept" in capsys.readouterr().err
     assert mine.read_text() == "mine" and not list(mine.parent.glob(".lnrnn-*"))
 
 

@@ -111,11 +111,11 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     lstm_rows_with(0, how, separate, step, rows);
 }
 
-/* x is W x after the norm step->input, or 0 if x is NULL; a is W h after step->hidden. With z = x + a,
- * computes
+/* The array x holds W x after the norm step->input, or counts as 0 if NULL; a holds W h after step->hidden.
+ * With z = x + a, computes
  *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
- * With LNRNN_CELL_CARRY c = norm(c) follows. With deferred_output h is o, and lstm_output must follow. In a
- * cell without a norm a is the sum of both products. */
+ * LNRNN_CELL_CARRY then stores c = norm(c). With deferred_output h becomes o, and the caller must call
+ * lstm_output. Without a norm a is the sum of both products. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {

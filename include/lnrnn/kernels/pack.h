@@ -93,8 +93,8 @@ static inline size_t packed_size(int dtype, size_t n, size_t k)
     return packed_width(n) * (words + (LNRNN_PACKS_INT8(dtype) ? 1 + int8_blocks(words) : 0));
 }
 
-/* w (k), stride cs: the weights of one output. Returns word j of this output. inverse: 1 / scale, for
- * int8. */
+/* Returns 32-bit word j of the packed weights of one output. w (k), stride cs: these weights. inverse: 1 /
+ * scale, for int8. */
 LNRNN_INLINE uint32_t pack_word(int dtype, size_t k, const float *w, ptrdiff_t cs, size_t j, float inverse)
 {
     uint32_t word = 0;

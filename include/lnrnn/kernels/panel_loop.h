@@ -65,7 +65,7 @@ LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs
 {
     if (product == PRODUCT_I8 && vecs > INT8_ROW_PANELS * NR_VECS)
         return;
-    /* two: the last four vectors are two panels of two (panel_width). */
+    /* two: the last four vectors are in two panels of two vectors each, as panel_width makes them. */
     const int left = vecs % NR_VECS, two = NR_VECS == 3 && left == 1 && vecs > 1;
     const tile_shape s = {.rows = 1,
                           .whole = vecs / NR_VECS - two,

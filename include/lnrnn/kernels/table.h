@@ -1,5 +1,6 @@
-/* The tables of kernels. all.h defines the tables for every instruction set, and all other C calls kernels
- * through them. An arrow separates the arrays that a kernel reads from those that it writes.
+/* The tables of pointers to kernels. all.h defines one set of tables for every instruction set, and all other
+ * C calls kernels through them. In the comments, a kernel reads the arrays before an arrow (->) and writes
+ * the arrays after it.
  */
 #ifndef LNRNN_TABLE_H
 #define LNRNN_TABLE_H

@@ -62,7 +62,7 @@ typedef struct {
     int add;           /* LNRNN_ADD_NOT .. */
     int prefetch;      /* prefetch weights, because they do not stay in L2 */
     int from_end;      /* compute the last panel first */
-    int few_panels;    /* lnrnn_row_panels limits the panels of a product of one row */
+    int few_panels;    /* with one row, multiply at most lnrnn_row_panels panels at a time */
     /* PREFETCH_WEIGHTS with several rows: a tile that reads word j prefetches w + ahead + j * pace. */
     ptrdiff_t ahead;
     size_t pace;

@@ -47,11 +47,12 @@ WITH_BETA = ("hardsigmoid", "affine", "scaledtanh")
 
 @dataclass(frozen=True)
 class NodeLayer:
-    """A node as one layer of a network.
+    """A node RNN, LSTM or GRU as one layer of a network.
 
-    weights: for each direction. reverse: whether the node reads from the end. batch_first: whether layout is
-    1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for float32 weights. Values are the
-    node's inputs and outputs, or None where the node leaves one out. h0 and c0 are None if they are 0.
+    weights: the weights of each direction. reverse: whether the node reads from the end. batch_first: whether
+    layout is 1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for float32 weights. Values
+    are the node's inputs and outputs, or None where the node leaves one out. h0 and c0 are None if they are
+    0.
     """
 
     node: onnx_ir.Node
@@ -191,7 +192,7 @@ def _check_states(node: onnx_ir.Node, states: dict[str, onnx_ir.Value | None], h
 
 
 def constants(node: onnx_ir.Node) -> Arrays:
-    """Maps the indices of inputs that must be constants to their arrays, or to None without a constant."""
+    """Maps the index of each input that must be constant to its array, or to None if it is not constant."""
     return {
         i: constant(v)
         for i, v in enumerate(node.inputs)
@@ -338,6 +339,6 @@ def _parameters(
         else:
             raise ValueError(
                 f"node {named(node)}: attribute {attr} must have {len(using)} numbers, one for each function "
-                f"with one, got {len(values)}"
+                f"that takes {attr.removeprefix('activation_')}, got {len(values)}"
             )
     return result[0], result[1]

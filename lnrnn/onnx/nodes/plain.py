@@ -45,7 +45,7 @@ class Layers:
     known: dict[onnx_ir.Node, NodeLayer | str] = field(default_factory=dict)  # a layer, or why there is none
 
     def of(self, graph: onnx_ir.Graph) -> dict[onnx_ir.Node, NodeLayer | str]:
-        """Maps the recurrent nodes of a graph, in its order, to layers, or to reasons why not."""
+        """Maps each recurrent node of a graph, in its order, to a layer, or to why it is no layer."""
         own = [node for node in graph if is_recurrent(node)]
         for node in own:
             if node not in self.known:
@@ -197,7 +197,8 @@ class Walk:
     """The search from a layer's outputs to the next layer: the value that it has reached, and its axes.
 
     shapes: the results of nodes Shape, by id. declared: the numbers of steps and sequences that a file
-    declares for its input: {"T": 10}. baked: the numbers that a Reshape sets. messages: warnings about both.
+    declares for its input: {"T": 10}. baked: the numbers that a Reshape sets. messages: warnings about
+    `declared` and `baked`.
     """
 
     value: onnx_ir.Value
@@ -228,7 +229,7 @@ class Walk:
 
 @dataclass
 class Stack:
-    """Layers of one network, the value with the outputs of the last, and the axes of this value.
+    """The layers of one network, the value that the last layer returns, and the axes of this value.
 
     between: the nodes between and after the layers. baked and messages: as in Walk.
     """

@@ -53,9 +53,8 @@ class Model(Closed):
     ValueError, TypeError
         For a wrong argument, a damaged file (OnnxFileError), and ambiguous states.
 
-    Notes
-    -----
-    All states are 0 at the start. Outputs have the bits of ``session.run`` of the attribute `session`.
+    Notes ----- All states are 0 at the start. Outputs equal, bit for bit, the outputs of
+    ``model.session.run``.
 
     Examples
     --------
@@ -148,13 +147,13 @@ class Model(Closed):
         return stream
 
     def _warn(self) -> None:
-        """Warns, once, of recurrent nodes whose state the file does not take as an input."""
+        """Warns, once, of recurrent nodes that start at 0 in each run, since their state is no input."""
         nodes, self._file.restarting = self._file.restarting, []
         if nodes:
             names = ", ".join(nodes[:3]) + f" and {len(nodes) - 3} more" * (len(nodes) > 3)
             warnings.warn(
-                f"the state of {names} starts at 0 in each run of {self._file.path!r}, so steps of different "
-                "runs do not depend on each other there",
+                f"the state of {names} starts at 0 in each run of {self._file.path!r}, because the file does "
+                "not take it as an input: no run continues the one before",
                 stacklevel=3,
             )
 

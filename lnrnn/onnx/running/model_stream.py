@@ -49,11 +49,9 @@ class ModelStream(Closed):
     TypeError, ValueError
         If an input or a lane does not fit the file; the message names it, with its shape.
 
-    Notes
-    -----
-    The outputs have the bits of ``model.session.run`` with the same states. Several threads may call a
-    stream at once if no lane is in two of the calls. A copy or a pickle is an independent stream. After an
-    error, no lane has changed.
+    Notes ----- The outputs equal, bit for bit, the outputs of ``model.session.run`` with the same states.
+    Several threads may call a stream at once if no lane is in two of the calls. A copy or a pickle is an
+    independent stream. After an error, no lane has changed.
     """
 
     __slots__ = ("_file", "_lanes", "_kept", "_bound", "_shapes", "_runs")
@@ -66,7 +64,7 @@ class ModelStream(Closed):
         self._kept = [(self._file.zeros(self._lanes), np.zeros(self._lanes, np.int64), 0)]
         self._bound: Run | None = None
         self._shapes: list[tuple[int, ...]] = []  # of the inputs of the last run without bound arrays
-        self._runs = 0  # without bound arrays and with these shapes
+        self._runs = 0  # how many runs had these shapes, and no bound arrays
 
     def __call__(self, x: Any, lanes: ArrayLike | None = None) -> Any:
         if lanes is None and self._bound:
@@ -82,7 +80,7 @@ class ModelStream(Closed):
         states, before, more = self._kept[0]
         if chosen is not None:
             states = self._taken(chosen)
-        elif steps is not None:  # the second run with bound arrays overwrites the states before the first
+        elif steps is not None:  # bound run 2 overwrites the states that run 1 read; an error must keep them
             self._kept[0] = {name: array.copy() for name, array in states.items()}, before, more
         run, every = self._run if chosen is None else self._file.run, []
         for step in range(1 if steps is None else steps):
@@ -141,7 +139,7 @@ class ModelStream(Closed):
     def steps_done(self) -> Array:
         """A copy of the number of steps of each lane since its start or reset, (lanes,) int64.
 
-        A run on a chunk of steps in the file's own axes counts as one.
+        A run on a chunk of several steps, as one input of the file, counts as one step.
         """
         _, steps, more = self._kept[0]
         return steps + more
@@ -169,7 +167,7 @@ class ModelStream(Closed):
         self._put(self._file.checked_states("state.state", state.state, count), chosen, steps.copy())
 
     def _put(self, states: States, lanes: Array | None, steps: Array) -> None:
-        """Replaces the states and the numbers of steps of these lanes; None: of all."""
+        """Replaces the states and the numbers of steps of these lanes, or of all lanes if `lanes` is None."""
         if lanes is None:
             self._kept[0] = states, steps, 0
             return

@@ -16,7 +16,8 @@ from ...recognise.misfits import unknown
 from ...recognise.part import GraphPart
 from ..errors import OnnxFileError
 
-Dims = tuple["int | str | None", ...]  # a size, the name of a free size, or None for a free size without one
+# Of each axis: a size, the name of a free size, or None for a free size without a name.
+Dims = tuple["int | str | None", ...]
 Shapes = Mapping[str, Dims]
 
 # Types of ONNX that NumPy has.

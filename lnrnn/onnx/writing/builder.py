@@ -18,7 +18,7 @@ TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": Tensor
 
 
 class Value:
-    """A value of a graph. Operators and functions of NumPy's names add nodes."""
+    """A value of a graph. Operators, and functions named like NumPy's, add nodes to the graph."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name

@@ -30,7 +30,10 @@ _CELL_NORMS = None, "out", "carry"
 
 @dataclass(frozen=True)
 class Function:
-    """inputs: the arrays that follow x, the states and the lengths. attributes: of a call."""
+    """An ONNX function that computes a network.
+
+    inputs: the arrays that follow x, the states and the lengths. attributes: the attributes of a call.
+    """
 
     proto: onnx.FunctionProto
     inputs: dict[str, np.ndarray]
@@ -38,7 +41,7 @@ class Function:
 
 
 def function(snapshot: Snapshot, form: Form, opset: int) -> Function:
-    """Returns the function of a network: of domain INLINED for a network of nodes RNN, LSTM and GRU."""
+    """Returns the function of a network. Its domain is INLINED if its nodes are RNN, LSTM and GRU."""
     made, plain = snapshot.architecture, is_plain(snapshot, form)
     graph = network_graph(snapshot, form)
     body, arrays, given = graph.proto(arrays=False), graph.arrays, [v.name for v in graph.inputs]

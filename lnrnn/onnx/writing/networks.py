@@ -32,12 +32,15 @@ def is_plain(snapshot: Snapshot, form: Form) -> bool:
 
 
 def network_graph(snapshot: Snapshot, form: Form, opset: int = OPSETS[0]) -> Graph:
-    """Returns the graph of a network. opset: of the file."""
+    """Returns the graph of a network. opset: the opset of the file."""
     return _Network(snapshot, form, opset).graph
 
 
 class _Network:
-    """Shapes: x (T, B, *), or (B, *) for one step; a state of all layers (layers * directions, B, *)."""
+    """Writes a network as a graph.
+
+    x is (T, B, *), or (B, *) for one step; a state is (layers * directions, B, *).
+    """
 
     def __init__(self, snapshot: Snapshot, form: Form, opset: int) -> None:
         self.snapshot, self.made, self.form = snapshot, snapshot.architecture, form
@@ -156,7 +159,7 @@ class _Network:
             parts.append(end)
 
     def _activations(self) -> dict[str, list[Any]]:
-        """The attributes of a node for functions other than the default ones."""
+        """Returns the attributes that set a node's activations, if they are not ONNX's defaults."""
         made, hard = self.made, self.made.gate_activation == "hard_sigmoid"
         candidate = OPERATORS.get(made.nonlinearity, "Affine")
         if not hard and candidate == "Tanh":

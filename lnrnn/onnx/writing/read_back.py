@@ -84,7 +84,7 @@ def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
 
 
 def _nodes(graph: onnx_ir.Graph, inputs: Sequence[onnx_ir.Value]) -> list[bytes]:
-    """Returns all of a graph but its initializers. inputs: of the graph."""
+    """Returns a graph's inputs, outputs and nodes as bytes, to compare. inputs: the inputs to include."""
     written: list[Any] = [serialize_value(v) for v in (*inputs, *graph.outputs)]
     written += [serialize_node(node) for node in graph]
     return [each.SerializeToString(deterministic=True) for each in written]

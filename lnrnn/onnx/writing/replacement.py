@@ -113,7 +113,7 @@ class Call:
 
     @property
     def inputs(self) -> Iterator[tuple[Any, str]]:
-        """The values that are not constant, with their axes."""
+        """The call's inputs that are not constant, with their axes."""
         states = ((v, self.axes["h"]) for values in self.before for v in values)
         every = ((self.x, self.axes["x"]), (self.lengths, "B"), (self.part.mask, "TB"), *states)
         return ((v, axes) for v, axes in every if v is not None and not isinstance(v, np.ndarray))
@@ -199,9 +199,9 @@ def _leak(call: Call) -> str | None:
 class _Replacement:
     """Changes a model in place.
 
-    now: {id of a replaced value: the new one}. arrays: the initializers that were added, by
-    their numbers. functions: of networks, by their id and form. names: of all values of the model, and
-    of its nodes behind "node ".
+    now: {id of a replaced value: the new one}. arrays: the added initializers, by their contents. functions:
+    the functions of networks, by id and form. names: the names of all values, and those of nodes with "node "
+    in front.
     """
 
     model: onnx_ir.Model
@@ -277,7 +277,7 @@ class _Replacement:
         other.outputs.extend(olds)
 
     def _rename(self, call: Call, results: Sequence[onnx_ir.Value]) -> None:
-        """Puts results in the place of the outputs of a part."""
+        """Makes all readers of a part's outputs read the results of the network instead."""
         for old, new in zip(call.outputs, results, strict=True):
             new.type, new.shape = old.type, old.shape
             new.name, old.name = old.name, new.name
@@ -316,7 +316,7 @@ class _Replacement:
         return outputs
 
     def _initializer(self, name: str, array: np.ndarray) -> onnx_ir.Value:
-        """Returns an initializer of the main graph."""
+        """Returns the main graph's initializer for an array; adds it if no equal one is there."""
         known = self.model.graph.initializers.get(name)
         old = None if known is None else constant(known)
         # equal parameters of several calls mean one network

@@ -55,7 +55,10 @@ class Step:
         )
 
     def norm(self, side: str, a: Value, gates: str | None = None) -> Value:
-        """The norm at a place of the cell, or `a` without one. gates: the part of gain and bias."""
+        """Applies the norm at a place of the cell to `a`; returns `a` if no norm is there.
+
+        gates: the gates of `a`, which select a part of gain and bias.
+        """
         names = self.made.sites.get(side, {})
         if "gain" not in names:
             return a
@@ -100,7 +103,7 @@ class Step:
         return self.graph.split(a, [self.made.hidden_size] * len(letters))
 
     def sig(self, a: Value) -> Value:
-        """The function of the gates."""
+        """Applies the function of the gates."""
         if self.made.gate_activation == "hard_sigmoid":
             return self.graph.node("HardSigmoid", a, alpha=1 / 6, beta=0.5)
         return self.graph.node("Sigmoid", a)
@@ -109,7 +112,7 @@ class Step:
         return self.graph.node("Tanh", a)
 
     def f(self, a: Value) -> Value:
-        """The nonlinearity."""
+        """Applies the nonlinearity."""
         op = OPERATORS.get(self.made.nonlinearity)
         return a if op is None else self.graph.node(op, a)
 
@@ -208,7 +211,7 @@ def slstm(s: Step, x: Value, states: States) -> tuple[Value, States]:
 
 
 def behind(s: Step, h: Value) -> Value:
-    """The norm of an SLSTM's y: each head alone, then gain and bias of all."""
+    """Normalises an SLSTM's y: each head alone. Gain and bias are for all heads together."""
     norm, g = s.made.norm, s.graph
     if not isinstance(norm, LayerNormSpec):
         return h
@@ -224,7 +227,10 @@ def behind(s: Step, h: Value) -> Value:
 
 @dataclass(frozen=True)
 class Equation:
-    """A cell in ONNX. gates: in lnrnn's order. node: in the order of ONNX's node for the cell, or ""."""
+    """How ONNX computes a cell.
+
+    gates: the gates in lnrnn's order. node: the gates in the order of ONNX's node, or "" if ONNX has no node.
+    """
 
     gates: str
     step: Callable[[Step, Value, States], tuple[Value, States]]
