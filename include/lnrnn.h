@@ -37,8 +37,8 @@ enum { LNRNN_MOST_THREADS = 1024 };
 #define LNRNN_API_MINOR 1
 #define LNRNN_VERSION "0.2.0"
 
-/* The functions with this mark neither allocate, nor lock, nor call the system, if they use one thread. clang
- * 20 and later know it: -Wfunction-effects and RealtimeSanitizer check callers that have the attribute. */
+/* The functions with this mark neither allocate, nor lock, nor call the system, if they use one thread. With
+ * clang 20 and later, -Wfunction-effects and RealtimeSanitizer then check callers that have the attribute. */
 #define LNRNN_REALTIME
 #if defined(__clang__) && defined(__has_attribute)
 #if __has_attribute(nonblocking)
@@ -186,8 +186,8 @@ enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH, LNRNN_NORM_RMS, LNRN
 /* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the
  * sum. INPUT: W x alone (LiGRU). OUTPUT: each head of h, for y only (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
-/* The norms of LNRNN_SPLIT in a GRU. PAPER: one over r and z, and one over n (Ba et al. 2016). ALL: one over
- * all gates. */
+/* The norms of LNRNN_SPLIT in a GRU. PAPER: one norm over r and z, and one over n (Ba et al. 2016). ALL: one
+ * norm over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* Layer or RMS norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step
  * gets LN(c). */
@@ -261,8 +261,8 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
 /* The same for a file of `size` bytes in memory, at any alignment. They are not used after the call. */
 lnrnn_status lnrnn_network_read(const void *bytes, size_t size, lnrnn_network **network,
                                 char message[LNRNN_MESSAGE]);
-/* retain adds a reference. release drops one, and frees the network with the last. A stream has a reference
- * of its own. n may be NULL. */
+/* retain adds a reference. release drops a reference, and frees the network with the last reference. A stream
+ * has a reference of its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
 /* Return D; H; the number of layers; 1 or 2 directions. */

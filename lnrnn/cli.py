@@ -32,7 +32,7 @@ from lnrnn.scoring.scorer import GONE
 from lnrnn.scoring.sequences import BAD, INTO
 from lnrnn.speakers import CELLS
 
-# Variables of lnrnn, which the import has checked.
+# The environment variables of lnrnn, whose values the import has checked.
 VARIABLES = ("LNRNN_ISA", "LNRNN_NUM_THREADS", "LNRNN_TEAM")
 # Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
@@ -224,7 +224,7 @@ def build_parser() -> argparse.ArgumentParser:
         "onnx",
         help="list the recurrent parts and the states of an ONNX file, or convert it",
         description="Prints the recurrent parts of FILE. Each has the network that lnrnn.from_onnx returns, "
-        "or the reason why there is none, and warnings. If onnxruntime is installed, the costs of FILE, and "
+        "or the reason why there is none, and warnings. If onnxruntime is installed, the time of FILE, and "
         "of OUT with the plug-in, are estimated. Also prints the states that lnrnn.onnx.Model keeps. With "
         "OUT, writes a file that runs faster instead, as lnrnn.onnx.convert does.",
     )
@@ -232,7 +232,7 @@ def build_parser() -> argparse.ArgumentParser:
     onnx.add_argument("--json", action="store_true", help="print JSON instead of text")
     onnx.add_argument("-o", type=Path, metavar="OUT", dest="out", help="write the converted file to OUT")
     onnx.add_argument("--no-functions", action="store_true", help="write nodes of ONNX alone to OUT")
-    onnx.add_argument("--dtype", choices=DTYPES, help="print the costs of these weights on --input instead")
+    onnx.add_argument("--dtype", choices=DTYPES, help="measure calls with these weights on --input instead")
     onnx.add_argument("--input", type=Path, metavar="IN.npz", help="the file's inputs by name, like its own")
     onnx.add_argument(
         "--tolerance", type=float, help="keep float32 in the nodes without which a difference is larger"
@@ -399,7 +399,7 @@ def print_onnx(arguments: argparse.Namespace) -> None:
 
 
 def print_costs(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn onnx FILE --dtype int8 --input IN.npz``."""
+    """Implements ``lnrnn onnx FILE --dtype int8 --input IN.npz``: prints times and differences."""
     from lnrnn.onnx import report
     from lnrnn.onnx.errors import text_of
     from lnrnn.onnx.reading import read
@@ -425,7 +425,7 @@ def print_costs(arguments: argparse.Namespace) -> None:
 
 
 def read_array(path: Path, kind: str = ".npy") -> Any:
-    """Returns the array in a .npy file, or a dict of those in a .npz file.
+    """Returns the array in a .npy file, or a dict of the arrays in a .npz file.
 
     Raises ValueError for other contents, such as pickled objects.
     """

@@ -88,7 +88,7 @@ def reason(error: Exception) -> str:
 def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> TypeError:
     """Returns Python's error for keyword arguments that a function does not have.
 
-    ours: maps names of arguments in other libraries to lnrnn's names, for a hint.
+    ours: maps names of arguments in other libraries to lnrnn's names, which the error suggests.
     """
     name = next(iter(given))
     hint = f"; it is called {ours[name]}" if name in ours else ""
@@ -100,7 +100,10 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_masked(value: Any) -> bool:
-    """Returns True for a masked array of NumPy, and a list with one. Their conversion ignores the mask."""
+    """Returns True for a masked array of NumPy, and for a list that contains a masked array.
+
+    Their conversion ignores the mask.
+    """
     if isinstance(value, (list, tuple)):  # a list that begins with a number has no arrays
         return not isinstance(next(iter(value), 0), (int, float, np.generic)) and any(map(is_masked, value))
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))

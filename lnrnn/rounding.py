@@ -19,7 +19,7 @@ from .errors import bad_value, message
 
 Array = np.ndarray
 Result = TypeVar("Result")
-INPUT = "give an input like the model's own"  # the errors for random numbers are others
+INPUT = "give an input like the model's own"  # random numbers give other differences
 SECONDS = 0.05  # of calls that are timed, for each choice of parts
 TAKES["check"] = {"tolerance": Optional(Number(0))}
 THRESHOLD = Number(-1e38, 1e38)

@@ -49,8 +49,8 @@ static inline size_t lnrnn_prefetch_from(lnrnn_caches c, int narrow)
  * (lstm B3-H1100). */
 static inline int lnrnn_prefetch_rows(lnrnn_caches c, size_t rows) { return !c.reads_ahead || rows > 3; }
 
-/* The distance in words at which a product prefetches weights, for one row of x and for several rows
- * (benchmarks rnn B1-H1024, lstm B8-H1024). */
+/* How many 32-bit words ahead a product prefetches weights, for one row of x and for several rows (benchmarks
+ * rnn B1-H1024, lstm B8-H1024). */
 enum { LNRNN_PREFETCH_ROW = 512, LNRNN_PREFETCH_TILE = 2048 };
 
 /* Returns 1 if a panel of `bytes` bytes may be prefetched into L2 while tiles use the panel before it. The
@@ -118,7 +118,7 @@ enum { LNRNN_THREAD_WORK = 4 << 20 };
 /* A call of fewer multiply-adds is brief, up to some 10 ms. If one of its threads loses its core for a time
  * slice, the call takes several times as long (benchmarks rnn, lstm and gru). */
 enum { LNRNN_LARGE_WORK = 1 << 30 };
-/* The most threads of a call for each core. More of them only wait for each other. */
+/* The most threads of a call for each core. More threads only wait for each other. */
 enum { LNRNN_CORE_THREADS = 8 };
 /* Norms and elementwise functions: the elements that repay one more thread, and from which a call is not
  * brief (benchmarks layer_norm and batch_norm). */

@@ -26,7 +26,7 @@ MOST_NODES = 20_000
 
 
 class Unsuitable(Exception):
-    """Raised if the equation of a module cannot be found. The text says why."""
+    """Raised if the equation of a module cannot be found. The error's text says why."""
 
 
 # --- the graph ----------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Graph:
         self.outputs: list[Value] = []
         self.results: set[int] = set()  # the identities of outputs
         self.meta: dict[str, Any] = {FRONT: Front()}
-        self.written = ""  # the operator of the module from which the next nodes are written
+        self.written = ""  # the module's operator that the next nodes compute
         self._known: dict[Any, Value] = {}
 
     def __iter__(self) -> Iterator[Node]:
@@ -208,8 +208,8 @@ def filled(shape: Sequence[int], make: Callable[[tuple[int, ...]], Value]) -> An
 class Blocks:
     """Writes operators on Blocks into a graph.
 
-    batch: the number of sequences, which no other axis has as its size. units: the number of hidden units, or
-    None if it is unknown.
+    batch: the number of sequences; no other axis has this size. units: the number of hidden units, or None if
+    it is unknown.
     """
 
     def __init__(self, batch: int, units: int | None) -> None:
@@ -263,7 +263,7 @@ class Blocks:
         return Block(values.reshape(numbers_of(axes)), tuple(axes))
 
     def _divided(self, values: Any, at: int, parts: int, width: int, whole: bool) -> Any:
-        """Divides features into parts along a new axis. whole: into adjacent ones, else into every k-th."""
+        """Divides features along a new axis. whole: a part has adjacent features, else every k-th."""
         n = width // parts
         bounds = [(k * n, k * n + n, 1) if whole else (k, width, parts) for k in range(parts)]
         cut = np.frompyfunc(self.graph.slice, 4, 1)

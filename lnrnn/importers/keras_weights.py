@@ -169,8 +169,7 @@ def convert_keras(source: Any, **given: Any) -> Converted:
 def _reads_backwards(stack: Sequence[Any]) -> bool:
     """Returns whether the layers read sequences from their ends.
 
-    The outputs of a layer with go_backwards are in reverse order. So the layers above it read from the end
-    too.
+    A layer with go_backwards returns outputs in reverse order, so the layers above it read from the end too.
     """
     first, *others = (bool(getattr(layer, "go_backwards", False)) for layer in stack)
     if any(others):
@@ -218,8 +217,10 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
-    """Returns a layer's cells. reverse: whether the layer is the second of a Bidirectional; None without
-    one."""
+    """Returns a layer's cells.
+
+    reverse: whether the layer is the second of a Bidirectional; None if there is no Bidirectional.
+    """
     if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
             "go_backwards must be False in the first of two directions and True in the second, got "
@@ -344,7 +345,7 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
 def _without_cudnn(p: dict[str, Array]) -> dict[str, Array]:
     """Returns the weights of Keras 2's CuDNNLSTM or CuDNNGRU as those of an LSTM, or a GRU with reset_after.
 
-    They have both of cuDNN's biases in one vector. Each gate's matrix has cuDNN's order of numbers, (H, I).
+    Both of cuDNN's biases are in one vector. Each gate's matrix is stored as in cuDNN, (H, I).
     """
     bias, kernel, recurrent = (p.get(name) for name in ("bias", "kernel", "recurrent_kernel"))
     if bias is None or kernel is None or recurrent is None or kernel.ndim != 2 or recurrent.ndim != 2:

@@ -25,7 +25,7 @@ from .weights import Converted, Weights, network
 
 NAME = "the cell of its graph"
 OTHER = "its equation is none of lnrnn's, which have no clipped states or std + eps"
-STEPS = 3, 2  # of the two traces of a layer
+STEPS = 3, 2  # the numbers of steps in the two traces of a layer
 SEQUENCES = 5, 131  # the least B of the first and of the second trace
 TRIED = 3, 4  # T and B of the trial calls that show how a module is called
 MOST_CALLS = 4000
@@ -66,7 +66,7 @@ class Sizes(NamedTuple):
 
 
 def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
-    """Returns whether a call works: step 1 changes later outputs of its own sequence, and no other's."""
+    """Returns whether a call works: step 1 must change later outputs of its own sequence, and of no other."""
     torch: Any = sys.modules["torch"]
     T, B = TRIED
     drawn = torch.Generator().manual_seed(0)

@@ -103,7 +103,7 @@ class Way:
         at = shapes.index(shape)
         del shapes[at]
         y, rest = numbers(result.pop(at)), [Leaf(k) for k in range(len(widths))]
-        if shapes != [(places, batch, n) for n in widths]:  # but of each layer and direction
+        if shapes != [(places, batch, n) for n in widths]:  # each layer and direction has its own states
             rest = [Leaf(k, place) for place in range(places) for k in range(len(widths))]
             ends = ends and shapes == [(batch, n) for n in widths] * places
         y = y[:, None] if self.axes == "TI" else time_first(y, self.batch_first)
@@ -228,7 +228,7 @@ class Tested:
                 failure = f"{type(error).__name__}: {line[:120]}"
                 continue
             network = self._networks.get(probe.factor)
-            if network is None:  # a copy in float64 has the numbers of the module
+            if network is None:  # a float64 copy has equal parameters, so it shares this network
                 of = module if probe.factor != 1 else self._versions[-1][0]
                 network = self._networks[probe.factor] = Reference(self.convert(of))
             difference = compare(outputs, network, eps, first)

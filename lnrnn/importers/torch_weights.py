@@ -165,7 +165,7 @@ def submodule(path: str) -> str:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Returns layer, direction, and name within the cell, of a parameter's key."""
+    """Splits the key of a parameter: returns its layer, its direction and its name within the cell."""
     match = _SUFFIXED.fullmatch(name)
     if match:
         return int(match["layer"]), int(bool(match["reverse"])), match["leaf"]
@@ -196,7 +196,7 @@ def known_cells(names: Collection[str]) -> bool:
 def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
     """Returns the system whose cells have these parameters. Raises ValueError if there is no such system.
 
-    prefix: the prefix that was removed from the keys of a state dict; None for a module.
+    prefix: the text that was removed from the start of a state dict's keys; None for a module.
     """
     kind = "fastrnns" if kind == "nemo" else kind
     systems = [s for s in SYSTEMS if kind in (None, s.name.split()[0])]

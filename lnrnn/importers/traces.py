@@ -17,7 +17,7 @@ import numpy as np
 from .blocks import COLUMNS, ROWS, Block, Blocks, Unsuitable, array_of, filled
 from .running import tensors, unchanged
 
-MOST_OPERATORS = 3000  # of a call; a trace takes about a millisecond for each
+MOST_OPERATORS = 3000  # the limit for a call; a trace takes about a millisecond for each
 LATE = {"clamp", "clamp_min", "clamp_max", "clip", "hardtanh", "maximum", "minimum", "nan_to_num", "relu6",
         "where"}  # fmt: skip
 

@@ -88,7 +88,8 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
 def with_functions(weights: Weights, nonlinearity: str | None, factor: float | None) -> Weights:
     """Returns weights with a nonlinearity, and with hard sigmoids clip(factor a / 6 + 1/2) as gates.
 
-    lnrnn's has no factor, so the gates have other weights. The candidate, gate g or n, keeps its own.
+    lnrnn's hard sigmoid has no factor, so the gates' weights change. Those of the candidate, gate g or n,
+    stay.
     """
     own, H, weights = weights.parameters, weights.hidden_size, replace(weights, nonlinearity=nonlinearity)
     if factor is None:
@@ -207,7 +208,7 @@ def array(name: str, value: Any) -> Array:
         if getattr(value, "is_meta", False):
             raise ValueError(f"{name} must have numbers, got a meta tensor; load the weights first")
         value = value.detach().cpu()
-        if "bfloat16" in str(value.dtype):  # NumPy does not have it
+        if "bfloat16" in str(value.dtype):  # NumPy has no bfloat16
             value = value.float()
     return floats(name, real(name, value))
 
@@ -224,7 +225,10 @@ def floats(name: str, value: Array) -> Array:
 
 
 def _triple(name: str, tensor: Any) -> tuple[Array, Any, Any]:
-    """Returns q, scale and zero point of a quantised tensor. Its own dequantize() rounds with zero points."""
+    """Returns q, scale and zero point of a quantised tensor.
+
+    torch's dequantize() would round with zero points.
+    """
     q = tensor.detach().cpu().int_repr().numpy()
     if "per_channel" not in str(tensor.qscheme()):
         return q, tensor.q_scale(), tensor.q_zero_point()

@@ -49,7 +49,7 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
 
 
 def _done(result: Result | None) -> Result:
-    """Returns the result of a function of _core. Raises an error for None, which means a refused argument."""
+    """Returns a result of _core, or raises an error if it is None: _core has refused an argument."""
     if result is None:  # pragma: no cover - another thread changes x at this moment
         raise RuntimeError("an array was changed by another thread during the call")
     return result

@@ -68,7 +68,7 @@ class _Norm(Closed):
         raise NotImplementedError  # pragma: no cover - each kind of layer defines it
 
     def _kept(self, name: str, value: Any) -> Array | None:
-        """Returns the tensor to store for `value`: an array of floats itself, other values as float32."""
+        """Returns the tensor to store for `value`: an array of floats unchanged, other values as float32."""
         (array,) = check(f"{self._kind}.tensors", {name: value}, {"shape": self._shape()})
         if value is None:
             return None

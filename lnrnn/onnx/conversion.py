@@ -48,10 +48,10 @@ def from_onnx(
     -------
     RNN, LSTM or GRU, or a dict of them
         The network if the file has one part, or with `name`. Otherwise {path: network} of all parts that have
-        one. A UserWarning says why the others have none, or what a network computes otherwise than the file:
-        other initial states, y in another order, or one step of a loop. batch_first is True if x and y of the
-        file have the axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch exports
-        batch_first=True.
+        a network. A UserWarning says why the others have none, or what a network computes otherwise than the
+        file: other initial states, y in another order, or one step of a loop. batch_first is True if x and y
+        of the file have the axes (B, T, *), by nodes with layout=1 or between nodes Transpose, as torch
+        exports batch_first=True.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def from_onnx(
             if doubt:
                 _warn(f"part {part.path!r} could not be checked: {doubt}; check=False skips the check")
         every_text = [(text, each.path) for each in (part, *part.same) for text in each.warnings]
-        for text, path in dict(every_text[::-1]).items():  # the first part with a text stands for the others
+        for text, path in dict(every_text[::-1]).items():  # of parts with equal texts, the first is named
             if isinstance(text, Difference):
                 _warn(f"part {path!r}: {text}")
     if len(every) == 1 or name is not None:

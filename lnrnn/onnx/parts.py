@@ -72,7 +72,7 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
 
 
 def _complete(part: GraphPart) -> None:
-    """Adds the initial states of a part, and warnings about differences between its calls and the file."""
+    """Adds to a part its initial states, and warnings where calls of its network differ from the file."""
     loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
     if loop is not None and part.layers:  # recognise/finding.py says it for steps in plain operators
         part.warnings.append(Difference(f"the {loop.op_type} around it is not converted"))
@@ -160,7 +160,7 @@ def _rename(every: list[GraphPart]) -> None:
 
 
 def _joined(every: list[GraphPart]) -> list[GraphPart]:
-    """Joins parts with equal weights, as of the branches of an If, and creates the network of each."""
+    """Joins parts with equal weights, for example in both branches of an If, and creates their networks."""
     result: list[GraphPart] = []
     firsts: dict[Any, GraphPart] = {}
     for part in every:

@@ -19,7 +19,7 @@ from .. import onnxruntime as plugin
 from .errors import text_of
 from .runtime import open_session
 
-SIZES = 1, 20  # of all free axes, those without a size in the file
+SIZES = 1, 20  # the sizes to try for axes whose size the file leaves free
 SECONDS = 0.05  # for each size
 MOST = 10**8  # numbers of an input
 _LEFT = re.compile(r"lnrnn leaves (node '.*' \(\w+\)) to the runtime: ([^\x1b\n]*)")
@@ -72,7 +72,7 @@ def _opened(converted: str | bytes) -> tuple[Any, list[str]]:
 
 
 def _drawn(each: Any, size: int) -> np.ndarray:
-    """Returns random numbers for an input of a session. Integers are 1, which most files take."""
+    """Returns random numbers for an input of a session. Integers are 1, which most files accept."""
     dtype = {"float": "float32", "double": "float64"}.get(kind := each.type[7:-1], kind)
     shape = [n if isinstance(n, int) else size for n in each.shape]
     if math.prod(shape) > MOST:

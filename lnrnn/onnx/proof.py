@@ -164,7 +164,7 @@ def results_of(part: GraphPart, given: Outputs, got: dict[str, Array]) -> list[t
 def _arranged(array: Array, axes: str, wanted: str) -> Array:
     """Transposes an array, with axes named by letters. An axis D or T that it lacks gets the length 1.
 
-    If `axes` has no D and `wanted` has, the axis H is of all directions, and becomes H of one.
+    If only `wanted` has an axis D, H holds the units of all directions, which then count as one direction.
     """
     if array.ndim != len(axes):
         raise Unchecked(f"an output has {array.ndim} axes, where {len(axes)} are expected")
@@ -243,7 +243,7 @@ def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
 
 
 def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:
-    """Returns the inputs of a recurrent node that may be other than 0, and no scales of 8-bit weights."""
+    """Returns the inputs of a recurrent node that may differ from 0, without scales of 8-bit weights."""
     left_out = (1, 2, *range(8, 99)) if is_quantized(node) else ()
     return [v for i, v in enumerate(node.inputs)
             if v is not None and i not in left_out and not (i in OPTIONAL and is_zero(v))]  # fmt: skip

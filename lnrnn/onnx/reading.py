@@ -134,10 +134,7 @@ def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
 
 
 def _size(nodes: Any, bodies: dict[Any, Any], sizes: dict[Any, float]) -> float:
-    """Returns how many bytes nodes have, with the functions that they call.
-
-    sizes: the bytes of each function.
-    """
+    """Returns how many bytes nodes have, with their functions. sizes: the bytes of each function."""
     total = 0.0
     for node in nodes:
         key = node.domain, node.op_type, node.overload
@@ -402,10 +399,7 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
 
 
 def _wrong_values(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
-    """Returns a text about axes or directions that a node cannot have, or "".
-
-    attributes: the node's attributes.
-    """
+    """Says which axes or directions a node cannot have, or "". attributes: the node's attributes."""
     order = attributes.get("perm")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"

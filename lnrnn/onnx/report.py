@@ -57,7 +57,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         states = find_states(model)
     except OnnxFileError:
         raise
-    except ValueError as error:  # the names do not tell
+    except ValueError as error:  # the names do not say which output belongs to an input
         states, result["unclear"] = [], str(error)
     for state in states:
         result["states"].append(
@@ -169,7 +169,7 @@ def _time(seconds: float) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns rows as aligned columns. If they are wider than WIDTH, each row has lines of its own."""
+    """Formats rows as aligned columns if they fit into WIDTH; otherwise wraps each row alone."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if 4 + sum(widths) + 2 * (len(widths) - 1) <= WIDTH:

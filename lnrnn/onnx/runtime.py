@@ -25,5 +25,5 @@ def open_session(model: str | bytes, threads: int = 1, *, optimised: bool = True
     """
     options = session_options(threads, optimised)
     onnxruntime: Any = importlib.import_module("onnxruntime")
-    # Without the fallback: it prints text, and tries the same provider again.
+    # Without onnxruntime's fallback, which prints text and tries the same provider again.
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)

@@ -168,7 +168,7 @@ def session(
         others = [] if _entry(options, _NO_CPU) == "1" else ["CPUExecutionProvider"]
     log = str(options.log_severity_level)
     own = {"dtype": dtype or "float32", "threads": str(threads), "log_severity_level": log, "advice": "0"}
-    # By default a session without the plug-in would replace one that cannot be opened.
+    # By default onnxruntime would open a session without the plug-in if a session with it cannot be opened.
     session_arguments.setdefault("enable_fallback", 0)
     plain = functools.partial(runtime.InferenceSession, file, options, others, **session_arguments)
     contents = [_converted(file)]
@@ -194,7 +194,7 @@ def session(
 
 
 def _converted(file: str | bytes) -> str | bytes:
-    """Returns the contents of a file with its cells as nodes that the plug-in takes, or the file."""
+    """Returns the contents of a file, with cells as nodes that the plug-in takes; the file if it has none."""
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnx_ir")):
         _say_what_is_missing()
         return file
@@ -260,7 +260,7 @@ def _entry(options: Any, name: str) -> Any:
 
 
 def _register() -> Any:
-    """Registers the plug-in, and returns the module onnxruntime."""
+    """Registers the plug-in in onnxruntime, and returns the module onnxruntime."""
     wanted = ".".join(map(str, _OLDEST))
     try:
         runtime = importlib.import_module("onnxruntime")

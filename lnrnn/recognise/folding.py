@@ -52,7 +52,10 @@ def _array(inputs: Inputs, i: int) -> Array:
 
 
 def _integers(inputs: Inputs, i: int, default: Iterable[int] | None = None) -> list[int]:
-    """Returns an input of integers, such as a shape or axes. default: the attribute of older opsets."""
+    """Returns an input of integers, such as a shape or axes.
+
+    default: its value as an attribute in older opsets.
+    """
     if default is not None and (i >= len(inputs) or inputs[i] is None):
         return [int(n) for n in default]
     result = _array(inputs, i)
@@ -103,7 +106,7 @@ def _squeeze(given: Given, inputs: Inputs) -> list[Array]:
         return [np.squeeze(_array(inputs, 0))]
     axes = _integers(inputs, 1, given.get("axes"))
     if not axes:
-        raise Unfolded  # no axes, which runtimes read as all axes or as none
+        raise Unfolded  # no axes are given: some runtimes take all axes, others none
     return [np.squeeze(_array(inputs, 0), tuple(axes))]
 
 
@@ -177,7 +180,7 @@ def _dequantize(given: Given, inputs: Inputs) -> list[Array]:
     return [(shifted * scale).astype(scale.dtype)]
 
 
-# Operators that only move the numbers of input 0, whatever the other inputs are.
+# Operators that only move the numbers of input 0; the other inputs say where to.
 MOVES = ("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
          "Transpose", "Unsqueeze")  # fmt: skip
 REPEATS = ("ConstantOfShape", "Expand", "Reshape", "Tile")  # the last input may have the number of sequences

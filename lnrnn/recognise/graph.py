@@ -130,7 +130,7 @@ def constant(value: Value | None, any_batch: bool = False) -> Array | None:
 
 
 def is_zero(value: Value | None) -> bool:
-    """Returns whether all numbers of a value are 0, whatever its shape is. None, a value left out, is 0."""
+    """Returns whether all numbers of a value are 0, in any shape. None, an input left out, counts as 0."""
     stack, seen = [value], set()
     while stack:
         top = stack.pop()
@@ -327,7 +327,7 @@ def _known_rank(value: Value | None) -> int | None:
 
 
 def _ranked_by(value: Value) -> list[Value]:
-    """Returns the values from whose ranks the rank of a value without a declared shape follows."""
+    """Returns the values whose ranks decide the rank of a value without a declared shape."""
     node = value.producer()
     if node is None:
         found = first_and_next(value)
@@ -374,7 +374,7 @@ def moved_axes(node: Node) -> list[int] | None:
 
 
 def is_last_axis(axis: int, data: Value) -> bool:
-    """Returns whether this axis of a value is its last. A value of unknown rank counts as (B, H)."""
+    """Returns whether an axis is the last axis of a value. A value of unknown rank counts as (B, H)."""
     return axis == -1 or axis == (rank(data) or 2) - 1
 
 
@@ -406,7 +406,7 @@ def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
 
 
 def origin(value: Value) -> Value:
-    """Returns the value in front of all operators that only move numbers, and of loops that pass it on."""
+    """Follows a value back through operators that only move numbers and loops that pass it on."""
     for _ in range(MOST_DEPTH):
         value = outside_of_loops(value)
         before = _before(value)

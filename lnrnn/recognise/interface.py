@@ -34,7 +34,7 @@ class Value(Protocol):
     @property
     def shape(self) -> Any: ...
     @property
-    def dtype(self) -> Any: ...  # None or ONNX's number
+    def dtype(self) -> Any: ...  # ONNX's number of the dtype, or None
     @property
     def const_value(self) -> Any: ...  # None or a tensor
     @property
@@ -91,7 +91,10 @@ class Front:
         self.left = left
 
     def array(self, tensor: Any, owner: Value | Node) -> Array:
-        """Returns the numbers of a `const_value` or of an attribute. owner: the value or node with it."""
+        """Returns the numbers of a `const_value` or an attribute.
+
+        owner: the value or node to which it belongs.
+        """
         return np.asarray(tensor)
 
     def dtype(self, number: int) -> np.dtype[Any]:

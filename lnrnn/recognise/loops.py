@@ -32,10 +32,9 @@ class CarriedStep:
 class Sequences:
     """The sequences x, y and mask of a Loop or Scan.
 
-    backwards: whether the first step reads the last element of x.
-
-    lengths: given in place of a mask. y_axes: the order of y's axes. flipped: whether y has the steps in the
-    reverse order of x. before, after: nodes before and after the loop that the part replaces too.
+    backwards: whether the first step reads the last element of x. lengths: given in place of a mask.
+    y_axes: the order of y's axes. flipped: whether y has the steps in the reverse order of x. before,
+    after: nodes outside of the loop that the part replaces too.
     """
 
     x: Value
@@ -153,7 +152,7 @@ def _axes(value: Value, axis: int) -> str:
 
 
 def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
-    """Returns the alternative of a step whose new states the loop passes on as old states."""
+    """Chooses the alternative of a step whose new states are the old states of the loop's next step."""
     for step in group:
         carried = [body.carried.get(id(v)) for v in step.old]
         if not carried or None in carried:
@@ -195,7 +194,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
     held = found[-1].states[0].inner
     h, warnings = found[-1].step.new[0], list[str]()
     joined = [j for j in body.joined if used(j.value)]
-    memory: set[int] = set()  # values that repeat the last output in Keras' loops
+    memory: set[int] = set()  # Keras' loops repeat the last output in these values
     for carried in body.carried.values():
         if id(carried.inner) in states or id(carried.inner) in body.counters:
             continue
@@ -234,7 +233,7 @@ def _is_output(
     memory: set[int] | frozenset[int] = frozenset(),
 ) -> str:  # fmt: skip
     """Returns whether a value is h in all steps ("h"), or past a sequence's end 0 ("0"), its last value
-    ("repeats") or the state, held ("keeps"). Returns "" for another value."""
+    ("repeats") or the state, held ("keeps"). Returns "" if the value is none of these."""
     value = outside_of_loops(value)
     if value is h:
         return "h" if mask is None else ""

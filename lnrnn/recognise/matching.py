@@ -32,7 +32,7 @@ ROOTS = (
     *(OPERATORS[name] for name in FUNCTIONS["f"] if name in OPERATORS),
 )  # fmt: skip
 MOST_NODES = 400  # of one step
-MOST_MISSES = 64  # consecutive nodes that turn out to be no copy of a step
+MOST_MISSES = 64  # stop after so many consecutive nodes that are no copy of a step
 
 _LETTERS = {"value": "v", "product": "p", "norm": "n", "one": "1", "function": "f"}
 BY_OUTLINE: dict[tuple[str, ...], list[Pattern]] = {}  # patterns by the factors of h's summands
@@ -104,7 +104,7 @@ class Step:
         return any(a is not None and a.ndim == 1 and a.size >= self.units and not a.any() for a in added)
 
     def _blocks(self, name: str) -> Array:
-        """Returns a parameter, from its part for each gate. Gains that are left out are 1, biases 0."""
+        """Joins a parameter from its part for each gate. Missing gains count as 1, missing biases as 0."""
         if name.endswith("_c"):
             return self._vector(name, next((gate for n, gate in self.constants if n == name), ""))
         if name.startswith("weight"):

@@ -65,7 +65,7 @@ def misfit(pairs: Pairs, is_step: bool = False) -> str:
     is_step: whether the states are known to be a step's states. Otherwise a matrix must multiply an old one.
     """
     terms, inside = new_terms(joined=True), dependents(old for old, _ in pairs)
-    others, outer = list[Node](), list[Node]()  # outer: products that are summands of states
+    others, outer = list[Node](), list[Node]()  # outer: products that are added to states
     sums, seen = [(terms.sum(outside_of_loops(new)), True) for _, new in pairs], set[tuple[int, bool]]()
     while sums:
         whole, is_state = sums.pop()

@@ -262,7 +262,7 @@ def deviation(value: Value, width: Callable[[Value], int | None]) -> tuple[Value
     for variance, eps in given:
         both = producer(variance, "Sub")  # the mean of a a, minus the mean of a squared
         square, divided = _squared(_mean(both.inputs[0] if both else variance)), producer(variance, "Div")
-        if divided and (size := constant_input(divided, 1)) is not None:  # a mean: a sum over a size
+        if divided and (size := constant_input(divided, 1)) is not None:  # a mean, written as sum / size
             square = _squared(_over_last_axis(producer(divided.inputs[0], "ReduceSum")))
             is_mean = square is not None and size.size == 1 and size.item() == width(square)
             square = square if is_mean else None

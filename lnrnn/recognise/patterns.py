@@ -28,7 +28,7 @@ from typing import Any
 
 Equations = Mapping[str, str]
 VALUES = ("x", "h0", "c0")
-INSIDE = ("c", "raw")  # values computed within a step that may be factors
+INSIDE = ("c", "raw")  # values of a step that may be factors, although the step computes them
 # ONNX's operators, by lnrnn's names of nonlinearities and gate activations.
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
 FUNCTIONS = {
@@ -171,7 +171,7 @@ LSTM_STATES: dict[str | None, Equations] = {
         "raw": "sigma(f) * c0 + sigma(i) * tanh(g)",
     },
 }
-PROJECTED = "weight_hr @ ({})"  # h of an LSTM with proj_size
+PROJECTED = "weight_hr @ ({})"  # how h is computed with proj_size: this equation is filled in
 LSTM_GATES: dict[str | None, str] = {
     None: PLAIN,
     "split": spanning(SPLIT, "ifgo"),

@@ -175,7 +175,7 @@ class Reference:
         return self._kept[key]
 
     def _layer(self, suffix: str, taken: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Returns the parameters of one layer in one direction, and its options of those `taken`."""
+        """Returns the parameters of one layer in one direction, and the options that are named in `taken`."""
         norm, stated = self.arch.norm, self.arch.stated
         options: dict[str, Any] = {name: stated[name] for name in _OPTIONS if name in stated}
         options |= {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}

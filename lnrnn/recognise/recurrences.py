@@ -144,9 +144,9 @@ class Recurrence:
 def recurrence(
     first: Node, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
 ) -> Recurrence:
-    """Returns a recurrence of these layers. first: the node whose path names the part.
+    """Returns a recurrence of these layers.
 
-    values: fields of the part. Without them, the part has the layers' states.
+    first: the node whose path names the part. values: fields of the part, by default the layers' states.
     """
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))
@@ -165,7 +165,7 @@ def if_used(value: Value, inside: Collection[int] = ()) -> Value | None:
 
 
 def with_unused(nodes: Iterable[Node], more: Iterable[Node]) -> tuple[Node, ...]:
-    """Returns nodes in the order of the graph, with those of `more` whose outputs only these nodes read."""
+    """Sorts nodes as in the graph, and adds the nodes of `more` whose outputs only these nodes read."""
     kept = {id(node): node for node in nodes}
     left = list({id(node): node for node in more}.values())
     changed = True
@@ -193,10 +193,7 @@ def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
 
 
 def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[Recurrence]:
-    """Joins pairs of parts until no pair is left.
-
-    values(part): values that the second of a pair may read as x.
-    """
+    """Joins pairs of parts until none is left. values(part): values for the second of a pair to read as x."""
     left: list[Recurrence | None] = list(found)
     by_x: dict[int, list[int]] = {}
     for k, each in enumerate(found):
@@ -297,7 +294,7 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
 
     result = [chain for chain in linked(every, following) if len(chain) > 1]
     inside = {id(step.new[0]) for chain in result for step in chain}
-    # The first step before a single one may start at 0.
+    # A state may start at 0 in the first step, so that this step lacks operators; the step after it has them.
     result += [[step] for step in every if id(step.new[0]) not in inside and step.old]
     return [with_start(chain, terms) for chain in result]
 

@@ -28,7 +28,7 @@ STEP = "step"  # the number of the current step of the innermost Loop
 MOST_NUMBERS = 16  # of one value
 LARGEST = 2**31  # the largest number that sums and products may have
 WIDE = tuple(number for number, name in DTYPES.items() if name != "bool")
-Size = tuple[int, int]  # the identity of a value, and an axis that is no constant
+Size = tuple[int, int]  # the size of a value along an axis: the value's id, and the axis
 Symbol = Size | str
 Width = Callable[[Value], int | None]  # the size of the last axis
 
@@ -271,10 +271,7 @@ def in_single_steps(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Element:
-    """One step whole[index] of a value along an axis, with the nodes that select it.
-
-    index: None if unknown.
-    """
+    """One step whole[index] of a value along an axis, and the nodes that select it. index None: unknown."""
 
     whole: Value
     axis: int
@@ -283,7 +280,7 @@ class Element:
 
 
 def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = None) -> Element | None:
-    """Returns the array, axis and index if this value is one element, such as x[:, t]. Else None."""
+    """Returns the array, axis and index of a value that is one element, such as x[:, t], else None."""
     node = inner = producer(outside_of_loops(value), "Gather", "SequenceAt", "Squeeze")
     if node is not None and node.op_type == "Squeeze":
         inner = producer(node.inputs[0], "Gather", "Slice", "Split")

@@ -35,7 +35,7 @@ from .interface import DOMAINS, Array, Node, Value
 
 NORMS = "LayerNormalization", "RMSNormalization"
 MOST_NESTED = 16  # the largest depth of nested functions and norms; cells have 4
-MOST_TERMS, MOST_FACTORS = 16, 4  # larger products of sums are not multiplied out
+MOST_TERMS, MOST_FACTORS = 16, 4  # products of sums with more terms or factors are not expanded
 MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
 
 
@@ -88,10 +88,7 @@ class Atom:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of products.
-
-    terms: maps each product of atoms to its constant factor. The key () is for the sum's constant.
-    """
+    """A sum of products. terms: the factor of each product of atoms; the constant term has the key ()."""
 
     terms: Mapping[tuple[Atom, ...], Array]
 
@@ -232,7 +229,7 @@ class Terms:
         self._arrays: dict[int, str] = {}
         self._cuts: dict[tuple[int, range], tuple[Sum, Sum]] = {}  # sums and their parts
         self._arguments: dict[int, bool] = {}
-        self._of_part: dict[int, Value] = {}  # the value that is a part of another one, by atom
+        self._of_part: dict[int, Value] = {}  # by atom, the value that is this part of another value
         self._scaled: dict[Any, Value] = {}  # values that functions read times a number, by their sums
         self._elements: set[int] = set()  # values that `element` has written as sums
         self._alive: list[Value] = []  # whose id is a key
@@ -356,7 +353,7 @@ class Terms:
         return atom
 
     def _of_concat(self, value: Value, start: int, size: int, depth: int) -> Sum | None:
-        """Returns features start .. start + size of a Concat, if they are within one of its inputs."""
+        """Returns features start .. start + size of a Concat, if one of its inputs contains them all."""
         node = producer(value, "Concat")
         if node is None or not is_last_axis(attribute(node, "axis", 1), value):
             return None

@@ -195,7 +195,7 @@ class Reset:
     parameters: dict[str, Array]
     h: Array
     r: Array = field(init=False)
-    gh: Array = field(init=False)  # the gradient of h through this product
+    gh: Array = field(init=False)  # the part of h's gradient that comes through this product
 
     @property
     def rows(self) -> slice:
@@ -299,7 +299,7 @@ def run(
     if norm == "batch" and statistics is not None:
         given = {name: (real(mean), real(var)) for name, (mean, var) in statistics.items()}
         for known in given.values() if steps else ():
-            statistics_at(steps - 1, known, overrun)  # "raise" refuses before anything is computed
+            statistics_at(steps - 1, known, overrun)  # with "raise", this raises before anything is computed
 
     tape = Tape(options, p, backward, lengths, x.shape, reverse)
     if states_mask is not None:

@@ -159,7 +159,7 @@ class Architecture:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The arguments that files write. Omits a value of DEFAULTS, unless cell.written has its name."""
+        """The arguments in files: all, but values of DEFAULTS only if cell.written has their names."""
         usual = {n: v for n, v in DEFAULTS.items() if n not in self.cell.written}
         return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 
@@ -193,7 +193,7 @@ class Architecture:
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": self.norm_kind, **vars(self.norm)}
-            norm.pop("bias", None)  # the network has one
+            norm.pop("bias", None)  # the network has its own argument `bias`
             norm |= {"overrun": overrun} if self.batch_norm else {}
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 

@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
-    """Joins all batches to one. Returns x (T, B, D), and its Rows. batches: see Network.calibrate.
+    """Joins all batches to one batch. Returns its x (T, B, D) and its Rows. batches: see Network.calibrate.
 
     Raises ValueError, TypeError or SequenceTooLongError for a wrong batch.
     """

@@ -25,7 +25,7 @@ def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = No
 
 
 class Checkpoints:
-    """The states of one layer and direction before steps 0, K, 2 K ... of each row; `forward` stores them."""
+    """The states of one layer and direction that `forward` stores before steps 0, K, 2 K ... of each row."""
 
     def __init__(self, every: int, tape_width: int) -> None:
         self.every, self.tape_width = every, tape_width

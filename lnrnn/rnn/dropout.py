@@ -67,9 +67,9 @@ def factors(dropped: Array, rate: float) -> Array:
 class Masks:
     """The masks of one training call. A mask is None if it drops nothing.
 
-    inputs: by layer, factors (B, width of its input). between: by layer, the inputs that stay, (T, B, width);
-    `scale` multiplies these. states: by layer and direction, factors (B, P). zoneout: by layer and direction,
-    where the old h, and the old c, is kept, (T, B, *). Steps are in the order of x in both directions.
+    inputs: by layer, factors (B, width of its input). between: by layer, which inputs stay, times `scale`,
+    (T, B, width). states: by layer and direction, factors (B, P). zoneout: by layer and direction, where the
+    old h, and the old c, is kept, (T, B, *). Steps are in the order of x in both directions.
     """
 
     inputs: tuple[Array | None, ...]

@@ -67,7 +67,7 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
     metadata = {"format": "lnrnn", "schema": schema, "config": json.dumps(config)}
     data = memoryview(_safetensors().numpy.save(tensors, metadata))
     end = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(bytes(data[8:end])) | {"__metadata__": metadata}  # was in random order
+    header = json.loads(bytes(data[8:end])) | {"__metadata__": metadata}  # save() orders entries at random
     text = json.dumps(header, separators=(",", ":")).encode()
     with replacing(path) as put:  # some versions of safetensors overwrite the old file in place
         for part in (data[:8], text.ljust(end - 8), data[end:]):

@@ -49,7 +49,7 @@ def architecture(network: str) -> Architecture:
 
 @lru_cache(maxsize=256)
 def with_dtype(network: str, dtype: Dtype) -> str:
-    """Returns the JSON text of a network with another dtype of its packed weights."""
+    """Returns a JSON description (see `described`) with another dtype of the packed weights."""
     check("Network.to_dtype", {"dtype": dtype})
     return json.dumps(json.loads(network) | {"dtype": dtype})
 
@@ -61,7 +61,7 @@ def dtype_of(network: str) -> Dtype:
 
 
 def whole(array: Array) -> Array:
-    """Returns a parameter as a C-contiguous array of float32, copied if needed."""
+    """Returns a parameter as a C-contiguous array of float32, which is a copy only if needed."""
     if array.dtype is FLOAT32 and array.flags.carray:
         return array  # the same as from np.require, which is slower
     return np.require(array, FLOAT32, ["C", "A"])
@@ -98,7 +98,7 @@ def _batch(made: Architecture, x: Array, lengths: Any) -> tuple[Array, Rows]:
 
 
 def call_packed(snapshot: Snapshot, x: Array, h0: Any, table: Array) -> tuple[Array, Any]:
-    """Runs a network on x (N, D) of a PackedSequence. table: of packed_rows. Returns y and the state."""
+    """Runs a network on x (N, D) of a PackedSequence. table: from packed_rows. Returns y and the state."""
     made = snapshot.architecture
     batch, rows = _batch(made, x, table)
     start = engine.state_arrays(made, "h0", h0, len(table), False)
@@ -217,9 +217,11 @@ def forward(
     snapshot: Snapshot | None = None,
     addresses: Sequence[int] | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Does the work of Network.forward_train. start: [h0] or [h0, c0], or empty for zeros. snapshot: of a
-    network with equal parameters, whose packed weights are used again; not for batch norm. addresses: of the
-    parameters, which `backward` compares.
+    """Does the work of Network.forward_train.
+
+    start: [h0] or [h0, c0], or empty for zeros. snapshot: a network with equal parameters, whose packed
+    weights are used again; not for batch norm. addresses: the parameters' addresses, which `backward`
+    compares.
 
     Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
     under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the

@@ -111,7 +111,7 @@ class RNN(Network[np.ndarray]):
 
 
 def _with_arguments(model: type[T]) -> type[T]:
-    """Adds RNN's arguments to `model`'s docstring, except nonlinearity and those it has. Returns `model`."""
+    """Adds RNN's arguments, but nonlinearity and `model`'s own, to `model`'s docstring. Returns `model`."""
     own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
     if own and listed:  # not under python -OO
         shared = listed[listed.index("Parameters\n") : listed.index("Raises\n")]

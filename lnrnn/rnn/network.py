@@ -87,8 +87,8 @@ class Network(Settings, Generic[State]):
         lengths : array_like of int of shape (B,), optional
             The number of steps of each sequence, 0 to T. Later steps of x are not read.
         resets : array_like of bool of shape (T, B), optional
-            True where the state is set to 0 before a step, as if a new sequence began there. Batch norm also
-            counts steps from 0 again. The shape is (B, T) with batch_first, or (T,) if x is (T, D).
+            True where the state is set to 0 before a step, as if a new sequence began with this step. Batch
+            norm also counts steps from 0 again. The shape is (B, T) with batch_first, or (T,) if x is (T, D).
         threads : int, optional
             Maximum number of threads in this call, 1 to 1024; by default `get_num_threads()`.
 
@@ -122,7 +122,7 @@ class Network(Settings, Generic[State]):
     ) -> tuple[Array, State]:
         """Run the network on sequences that are stored one after another, without padding.
 
-        The results have the bits of a call on padded sequences. Errors are as in `lnrnn.Network.__call__`.
+        The results equal, bit for bit, a call on padded sequences. Errors are as in `lnrnn.Network.__call__`.
 
         Parameters
         ----------

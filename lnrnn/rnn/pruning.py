@@ -91,7 +91,7 @@ class GradualPruner:
             for name, w in self._weights().items()
         )
         self._choices = choices(weights, density, block, keep_diagonal)
-        self._masks: dict[str, np.ndarray] = {}  # the blocks that are left
+        self._masks: dict[str, np.ndarray] = {}  # by weight, which blocks stay
         self.steps_done = 0
 
     def step(self, *_: object) -> None:

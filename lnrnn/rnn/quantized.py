@@ -30,8 +30,9 @@ def kept_by_int8(integers: Array, inputs: int) -> bool:
 def dequantized(name: str, value: Any, dtype: str = "float32") -> Any:
     """Returns float32 weights for (q, scale, zero_point), and every other value unchanged.
 
-    q (n, k): int8 or uint8. scale, zero_point: one number, or (n,) with one for each output. dtype: of
-    the network. Raises ValueError or TypeError for other triples, and with "int8" for integers beyond it.
+    q (n, k): int8 or uint8. scale, zero_point: one number, or (n,) with one for each output. dtype: the
+    network's dtype. Raises ValueError or TypeError for other triples, and if dtype is "int8" for integers
+    that int8 cannot hold.
     """
     if not (isinstance(value, tuple) and len(value) == 3 and getattr(value[0], "ndim", 0) == 2):
         return value

@@ -83,7 +83,7 @@ class Rows:
         return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
 
     def after(self, steps: Array) -> Rows:
-        """Returns these rows for sequences that continue: sequence b has made steps[b] steps before, int64.
+        """Returns these rows for sequences that continue after steps[b] steps, int64, of sequence b.
 
         Rows with equal lengths and equal steps are adjacent.
         """

@@ -42,7 +42,7 @@ DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
-    """Returns rng.uniform(-bound, bound, shape) in float32, without a whole array of float64."""
+    """Returns rng.uniform(-bound, bound, shape) in float32, without as large an array in float64."""
     values = np.empty(shape, FLOAT32)
     flat = values.reshape(-1)
     for at in range(0, flat.size, DRAWN):
@@ -273,7 +273,7 @@ class Settings(Closed):
 
     @property
     def rounding(self) -> Rounding | None:
-        """The report of `to_dtype` with `check`; None without, and after a change of the network."""
+        """The report of `to_dtype` with `check`; None without `check`, or if the network has changed."""
         return self._snapshot.rounding
 
     def to_dtype(
@@ -401,7 +401,7 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
 def _compared(
     exact: Settings, other: Settings, given: Any, tolerance: float | None, threshold: float
 ) -> Rounding:
-    """Returns the report of `to_dtype`. exact: with float32 weights. given: its argument `check`."""
+    """Returns the report of `to_dtype`. exact: the float32 network. given: its argument `check`."""
     if isinstance(given, str) or not any(hasattr(given, f"__{n}__") for n in ("len", "array", "dlpack")):
         raise bad_type("check", "an array x, or a dict of arguments of a call", given, INPUT)
     with np.errstate(over="ignore"):
@@ -420,7 +420,7 @@ def _compared(
 
 
 def architecture(network: Settings) -> Architecture:
-    """Returns the network's architecture, for other files of lnrnn."""
+    """Returns the network's architecture. Other modules of lnrnn call this."""
     return network._snapshot.architecture
 
 

@@ -89,7 +89,7 @@ class Choice(NamedTuple):
 
     rows: int  # of blocks
     columns: int
-    densities: tuple[float, ...]  # of each gate, or of the whole weight
+    densities: tuple[float, ...]  # the density of each gate, or one density for the weight
     keep_diagonal: bool  # of each square
 
     def largest(self, w: Array, left: float = 0.0, among: Array | None = None) -> Array:

@@ -28,7 +28,7 @@ _DTYPES = {"F32": "<f4", "I64": "<i8", "F64": "<f8", "F16": "<f2", "BOOL": "|b1"
 _DTYPES |= {f"{kind.upper()}{8 * n}": f"<{kind}{n}" for kind in "iu" for n in (1, 2, 4)} | {"U64": "<u8"}
 _NAMES = {np.dtype(text).newbyteorder("="): name for name, text in _DTYPES.items()}
 _TUPLES = {cell.state_names for cell in CELLS.values()}
-_OF_FILE = "state."  # before the names of an ONNX file's states
+_OF_FILE = "state."  # prefix of the names of an ONNX file's states
 
 
 def encode(state: Any, step: Any, fingerprint: str, notes: Mapping[str, str] | None = None) -> bytes:

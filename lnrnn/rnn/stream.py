@@ -141,7 +141,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     Returns
     -------
     y : array of float32 of shape (R, P)
-        Outputs, with the axes of x; the same bits as from a call on whole sequences. It is `out` if given.
+        Outputs, with the axes of x; equal bit for bit to a call on whole sequences. It is `out` if given.
 
     Raises
     ------
@@ -185,8 +185,11 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         state: Sequence[Array] | None = None,
         steps_done: int | Array = 0,
     ) -> None:
-        """Creates a stream. snapshot: of a network with one direction. state: h, or h and c, (num_layers, B,
-        *) each. steps_done: an integer or (B,). All are checked, as they may come from a pickle."""
+        """Creates a stream. All arguments are checked, because they may come from a pickle.
+
+        snapshot: a network with one direction. state: h, or h and c, (num_layers, B, *) each.
+        steps_done: an integer or (B,).
+        """
         (lanes,) = check("Network.stream", {"lanes": lanes})
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
@@ -340,7 +343,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     def _steps(self, name: str, value: Any, lanes: int, do: str = "") -> Array:
         """Returns the argument `name`, an integer or an array of one for each lane, as (lanes,) int64.
 
-        do: the remedy for a wrong shape, for the message.
+        do: the advice that the message of a wrong shape gives.
         """
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
             value = Integer(0, LAST_STEP).check(name, value)
@@ -441,7 +444,7 @@ def step_all(steps: Iterable[tuple[Stream[Any], ArrayLike]], *, threads: int | N
     Returns
     -------
     list of array of float32 of shape (R, P), or (P,)
-        The outputs, in the order of the streams, with the bits of ``stream(x)``. P is hidden_size, or
+        The outputs, in the order of the streams, equal bit for bit to ``stream(x)``. P is hidden_size, or
         proj_size if that is not 0.
 
     Raises

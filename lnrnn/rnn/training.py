@@ -57,7 +57,7 @@ class Tape:
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
     x: Array  # (T, B, D)
-    training: engine.Training  # its tapes are arrays or Checkpoints
+    training: engine.Training  # training.tapes has arrays, or Checkpoints
     end: Array | None = None  # an SLSTM's last cell state
     isa: str = field(default_factory=isa)  # the instruction set, on which the layout depends
 

@@ -34,8 +34,8 @@ KEY = "lnrnn"  # of the facts in an output's metadata
 class _Target:
     """An input and its output.
 
-    state: source.state() when `facts` were read. facts: of the output's metadata. rows, bad_rows: how
-    many are written.
+    state: source.state() when `facts` were read. facts: the contents of the output's metadata. rows,
+    bad_rows: the numbers of rows written.
     """
 
     source: Input
@@ -194,7 +194,7 @@ class Command:
         return self._shown(result), bad_rows
 
     def _write(self, target: _Target) -> None:
-        """Writes an output, which gets its name when it is complete."""
+        """Writes an output under a temporary name, and renames it when it is complete."""
         source, path = target.source, target.path
         try:
             if self._folder:

@@ -117,7 +117,7 @@ def cell(table: Any, column: str, row: int) -> Any:
 
 
 def in_plain_lists(table: Any, column: str) -> Any:
-    """Replaces fixed_size_lists in a column of an Arrow table by lists. Returns other tables unchanged."""
+    """Replaces fixed_size_lists in a column of an Arrow table, if there are any, by lists."""
     if not arrow.is_table(table):
         return table
     at = table.schema.names.index(column)

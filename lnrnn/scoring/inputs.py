@@ -39,7 +39,7 @@ class Input:
     def open(self) -> Any:
         """Returns a binary file object. Raises InputError if the file cannot be opened."""
         with self._found():
-            # without fsspec's cache, since pyarrow has one
+            # without fsspec's cache, since pyarrow has a cache
             return open(self.path, "rb") if self.fs is None else self.fs.open(self.path, cache_type="none")
 
     def state(self) -> tuple[int, int | str]:
@@ -63,7 +63,7 @@ class Input:
 
 
 class _Found(NamedTuple):
-    """An argument's files. root: the folder to which their names are relative. folder: whether it is one."""
+    """The files of an argument. root: the folder of relative names. folder: whether it is a folder."""
 
     root: str
     files: list[str]

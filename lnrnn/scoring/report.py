@@ -64,7 +64,7 @@ class Report:
                 self._say("progress", done, {"seconds_left": round(left, 1)})
 
     def complete(self) -> None:
-        """Counts an output that has its name."""
+        """Counts an output that is complete."""
         with self._lock:
             self.files += 1
 

@@ -20,7 +20,7 @@ BAD: tuple[Bad, ...] = get_args(Bad)
 
 PIECE = 2**24  # how many numbers of y are computed at a time, 64 MiB for each layer; this changes no result
 
-ROWS = 32  # the least mean number of rows in a batch of one thread; this changes no result
+ROWS = 32  # each thread's batch has at least so many rows in the mean; this changes no result
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Sequences:
         return result
 
     def less_long(self, model: Model) -> Sequences:
-        """Marks rows with more steps than batch norm has statistics for as bad too. Returns self."""
+        """Also marks as bad the rows with more steps than batch norm has statistics for. Returns self."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self
@@ -182,6 +182,6 @@ def _offsets(lengths: Array) -> Array:
 
 
 def _steps(starts: Array, lengths: Array) -> Array:
-    """Returns the indices of the steps of rows that begin at `starts`, one row after another."""
+    """Returns the indices of the steps of all rows, one row after another. Row b begins at starts[b]."""
     ends = np.cumsum(lengths, dtype=np.int64)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

@@ -50,7 +50,7 @@ class Report:
     dtype : {"float32", "bfloat16", "int8"} or None
         The argument of `accelerate`.
     rounding : lnrnn.rounding.Rounding, or None
-        With dtype and check: the costs of the weights, module by module.
+        With dtype and check: how these weights change time and results, module by module.
 
     Examples
     --------

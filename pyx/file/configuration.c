@@ -7,7 +7,7 @@
 /* A description, and facts about the file that a description lacks. */
 typedef struct {
     lnrnn_description d;
-    size_t bits;    /* activation_bits, or 0 if the file has none */
+    size_t bits;    /* activation_bits, or 0 if the file does not give it */
     int norm, pair; /* 1 if the norm is an object; 1 if zoneout is a list */
 } configuration;
 

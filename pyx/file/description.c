@@ -287,7 +287,7 @@ static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME]
     return buffer;
 }
 
-/* Returns the index of the array with this name, or the number of all arrays if none has it. */
+/* Returns the index of the array with this name, or the number of arrays if no array has this name. */
 static size_t find(const lnrnn_description *d, const char *name)
 {
     char other[LNRNN_ARRAY_NAME];

@@ -148,7 +148,7 @@ static lnrnn_coefficients coefficients_from(const batch_job *j, size_t c)
 }
 
 /* Computes a block of rows (L is 1) or of planes. If `reversed`, the last block comes first, because the
- * caches still hold the values that the pass before has read last. */
+ * caches still hold the values that the previous pass read last. */
 static void rows_task(void *ctx, size_t index, int worker)
 {
     const batch_job *j = ctx;

@@ -1,4 +1,5 @@
-/* The networks of a session. Nodes with equal weights share one, so its packed weights are in memory once. */
+/* The networks of a session. Nodes with equal weights share a network, so that its packed weights are in
+ * memory only once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

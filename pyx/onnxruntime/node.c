@@ -16,7 +16,7 @@ typedef struct {
     int type; /* ORT_INT8 or ORT_UINT8, of data and zero */
     const void *data, *zero;
     const float *scale;
-    size_t scale_columns, zero_columns; /* 4 * H: each column has its own; 1: a direction has one */
+    size_t scale_columns, zero_columns; /* 4 * H: a number for each column; 1: one for each direction */
 } quantized_weight;
 
 /* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the
@@ -33,7 +33,7 @@ typedef struct {
     double gate_factor; /* multiplies the sums of the gates, because hard sigmoids differ in slope */
     /* At W (D, G * H, I), at R (D, G * H, H); or NULL: at B (D, 2 * G * H), at PEEPHOLES (D, 3 * H). */
     const float *weight[INPUTS];
-    quantized_weight quantized[2]; /* in place of W and R of weight; else data is NULL */
+    quantized_weight quantized[2]; /* used in place of W and R of `weight`, unless data is NULL */
 } recurrent_node;
 
 /* --- attributes ----------------------------------------------------------------------------------------- */
@@ -388,7 +388,7 @@ static void dequantize(const quantized_weight *q, const size_t shape[3], size_t 
 
 enum { P_ARRAY = 4 }; /* arrays of a direction: W 0, R 1, their biases 2 and 3, P 4 */
 
-/* Writes array k of direction d to target (G * H, n), in lnrnn's order of gates: of P i, f, o. */
+/* Writes array k of direction d to target (G * H, n), with gates in lnrnn's order; those of P are i, f, o. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
 {
     const size_t G = k == P_ARRAY ? 3 : OPERATORS[read->row].gates, H = read->description.hidden_size,

@@ -152,7 +152,7 @@ void kernel_free(OrtNodeComputeInfo *kernel);
 /* node.c */
 /* Returns 1 if a node is an RNN, LSTM or GRU of ONNX, or a DynamicQuantizeLSTM. */
 int node_is_recurrent(const ort_functions *ort, const OrtNode *node);
-/* Returns a kernel that replaces a node; or NULL with the reason why no network can. */
+/* Returns a kernel that replaces a node; or NULL, with the reason why no network replaces it. */
 kernel *node_kernel(const provider *p, const OrtNode *node, char reason[REASON]);
 /* Returns 1 with a reason if a node's shapes of weights contradict each other or an attribute. */
 int node_is_contradictory(const provider *p, const OrtNode *node, char reason[REASON]);
@@ -164,7 +164,7 @@ int call_is(const ort_functions *ort, const OrtNode *node);
 kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON]);
 
 /* provider.c */
-/* Logs why a node is left to the runtime. node NULL: why all nodes of a graph are. */
+/* Logs why a node is left to the runtime. node NULL: logs why all nodes of a graph are left. */
 void provider_leave(provider *p, const OrtNode *node, const char *reason);
 /* Returns the type of a node's weights, LNRNN_WEIGHT_F32 .., by the options of the session. is_quantized: a
  * DynamicQuantizeLSTM, whose weights are int8. By default its inputs and states have 8 bits, as in the

@@ -11,7 +11,7 @@
 #define OPTION "ep.lnrnnexecutionprovider."
 
 typedef struct {
-    OrtEpFactory interface; /* first: the runtime has a pointer to it */
+    OrtEpFactory interface; /* must be first, because the runtime has a pointer to it */
     ort_functions ort;
     int minor; /* the runtime is version 1.minor */
     int users; /* the runtime, and all sessions, which may live longer */
@@ -150,8 +150,8 @@ static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                        ORT_VERSION_SUBGRAPHS);
     else
         k = call_is(p->ort, node) ? call_kernel(p, node, reason) : node_kernel(p, node, reason);
-    /* Claim contradictory nodes too: `compile` refuses them. Some versions of the runtime read beyond their
-     * weights. */
+    /* Claim contradictory nodes too, so that `compile` refuses them: some versions of the runtime would read
+     * beyond their weights. */
     if (k)
         return kernel_claim(p, k, node, claims);
     if (may_claim && node_is_contradictory(p, node, reason))

@@ -7,7 +7,7 @@
 /* Sizes of a run. swap_y, swap_states: the runtime has another order of axes, with two directions. has_parts:
  * the network joins c, n and m in one array. */
 typedef struct {
-    size_t T, B, rows; /* rows: of each state, lines * B */
+    size_t T, B, rows; /* rows: the number of rows of each state, lines * B */
     int swap_y, swap_states, has_parts;
 } sizes;
 

@@ -8,10 +8,10 @@
 /* Some steps of all rows, in the order of the tape: step after step, only the active rows. */
 typedef struct {
     size_t t0, t1; /* steps t0 .. t1 - 1 */
-    size_t rows;   /* the number of active rows of these steps */
+    size_t rows;   /* the number of active rows of all steps of the chunk */
     size_t before; /* the number of active rows of all earlier steps: the chunk's offset in the tape */
     size_t block;  /* the number of rows of one product; the last block may be shorter */
-    int products;  /* all groups have computed their steps, so the products are next */
+    int products;  /* 1: all groups have computed their steps, so the products are next */
     int first;     /* the first chunk of the call, with the last steps */
 } backward_chunk;
 
@@ -87,7 +87,7 @@ size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 typedef struct {
     const float *a; /* (active, width), row stride as: its input */
     const float *g; /* (active, width), row stride gs: the gradient of its output */
-    float *ga;      /* (active, width), row stride gs, may be g: the gradient of its input, written */
+    float *ga;      /* (active, width), row stride gs, may be g: the gradient of its input is written here */
     ptrdiff_t as, gs;
 } site_rows;
 

@@ -62,7 +62,8 @@ static void batch_backward(const backward_step *s, int site, size_t from, size_t
         c2[o] = (float)slope;
     }
     const lnrnn_coefficients coefficients = {.mean = mean_f, .scale = scale, .shift = c1, .slope = c2};
-    /* Call gx_columns for one row at a time: g and a have different strides, and it takes one. */
+    /* Call gx_columns for one row at a time: g and a have different strides, and gx_columns takes only one
+     * stride. */
     for (ptrdiff_t i = 0; i < (ptrdiff_t)s->active; i++)
         j->k->norm[LNRNN_FLOAT32].gx_columns(1, N, g + i * rows->gs, a + i * rows->as, 0, &coefficients,
                                              rows->ga + from + i * rows->gs);

@@ -35,7 +35,7 @@ static const float *gy_row(const backward_step *s, size_t i)
     return g->gy + at_step(r, q, s->t) * g->gyt + r->rows[q].sequence * g->gyb;
 }
 
-/* y of a step is its h. So adds the caller's gradient gy of this step to the gradient of h. */
+/* Adds the caller's gradient gy of this step to the gradient of h, because y of a step is its h. */
 static void outputs(backward_step *s)
 {
     const backward_job *j = s->j;

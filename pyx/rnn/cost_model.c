@@ -44,7 +44,7 @@ static double rate_of_weight(int dtype)
 /* The rates of one thread. */
 typedef struct {
     double multiply_adds;  /* per ns */
-    double l2, of_weights; /* bytes per ns: from L2, and from the cache or memory with the weights */
+    double l2, of_weights; /* bytes per ns from L2, and from where the weights are */
 } thread_rates;
 
 /* Returns the rates if each of n threads reads `own` of the `all` bytes of W_hh in every step. */

@@ -116,7 +116,7 @@ size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 /* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads
  * share. The memory of each worker begins at groups * shared. The positions are last. */
 typedef struct {
-    size_t shared, worker; /* numbers of floats: of a group, 0 without divide_units; of a worker */
+    size_t shared, worker; /* floats that a group shares, 0 without divide_units; floats of a worker */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
     size_t floats;         /* the total size */
 } lnrnn_rnn_scratch;
@@ -150,7 +150,7 @@ typedef struct {
     size_t batch_from;
     lnrnn_phase *phases[2][LNRNN_PHASES + 1]; /* phases of a step, then NULL; [1]: from step batch_from on */
     lnrnn_caches caches;
-    int synchronous; /* the call has steps from batch_from on, so one group has all sequences */
+    int synchronous; /* one group has all sequences, because the call has steps from batch_from on */
     struct {
         /* Offsets in a record of the tape: W h (or W x + W h), the gates, c and, with a projection, the
          * cell's output. W x is at 0. state: the offset of h, if y is the norm of h. */

@@ -3,8 +3,8 @@
  *
  * One after another: all threads compute one line at a time. They divide its sequences or its hidden units.
  *
- * At once: each line has one thread, or, with two directions, half of the threads. The two directions of a
- * layer then need the time of one. Layers in one direction form a wavefront: a layer begins when the layer
+ * At once: each line has one thread, or, with two directions, half of the threads. Two directions of a layer
+ * then take as long as one direction. Layers in one direction form a wavefront: a layer begins when the layer
  * before it has computed its first chunk of steps. With n threads the time is an n-th of the sum of all
  * times, plus one chunk for each thread after the first. Each chunk reads W_ih again. */
 #include <math.h>

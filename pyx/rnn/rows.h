@@ -125,8 +125,8 @@ static inline double call_multiply_adds(const lnrnn_rnn_call *r)
 }
 
 /* Returns the cost of a step of `rows` rows in multiply-adds: G*H outputs with k inputs each, and the
- * projection. Norms and activations count as 32 more inputs, and a step without rows costs something. Calls
- * are divided into parts by this cost (runtime/resumable.h). */
+ * projection. Norms and activations count as 32 more inputs, and a step without rows takes some time too.
+ * Calls are divided into parts by this cost (runtime/resumable.h). */
 static inline double step_cost(const lnrnn_rnn_call *r, double rows, size_t k)
 {
     return 1024 + rows * (double)r->config->outputs * (double)(k + 32) + rows * (double)r->config->projection;

@@ -2,7 +2,7 @@
  * takes microseconds and waking a sleeping thread takes longer. After a long wait a thread yields its core,
  * because another thread of the team must have lost its own. A time slice of another process is as long as
  * many steps, and more slices follow. So the first wait that is too long ends the team. The last thread that
- * arrives at the barrier decides this, and all threads learn it there. */
+ * arrives at the barrier decides this, and tells all threads. */
 #include <stdint.h>
 
 #include "lnrnn/tuning.h"

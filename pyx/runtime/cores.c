@@ -55,7 +55,7 @@ int lnrnn_bound_cpus(lnrnn_cpus *set)
 #endif
 }
 
-/* Returns the number with which the file dir/name begins, or 0 without one. */
+/* Returns the number with which the file dir/name begins, or 0 if it begins with no number. */
 static double number_in(const char *dir, const char *name)
 {
     char path[FILENAME];

@@ -6,7 +6,7 @@
  * stands first in each function of lnrnn.h that computes, and team.c uses it in each thread of a team. At the
  * end of the block the thread gets its own state back, including the sticky flags.
  *
- * This costs two instructions and no system call, because the state is only written if it differs. */
+ * This takes two instructions and no system call, because the state is only written if it differs. */
 #ifndef LNRNN_FLOATS_H
 #define LNRNN_FLOATS_H
 

@@ -99,7 +99,7 @@ int lnrnn_has_extension(int extension);
 /* Asks for AMX tiles. Linux refuses if their 8 KiB do not fit on an alternative signal stack of the process.
  * Returns 1 if this process may use them. */
 int lnrnn_permits_tiles(void);
-/* Returns the time of a monotonic clock in ns; always 0 on systems without one. */
+/* Returns the time of a monotonic clock in ns; always 0 on systems that have no such clock. */
 int64_t lnrnn_nanoseconds(void);
 
 /* --- memory -------------------------------------------------------------------------------------------- */

@@ -61,8 +61,8 @@ static __attribute__((noinline)) void ahead_panels(const lnrnn_matmul *m, size_t
             v32_store(c + q * cs + v * V32_LANES, sums[q][v]);
 }
 
-/* h (m->k) -> c (packed_width(m->n)): the whole panels of m. For each of them it computes one part of
- * m->ahead. Returns the first panel that it has not computed, which is narrow, or m->p1. */
+/* h (m->k) -> c (packed_width(m->n)): multiplies by the panels of m of full width, and with each computes one
+ * part of m->ahead. Returns the next panel, which is narrower, or m->p1. */
 static size_t matmul_ahead(const lnrnn_matmul *m, const float *h, float *c)
 {
     lnrnn_ahead *const a = m->ahead;

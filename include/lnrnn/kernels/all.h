@@ -157,7 +157,7 @@ const lnrnn_product LNRNN_CAT(lnrnn_product_,
 #endif
 
 /* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. With AVX512-VNNI,
- * those of int8 are compiled apart, with avx2's vectors. */
+ * products of int8 blocks are compiled separately, with avx2's vectors. */
 #if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8))
 #include "lnrnn/kernels/product_blocks.h"
 

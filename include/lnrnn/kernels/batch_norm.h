@@ -81,9 +81,8 @@ LNRNN_INLINE void T(batch_columns_sums)(const lnrnn_batch_block *a, const int ha
 {
     const size_t C = a->C, n = a->channels, rows = a->samples;
     lnrnn_batch_block b = *a; /* the rows that are not added yet */
-    /* An L1 of 64 sets of 64 bytes, the usual one, cannot hold eight rows of two arrays if rows are a
-     * multiple of 4 KiB apart. `group` assumes this L1 on every machine, because the order of sums depends on
-     * `group`. */
+    /* The usual L1, of 64 sets of 64 bytes, cannot hold eight rows of two arrays if rows are a multiple of 4
+     * KiB apart. `group` assumes this L1 on every machine, because the order of sums depends on `group`. */
     const size_t group = C * sizeof(elem) % 4096 ? 8 : 4, head = C % LANES ? 0 : T(to_whole_lines)(b.x, n);
     for (size_t r = 0; r < rows;) {
         /* Take equally many rows for all columns: otherwise the order of a sum would depend on the address of
@@ -198,7 +197,7 @@ static size_t T(batch_moments_kernel)(size_t n, double count, const double *sums
     real *restrict pivot = pivot_;
     double *restrict mean = mean_, *restrict var = var_;
     const double over_count = 1 / count;
-    double replaced = 0; /* a double like the sums, because the compiler then vectorises the loop */
+    double replaced = 0; /* double, as the sums are, so that the compiler vectorises the loop */
     LNRNN_VECTORISED
     for (size_t i = 0; i < n; i++) {
         const double mean_d = sums[i] / count, v = sums[n + i] * over_count - mean_d * mean_d;
@@ -292,7 +291,7 @@ static void T(batch_slopes_kernel)(const lnrnn_channels *a, double dmean, const 
 
 /* --- one pass over x, with the coefficients of each channel --------------------------------------------- */
 
-/* Where a pass over a batch is: the rows that are not computed yet. */
+/* The progress of a pass over a batch: the rows that are not computed yet. */
 typedef struct {
     const elem *gy, *x; /* (rows, n), row stride `stride`; gy only in backward */
     elem *out;          /* (rows, n), row stride `stride`: y or gx; may be x or gy */

@@ -84,7 +84,7 @@ LNRNN_INLINE void moments_of_rows(const int num_gates, const lnrnn_gate_norm *no
 typedef struct {
     const lnrnn_gate_norm *norm;
     const float *a; /* (G*H) */
-    /* LNRNN_NORMED: the moments for each gate; at: the index of this row in them. */
+    /* With LNRNN_NORMED: the moments for each gate, and `at`, the index of this row in the moments. */
     const span_moments *of_gate[MOST_GATES];
     size_t at;
 } gate_side;

@@ -8,7 +8,7 @@
 /* The gates, in the order of their weights. */
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 
-/* Calls f(.., act, ...) for H units. act, the function of n, is a constant for tanh, the usual one. */
+/* Calls f(.., act, ...) for H units. act, the function of n, is a constant if it is tanh, as usual. */
 #define LNRNN_FOR_GRU_PAIRS(act, H, f, ...)                     \
     do {                                                        \
         if ((act) == LNRNN_ACT_TANH)                            \
@@ -269,7 +269,7 @@ LNRNN_INLINE v32 gru_mix_backward(size_t i, size_t k, const int whole, const gra
               n = get_f32(row->saved_gates + GATE_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
     const v32 half = v32_set1(0.5f),
-              slope = gate_slope(row, z); /* n has no bound here, so h_prev - n may overflow */
+              slope = gate_slope(row, z); /* n may be unbounded, so h_prev - n may overflow */
     *gz = row->act == LNRNN_ACT_TANH ? g * (h_prev - n) * slope
                                      : g * (slope + slope) * (half * h_prev - half * n);
     put_f32(row->gh + i, g * z, k, whole);

@@ -18,8 +18,8 @@ enum { INT8_READ = 4 };
 #endif
 enum { INT8_ROWS = 64 };
 
-/* Quantized activations: a = scale * (n + zero), with integers n, four in a word. With two parts, n = 128 *
- * first + second - 8192, and zero is 0. With one part, n is stored as v32_store_s8 does. */
+/* Quantized activations: a = scale * (n + zero), with integers n, four in a 32-bit word. With two parts, n =
+ * 128 * first + second - 8192, and zero is 0. With one part, n is stored as v32_store_s8 does. */
 typedef struct {
     const uint32_t *part[2 * INT8_ROWS]; /* all parts of row 0, then of row 1, .. */
     float scale[INT8_ROWS];
@@ -57,7 +57,7 @@ LNRNN_INLINE void int8_ends(const int parts, size_t k, const float *x, float *hi
     *low = parts == 2 ? *high : v32_largest(least);
 }
 
-/* Stores integers v as bytes. With two parts, `first` gets the high 7 bits, and `second` the low ones. */
+/* Stores integers v as bytes. With two parts, `first` gets the high 7 bits, and `second` the low bits. */
 LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v32 v)
 {
     if (parts == 2)
@@ -75,9 +75,9 @@ LNRNN_INLINE v32 int8_scaled(const int parts, v32 v, v32 inverse, v32 zero)
     return v32_select_lt(n, -most, -most, v32_select_lt(most, n, most, n));
 }
 
-/* x (k), high, low: of int8_ends. Writes the parts of x to scratch, int8_part_bytes(k) bytes each. Sets row i
- * of q. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. An activation of 0
- * is exact, because zero is an integer. */
+/* x (k); high, low: the results of int8_ends. Writes the parts of x to scratch, int8_part_bytes(k) bytes
+ * each. Sets row i of q. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. An
+ * activation of 0 is exact, because zero is an integer. */
 LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float high, float low,
                                 uint32_t *scratch, quantized_rows *q, size_t row)
 {
@@ -91,7 +91,7 @@ LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float
     q->scale[row] = top < INFINITY ? scale : NAN;
     q->zero[row] = inverse_scale > 0 ? (int32_t)lrintf((high - low) * inverse_scale * 0.5f) : 0;
     const v32 zero = v32_set1((float)q->zero[row]);
-    if (V32_LANES < INT8_READ) /* fill up the last word or tile; its weights are 0 */
+    if (V32_LANES < INT8_READ) /* fill up the last 32-bit word or tile, whose weights are 0 */
         for (int part = 0; part < parts; part++)
             memset(first + (size_t)part * int8_part_bytes(k) + k / INT8_READ * INT8_READ, 0, INT8_READ);
     size_t i = 0;
@@ -110,8 +110,8 @@ LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float
         int8_store(parts, first + i, second + i, int8_scaled(parts, v32_load_n(x + i, k - i), inverse, zero));
 }
 
-/* a: `rows` pointers to (k) activations -> q. Finds the largest values of all rows first, because then the
- * divisions of one row overlap with the work for others. */
+/* a: `rows` pointers to (k) activations -> q. Finds the largest values of all rows first, so that the
+ * divisions of one row overlap with work on other rows. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_rows *q)
 {

@@ -62,8 +62,8 @@ LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrn
         rstd[j] = 1 / real_sqrt(m.var[j] + (real)r->eps);
         rest[j] = -m.mean_lo[j] * rstd[j];
     }
-    /* Test only the sum of the variances for an overflow. A sum that overflows without any of its variances
-     * is harmless, because all scales are then 1. An underflow matters only if eps is below least_spread. */
+    /* Test only the sum of the variances for an overflow. If the sum overflows but no variance does, no harm
+     * is done, because all scales are then 1. An underflow matters only if eps is below least_spread. */
     int rescale = !(spread < INFINITY);
     if (r->eps < T(least_spread)())
         for (int j = 0; j < rows; j++)

@@ -87,7 +87,7 @@ LNRNN_INLINE void ligru_backward_units(size_t i, size_t k, const int whole, int 
     const v32 z = get_f32(row->saved_gates + LIGRU_Z * H + i, k, whole),
               n = get_f32(row->saved_gates + LIGRU_N * H + i, k, whole);
     const v32 g = get_f32(row->gh + i, k, whole), h_prev = get_f32(row->state_prev + i, k, whole);
-    /* h_prev - n may overflow, because |n| has no bound. Half of it does not. */
+    /* h_prev - n may overflow, because |n| has no bound. Half of the difference does not overflow. */
     const v32 half = v32_set1(0.5f), slope = sigmoid_slope(z);
     put_f32(row->ga + LIGRU_Z * H + i, g * (slope + slope) * (half * h_prev - half * n), k, whole);
     put_f32(row->ga + LIGRU_N * H + i, g * (v32_set1(1.0f) - z) * act_slope(act, n), k, whole);

@@ -171,7 +171,7 @@ LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const 
     T(accumulate)(s, a, whole ? d : v_keep_n(d, k), v_zero(), 0);
 }
 
-/* Returns 1 if a sum of n values in real is accurate enough, 0 if it needs double. */
+/* Returns 1 if `real` is accurate enough for a sum of n values, 0 if the sum needs double. */
 LNRNN_INLINE int T(in_one_block)(size_t n) { return n <= LNRNN_BLOCK(4); }
 
 /* x (n), in_one_block(n). Writes to *sum and *squares vectors whose lanes add up to the sums of d = x - pivot
@@ -319,7 +319,7 @@ LNRNN_INLINE real T(row_scale)(real rstd, real mean)
     return (real)(sizeof(real) == 4 ? 0x1p-72 : 0x1p-540);
 }
 
-#ifdef LNRNN_PART_NORM /* cells need only the functions above */
+#ifdef LNRNN_PART_NORM /* kernels of cells need only the functions above */
 #include "lnrnn/kernels/layer_norm.h"
 #include "lnrnn/kernels/batch_norm.h"
 #endif

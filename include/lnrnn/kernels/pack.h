@@ -29,7 +29,7 @@
 #define LNRNN_PACKS_INT8(dtype) ((void)(dtype), 1)
 #endif
 
-/* The number of outputs of a whole panel. */
+/* The number of outputs of a panel of full width. */
 enum { NR = NR_VECS * V32_LANES };
 
 /* The number of rows of lnrnn_ahead. Most instruction sets have too few registers for all its sums. */
@@ -39,7 +39,7 @@ enum { ROWS_AHEAD = MR };
 enum { ROWS_AHEAD = 0 };
 #endif
 
-/* Returns the outputs n, rounded up to whole vectors: the width of a row of sums. */
+/* Returns n, the number of outputs, rounded up to whole vectors: the width of a row of sums. */
 static size_t packed_width(size_t n) { return (n + V32_LANES - 1) / V32_LANES * V32_LANES; }
 
 /* Returns the number of outputs of the next panel if `left` outputs remain. If a panel has three vectors, the
@@ -63,8 +63,8 @@ LNRNN_INLINE size_t panel_start(size_t n, size_t p)
     return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-/* Returns the number of words of an output of k inputs. It is a multiple of sixteen for AMX tiles, which read
- * sixteen words at a time. */
+/* Returns how many 32-bit words hold the k weights of an output. For AMX tiles it is a multiple of sixteen,
+ * because they read sixteen words at a time. */
 static size_t packed_words(int dtype, size_t k)
 {
     const size_t words = LNRNN_PACKS_F32(dtype) ? k : LNRNN_PACKS_INT8(dtype) ? (k + 3) / 4 : (k + 1) / 2;
@@ -79,13 +79,13 @@ static size_t packed_words(int dtype, size_t k)
  * integers fits into 32 bits. */
 enum { INT8_BLOCK_WORDS = 512 };
 
-/* Returns the number of blocks in which an int8 product adds up `words` words, at least 1. */
+/* Returns in how many blocks, at least 1, an int8 product adds up `words` words of weights. */
 static size_t int8_blocks(size_t words)
 {
     return words ? (words + INT8_BLOCK_WORDS - 1) / INT8_BLOCK_WORDS : 1;
 }
 
-/* Returns the number of words of packed weights (n, k). With int8, the scales of the outputs
+/* Returns the number of 32-bit words of packed weights (n, k). With int8, the scales of the outputs
  * (packed_width(n)), and minus the sums of their weights, (blocks, packed_width(n)), follow the panels. */
 static inline size_t packed_size(int dtype, size_t n, size_t k)
 {

@@ -19,8 +19,8 @@
 
 /* The operands of amx_tiles: some vectors of outputs of one panel, and one or two matrices of rows. */
 typedef struct {
-    const uint32_t *w;    /* (words, panel): the first word of these outputs */
-    ptrdiff_t panel;      /* the number of bytes from a word of an output to its next word */
+    const uint32_t *w;    /* (words, panel): the first 32-bit word of these outputs' weights */
+    ptrdiff_t panel;      /* the number of bytes between consecutive words of an output */
     const uint32_t *a[2]; /* (height, words), row stride as bytes */
     ptrdiff_t as;
     void *c[2]; /* (height, vecs * 16) of 32 bits, row stride cs bytes */

@@ -241,7 +241,7 @@ LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *
     }
 }
 
-/* Starts the sums of a band: from c, the outputs so far, or from 0 if c is NULL. */
+/* Starts the sums of a band with c, the outputs computed before, or with 0 if c is NULL. */
 LNRNN_INLINE void begin_band(const int rows, const float *c, ptrdiff_t cs, block_sum (*acc)[BLOCK_VECS])
 {
     LNRNN_FOR_EACH (i, rows)

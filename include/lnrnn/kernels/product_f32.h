@@ -14,8 +14,8 @@ LNRNN_INLINE v32 f32_input(const int product, const product_job *job, const void
                                                    : ((const float *const *)a)[i][j]);
 }
 
-/* Adds to acc (rows, vecs) the products of the words j of the rows a with the weights at output o. A word of
- * bfloat16 has two inputs. */
+/* Adds to acc (rows, vecs) the products of the words j of the rows a with the weights at output o. A 32-bit
+ * word of bfloat16 has the weights of two inputs. */
 LNRNN_INLINE void f32_word(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t j, v32 (*acc)[TILE_MOST_VECS])
 {
@@ -74,15 +74,14 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
             acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    /* The sums of a gradient may be in L3, and the end of the loop is too near to begin to load them
-     * there. */
+    /* The sums of a gradient may be in L3. To begin to load them at the end of the loop would be too late. */
     if (product == PRODUCT_F32_COLUMNS && s.rows >= MR - 1 && s.whole && job->add == LNRNN_ADD_AFTER)
         LNRNN_FOR_EACH (i, s.rows)
             LNRNN_FOR_EACH (v, vecs)
                 v32_prefetch(c + i * cs + v * V32_LANES);
     f32_sums(product, s, job, a, o, pairs ? 0 : job->first, whole, acc);
     LNRNN_ANEW(cs);
-    if (pairs && job->k % 2) /* the last input, alone in its word */
+    if (pairs && job->k % 2) /* the last input, which is alone in its 32-bit word */
         LNRNN_FOR_EACH (v, vecs) {
             v32 odd;
             const v32 w = v32_bf16_pair(tile_weights(s, job, o, v, whole), &odd);

@@ -1,6 +1,6 @@
 /* Computes tiles by instructions that multiply two rows by two outputs (units.h). A tile needs half as many
- * of these instructions as dot products. A few more instructions, once for all rows, put two words of each
- * output side by side. vsum is the type of the sums. */
+ * of these instructions as dot products. A few more instructions, once for all rows, put two 32-bit words of
+ * each output next to each other. vsum is the type of the sums. */
 #ifndef LNRNN_ROW_PAIRS_H
 #define LNRNN_ROW_PAIRS_H
 

@@ -41,8 +41,8 @@ enum { TILE_MOST_VECS = 4 * NR_VECS };
  * registers. */
 typedef struct {
     int rows;
-    int whole;    /* the number of panels of NR_VECS vectors */
-    int narrow;   /* the number of panels after these, of fewer vectors */
+    int whole;    /* the number of panels of full width, NR_VECS vectors */
+    int narrow;   /* the number of panels with fewer vectors, which come last */
     int vecs;     /* the number of vectors of a narrow panel */
     int prefetch; /* PREFETCH_NONE .. */
 } tile_shape;
@@ -51,7 +51,7 @@ LNRNN_INLINE int tile_vecs(tile_shape s) { return s.whole * NR_VECS + s.narrow *
 
 /* A product, for its tiles. */
 typedef struct {
-    size_t k, words;   /* the numbers of inputs, of words per output */
+    size_t k, words;   /* the numbers of inputs, and of 32-bit words per output */
     size_t n, p0, p1;  /* the number of outputs; panels p0 .. p1 - 1 are computed */
     size_t first, end; /* the words of this pass; with float32 or int8 a product may have several passes */
     const void *a;     /* the rows, as PRODUCT_F32 .. describe */
@@ -106,7 +106,7 @@ LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job 
                                           size_t j)
 {
     const int whole = s.whole * NR_VECS, size = v < whole ? NR_VECS : s.vecs;
-    const int in = (v < whole ? v : v - whole) % size;     /* index of the vector in its panel */
+    const int in = (v < whole ? v : v - whole) % size;     /* the index of the vector in its panel */
     const size_t panel = o + (size_t)(v - in) * V32_LANES; /* the first output of its panel */
     return job->w + panel * job->words + (j * (size_t)size + (size_t)in) * V32_LANES;
 }
@@ -138,7 +138,7 @@ typedef const uint32_t *kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return *w; }
 #endif
 
-/* Loads the vector of words at p. again: several rows are multiplied by it, so it is worth a register. */
+/* Loads the vector of words at p. again: several rows are multiplied by it, so keep it in a register. */
 LNRNN_INLINE kept_words keep_words(const uint32_t *p, int again)
 {
 #ifdef LNRNN_KEEPS_WORDS

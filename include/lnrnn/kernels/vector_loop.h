@@ -5,7 +5,7 @@
 #define LNRNN_CAT_(a, b) a##b
 #define LNRNN_CAT(a, b) LNRNN_CAT_(a, b)
 
-/* The value of `whole` for a vector that must be written by a non-temporal store, past the caches. */
+/* The value of `whole` for a vector that a non-temporal store must write, around the caches. */
 enum { LNRNN_STREAMED = -1 };
 
 /* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. The first call is

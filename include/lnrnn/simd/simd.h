@@ -89,8 +89,8 @@
 /* Functions for rare cases are compiled for size, and placed away from frequent code. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
-/* For functions that kernels call in many places, if the cost of a call does not matter. Inlined, they would
- * be most of the module's size and of the time to compile. */
+/* For functions that kernels call in many places, if the cost of a call does not matter. If they were
+ * inlined, they would take most of the module's size and of the time to compile. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
 /* A loop over v = 0 .. m - 1, unrolled; m is a constant of at most 16. Clang needs a pragma of its own: with

@@ -35,7 +35,7 @@ TYPES = {name: onnx_ir.AttributeType(int(given.type.value))  # type: ignore[attr
          for schema in _SCHEMAS for name, given in schema.attributes.items()}  # fmt: skip
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 SCALES = {"W": (8, 9), "R": (10, 11)}  # inputs with the scale and the zero point
-LARGEST = 2.0**119  # scales above it could make infinite weights
+LARGEST = 2.0**119  # a larger scale could make weights infinite
 DEFAULTS = {"RNN": ("tanh",), "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}
 NONLINEARITIES = {op: name for op, name in ACTIVATIONS.items() if name in cells.NONLINEARITIES}
 BY_NAME = {"affine": "identity", **{op.lower(): name for op, name in NONLINEARITIES.items()}}

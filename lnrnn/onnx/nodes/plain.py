@@ -105,7 +105,7 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Graph
 
 
 def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
-    """Returns the weights by layer and direction. If one layer has biases, all have: zeros, if need be."""
+    """Returns the weights by layer and direction. If one layer has biases, the others get zeros as biases."""
     every = [list(layer.weights) for layer in layers]
     if len({weights.bias for layer in every for weights in layer}) == 1:
         return every
@@ -424,7 +424,7 @@ def _reshaped(walk: Walk, node: onnx_ir.Node, shape: Numbers) -> Axes | None:
             f"node {named(node)} sets the number of {what} to {fixed}; the network takes any number"
         )
     if any(walk.declared.get(axis) != fixed for axis, fixed in baked.items()):
-        return None  # it may divide the values into other steps and sequences
+        return None  # this node may mix steps and sequences
     walk.baked |= baked
     return new
 

@@ -131,7 +131,7 @@ class FileSession:
         return arrays, steps
 
     def at(self, feed: Mapping[str, Array], step: int) -> dict[str, Array]:
-        """Returns the inputs of one step, zeros if there is none. Inputs without time stay the same."""
+        """Returns the inputs of one step, or zeros if x has no steps. Inputs without time stay the same."""
         timed = {name: array for name, array in feed.items() if self._has_time(name, array)}
         now = {n: a[step, ...] if len(a) else np.zeros(a.shape[1:], a.dtype) for n, a in timed.items()}
         return {**feed, **now}
@@ -185,7 +185,10 @@ class FileSession:
         return sizes
 
     def checked_states(self, label: str, value: Any, lanes: int) -> dict[str, Array]:
-        """Returns copies of a user's states of `lanes` lanes. label: the argument, for messages."""
+        """Returns checked copies of a user's states of `lanes` lanes.
+
+        label: the argument's name in messages.
+        """
         if not isinstance(value, Mapping):
             raise bad_type(label, "a mapping of states' names to arrays", value)
         _check_names(label, value, self.states)

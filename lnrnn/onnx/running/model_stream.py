@@ -63,7 +63,7 @@ class ModelStream(Closed):
         # atomic and fast. A small file takes 50 us, and an addition of NumPy would take 5 us more.
         self._kept = [(self._file.zeros(self._lanes), np.zeros(self._lanes, np.int64), 0)]
         self._bound: Run | None = None
-        self._shapes: list[tuple[int, ...]] = []  # of the inputs of the last run without bound arrays
+        self._shapes: list[tuple[int, ...]] = []  # of the inputs in the last run that had no bound arrays
         self._runs = 0  # how many runs had these shapes, and no bound arrays
 
     def __call__(self, x: Any, lanes: ArrayLike | None = None) -> Any:
@@ -86,7 +86,7 @@ class ModelStream(Closed):
         for step in range(1 if steps is None else steps):
             results, states = run(self._file.at(feed, step), states)
             every.append(results)
-        if steps == 0:  # a run of zeros, for the shapes of the outputs
+        if steps == 0:  # run zeros, only to learn the shapes of the outputs
             every.append(self._file.run(self._file.at(feed, 0), states)[0])
         if steps is not None:
             outputs = zip(self._file.outputs, zip(*every, strict=True), strict=False)

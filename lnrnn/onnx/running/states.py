@@ -27,7 +27,7 @@ NUMPY_TYPES = {
     "FLOAT16": np.dtype("f2"), "FLOAT": np.dtype("f4"), "DOUBLE": np.dtype("f8"), "BOOL": np.dtype(bool),
 }  # fmt: skip
 MOST = 1000  # inputs or outputs of a file whose states are searched
-# Words that tell a state's input from its output; names are compared without them.
+# Words that distinguish a state's input from its output; names are compared without these words.
 DIRECTIONS = {
     "in", "input", "inputs", "prev", "previous", "old", "init", "initial", "past",
     "out", "output", "outputs", "next", "new", "n", "final", "last", "present", "cur", "current", "updated",
@@ -165,7 +165,7 @@ def unknown_recurrences(model: Any, parts: list[GraphPart]) -> list[str]:
     from ..reading import checked_graphs
 
     found: list[State] = []
-    with suppress(ValueError):  # the names do not tell
+    with suppress(ValueError):  # the names do not say which states belong together
         found = find_states(model)
     values = {each.name: each for each in (*model.graph.inputs, *model.graph.outputs)}
     pairs = [(values[each.input], values[each.output]) for each in found]

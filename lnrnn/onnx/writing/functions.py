@@ -30,10 +30,7 @@ _CELL_NORMS = None, "out", "carry"
 
 @dataclass(frozen=True)
 class Function:
-    """An ONNX function that computes a network.
-
-    inputs: the arrays that follow x, the states and the lengths. attributes: the attributes of a call.
-    """
+    """A network as an ONNX function. inputs: the arrays that follow x, the states and the lengths."""
 
     proto: onnx.FunctionProto
     inputs: dict[str, np.ndarray]
@@ -69,7 +66,7 @@ def function(snapshot: Snapshot, form: Form, opset: int) -> Function:
 
 
 def _wholes(graph: Graph, made: Architecture) -> tuple[Graph, list[str]]:
-    """Returns nodes that compute a body's arrays from the parameters, and the names of these as its inputs.
+    """Returns nodes that compute a body's arrays from the parameters, and the parameters' names.
 
     A body may read a part of some gates, and block-diagonal matrices as a whole.
     """

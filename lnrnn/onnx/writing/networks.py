@@ -37,10 +37,7 @@ def network_graph(snapshot: Snapshot, form: Form, opset: int = OPSETS[0]) -> Gra
 
 
 class _Network:
-    """Writes a network as a graph.
-
-    x is (T, B, *), or (B, *) for one step; a state is (layers * directions, B, *).
-    """
+    """Writes a graph. x is (T, B, *), or (B, *) for one step; states (layers * directions, B, *)."""
 
     def __init__(self, snapshot: Snapshot, form: Form, opset: int) -> None:
         self.snapshot, self.made, self.form = snapshot, snapshot.architecture, form
@@ -191,7 +188,7 @@ class _Network:
         zero, last = g.index(0), g.index(rows - 1)
         if self.snapshot.overrun != "raise":
             row = g.node("Min", step, last)
-        else:  # no limit on the index, so that Gather fails past the tables
+        else:  # the index has no limit, so that Gather fails for a step past the tables
             row = step if mask is None else g.where(mask, step, zero)
         cell = scan_bodies.Step(g, self.made, suffix, arrays, row)
         y, new = scan_bodies.step(cell, x, states, self.snapshot.zoneout)

@@ -33,7 +33,7 @@ FILES = "lnrnn.files"  # {path: state} of the files with a model's external data
 MASKED = "if_mask_has_lengths"  # the name of an If
 NEAR = 1e-4  # of outputs; larger differences need a proof that rounding explains them
 SMALL = 1024  # bytes of an array that is compared by its numbers
-FARTHEST = -(2**31)  # as the end of a backward Slice: before the first element
+FARTHEST = -(2**31)  # the end of a backward Slice that includes the first element
 
 
 def changed(source: Any, functions: bool = True, quick: bool = False) -> tuple[onnx_ir.Model, dict[str, str]]:
@@ -292,7 +292,7 @@ class _Replacement:
         inside = _inside(mask, lengths)
         zero = g.array("zero_int32", np.array(0, np.int32))
         wrong = g.node("ReduceSum", g.cast(g.node("Xor", mask, inside), "int32"), keepdims=0)
-        if call.repeats:  # y repeats the last output, which an empty sequence lacks
+        if call.repeats:  # y repeats the last output; an empty sequence has none
             empty = g.cast(g.node("Equal", lengths, zero), "int32")
             wrong = wrong + g.node("ReduceSum", empty, keepdims=0)
         g.output(lengths, "int32", ["?"])
@@ -400,7 +400,7 @@ def _simplify(node: onnx_ir.Node) -> None:
 
 
 def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
-    """Returns initial states in the form of Call's field. given: the part's `initial_states`."""
+    """Returns initial states as Call.before stores them. given: the part's `initial_states`."""
     arrays = given if isinstance(given, tuple) else (given,)
     result = []
     for values, array in itertools.zip_longest(states, arrays[: len(states)]):

@@ -34,7 +34,7 @@ class Step:
     row: Value | None = None
 
     def array(self, name: str, gates: str | None = None) -> Value | None:
-        """Returns an initializer, or None if the cell has no such array. gates: only the part of these."""
+        """Returns an initializer, or None if the cell has no such array. gates: include only these gates."""
         if name not in self.arrays:
             return None
         array, all_gates = self.arrays[name], EQUATIONS[self.made.cell.name].gates
@@ -47,7 +47,7 @@ class Step:
         return self.graph.array(f"{name}{self.suffix}_{gates}", part)
 
     def product(self, side: str, v: Value, gates: str | None = None) -> Value:
-        """Adds W v and the bias of a side: the one inside its norm, if it has a norm. gates: as in array."""
+        """Adds W v and the bias of a side; if it has a norm, the bias inside the norm. gates: as in array."""
         site = self.made.sites.get(side, {})
         bias = f"inner_bias_{side}" if "gain" in site else site.get("bias", f"inner_bias_{side}")
         return self.graph.node(
@@ -55,10 +55,7 @@ class Step:
         )
 
     def norm(self, side: str, a: Value, gates: str | None = None) -> Value:
-        """Applies the norm at a place of the cell to `a`; returns `a` if no norm is there.
-
-        gates: the gates of `a`, which select a part of gain and bias.
-        """
+        """Applies the norm at a place of the cell, if there is one. gates: the gates that `a` holds."""
         names = self.made.sites.get(side, {})
         if "gain" not in names:
             return a
@@ -227,10 +224,7 @@ def behind(s: Step, h: Value) -> Value:
 
 @dataclass(frozen=True)
 class Equation:
-    """How ONNX computes a cell.
-
-    gates: the gates in lnrnn's order. node: the gates in the order of ONNX's node, or "" if ONNX has no node.
-    """
+    """How ONNX computes a cell. gates: in lnrnn's order. node: gates in ONNX's order, "" without a node."""
 
     gates: str
     step: Callable[[Step, Value, States], tuple[Value, States]]

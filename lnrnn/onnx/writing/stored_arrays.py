@@ -80,7 +80,7 @@ def layer_arrays(snapshot: Snapshot, suffix: str) -> dict[str, Array]:
 def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[str, Array]:
     """Returns batch norm as scale a + shift: arrays (steps, width) for each of its places.
 
-    A row is for a step, and one row more for later steps if these have the mean of the statistics.
+    Row t is for step t. If later steps use the mean of the statistics, a last row has this mean.
     """
     made, statistics = snapshot.architecture, snapshot.statistics[suffix]
     assert made.batch_norm is not None
@@ -98,7 +98,10 @@ def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[st
 
 
 def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> dict[str, Array | None]:
-    """Returns W, R, B and P of a node, from the arrays of its directions. B or P is None if it has none."""
+    """Returns W, R, B and P of a node, from the arrays of its directions.
+
+    B or P is None if the node lacks it.
+    """
     cell = EQUATIONS[made.cell.name]
 
     def stored(name: str) -> Array:
