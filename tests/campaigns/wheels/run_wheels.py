@@ -5,7 +5,7 @@ only the C code is compiled. Wheels for this machine are built for every install
 compiler is clang from the package ziglang, which has the C libraries of all targets. Wheels use lnrnn's own
 threads, because a second OpenMP in a process may conflict with the first.
 
-Each wheel must have at most 1.61 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
+Each wheel must have at most 1.6 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
 are installed in new environments and must pass tests. A wheel for aarch64 is tested in an emulator, if
 Debian's packages can be downloaded. Other wheels are not run. Wheels are written to --into.
 

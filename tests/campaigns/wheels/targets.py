@@ -106,7 +106,8 @@ class Zopfli:
     def flush(self) -> bytes:
         from zopfli.zlib import compress  # after run.py has found the packages of the extra
 
-        return bytes(compress(self.data)[2:-4])  # without the header and the checksum of zlib
+        # Any number of blocks, without the header and the checksum of zlib.
+        return bytes(compress(self.data, blocksplittingmax=0)[2:-4])
 
 
 def recompressed(wheel: Path, into: Path) -> Path:
