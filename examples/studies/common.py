@@ -238,7 +238,8 @@ class Study:
     Arrays with an entry per seed are (S, ...). Random numbers depend on the seeds alone.
     clauses(results): returns the parts of the claim. tables(results): returns texts. draw(results, figure).
     size: of the figure in inches, at most 10 wide. options: names of variants, such as cells. `measure` and
-    `tune` get a variant as `option`, and the results' file is named after it."""
+    `tune` get a variant as `option`, and the results' file is named after it. times(quick): returns the
+    result "times", which may be measured again alone."""
 
     name: str
     measure: Callable[..., Results]
@@ -248,6 +249,7 @@ class Study:
     tune: Callable[..., Any] | None = None
     size: tuple[float, float] = SIZE
     options: tuple[str, ...] = ()
+    times: Callable[[bool], Results] | None = None
 
     def file(self, option: str | None, suffix: str = ".json") -> str:
         return self.name + ("" if option in (None, *self.options[:1]) else f"_{option}") + suffix
@@ -274,13 +276,18 @@ class Study:
                 print("Choosing the settings.", flush=True)
                 settings = self.tune(QUICK_SEEDS if quick else TUNING_SEEDS, quick, **words)
             results = self.measure(list(seeds), settings, quick, **words)
+            if self.times is not None:
+                results["times"] = self.times(quick)
         isa = lnrnn.cpu_info()["isa"]
         found = {"lnrnn": lnrnn.__version__, "isa": isa, "quick": quick, "seeds": seeds, "settings": settings}
-        found["results"] = results
-        # Round as the stored file does, so that a page shows the same digits.
+        return self._finished(found | {"results": results})
+
+    def _finished(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Rounds results as the stored file does, so that a page shows the same digits. Adds the clauses."""
         loaded = json.loads(json.dumps(as_lists(found)))
         loaded["results"] = as_arrays(loaded["results"])
-        loaded["clauses"] = [clause.row() for clause in self.clauses(loaded["results"])] if not quick else []
+        clauses = [] if loaded["quick"] else self.clauses(loaded["results"])
+        loaded["clauses"] = [clause.row() for clause in clauses]
         return dict(loaded)
 
     def text(self, found: dict[str, Any]) -> str:
@@ -307,8 +314,10 @@ class Study:
         require("scipy.stats", "this study", "demo")
         if not words.kept:
             require("tqdm", "this study", "demo")
-        if words.kept and (words.quick or words.tune or words.seeds):
-            raise ValueError("--kept measures nothing: leave out --quick, --tune and --seeds")
+        again = getattr(words, "times", False)
+        if (words.kept or again) and (words.quick or words.tune or words.seeds or words.kept == again):
+            what = "--times measures times alone" if again else "--kept measures nothing"
+            raise ValueError(f"{what}: leave out --quick, --tune and --seeds" + ", and --kept" * again)
         if words.seeds is not None and words.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {words.seeds}")
         if words.output_dir.is_file():
@@ -318,7 +327,12 @@ class Study:
         kept_at, figure_at = (words.output_dir / self.file(option, suffix) for suffix in (".json", ".png"))
         for path in (kept_at, figure_at):
             check_replaceable(path)
-        if words.kept:
+        if again:
+            found = needed(self.file(option))
+            with speakers.one_thread():
+                found["results"]["times"] = self.times(False)
+            found = self._finished(found)
+        elif words.kept:
             found = needed(self.file(option))
             if found["lnrnn"] != lnrnn.__version__:
                 print(f"Stored results, measured with lnrnn {found['lnrnn']}; this is {lnrnn.__version__}.")
@@ -346,6 +360,8 @@ class Study:
             add("--cell", dest="option", choices=self.options, help=f"default: {self.options[0]}")
         seeds = f"number of seeds: 5, 6, 7 and so on (default: {len(SEEDS)})"
         add("--seeds", type=int, metavar="N", help=seeds)
+        if self.times:
+            add("--times", action="store_true", help="measure only times again, with the stored results")
         for flag, words in FLAGS.items():
             add(f"--{flag}", action="store_true", help=words)
         add("--output-dir", type=Path, default=Path("."), metavar="DIR", help="for results and figure")

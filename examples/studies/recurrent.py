@@ -1,5 +1,7 @@
 """Recurrent networks of several studies, and the statistics that batch norm stores for each step."""
 
+import time
+
 import numpy as np
 
 import lnrnn
@@ -196,4 +198,22 @@ def answers_by_step(networks, cliff):
     for method, right in demo.right_answers(networks, cliff).items():
         found["right_by_step", method] = right.sum(axis=1)
         found["demo", method] = np.array([right[steps, places].mean() for steps in (first, last)])
+    return found
+
+
+def step_times(networks, rounds, steps):
+    """Returns the microseconds of a step of a stream of each network, (rounds,). networks: by name.
+
+    The networks take turns. A time is the mean of ``steps`` steps, after one that is not measured."""
+    streams = {
+        name: (rnn.stream(), np.ones((1, rnn.input_size), np.float32)) for name, rnn in networks.items()
+    }
+    found = {name: [] for name in networks}
+    for _ in range(rounds):
+        for name, (stream, x) in streams.items():
+            stream(x)
+            began = time.perf_counter()
+            for _ in range(steps):
+                stream(x)
+            found[name].append(1e6 * (time.perf_counter() - began) / steps)
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lnrnn.data import Utterances
+from lnrnn.data import Utterances, japanese_vowels, pad_sequence
 from lnrnn.packages import require
 
 FOLDS = 5
@@ -58,3 +58,12 @@ def join_utterances(utterances: Utterances, count: int, rng: np.random.Generator
         before = rng.choice(same[same != index], count - 1)
         joined.append(np.concatenate([utterances.x[other] for other in (*before, index)]))
     return joined
+
+
+def standardised_utterances() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Returns (x, lengths, labels) of Japanese Vowels for training and for tests, padded and standardised."""
+    data = japanese_vowels()
+    frames = np.concatenate(data.train.x)
+    mean, deviation = frames.mean(axis=0), frames.std(axis=0)
+    halves = ((half, [(u - mean) / deviation for u in half.x]) for half in (data.train, data.test))
+    return [(*pad_sequence(x), half.labels) for half, x in halves]

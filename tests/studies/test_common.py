@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import common
 import numpy as np
@@ -144,6 +145,19 @@ def test_kept_results_equal_the_measured_ones(counted, tmp_path, monkeypatch, ca
     assert f"measured with lnrnn 0.0.9; this is {lnrnn.__version__}." in capsys.readouterr().out
 
 
+def test_times_alone_are_measured_again(counted):
+    counted.study = replace(counted.study, times=lambda quick: {"step": [1.0 + len(counted.measured), 2.0]})
+    assert counted.run("--output-dir", "studies/results") == 0
+    before = kept("studies/results/made_up.json")
+    counted.measured.append("other")
+    assert counted.run("--times") == 0 and len(counted.measured) == 2
+    after = kept()
+    assert [each["results"].pop("times")["step"] for each in (before, after)] == [[2, 2], [3, 2]]
+    assert before == after and [row[3] for row in after["clauses"]] == ["confirmed", "holds"]
+    for words in ("--quick", "--seeds=3", "--tune", "--kept"):
+        assert counted.run("--times", words) == 2
+
+
 def test_missing_results_are_named(counted, capsys):
     assert counted.run("--kept") == 2
     assert capsys.readouterr().err == ("made_up.py: error: results/made_up.json is missing: run made_up.py\n")
@@ -191,7 +205,16 @@ def test_an_output_that_cannot_be_written_is_an_error_before_the_measurement(cou
     assert not counted.measured
 
 
-BAD = "--seeds 0", "--seeds x", "--cell lstm", "--fast", "--kept --quick", "--kept --tune", "--kept --seeds 3"
+BAD = (
+    "--seeds 0",
+    "--seeds x",
+    "--cell lstm",
+    "--fast",
+    "--kept --quick",
+    "--kept --tune",
+    "--kept --seeds 3",
+    "--times",
+)
 
 
 @pytest.mark.parametrize("words", BAD)
