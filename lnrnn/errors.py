@@ -100,10 +100,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_masked(value: Any) -> bool:
-    """Returns True for a masked array of NumPy, and for a list that contains a masked array.
-
-    Their conversion ignores the mask.
-    """
+    """Returns True for a masked array, or a list that contains one: their conversion ignores masks."""
     if isinstance(value, (list, tuple)):  # a list that begins with a number has no arrays
         return not isinstance(next(iter(value), 0), (int, float, np.generic)) and any(map(is_masked, value))
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))

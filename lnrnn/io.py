@@ -19,7 +19,8 @@ def save(model: Network[Any], path: str | os.PathLike[str]) -> None:
     model : Network
         The model.
     path : str or path-like
-        The file, which is written whole or not at all. If it is a symbolic link, its target is replaced.
+        The file. It is replaced only when the new file is complete. If it is a symbolic link, its target is
+        replaced.
 
     Raises
     ------

@@ -45,8 +45,10 @@ def packed_rows(sizes, order, back, Py_ssize_t rows):
 
 
 def by_sequence(array, table):
-    """array (N, width) float32 in the order of steps. Returns a new array in the order of sequences. table:
-    of `packed_rows`."""
+    """array (N, width) float32 in the order of steps.
+
+    Returns a new array in the order of sequences. table: from `packed_rows`.
+    """
     return reordered(array, table, True)
 
 

@@ -74,9 +74,9 @@ def from_torch(
     names : mapping, optional
         Replacements for keys of a state dict, {"w_ih": "weight_ih_l0"}, made before `prefix` is used.
     norm : {"auto", "layer"}, LayerNormSpec, RMSNormSpec, BatchNormSpec or None
-        "auto" takes the norms that the cell has. A spec replaces those of the system: the parameters must fit
-        it, and its eps is used. "layer" means that the cell has layer norms, at any places, and None that it
-        has no norm.
+        "auto" takes the norms that the cell has. A spec replaces the system's norm and eps, and the
+        parameters must fit the spec. "layer" means that the cell has layer norms, at any places, and None
+        that it has no norm.
     eps : float, optional
         The eps of the layer norms, at least 0. Default: the module's; for a state dict 1e-5.
     nonlinearity : str, optional
@@ -179,12 +179,12 @@ def from_keras(
     ----------
     arrays_or_layer : layer, cell, sequence of arrays, mapping, or path
         A layer or cell that has been built; or its arrays in the order of get_weights(); or a mapping of
-        names ("lstm/lstm_cell/kernel:0") to arrays. A list of these is a network with that many layers. Or
-        the path of an HDF5 file (.h5) of Keras 2, which needs h5py. Arrays may be those of Keras 2's
-        CuDNNLSTM and CuDNNGRU.
+        names ("lstm/lstm_cell/kernel:0") to arrays. A list of layers becomes a network with that many layers.
+        Or the path of an HDF5 file (.h5) of Keras 2, which needs h5py. Arrays of Keras 2's CuDNNLSTM and
+        CuDNNGRU are read too.
     kind : str, optional
         "SimpleRNN", "LSTM", "GRU", "LayerNormLSTMCell" or "LayerNormSimpleRNNCell". It is needed if arrays
-        fit two of them: a SimpleRNN with a bias, and a LayerNormSimpleRNNCell without one.
+        fit two of them: a SimpleRNN with a bias, and a LayerNormSimpleRNNCell without a bias.
     bidirectional : bool
         Whether the arrays or names are for two directions, forward first. A layer does not need it.
     reset_after : bool, optional

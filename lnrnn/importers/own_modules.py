@@ -48,10 +48,7 @@ WAYS = (
 
 
 class Sizes(NamedTuple):
-    """Sizes to try: D inputs, a state (places, B, width) for each of `widths`, and y (.., wide).
-
-    wide None: unknown.
-    """
+    """Sizes to try: D inputs, a state (places, B, width) for each of `widths`, y (.., wide; None: any)."""
 
     D: int
     widths: tuple[int, ...]

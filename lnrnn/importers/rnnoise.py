@@ -45,8 +45,8 @@ def from_rnnoise(path_or_bytes: Any, name: str | None = None, *, input_size: int
         The name of one GRU, such as "gru1".
     input_size : int, optional
         The number of inputs of the one GRU that is read. Files do not have it. The default is the number of
-        dense weights, or the end of the last block of sparse ones, which is too small if the last inputs have
-        no block.
+        dense weights, or the end of the last block of sparse weights. This is too small if the last inputs
+        have no block.
 
     Returns
     -------
@@ -57,18 +57,16 @@ def from_rnnoise(path_or_bytes: Any, name: str | None = None, *, input_size: int
     Raises
     ------
     ValueError
-        For a file that is damaged or has no GRU, and for an unknown name; the message names the array. So
-        are blocks out of order, which RNNoise accepts.
+        For a file that is damaged or has no GRU, and for an unknown name; the message names the array. Blocks
+        out of order are refused too, although RNNoise accepts them.
     TypeError
         For arguments of other types.
 
-    Notes
-    -----
-    Blocks of 8 outputs by 4 inputs remain sparse, see `sparsify`. If a file has weights in float and int8,
-    those in float are used, as RNNoise does. int8 weights become float32. A network of these does not round
-    x and h to multiples of 1/127, which RNNoise does, and it takes x beyond [-1, 1]. ``to_dtype("int8")``
-    finds the integers of weight_ih again. It rounds those of weight_hh, because files have its diagonal in
-    float. RNNoise approximates tanh and sigmoid.
+    Notes ----- Blocks of 8 outputs by 4 inputs remain sparse, see `sparsify`. If a file has weights in float
+    and int8, the float weights are used, as in RNNoise. int8 weights become float32. A network of these does
+    not round x and h to multiples of 1/127, which RNNoise does, and it takes x beyond [-1, 1].
+    ``to_dtype("int8")`` finds the integers of weight_ih again. It rounds those of weight_hh, because files
+    have its diagonal in float. RNNoise approximates tanh and sigmoid.
 
     References
     ----------

@@ -225,10 +225,7 @@ def floats(name: str, value: Array) -> Array:
 
 
 def _triple(name: str, tensor: Any) -> tuple[Array, Any, Any]:
-    """Returns q, scale and zero point of a quantised tensor.
-
-    torch's dequantize() would round with zero points.
-    """
+    """Returns q, scale, zero point of a quantised tensor, whose dequantize() rounds with zero points."""
     q = tensor.detach().cpu().int_repr().numpy()
     if "per_channel" not in str(tensor.qscheme()):
         return q, tensor.q_scale(), tensor.q_zero_point()

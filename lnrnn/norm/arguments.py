@@ -18,7 +18,7 @@ _DOUBLE = Takes("C", dtype="double")
 
 
 class Statistic(NamedTuple):
-    """Running means or variances of C channels. In training, these are updated in place, and may be None."""
+    """Running means or variances of C channels. In training they are updated in place, and may be None."""
 
     def check(self, name: str, value: Any, known: Known) -> Array | None:
         if not known["training"]:

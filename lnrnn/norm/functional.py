@@ -310,7 +310,8 @@ def batch_norm(
     x : array_like of shape (N, C, *)
         Real numbers of any dtype; axis 1 has the channels.
     running_mean, running_var : array_like of shape (C,), or None
-        Running statistics for inference. In training None, or arrays of floats, which are updated in place.
+        Running statistics for inference. In training they are updated in place if they are arrays of floats,
+        and may be None.
     weight, bias : array_like of shape (C,), optional
         Gain and bias; 1 and 0 by default.
     training : bool
@@ -330,7 +331,7 @@ def batch_norm(
     Raises
     ------
     ValueError
-        For a wrong shape, eps or momentum, or one value per channel in training.
+        For a wrong shape, eps or momentum, or if a channel has only one value in training.
     TypeError
         For other arguments than arrays of real numbers.
 

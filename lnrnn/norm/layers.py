@@ -55,7 +55,7 @@ class _Norm(Closed):
     __slots__ = ("training", "eps", "_tensors")
     training: bool
     eps: Any  # float; RMSNorm takes None too
-    _kind: str  # the first word of the names of its tables
+    _kind: str  # the first word of the names of its entries in TAKES
     _tensors: dict[str, Array | None]  # in torch's order; a change replaces the dict
 
     def __setattr__(self, name: str, value: Any) -> None:

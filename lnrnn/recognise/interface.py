@@ -91,10 +91,7 @@ class Front:
         self.left = left
 
     def array(self, tensor: Any, owner: Value | Node) -> Array:
-        """Returns the numbers of a `const_value` or an attribute.
-
-        owner: the value or node to which it belongs.
-        """
+        """Returns the numbers of a `const_value` or attribute. owner: the value or node that has it."""
         return np.asarray(tensor)
 
     def dtype(self, number: int) -> np.dtype[Any]:

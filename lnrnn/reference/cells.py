@@ -353,7 +353,7 @@ def lstm(
     eps, lengths, overrun, reverse, states_mask
         As in `rnn`.
     zoneout : pair of array_like, optional
-        As in `rnn`, for h and for c, which with cell "carry" is the normalised one.
+        As in `rnn`, for h and for c. With cell "carry" it acts on the normalised c.
     num_heads : int
         With several heads W_hh is block-diagonal: see `block_diagonal`.
     gate_activation : {"sigmoid", "hard_sigmoid"}

@@ -143,10 +143,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """Returns the gradient of the norm's input. gz: the gradient of its output.
-
-        Adds the gradients of gain and bias to `grads`.
-        """
+        """Returns the gradient of the norm's input, from gz, the gradient of its output. Adds to `grads`."""
         site = self.sites.get(name)
         if site is None:
             return gz

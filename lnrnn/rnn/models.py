@@ -43,8 +43,8 @@ class RNN(Network[np.ndarray]):
     norm : {"layer", "rms", "batch"}, LayerNormSpec, RMSNormSpec, BatchNormSpec or None
         The norm inside the cell. The specs have more options. "rms" is "layer" without means and biases.
     reverse : bool
-        Whether the network reads each sequence from its end, as direction 1 of a bidirectional one. y keeps
-        the order of x, and h is the state after step 0. Refused with bidirectional, and by `stream`.
+        Whether the network reads each sequence from its end, as direction 1 of a bidirectional network does.
+        y keeps the order of x, and h is the state after step 0. Refused with bidirectional, and by `stream`.
     seed : int, optional
         Seed of the initial parameters, at least 0.
     rng : optional
@@ -61,7 +61,7 @@ class RNN(Network[np.ndarray]):
         Weights (H, D) and (H, H). Names end in _l1 for layer 1, and in _l0_reverse for the other direction.
     gain_l0, bias_l0 : array of float32
         Gains and biases (H,), with the names of the equations. All parameters are read-only arrays. To change
-        one, assign a new array, which is copied.
+        a parameter, assign a new array, which is copied.
     running_mean_l0, running_var_l0, count_l0 : array
         Batch norm: statistics (steps, H) and the number of sequences at each step, (steps,). Read-only.
 
@@ -86,7 +86,7 @@ class RNN(Network[np.ndarray]):
 
     All arithmetic is float32. The result for a sequence does not depend on the rest of the batch, to the last
     bit. Batch norm in training and with overrun="batch" are the exceptions. W_ih x_t and W_hh h_{t-1} may be
-    as large as 1e38. If one overflows, layer norm makes all units of the sequence NaN from that step on.
+    as large as 1e38. If a unit overflows, layer norm makes all units of the sequence NaN from that step on.
 
     Examples
     --------
@@ -268,9 +268,9 @@ class GRU(Network[np.ndarray]):
         LN(a; g, b) = g (a - mu) / sqrt(var + eps) + b
 
     LN takes mean mu and biased variance var over units of one sequence at one step. In "layer", x_ and h_
-    each have one LN over the 2H of r and z, and one over the H of n. With span "all" they have one over all
-    3H. "joint" is over 3H, "gate" over H. BN_t takes mean and variance over the batch, for each time step t
-    and unit. As in torch, r multiplies after the product with W_hh, and z is the weight of h_{t-1}.
+    each have one LN over the 2H of r and z, and one over the H of n. With span "all" they have one LN each,
+    over all 3H. "joint" is over 3H, "gate" over H. BN_t takes mean and variance over the batch, for each time
+    step t and unit. As in torch, r multiplies after the product with W_hh, and z is the weight of h_{t-1}.
     Placements and span are in LayerNormSpec. Initial parameters, arithmetic and errors are as in `RNN`.
 
     The cell is that of Cho et al. 2014, arXiv 1406.1078. norm None is torch's cell. "layer" is Ba et al.
@@ -413,8 +413,8 @@ class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
 
     A unit whose n_{t-1} is 0 has no past. There m_t = i and f' = 0, and c_{t-1} and m_{t-1} have no effect.
     This holds at the first step of a sequence, since states start at 0, and for such units of a given state.
-    After a step n is at least 1, for one of i' and f' is 1, and none is larger. So nothing overflows, and
-    nothing is divided by 0.
+    After a step n is at least 1, because one of i' and f' is 1 and the other is not larger. So nothing
+    overflows, and nothing is divided by 0.
 
     Weights and the biases of gates start uniform in +-1/sqrt(H), as in torch.nn.LSTM, gain_y at 1 and bias_y
     at 0. The paper has larger biases of the forget gate: they are bias_ih_l0[H : 2 * H].

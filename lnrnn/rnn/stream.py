@@ -119,8 +119,8 @@ def _shown(steps: Array) -> str:
 class Stream(Closed, _core.StreamBase, Generic[State]):
     """A network that keeps its state from call to call, for endless sequences in constant memory.
 
-    ``stream = rnn.stream(lanes)`` creates a stream for that many sequences. A lane holds the state of one.
-    ``y = stream(x)`` computes one time step or several.
+    ``stream = rnn.stream(lanes)`` creates a stream for that many sequences. A lane holds the state of one
+    sequence. ``y = stream(x)`` computes one time step or several.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ class Tape:
     network: Network  # the compiled network
     architecture: Architecture
     rows: Rows
-    layout: tuple[bool, tuple[int, ...]]  # unbatched, and the shape of y in the caller's layout
+    layout: tuple[bool, tuple[int, ...]]  # whether x has no batch axis, and the shape of y for the caller
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
     x: Array  # (T, B, D)

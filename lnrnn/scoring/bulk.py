@@ -27,7 +27,7 @@ from .report import Log, Report
 from .scorer import Scorer, model_of, named
 
 CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
-KEY = "lnrnn"  # of the facts in an output's metadata
+KEY = "lnrnn"  # the key of the facts in an output's metadata
 
 
 @dataclass(eq=False)
@@ -250,7 +250,7 @@ class Command:
 
 def _check_output(output: Path, files: Sequence[Input], folder: bool) -> None:
     """Raises ValueError for an output of another format, among inputs, or of an earlier version."""
-    if re.match("[a-z][a-z0-9+.-]+:/", str(output)):  # a Path has one slash
+    if re.match("[a-z][a-z0-9+.-]+:/", str(output)):  # a Path keeps only one slash of "//"
         raise ValueError(message("the output", "on this machine", str(output)))
     own = os.path.realpath(output)
     if os.path.exists(own + ".parts"):

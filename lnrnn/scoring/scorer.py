@@ -52,7 +52,7 @@ def loaded(path: str, sha256: str) -> Model:
     """
     with _LOCK:
         if not os.path.isfile(path):
-            return load(path)  # raises an error with the reason
+            return load(path)  # load raises an error that says why
         key = path, *_identity(path)
         kept = _LOADED.pop(key, None)
         actual = kept[0] if kept else digest(path)
@@ -100,7 +100,7 @@ class Scorer(Closed):
     path : str or os.PathLike
         The file that save() wrote. It is stored as an absolute path.
     column : str
-        The column of sequences. Each row of it is a sequence (T, D), with its own T.
+        The column of sequences. Each row of this column is a sequence (T, D), with its own T.
     into : {"last", "mean", "all"}
         The result of a row. W is the width of y. "last": (W,), the last layer's h, in a reverse direction
         at step 0. "mean": (W,), the mean of y over the steps, zeros without steps. "all": y (T, W).

@@ -59,7 +59,7 @@ class SessionPool(Closed):
     checkpoint_every : int, optional
         Number of steps after which `maintain` stores the state of a live session again. Needs a store.
     prefix : str
-        The first letters of all keys in the store. Networks that share a store need different ones.
+        The first letters of all keys in the store. Networks that share a store need different prefixes.
     on_call : callable, optional
         Gets the `Counts` of each call of `step`, for monitoring.
     clock : callable
@@ -212,7 +212,7 @@ class SessionPool(Closed):
         return self._tables[k], self._parked[k]
 
     def join(self, id: Hashable) -> Joined:
-        """Make a session live. A parked one continues.
+        """Make a session live. A parked session continues.
 
         Parameters
         ----------

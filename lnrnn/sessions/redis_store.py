@@ -78,7 +78,7 @@ class RedisStore:
         Returns
         -------
         bytes or None
-            The stored state, or None without one.
+            The stored state, or None if there is none.
         """
         found: bytes | None = self._get([key], self._words)
         return found

@@ -173,11 +173,11 @@ def accelerate(
     Recurrent, Cell). Matrices with the shapes of W_ih and W_hh show it too, or an argument of forward (h, hx,
     hidden, state).
 
-    For a custom module, or a whole stack of layers if possible, the forward is replaced. Its equation comes
-    from the names of its parameters, or from a graph of its calls. The module must write to no attribute or
-    buffer, and lnrnn's parameters must be sums of elements of its own. The new forward computes calls with x
-    (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. For a cell, calls have
-    x (B, I) or (1, B, I) and states. Results are y with all last states or alone, in the module's
+    For a custom module, its forward is replaced; if possible, that of a complete stack of layers. Its
+    equation comes from the names of its parameters, or from a graph of its calls. The module must write to no
+    attribute or buffer, and lnrnn's parameters must be sums of elements of its own. The new forward computes
+    calls with x (T, B, I) or (B, T, I) alone, with None, or with states in a usual structure. For a cell,
+    calls have x (B, I) or (1, B, I) and states. Results are y with all last states or alone, in the module's
     structure. Before, all these calls are compared with lnrnn.reference on the probes of `lnrnn.from_torch`,
     in evaluation and in training. In training, and for a cell, the probes have up to 7 steps.
 

@@ -147,7 +147,7 @@ class Accelerated(Keeping):
         if reason and self._engine == "lnrnn":
             raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
         given = self._frozen or self._engine or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if reason or not (given or counted(parameters)):  # each call would pack the weights
+        if reason or not (given or counted(parameters)):  # else each call would pack the weights
             return self._by_torch(input, hx)
         return self._computed(input, hx, parameters)
 

@@ -17,7 +17,7 @@ class AcceleratedCell(Accelerated):
     """Base class of the accelerated RNNCell, LSTMCell and GRUCell. A call computes one step."""
 
     _steps = True
-    _cell: str  # its name in lnrnn
+    _cell: str  # the name of the cell in lnrnn
     _states = 1
     _nonlinearities: tuple[str, ...] = ("tanh",)
     # The gates, and the multiply-adds from which a step with gradients is faster than torch's (Zen 4).

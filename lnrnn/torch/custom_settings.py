@@ -21,7 +21,7 @@ _SEQUENCES = (list, tuple, deque)
 # Attributes that are not compared: attributes of every module, such as its submodules, and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__", "_compiled_call_impl"}
 _NONE: frozenset[str] = frozenset()
-_END = (object(),)  # between views, so that an element cannot move from one view to the next
+_END = (object(),)  # put between views, so that an element cannot move from one view to the next
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 MOST = 300  # limit on the objects in attributes to compare; those nearest to the module come first
 

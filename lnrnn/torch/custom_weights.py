@@ -68,8 +68,7 @@ def recipes(module: torch.nn.Module, convert: Callable[[Any], Converted], arch: 
         return np.array_equal(recipe.parameter(drawn).numpy(), want[name])
 
     def made(name: str, terms: Sequence[tuple[Array, Array]]) -> Recipe:
-        """terms: for each summand the number of the source of each element, from 1, with its sign, and its
-        place there."""
+        """Creates a Recipe. terms: for each summand, the signed source (from 1) and place of each element."""
         constant = owners[name] - STEP * sum(of for of, _ in terms)
         used = sorted({int(k) - 1 for of, _ in terms for k in np.unique(np.abs(of)) if k} or {0})
         ends = np.cumsum([0, *(parameters[k].numel() for k in used)])

@@ -47,7 +47,7 @@ _TYPES = {
 
 
 class _Memory:
-    """A tensor's memory for NumPy. t.numpy() would forbid to resize the storage, as FSDP does."""
+    """Shows a tensor's memory to NumPy. After t.numpy(), FSDP could not resize the storage."""
 
     def __init__(self, t: Tensor) -> None:
         self.tensor, size = t, t.element_size()
@@ -123,7 +123,7 @@ class Record:
             self.words = _words_at(self.places)
 
     def holds(self, tensors: list[Any]) -> bool:
-        """Returns whether the record is of these tensors, and they show no write since.
+        """Returns whether the record is of these tensors, and no later write is visible.
 
         Without `objects` they must be on the CPU and of no subclass.
         """
@@ -168,8 +168,8 @@ _autocast, _forward_ad = torch._C._is_any_autocast_enabled, vars(forward_ad)
 class Kept:
     """A network whose packed weights are kept between calls of a module. A copy or a pickle of it is None.
 
-    network: the text of functional.described. record: of the tensors with the weights, or None. step: whether
-    a call is one step, with x (B, D), (D,) or (1, B, D), and states with as many axes.
+    network: the JSON text from functional.described. record: the Record of the tensors with the weights, or
+    None. step: whether a call is one step, with x (B, D), (D,) or (1, B, D), and states with as many axes.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Kept:
                 given = tuple([t.contiguous() for t in given])
                 layout, addresses = read(given)
                 last = self.last = layout, *self._sizes(given)
-        except RuntimeError:  # it has no memory
+        except RuntimeError:  # the tensor has no memory
             return None
         _, own, T, B, cut = last
         if not axes >> own & 1 or 0 in addresses:

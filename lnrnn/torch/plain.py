@@ -126,7 +126,7 @@ def _packed(
     arch: Architecture, x: Tensor, start: Sequence[Tensor], table: Any,
     call: Callable[..., tuple[Tensor, list[Tensor], list[Tensor]]],
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
-    """Returns the results of `run` for x (N, D) in the order of a PackedSequence. table: of packed_rows."""
+    """Returns the results of `run` for x (N, D) in the order of a PackedSequence. table: from packed_rows."""
     lengths, order = table[:, LENGTH], table[:, STATE]
     alive = np.arange(lengths[0])[:, None] < lengths  # (T, B)
     place = np.zeros(alive.shape, np.int64)

@@ -41,7 +41,7 @@ def _restore(holder: dict[str, Any], name: str, old: Any) -> None:
 
 
 def _changed(value: Any, dtype: Dtype) -> Any:
-    """Returns a text of functional.described with another dtype, and tuples with such texts."""
+    """Sets another dtype in a text of functional.described, or in a tuple that contains such texts."""
     if isinstance(value, tuple):
         return tuple(_changed(each, dtype) for each in value)
     return with_dtype(value, dtype) if isinstance(value, str) else value

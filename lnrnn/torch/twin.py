@@ -44,7 +44,7 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 class Twin(Keeping):
-    """The base class of the modules of modules.py."""
+    """The base class of RNN, LSTM, GRU, LiGRU and SLSTM in lnrnn.torch."""
 
     _served: ClassVar[type[models.Model]]
     architecture: Architecture

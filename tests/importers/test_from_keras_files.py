@@ -76,7 +76,7 @@ def test_several_layers_are_chosen_by_name(rng, tmp_path):
                                      (("a", p), ("b", q))})  # fmt: skip
     computed(rng, "LSTM", [[p], [q]])(convert_keras(path, layer=["a", "b"]))
     computed(rng, "LSTM", [[p]])(convert_keras(path, layer="a"))
-    for layer, words in ((None, "layer must be given for a file with .*'a', 'b'"), ("c", "got 'c'")):
+    for layer, words in ((None, "layer must be the name of one of .* layers: 'a', 'b'"), ("c", "got 'c'")):
         with pytest.raises(ValueError, match=words):
             lnrnn.from_keras(path, layer=layer)
 

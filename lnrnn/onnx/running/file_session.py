@@ -185,10 +185,7 @@ class FileSession:
         return sizes
 
     def checked_states(self, label: str, value: Any, lanes: int) -> dict[str, Array]:
-        """Returns checked copies of a user's states of `lanes` lanes.
-
-        label: the argument's name in messages.
-        """
+        """Returns checked copies of a user's states of `lanes` lanes. label: their name in messages."""
         if not isinstance(value, Mapping):
             raise bad_type(label, "a mapping of states' names to arrays", value)
         _check_names(label, value, self.states)

@@ -32,11 +32,11 @@ def convert(
     path : str or path-like
         The file. External data must be in its folder.
     out : str or path-like
-        The new file, which is written whole or not at all. If `path` has external data, or if the file would
+        The new file. It appears only when it is complete. If `path` has external data, or if the file would
         be too large, it gets external data in the file `out` + ".data".
     functions : bool
-        Whether to write functions. Without them, OpenVINO can run the file too. Parts that ONNX has no node
-        for stay as they are then, and those with lengths, which OpenVINO ignores at nodes.
+        Whether to write functions. Without them, OpenVINO can run the file too. Then parts that ONNX has no
+        node for stay as they are. So do parts with lengths, because OpenVINO ignores lengths at nodes.
 
     Returns
     -------
@@ -53,11 +53,9 @@ def convert(
     ImportError
         Without the packages onnx and onnx_ir.
 
-    Notes
-    -----
-    Each part is replaced only after it and its network have been run on the same random inputs, as
-    `from_onnx` does. Outputs of the new file and the old one differ by rounding alone. A
-    file in which nothing is replaced is copied, so converting twice gives the same bytes.
+    Notes ----- Each part is replaced only after it and its network have been run on the same random inputs,
+    as `from_onnx` does. Outputs of the new and the old file differ by rounding alone. A file in which nothing
+    is replaced is copied, so converting twice gives the same bytes.
 
     ONNX Runtime's nodes refuse lengths beyond T, and states without a row for each sequence. Without a step
     or a sequence, they can end the process. The new file has no training information of the old one, and no

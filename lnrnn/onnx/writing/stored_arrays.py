@@ -98,10 +98,7 @@ def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[st
 
 
 def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> dict[str, Array | None]:
-    """Returns W, R, B and P of a node, from the arrays of its directions.
-
-    B or P is None if the node lacks it.
-    """
+    """Returns W, R, B and P of a node, from the arrays of its directions; None for B or P if absent."""
     cell = EQUATIONS[made.cell.name]
 
     def stored(name: str) -> Array:

@@ -61,8 +61,8 @@ def to_onnx(
     ImportError
         Without the package onnx.
     ValueError, TypeError
-        For a wrong argument. A file has no overrun "batch", no batch norm without statistics, and at most
-        2 GiB. One step has no lengths, no second direction, and no reverse one.
+        For a wrong argument. A file has no overrun "batch", no batch norm without statistics, and at most 2
+        GiB. One step has no lengths, and the network only one direction, which is not reversed.
     OSError
         If path cannot be written. An old file is then unchanged.
 
