@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -47,3 +49,31 @@ def test_the_package_imports_no_module_that_windows_lacks():
     lacking = re.compile(r"^\s*(import|from) (fcntl|grp|posix|pwd|resource|syslog|termios)\b", re.MULTILINE)
     assert lacking.search("x = 1\n    import fcntl\n")
     assert not [str(path) for path in (ROOT / "lnrnn").rglob("*.py") if lacking.search(path.read_text())]
+
+
+# Runs on any system, without the names of POSIX that Windows lacks.
+WITHOUT_POSIX = """
+import mmap, multiprocessing, os, signal, subprocess, sys, tempfile
+import numpy as np, safetensors.numpy
+sys.modules |= dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios"))
+for owner, names in (
+    (os, "O_DIRECTORY fchmod fchown fork geteuid getuid killpg register_at_fork sched_getaffinity sysconf"),
+    (mmap, "MADV_NOHUGEPAGE MAP_ANONYMOUS MAP_PRIVATE"), (signal, "SIGHUP SIGKILL SIGUSR1 pthread_sigmask"),
+):
+    for name in names.split():
+        vars(owner).pop(name, None)
+sys.platform = "win32"
+import lnrnn, lnrnn.cli, lnrnn.demo, lnrnn.scoring, lnrnn.sessions, lnrnn.studies
+rnn, x = lnrnn.LSTM(3, 4, seed=0), np.ones((2, 1, 3), np.float32)
+for _ in range(2):  # a new file, then a replacement
+    rnn.save(sys.argv[1])
+assert np.array_equal(lnrnn.load(sys.argv[1])(x)[0], rnn(x)[0])
+pool = lnrnn.SessionPool(rnn)
+pool.join("a")
+assert np.array_equal(pool.step(["a"], x[0]), rnn(x)[0][0])
+"""
+
+
+def test_files_and_pools_need_no_name_of_posix(tmp_path):
+    pytest.importorskip("safetensors")
+    subprocess.run([sys.executable, "-c", WITHOUT_POSIX, str(tmp_path / "a.safetensors")], check=True)
