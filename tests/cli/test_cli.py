@@ -188,7 +188,8 @@ def test_a_report_has_versions_and_machine_but_no_names_or_paths(tmp_path):
     facts = dict(line.split(": ", 1) for line in done.stdout.splitlines())
     for package in ("numpy", "torch", "onnxruntime"):
         with suppress(PackageNotFoundError):
-            assert facts[package] == version(package)
+            installed = version(package)
+            assert facts[package] == installed
     assert facts["variables"] == "LNRNN_ISA=scalar" and facts["isa"] == "scalar"
     assert re.match(r"(gcc|Clang) \d+\.\d", facts["compiler"]) and platform.system() in facts["system"]
     assert (
