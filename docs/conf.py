@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.utils.math import latex2mathml
@@ -13,8 +18,10 @@ from sphinx.util.inspect import signature, stringify_signature
 from sphinx_gallery.sorting import ExplicitOrder
 
 import lnrnn
-from lnrnn import cli, studies
+from lnrnn import cli, demo, studies
+from lnrnn.data import japanese_vowels
 from lnrnn.rnn.cells import CELLS
+from lnrnn.speakers import NORMS, SpeakerNetwork, SpeakerSettings, TrainingSettings, one_thread
 
 project = "lnrnn"
 copyright = "2026, the lnrnn developers"
@@ -185,11 +192,72 @@ def list_cells(app: Any, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"(?m)^(\.\. autoclass:: .+\.)CELL$", lines, source[0])
 
 
+# --- the demo of the front page -----------------------------------------------------------------------------
+
+WEB = Path(__file__).parents[1] / "build/web"  # of `make wasm`
+HAS_DEMO = (WEB / "lnrnn.wasm").exists()  # without it, the page keeps the picture that demo.js would replace
+if HAS_DEMO:
+    html_static_path.append(str(WEB))
+UTTERANCES, SCALE = (
+    10,
+    24,
+)  # test utterances of each speaker, and steps of their 8 bits to a standard deviation
+SOURCE = (
+    "Data: {} test utterances, standardised and rounded to 8 bits, and training utterances of "
+    '<a href="https://doi.org/10.24432/C5NS47">Japanese Vowels</a> (M. Kudo, J. Toyama, M. Shimbo), '
+    '<a href="https://creativecommons.org/licenses/by/4.0/">CC BY 4.0</a>.'
+)
+
+
+class SmallSettings(SpeakerSettings):
+    hidden_size = 24
+
+
+def text_of(values: np.ndarray | bytes) -> str:
+    return base64.b64encode(bytes(values)).decode()
+
+
+def write_demo(app: Any, error: Exception | None) -> None:
+    """Trains the networks of demo.js, and writes them and their input into demo.json."""
+    if error or app.builder.name != "html" or not HAS_DEMO:
+        return
+    data, networks = japanese_vowels(), {}
+    for norm in NORMS:
+        rate, gain = demo.SETTINGS["rnn", norm]
+        training = TrainingSettings(demo.EPOCHS, learning_rate=rate)
+        with one_thread():
+            network = SpeakerNetwork(data.train, norm, SmallSettings("rnn", gain, training), demo.SEED)
+        if norm == "batch":
+            network.rnn.overrun = "raise"
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "rnn.safetensors")
+            lnrnn.save(network.rnn, file)
+            head = network.classifier.head_weight.tobytes() + network.classifier.head_bias.tobytes()
+            networks[norm or "none"] = {"file": text_of(file.read_bytes()), "head": text_of(head)}
+    labels = data.test.labels
+    chosen = [n for speaker in np.unique(labels) for n in np.flatnonzero(labels == speaker)[:UTTERANCES]]
+    x = network.standardised([data.test.x[n] for n in chosen])  # equal for all networks
+    found = {
+        "networks": networks, "known": int(data.train.lengths.max()), "steps": demo.STEPS, "scale": SCALE,
+        "x": text_of((SCALE * np.concatenate(x)).round().clip(-127, 127).astype(np.int8).tobytes()),
+        "lengths": [len(one) for one in x], "labels": labels[chosen].tolist(),
+        "source": SOURCE.format(len(chosen)),
+    }  # fmt: skip
+    Path(app.outdir, "_static/demo.json").write_text(json.dumps(found))
+
+
+def add_demo(app: Any, page: str, template: str, context: Any, doctree: Any) -> None:
+    if page == "index" and HAS_DEMO:
+        app.add_js_file("demo.js", type="module")
+
+
 def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", mend)
     app.connect("source-read", link_pages)
     app.connect("source-read", list_cells)
+    app.connect("html-page-context", add_demo)
+    app.connect("build-finished", write_demo)
     app.add_directive("lnrnn-help", Help)
     app.add_html_math_renderer("mathml", as_mathml(False), as_mathml(True))
     return {"parallel_read_safe": True}

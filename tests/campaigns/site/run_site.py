@@ -2,12 +2,14 @@
 
 pages: no page is wider than the window, nothing is cut off, no script fails, no picture is missing, and dark
 pages are dark. Tables and code may scroll in a box. Every link within the site has a page and a section.
+demo: the front page's demo is clicked through with each rule for batch norm. It must draw lnrnn's numbers.
 control: pages with a planted fault of each kind must be reported.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import functools
 import html
 import http.server
@@ -18,8 +20,16 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+import lnrnn
+from lnrnn import demo as lnrnn_demo
+from lnrnn.data import Utterances
 from outcome import Missing, Wrong, done
 from source_copy import ROOT
 
@@ -75,55 +85,150 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def looked_at(site: Path, folder: Path, quick: bool) -> tuple[int, int, list[str]]:
-    """Returns the numbers of pages and links, and faults."""
+@contextmanager
+def served(site: Path, folder: Path) -> Iterator[Callable[..., tuple[Any, str]]]:
+    """Yields a function that opens a page with ``site`` in its folder, and returns #faults and the log."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         raise Missing("needs Chromium")
-    names = sorted(
-        str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts
-    )
-    names = [name for name in names if not quick or name in QUICK]
-    served = folder / "served"
-    shutil.rmtree(served, ignore_errors=True)
-    served.mkdir(parents=True)
-    (served / "site").symlink_to(site.resolve())
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(served))
-    )
+    root = folder / "served"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    (root / "site").symlink_to(site.resolve())
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(root)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    links, faults = 0, list[str]()
-    for theme, number in DARK.items():
-        (served / "all.html").write_text(HARNESS.replace("THEME", theme).replace("NAMES", json.dumps(names)))
+
+    def opened(page: str, theme: str = "light") -> tuple[Any, str]:
+        (root / "all.html").write_text(page)
         words = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom",
             "--enable-logging=stderr", "--window-size=1400,1000", "--virtual-time-budget=100000000",
-            f"--blink-settings=preferredColorScheme={number}", f"--user-data-dir={folder / theme}",
+            f"--blink-settings=preferredColorScheme={DARK[theme]}", f"--user-data-dir={folder / theme}",
         ]  # fmt: skip
         address = f"http://127.0.0.1:{server.server_port}/all.html"
         ran = subprocess.run([browser, *words, address], capture_output=True, text=True, timeout=1200)
         found = re.search("<pre id=.faults.>(.*?)</pre>", ran.stdout, re.DOTALL)
         if not found or not found[1]:
             raise Wrong(f"Chromium ended with {ran.returncode}: {ran.stdout[-500:]}{ran.stderr[-2000:]}")
-        seen = json.loads(html.unescape(found[1]))
-        links, faults = seen["links"], [*faults, *seen["faults"]]
-        said = re.findall(r'CONSOLE.*?\] "(.*?)", source: \S*?/site/(\S*) ', ran.stderr)
-        faults += [f"{name}: a script says {text}" for text, name in said]
-    server.shutdown()
+        return json.loads(html.unescape(found[1])), ran.stderr
+
+    try:
+        yield opened
+    finally:
+        server.shutdown()
+
+
+def looked_at(site: Path, folder: Path, quick: bool) -> tuple[int, int, list[str]]:
+    """Returns the numbers of pages and links, and faults."""
+    names = sorted(
+        str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts
+    )
+    names = [name for name in names if not quick or name in QUICK]
+    links, faults = 0, list[str]()
+    with served(site, folder) as opened:
+        for theme in DARK:
+            page = HARNESS.replace("THEME", theme).replace("NAMES", json.dumps(names))
+            seen, log = opened(page, theme)
+            links, faults = seen["links"], [*faults, *seen["faults"]]
+            said = re.findall(r'CONSOLE.*?\] "(.*?)", source: \S*?/site/(\S*) ', log)
+            faults += [f"{name}: a script says {text}" for text, name in said]
     return len(names), links, list(dict.fromkeys(faults))
 
 
-def pages(options: argparse.Namespace) -> dict[str, int]:
-    site = options.site or options.folder.parent / "html"
+def built(options: argparse.Namespace) -> Path:
+    site: Path = options.site or options.folder.parent / "html"
     if not options.site:
         if importlib.util.find_spec("sphinx_gallery") is None:
             raise Missing("needs Sphinx: make .venv/.docs")
         done([sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", str(ROOT / "docs"), str(site)])
-    seen, links, faults = looked_at(site, options.folder, options.quick)
+    return site
+
+
+def pages(options: argparse.Namespace) -> dict[str, int]:
+    seen, links, faults = looked_at(built(options), options.folder, options.quick)
     print(*faults, sep="\n")
     if faults:
         raise Wrong(f"{len(faults)} faults: {faults[0]}")
     return {"pages": seen, "links": links}
+
+
+# Clicks through the demo, at the width of a phone. Then it reports all curves and the status.
+CLICKS = """<!doctype html><iframe src="site/index.html" width=390 height=900></iframe><pre id=faults></pre>
+<script type=module>
+const frame = document.querySelector("iframe"), wait = time => new Promise(done => setTimeout(done, time));
+let demo;
+while (!(demo = frame.contentDocument.querySelector(".demo"))) await wait(50);
+const one = selector => demo.querySelector(selector), button = name => one(`[data-do=${name}]`);
+const drawn = () => Object.fromEntries([...demo.querySelectorAll("polyline")].map(
+  curve => [curve.classList[0], curve.getAttribute("points").trim().split(/[ ,]+/).map(Number)]));
+const found = {}, select = one("select");
+for (const overrun of ["raise", "last", "mean"]) {
+  select.value = overrun;
+  select.dispatchEvent(new Event("change"));
+  button("step").click();
+  button("restart").click();
+  while (!button("step").disabled) button("step").click();
+  found[overrun] = {...drawn(), said: one("[role=status]").textContent};
+}
+button("run").click();
+await wait(1000);
+button("run").click();
+const paused = drawn().layer.length / 2;
+await wait(1000);
+found.paused = [paused, drawn().layer.length / 2, button("run").textContent];
+found.focus = [...demo.querySelectorAll("button, select")].map(one => (one.focus(), one.matches(":focus")));
+document.querySelector("pre").textContent = JSON.stringify(found);
+</script>"""
+
+
+def curves(file: Path, folder: Path, overrun: str) -> dict[str, np.ndarray]:
+    """Returns the right curves: for each network, the mean probability of the right speaker by step."""
+    given = json.loads(file.read_text())
+    x = np.frombuffer(base64.b64decode(given["x"]), np.int8).reshape(-1, 12) / np.float32(given["scale"])
+    parts = np.split(x, np.cumsum(given["lengths"])[:-1])
+    joined, found = lnrnn_demo.join(Utterances(parts, np.array(given["labels"]))), {}
+    for name, network in given["networks"].items():
+        path = folder / f"{name}.safetensors"
+        path.write_bytes(base64.b64decode(network["file"]))
+        rnn: Any = lnrnn.load(path)
+        refused = name == "batch" and overrun == "raise"
+        if name == "batch":
+            rnn.overrun = overrun
+        y = rnn(joined.x[: given["known"] if refused else None])[0].astype(np.float64)
+        head = np.frombuffer(base64.b64decode(network["head"]), np.float32)
+        size = 9 * y.shape[2]
+        scores = np.exp(y @ head[:size].reshape(9, -1).T + head[size:])
+        right = scores[:, np.arange(y.shape[1]), joined.labels] / scores.sum(axis=-1)
+        found[name] = right.mean(axis=1)
+    return found
+
+
+def difference(points: list[float], expected: np.ndarray) -> float:
+    steps, values = np.reshape(points, (-1, 2)).T
+    if list(steps) != list(range(1, len(expected) + 1)):
+        raise Wrong(f"a curve has the steps {steps}, not 1 to {len(expected)}")
+    worst = float(abs(values - expected).max())
+    if not worst <= 1e-6:
+        raise Wrong(f"a curve differs from lnrnn's by {worst}")
+    return worst
+
+
+def demo(options: argparse.Namespace) -> dict[str, int | str]:
+    if not (ROOT / "build/web/lnrnn.wasm").exists():
+        raise Missing("needs lnrnn.wasm: make wasm")
+    site = built(options)
+    with served(site, options.folder) as opened:
+        seen, log = opened(CLICKS)
+    file, worst = site / "_static/demo.json", 0.0
+    for overrun in ("raise", "last", "mean"):
+        for name, expected in curves(file, options.folder, overrun).items():
+            worst = max(worst, difference(seen[overrun][name], expected))
+    if "LnrnnError: lane 0 has 27 steps, but statistics are known for 26" not in seen["raise"]["said"]:
+        raise Wrong(f"with raise the page says {seen['raise']['said']}")
+    before, after, label = seen["paused"]
+    if not 1 <= before == after < 120 or label != "Run" or not all(seen["focus"]) or "CONSOLE" in log:
+        raise Wrong(f"pause, focus or console: {seen['paused']} {seen['focus']} {log[-500:]}")
+    return {"largest difference": f"{worst:.1e}", "bytes of networks and input": file.stat().st_size}
 
 
 PLANTED = {
@@ -161,11 +266,15 @@ def control(options: argparse.Namespace) -> dict[str, int]:
             raise Wrong(f"not reported: {sign}, only {faults}")
     if any(fault.startswith("good.html") for fault in faults):
         raise Wrong(f"a page without a fault: {faults}")
-    return {"planted faults": len(PLANTED)}
+    for points in ([1, 0.5, 2, 0.250002], [1, 0.5]):
+        with suppress(Wrong):
+            difference(points, np.array([0.5, 0.25]))
+            raise AssertionError(f"not reported: the curve {points}")
+    return {"planted faults": len(PLANTED) + 2}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", type=Path, help="folder of a built site; default: build it")
 
 
-PARTS = {"control": control, "pages": pages}
+PARTS = {"control": control, "pages": pages, "demo": demo}
