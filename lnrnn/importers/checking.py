@@ -272,9 +272,9 @@ def _failure(module: Any, reason: str) -> str:
 
 
 def _parts(module: Any) -> list[str]:
-    """Returns the paths of the outermost parts of a module that are networks of lnrnn.
+    """Returns the paths of a module's outermost parts that lnrnn can convert.
 
-    Parts with equal class, names and shapes are traced once. The check of a part may still refuse it.
+    Parts with equal class, names and shapes are traced once. The later check of a part may still refuse it.
     """
     parts: list[str] = []
     by_kind: dict[Any, bool] = {}

@@ -152,7 +152,7 @@ def convert_keras(source: Any, **given: Any) -> Converted:
     if isinstance(source, (str, os.PathLike)):
         source = stored_layers(source, options["layer"])
     elif options["layer"] is not None:
-        raise bad_value("layer", "None but for a path", options["layer"])
+        raise bad_value("layer", "None unless a path is given", options["layer"])
     several = isinstance(source, (list, tuple)) and any(
         isinstance(part, (list, tuple, Mapping)) or hasattr(part, "get_weights") for part in source
     )

@@ -232,5 +232,6 @@ def _records(data: bytes) -> Iterator[tuple[str, int, bytes]]:
             raise _wrong(where, expected, f"{magic!r}, version {version}, {name!r}")
         if not 0 < size <= padded <= len(data) - at:
             raise _wrong(where, f"the head of 1 to {len(data) - at} bytes", f"{size}, {padded} with padding")
-        yield name.split(b"\0")[0].decode("ascii", "backslashreplace"), kind, data[at : at + size]
+        text = name.split(b"\0")[0].decode("latin-1")
+        yield text.encode("unicode_escape").decode(), kind, data[at : at + size]
         at += padded

@@ -60,9 +60,9 @@ class Way:
         return module(x, *given) if self.x_first else module(*given, x)
 
     def sequence(self, x: Array) -> Array:
-        """Returns an input in the module's order of axes as (T, B, I).
+        """Returns x, given in the module's order of axes, as (T, B, I).
 
-        A cell's input (B, I) is repeated, because the state has no effect in the first step.
+        A cell's x (B, I) is repeated for several steps, because the first step does not show the state.
         """
         if x.ndim == 2:
             return x[:, None] if self.axes == "TI" else np.repeat(x[None], STEPS, 0)

@@ -146,7 +146,7 @@ def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
 
 
 def evidence(step: Step) -> tuple[int, ...]:
-    """Returns a key to sort alternatives of a step: larger if they assign x and h more probably."""
+    """Returns a sort key for alternatives of a step: larger if their x and h are more probably right."""
     x, h = origin(step.x), origin(step.old[0])
     carried = all(first_and_next(origin(v)) is not None for v in step.old)
     with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h

@@ -126,7 +126,7 @@ def gru_reset_step(
 def gru_reset_step_backward(
     options: Options, gstate: State, kept: State, norm: Norm, product: Callable[[Array], Array]
 ) -> Gradients:
-    """product(g) returns the gradient of r, from the gradient g of U_n (r h)."""
+    """Returns the gradients of gru_reset_step. product(g): the gradient of r, for that of U_n (r h), g."""
     (gh,) = gstate
     r, z, n, h = kept
     _, slope = gate_activation(options)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..arguments import BOOLEANS, TAKES, Array, Flag, Integer, check
-from ..errors import bad_type, bad_value
+from ..errors import bad_type, bad_value, message
 from .architecture import BLOCK
 from .network import Network
-from .sparse import Density, choices, with_blocks
+from .sparse import OF_LAYERS, Density, choices, with_blocks
 
 TAKES["GradualPruner"] = {
     "begin_step": Integer(0), "end_step": Integer(1), "every": Integer(1), "keep_diagonal": Flag(),
@@ -86,11 +86,14 @@ class GradualPruner:
         if not self._of_torch and not isinstance(model, Network):
             raise bad_type("model", "a network of lnrnn or a torch.nn.Module", model)
         self._model = model
+        found = self._weights()
         weights = (
             (name, model.get_submodule(name.rpartition(".")[0]) if self._of_torch else model, tuple(w.shape))
-            for name, w in self._weights().items()
+            for name, w in found.items()
         )
         self._choices = choices(weights, density, block, keep_diagonal)
+        if self._of_torch:
+            self._check_parameters(found)
         self._masks: dict[str, np.ndarray] = {}  # by weight, which blocks stay
         self.steps_done = 0
 
@@ -99,15 +102,21 @@ class GradualPruner:
 
         In torch: ``optimizer.register_step_post_hook(pruner.step)``. The arguments of a hook are ignored.
         """
-        self.steps_done += 1
-        done, total = self.steps_done - self._begin, self._end - self._begin
+        done, total = self.steps_done + 1 - self._begin, self._end - self._begin
         due = 0 <= done <= total and (done % self._every == 0 or done == total)
-        if not due and not self._masks:
-            return
-        left = (1 - done / total) ** 3 if done < total else 0.0
+        if due or self._masks:
+            self._prune(due, (1 - done / total) ** 3 if done < total else 0.0)
+        self.steps_done += 1
+
+    def _prune(self, due: bool, left: float) -> None:
+        """Sets removed blocks to 0. due: chooses them anew. left: as for `Choice.largest`."""
         weights = self._weights()
         for name, choice in self._choices.items():
-            w = weights[name]
+            w = weights.get(name)
+            shape = choice.rows * BLOCK[0], choice.columns * BLOCK[1]
+            if w is None or w.shape != shape:
+                shown = "no such parameter" if w is None else str(tuple(w.shape))
+                raise ValueError(message("model", f"with {name} of the shape {shape}, as before", shown))
             if due:  # w has removed blocks again, after the update
                 array = w.detach().double().cpu().numpy() if self._of_torch else w
                 self._masks[name] = choice.largest(array, left, self._masks.get(name))
@@ -142,9 +151,30 @@ class GradualPruner:
             keys = ", ".join([_DONE, *self._choices])
             raise bad_value("state", f"a mapping of state_dict() with the keys {keys}", state)
         steps = Integer(0).check(_DONE, state[_DONE])
+        first = self._begin or min(self._every, self._end)
+        if self._choices and bool(names) != (steps >= first):
+            expected = f"at least {first} in a state with masks, and less in one without them"
+            raise bad_value(_DONE, expected, steps, "give the pruner the arguments that it had before")
         sizes = {n: {"rows": choice.rows, "columns": choice.columns} for n, choice in self._choices.items()}
         self._masks = {n: _MASK.check(n, state[n], sizes[n]) for n in names}
         self.steps_done = steps
 
     def _weights(self) -> dict[str, Any]:
-        return dict(self._model.named_parameters()) if self._of_torch else self._model.state_dict()
+        if self._of_torch:
+            return dict(self._model.named_parameters(remove_duplicate=False))
+        return dict(self._model.state_dict())
+
+    def _check_parameters(self, weights: Mapping[str, Any]) -> None:
+        """Refuses weights that hooks compute, and different densities for one parameter with two names."""
+        if _DONE in self._choices:
+            raise ValueError(message("density", f"of weights with other names than {_DONE}", _DONE))
+        for path, layer in self._model.named_modules():
+            for name in (*getattr(layer, "parametrizations", ()), *vars(layer)):
+                if OF_LAYERS.fullmatch(name):
+                    where = f"{path}.{name}".lstrip(".")
+                    raise ValueError(message("model", "of parameters", f"{where}, which a hook computes"))
+        first: dict[int, str] = {}
+        for name, choice in self._choices.items():
+            other = first.setdefault(id(weights[name]), name)
+            if self._choices[other] != choice:
+                raise ValueError(message("density", f"equal for {other} and {name}, one parameter", "two"))

@@ -140,7 +140,7 @@ def choices(
             used.add(key)
             if min(checked[key]) < 1:
                 result[name] = _choice(name, layer, shape, checked[key], keep_diagonal)
-    if used < given.keys() and (isinstance(density, Mapping) or not used):
+    if not used or (isinstance(density, Mapping) and used < given.keys()):
         keys = f"the keys {', '.join(WEIGHTS)}, or names of weights: {', '.join(names) or 'there are none'}"
         raise bad_value("density", f"a number, or a mapping with {keys}", density)
     return result
@@ -160,7 +160,8 @@ def _choice(
 ) -> Choice:
     """Checks that the blocks divide the gates of a weight, and that sparse kernels exist for it."""
     gates, shown = len(densities), densities[0] if len(densities) == 1 else densities
-    recurrent = "hh" in ".".join(name.split(".")[-2:])
+    last = name.rpartition(".")[2]
+    recurrent = "hh" in (last if OF_LAYERS.fullmatch(last) else ".".join(name.split(".")[-2:]))
     if recurrent and (getattr(layer, "num_heads", 1) > 1 or not getattr(layer, "reset_after", True)):
         expected = "1 for weight_hh with num_heads or reset_after=False"
         raise bad_value("density", expected, shown, "give density={'weight_ih': 0.5}")

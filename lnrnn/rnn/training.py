@@ -353,7 +353,7 @@ def refuse_gradients(add_to: Any, made: Architecture) -> None:
     if missing := [name for name in made.shapes if name not in add_to]:
         raise bad_value("add_to", "a dict with all parameters", sorted(add_to), f"add {missing[0]}")
     if unknown := [name for name in add_to if name not in made.shapes]:
-        raise bad_value("add_to", "a dict with no names but parameters", unknown[0])
+        raise bad_value("add_to", "a dict whose keys are parameter names", unknown[0])
     for name, shape in made.shapes.items():
         g = add_to[name]
         if not isinstance(g, np.ndarray) or g.dtype != FLOAT32 or is_masked(g):

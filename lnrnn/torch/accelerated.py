@@ -127,7 +127,7 @@ class Accelerated(Keeping):
         return self._forward(input, hx)
 
     def _is_small(self, x: Any, parameters: dict[str, Any]) -> bool:
-        """Returns whether torch computes a call faster, if it needs gradients."""
+        """Returns whether a call needs gradients and is so small that torch is faster."""
         axis, most, numbers = self._small
         if type(x) is not Tensor or axis >= x.dim() or x.shape[axis] > most or x.numel() >= numbers:
             return False

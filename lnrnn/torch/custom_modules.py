@@ -272,5 +272,5 @@ def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> b
             text = "it has the results of lnrnn's network on ordinary input, but not"
             raise Differs(f"{text} {reason}", at_first=False)
         if reason:
-            raise Differs(f"its results are not lnrnn's {reason}")
+            raise Differs(f"its results differ from lnrnn's: {reason}")
     return True

@@ -165,7 +165,7 @@ def parameter_names(module: torch.nn.Module) -> list[str]:
 
 
 def accelerate_module(module: torch.nn.Module) -> None:
-    """Sets the class of a module to one that is derived from it and from an accelerated class.
+    """Lets lnrnn compute a module: its class becomes a subclass of its own and an accelerated one.
 
     Raises ValueError if lnrnn has no such network.
     """

@@ -1,3 +1,4 @@
+#define _FILE_OFFSET_BITS 64 /* else off_t has 32 bits on Windows */
 #include "file/model_file.h"
 
 #include <errno.h>
@@ -6,6 +7,8 @@
 
 #include "file/json.h"
 #include "runtime/os.h"
+
+_Static_assert(sizeof(off_t) >= sizeof(size_t), "fseeko takes the place of every byte");
 
 /* --- the header ----------------------------------------------------------------------------------------- */
 

@@ -51,8 +51,8 @@ struct lnrnn_step {
      * columns. */
     int index, team;
     lnrnn_share share;
-    /* With plan->rows_ahead: W_ih x of the next chunk, which steps before ahead_end compute; w is NULL
-     * without a next chunk. */
+    /* With plan->rows_ahead, the steps before ahead_end also compute W_ih x of the next chunk. ahead.w is
+     * NULL if there is no next chunk. */
     lnrnn_ahead ahead;
     size_t ahead_end;
     lnrnn_barrier *barrier;

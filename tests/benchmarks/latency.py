@@ -154,6 +154,8 @@ def limits_of(rnn, dots: int):
     products = {Loop(FMA_F32): 1} | ({Loop(DOT_INT8): dots} if dots else {})
 
     def reading():
+        for loop in reads:  # into the caches, where steps leave the weights
+            loop.turn(1)
         return min(loop.turn(turns) / turns for loop in reads)
 
     def arithmetic():

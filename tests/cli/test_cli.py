@@ -192,9 +192,8 @@ def test_a_report_has_versions_and_machine_but_no_names_or_paths(tmp_path):
             assert facts[package] == installed
     assert facts["variables"] == "LNRNN_ISA=scalar" and facts["isa"] == "scalar"
     assert re.match(r"(gcc|Clang) \d+\.\d", facts["compiler"]) and platform.system() in facts["system"]
-    assert (
-        facts["gil"] in ("yes", "no") and facts["cpu"] and platform.python_compiler() in facts["interpreter"]
-    )
+    assert facts["gil"] in ("yes", "no") and facts["cpu"]
+    assert platform.python_compiler().partition(" (")[0] in facts["interpreter"]
     names = {"jane", str(tmp_path), str(Path.home()), sys.prefix, platform.node(), getpass.getuser()}
     assert not [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", done.stdout)]
     assert not re.search(r"(^|\s)/\w|\\\\", done.stdout)

@@ -111,5 +111,5 @@ def test_other_files_are_refused(tmp_path):
     path = write(tmp_path / "m.h5", {"dense": (("Dense", {}), {"dense/kernel:0": np.ones((I, 2))})})
     with pytest.raises(ValueError, match="must be the path of a file with a recurrent layer, got "):
         lnrnn.from_keras(path)
-    with pytest.raises(ValueError, match="layer must be None but for a path"):
+    with pytest.raises(ValueError, match="layer must be None unless a path is given"):
         lnrnn.from_keras([np.ones((I, 4 * H)), np.ones((H, 4 * H))], layer="a")

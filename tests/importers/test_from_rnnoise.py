@@ -159,6 +159,8 @@ def test_any_damage_is_a_value_error(rng):
     data = rnnoise_file(arrays)
     with pytest.raises(ValueError, match="must be a file with arrays such as .*, got a"):
         lnrnn.from_rnnoise(rnnoise_record("a", ONE))
+    with pytest.raises(ValueError, match=r"got \\n\\x1bbold$"):
+        lnrnn.from_rnnoise(rnnoise_record("\n\x1bbold", ONE))
     for name in [name for name in arrays if not name.endswith("idx")]:
         with pytest.raises(ValueError, match=f"must be a file with the array {name}, got"):
             lnrnn.from_rnnoise(rnnoise_file({key: value for key, value in arrays.items() if key != name}))

@@ -66,6 +66,25 @@ def test_gates_and_single_weights_have_densities_of_their_own():
         ]
 
 
+def test_a_parameter_with_two_names_is_pruned_once():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Module()
+    model.shared, model.ghh = torch.nn.Parameter(torch.randn(96, 32)), torch.nn.GRU(32, 32)
+    model.ghh.weight_hh_l0 = model.shared
+    with pytest.raises(ValueError, match="equal for shared and ghh.weight_hh_l0, one parameter"):
+        lnrnn.GradualPruner(model, {"shared": 0.5, "weight_hh": 0.3}, end_step=1)
+    lnrnn.GradualPruner(model, {"weight_ih": 0.05, "weight_hh": 0.3}, end_step=1).step()
+    assert pattern(weights(model)["shared"]).sum() == round(0.3 * 96)
+    assert pattern(weights(model)["ghh.weight_ih_l0"]).sum() == round(0.05 * 96)  # keeps no diagonal
+    model.ghh.weight_ih_l0 = torch.nn.Parameter(torch.ones(96, 64))
+    pruner = lnrnn.GradualPruner(model, 0.5, end_step=1)
+    model.ghh.weight_ih_l0 = torch.nn.Parameter(torch.ones(96, 32))
+    words = r"with ghh.weight_ih_l0 of the shape \(96, 64\), as before, got \(96, 32\)"
+    with pytest.raises(ValueError, match=words):
+        pruner.step()
+    assert pruner.steps_done == 0
+
+
 # --- training -----------------------------------------------------------------------------------------------
 
 

@@ -249,7 +249,7 @@ static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows 
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* As LNRNN_FOR_GRADIENTS, with row->act as a constant for tanh. */
+/* As LNRNN_FOR_GRADIENTS, for any act. tanh is a constant, so that its loop does not test act. */
 #define LNRNN_FOR_GRU_GRADIENTS(b, f)                              \
     if ((b)->act == LNRNN_ACT_TANH)                                \
         LNRNN_FOR_GRADIENTS(b, f)                                  \

@@ -244,8 +244,8 @@ class FileSession:
 def _restarts(node: Any, stateful: bool) -> bool:
     """Returns whether a recurrent node starts from a constant in each run, so that no state goes on.
 
-    stateful: whether the file has states. Then nodes in branches may be only for calls without a state. Nodes
-    that read from the end may have another axis as their sequence, such as frequencies.
+    stateful: whether the file has states. Then two kinds of nodes give False. Nodes in branches may
+    serve only calls without a state. The sequence of reversed nodes may be an axis such as frequencies.
     """
     if stateful and (attribute(node, "direction", "forward") != "forward" or parent(node.graph) is not None):
         return False

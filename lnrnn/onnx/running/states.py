@@ -147,7 +147,7 @@ def find_states(
         del likely[next(iter(likely))]
     every = {each.name: output.name for each, output in (found | likely).items()}
     do = f"pass states={every} if these are the states, or states={{}} if there is none"
-    raise ValueError(message("states", "given for this file", "names that do not tell", do))
+    raise ValueError(message("states", "given for this file", "names that show no states", do))
 
 
 def _by_shape(given: Iterable[Tensor], left: list[Tensor]) -> dict[Tensor, Tensor]:
