@@ -66,9 +66,9 @@ show("sparse", draw)
 # %%
 # Result
 # ------
-# The first claim fails. Characters refute it in all four cases: at density 0.1 the small dense network is 0.20
-# (LSTM) and 0.43 bits (GRU) better. With speakers it is refuted in the GRU at density 0.1, else unclear. A
-# sparse step is never faster than one of the small network, because gates, norms and activations have the
+# The first claim fails. Characters refute it in all four cases: at density 0.1 the small dense network is
+# 0.20 (LSTM) and 0.43 bits (GRU) better. With speakers it is refuted in the GRU at density 0.1, else unclear.
+# A sparse step is never faster than one of the small network, because gates, norms and activations have the
 # large number of units. So blocks pay for networks that need their units or were trained sparse, not here.
 #
 # Rule

@@ -148,7 +148,7 @@ DAMAGED = {
     "another grid": (at("mask", shape=[2, 6]), f"{W} must be float32 (48, 8), got float32 (16, 24)"),
     "fewer rows": (at("mask", shape=[5, 2]), f"'{W}.mask' of its header has a shape of another size"),
     "huge": (at("mask", shape=[2**31, 2**30]), f"'{W}.mask' of its header has a shape of another size"),
-    "overflowing": (at("mask", shape=[2**40, 2**40]), f"'{W}.mask' of its header has a shape that overfl"),
+    "overflowing": (at("mask", shape=[2**40, 2**40]), f"'{W}.mask' of its header has a shape that"),
     "rows that wrap": (at("mask", shape=[2**61 + 6, 0], data_offsets=[2840, 2840]), MASK),
     "many blocks": (at("blocks", shape=[2**57 + 4, 8, 4]), f"'{W}.blocks' of its header has a shape that"),
 }  # fmt: skip
