@@ -78,9 +78,9 @@ VIEWS = [
 NEIGHBOUR = """
 import os, sys, numpy
 os.sched_setaffinity(0, {int(sys.argv[1])})
-a, b = numpy.zeros((2, 1 << 24))
+(a, b), worker = numpy.zeros((2, 1 << 24)), os.getppid()
 print(flush=True)
-while True:
+while os.getppid() == worker:
     a[:] = b
 """
 
