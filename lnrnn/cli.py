@@ -286,24 +286,21 @@ def describe_library() -> dict[str, object]:
     }
 
 
-def _number(compiler: str) -> str:
-    """Returns the name and version of a compiler, without the place of its sources, which may follow."""
-    return compiler.partition(" (")[0]
-
-
 def describe_machine() -> dict[str, object]:
     """Returns facts for a bug report. None of them has the name of a person or a machine, or a path."""
     facts: dict[str, object] = {}
     for name in ("torch", "onnxruntime", "onnx", "keras", "safetensors"):
         with suppress(PackageNotFoundError):
             facts[name] = version(name)
-    kernel, cpu = re.match(r"[\d.]*", platform.release()), None  # names may follow the number
-    system = [platform.system(), kernel[0] if kernel else "", platform.machine(), *platform.libc_ver()]
+    cpu, kernel = None, re.sub(r"[^\d.].*", "", platform.release())  # names may follow the number
+    system = [platform.system(), kernel, platform.machine(), *platform.libc_ver()]
     with suppress(OSError):
         system.insert(0, platform.freedesktop_os_release()["PRETTY_NAME"])
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
         cpu = re.search(r"^(?:model name|CPU part)\s*: (.*)$", text, re.MULTILINE)
+    # The places of a compiler's sources may follow in parentheses.
+    python, compiler = (text.partition(" (")[0] for text in (platform.python_compiler(), _core.compiler()))
     installed = ""
     with suppress(PackageNotFoundError):
         own = distribution("lnrnn")
@@ -311,11 +308,11 @@ def describe_machine() -> dict[str, object]:
         tags = " ".join(re.findall("Tag: (.*)", own.read_text("WHEEL") or ""))
         installed = "editable" if editable else tags
     return facts | {
-        "interpreter": [platform.python_implementation(), _number(platform.python_compiler())],
+        "interpreter": [platform.python_implementation(), python],
         "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
         "system": system,
         "cpu": cpu[1] if cpu else platform.processor(),
-        "compiler": _number(_core.compiler()),
+        "compiler": compiler,
         "installed": installed,
         "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
     }
