@@ -85,11 +85,10 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
     const size_t N = u->outputs;
     if (!n || p0 >= p1)
         return;
-    if (u->inner) {
-        const size_t from = k->start(N, p0), end = k->start(N, p1), to = end < N ? end : N;
+    const size_t from = k->start(N, p0), end = k->start(N, p1), to = end < N ? end : N;
+    if (u->inner)
         for (size_t i = 0; i < n && from < to; i++)
             memcpy(a + (ptrdiff_t)i * as + from, u->inner + from, (to - from) * sizeof *a);
-    }
     lnrnn_matmul m = {.dtype = s->r->config->dtype,
                       .n = N,
                       .k = u->inputs,
@@ -103,8 +102,8 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
                       .scratch = s->packed,
                       .ahead = u->ahead};
     if (u->blocks) {
-        m.p0 = k->start(N, p0) / LNRNN_GROUP_OUTPUTS;
-        m.p1 = (k->start(N, p1) + LNRNN_GROUP_OUTPUTS - 1) / LNRNN_GROUP_OUTPUTS;
+        m.p0 = from / LNRNN_GROUP_OUTPUTS;
+        m.p1 = (to + LNRNN_GROUP_OUTPUTS - 1) / LNRNN_GROUP_OUTPUTS;
         p->blocks->matmul(&m, n, rows, a, as);
     } else
         k->matmul(&m, n, rows, a, as);

@@ -63,8 +63,10 @@ static const struct {
 } sets[] = {
 #if defined(__x86_64__)
     {SET(avx512amx, avx512, bf16_avx512amx, int8_avx512amx, NULL), lnrnn_has_amx, always},
-    {SET(avx512bf16, avx512, bf16_avx512bf16, int8_avx512vnni, NULL), lnrnn_has_avx512bf16, lnrnn_fast_bf16},
-    {SET(avx512vnni, avx512, product_avx512, int8_avx512vnni, NULL), lnrnn_has_avx512vnni, always},
+    {SET(avx512bf16, avx512, bf16_avx512bf16, int8_avx512vnni, &lnrnn_int8_blocks_avx512vnni),
+     lnrnn_has_avx512bf16, lnrnn_fast_bf16},
+    {SET(avx512vnni, avx512, product_avx512, int8_avx512vnni, &lnrnn_int8_blocks_avx512vnni),
+     lnrnn_has_avx512vnni, always},
     {SET(avx512, avx512, product_avx512, int8_avx512, &lnrnn_int8_blocks_avx2), lnrnn_has_avx512, always},
     {SET(avxvnni, avx2, product_avx2, int8_avxvnni, &lnrnn_int8_blocks_avxvnni), lnrnn_has_avxvnni, always},
     {SET(avx2, avx2, product_avx2, int8_avx2, &lnrnn_int8_blocks_avx2), lnrnn_has_avx2, always},
