@@ -159,7 +159,7 @@ $(VENV)/%.txt: $(VENV)/.tools pyproject.toml
 	@$(PIP) --quiet -r $@
 
 $(VENV)/.tools: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lnrnn needs Python 3.10 or later, this is " + sys.version)'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lnrnn needs Python 3.11 or later, this is " + sys.version)'
 	@echo "Creating $(VENV), with setuptools, Cython and NumPy"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --quiet "setuptools>=77" "cython>=3.1" "numpy>=2"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,9 +15,6 @@ from ..errors import bad_value
 from ..state import CHANGES, MOST_COUNTED, Closed, checked, counted
 from . import functional as F
 from .arguments import input_array
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Array = np.ndarray
 _TENSOR = Optional(Takes("shape"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, Never, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,9 +24,6 @@ from .settings import Settings
 from .specs import DropoutSpec
 from .stream import Stream
 from .training import CHECKPOINT, Tape
-
-if TYPE_CHECKING:
-    from typing_extensions import Never
 
 Array = np.ndarray
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,9 +27,6 @@ from .quantized import Quantized, dequantized
 from .snapshot import ACTIVATION_BITS, DTYPES, ActivationBits, Dtype, Snapshot, frozen
 from .specs import BatchNormSpec, LayerNormSpec, Overrun, zoneout_rates
 from .statistics import StepStatistics, named_shapes
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Array = np.ndarray
 Made = TypeVar("Made", bound="Settings")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Never
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from ..rnn.statistics import named_shapes
 from . import operator, plain
 from .common import LayerResult, contradicts_itself, exporting, layer_by_layer, run_packed, through_padding
 from .kept import SEQUENCES, Keeping, forget
-
-if TYPE_CHECKING:
-    from typing_extensions import Never
 
 Tensor = torch.Tensor
 ENGINES = ("lnrnn", "torch", None)

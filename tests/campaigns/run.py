@@ -2,7 +2,7 @@
 
     python tests/campaigns/run.py NAME [PART ...] [options]; NAME --help shows the options
 
-A PART is also the first word of the names of several parts: `fresh` is fresh-3.10, fresh-3.12 ...
+A PART is also the first word of the names of several parts: `fresh` is fresh-3.12, fresh-3.13.
 
 A campaign is a module, NAME/run_NAME.py. Its PARTS are functions of the options. They return results {name:
 number or text}, or a text. A part that fails raises an error, and a part without its tools raises Missing. A

@@ -5,9 +5,9 @@ error (mypy: warn_unused_ignores)."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import assert_type
 
 import numpy as np
-from typing_extensions import assert_type
 
 import lnrnn
 

@@ -177,7 +177,7 @@ def memory_of_steps():
                 continue
             raise AssertionError("an x that is too short was taken")
 
-    calls(5000)  # Python 3.10 keeps frames and small objects until then
+    calls(5000)  # Python keeps frames and small objects until then
     tracemalloc.start()
     more = []
     for _ in range(3):  # Python may keep an object of its own once

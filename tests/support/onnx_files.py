@@ -17,7 +17,7 @@ def weights(rng, kind, width=3, H=4, D=1, bias=True, prefix=""):
 
 
 def model_of(graph):
-    """Returns a model that old runtimes read, such as the last one for Python 3.10."""
+    """Returns a model that old runtimes read, such as those of two years ago."""
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["VERSIONS", "environment", "python_of"]
 
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13")
 
 
 def python_of(version: str) -> str | None:

@@ -33,7 +33,6 @@ ENOSPC, EIO, EINTR, SHORT = 28, 5, 4, 0
 CONSECUTIVE = 1, 20
 PATIENCE = 120  # seconds for all sweeps over an operation
 LEAKS = 2  # number of allocated blocks that a sweep may add, because Python's lists may grow
-OBJECTS = 2 if sys.version_info >= (3, 11) else 6  # for each failure; re of Python 3.10 loses 5 blocks
 SWEEPS = 4, 16  # sweeps that measure leaks; if memory grows in the first 4, it must stop growing within 16
 
 lib = ctypes.PyDLL(None)  # has the functions of failing.c, which is preloaded
@@ -160,7 +159,7 @@ class Sweep:
         # `lost` allows for leaks of NumPy, which leaks if np.zeros fails, and if an array is unpickled.
         lost, n = self.operation.lost, len(requests)
         kinds = "blocks of memory", "blocks of Python's memory", "bytes of mappings"
-        allowed = LEAKS + lost * n, LEAKS + (20 if lost else OBJECTS) * n, 0
+        allowed = LEAKS + lost * n, LEAKS + (20 if lost else 2) * n, 0
         for sweeps in SWEEPS:
             levels = np.zeros((sweeps, 3), np.int64)  # allocate before the first sweep
             for level in levels:

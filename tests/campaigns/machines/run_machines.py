@@ -4,7 +4,7 @@ neon: tests of the C code for aarch64 in an emulator, with all optimisations, by
 same with plain C, by gcc, whose results must have the bits of this machine. wine: the C code for Windows by
 zig, with all instruction sets, in wine64, with the same bits. wasm: tests of the C code and of the package
 for JavaScript in Node, by zig. bits32: a build with 32-bit pointers, or for a big-endian machine, must fail.
-musl: tests of the C code with another C library. fresh-3.10, ...:
+musl: tests of the C code with another C library. fresh-3.12, ...:
 `make demo` and `make test` in a new clone with that Python, without settings and variables of this process.
 The name fresh runs all of these parts, and --pytest selects tests.
 """
@@ -219,5 +219,5 @@ def fresh(version: str, options: argparse.Namespace) -> dict[str, str]:
 
 PARTS = {
     "neon": neon, "riscv64": riscv64, "wine": wine, "wasm": wasm, "bits32": bits32, "musl": musl,
-    **{f"fresh-{version}": partial(fresh, version) for version in ("3.10", "3.12", "3.13")},
+    **{f"fresh-{version}": partial(fresh, version) for version in ("3.12", "3.13")},
 }  # fmt: skip
