@@ -62,11 +62,13 @@ def from_rnnoise(path_or_bytes: Any, name: str | None = None, *, input_size: int
     TypeError
         For arguments of other types.
 
-    Notes ----- Blocks of 8 outputs by 4 inputs remain sparse, see `sparsify`. If a file has weights in float
-    and int8, the float weights are used, as in RNNoise. int8 weights become float32. A network of these does
-    not round x and h to multiples of 1/127, which RNNoise does, and it takes x beyond [-1, 1].
-    ``to_dtype("int8")`` finds the integers of weight_ih again. It rounds those of weight_hh, because files
-    have its diagonal in float. RNNoise approximates tanh and sigmoid.
+    Notes
+    -----
+    Blocks of 8 outputs by 4 inputs remain sparse, see `sparsify`. If a file has weights in float and int8,
+    the float weights are used, as in RNNoise. int8 weights become float32. A network of these does not round
+    x and h to multiples of 1/127, which RNNoise does, and it takes x beyond [-1, 1]. ``to_dtype("int8")``
+    finds the integers of weight_ih again. It rounds those of weight_hh, because files have its diagonal in
+    float. RNNoise approximates tanh and sigmoid.
 
     References
     ----------

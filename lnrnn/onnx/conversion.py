@@ -64,10 +64,11 @@ def from_onnx(
     ImportError
         Without the packages onnx and onnx_ir.
 
-    Notes ----- A node HardSigmoid becomes gate_activation="hard_sigmoid" with other weights for its gates.
-    All weights become float32, and to_dtype("int8") keeps the values of 8-bit weights. A network has no
-    initial states; pass those of the file to its calls. `initial_states` of a Part has those that are
-    constant.
+    Notes
+    -----
+    A node HardSigmoid becomes gate_activation="hard_sigmoid" with other weights for its gates. All weights
+    become float32, and to_dtype("int8") keeps the values of 8-bit weights. A network has no initial states;
+    pass those of the file to its calls. `initial_states` of a Part has those that are constant.
 
     Examples
     --------

@@ -70,9 +70,11 @@ class SessionPool(Closed):
     ValueError, TypeError
         For a wrong argument, a bidirectional network, or overrun="batch", whose lanes depend on each other.
 
-    Notes ----- An id is any hashable object; with a store, a str, int or bytes. Results equal, bit for bit,
-    those of a stream with this session alone. One thread at a time may use a pool: it has no lock. A step may
-    use several threads.
+    Notes
+    -----
+    An id is any hashable object; with a store, a str, int or bytes. Results equal, bit for bit, those of a
+    stream with this session alone. One thread at a time may use a pool: it has no lock. A step may use
+    several threads.
 
     A value of the store has the bytes of a StreamState, with the session's id, without pickle. `leave`
     removes it; `drop_after` does not: let the store do that, as Redis can.

@@ -97,6 +97,7 @@ def test_a_public_callable_describes_its_parameters_results_and_errors(name):
     is_record = inspect.isclass(thing) and not hasattr(thing, "__post_init__")
     is_record = is_record and (dataclasses.is_dataclass(thing) or issubclass(thing, tuple))
     body = inspect.getsource(inspect.unwrap(thing)) if inspect.isfunction(thing) else ""
+    assert not re.search(r"\w -{3,}", doc), "the dashes below the title of a section are a line of their own"
     assert "Raises" in found or is_record or not (parameters or re.search(r"\n +raise ", body))
     nothing = inspect.isclass(thing) or str(signature.return_annotation) in ("None", "Self", "Iterator[None]")
     short = not parameters and doc.startswith(("Return ", "Returns "))

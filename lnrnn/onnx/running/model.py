@@ -53,8 +53,9 @@ class Model(Closed):
     ValueError, TypeError
         For a wrong argument, a damaged file (OnnxFileError), and ambiguous states.
 
-    Notes ----- All states are 0 at the start. Outputs equal, bit for bit, the outputs of
-    ``model.session.run``.
+    Notes
+    -----
+    All states are 0 at the start. Outputs equal, bit for bit, the outputs of ``model.session.run``.
 
     Examples
     --------

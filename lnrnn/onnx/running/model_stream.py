@@ -49,9 +49,11 @@ class ModelStream(Closed):
     TypeError, ValueError
         If an input or a lane does not fit the file; the message names it, with its shape.
 
-    Notes ----- The outputs equal, bit for bit, the outputs of ``model.session.run`` with the same states.
-    Several threads may call a stream at once if no lane is in two of the calls. A copy or a pickle is an
-    independent stream. After an error, no lane has changed.
+    Notes
+    -----
+    The outputs equal, bit for bit, the outputs of ``model.session.run`` with the same states. Several threads
+    may call a stream at once if no lane is in two of the calls. A copy or a pickle is an independent stream.
+    After an error, no lane has changed.
     """
 
     __slots__ = ("_file", "_lanes", "_kept", "_bound", "_shapes", "_runs")

@@ -53,9 +53,11 @@ def convert(
     ImportError
         Without the packages onnx and onnx_ir.
 
-    Notes ----- Each part is replaced only after it and its network have been run on the same random inputs,
-    as `from_onnx` does. Outputs of the new and the old file differ by rounding alone. A file in which nothing
-    is replaced is copied, so converting twice gives the same bytes.
+    Notes
+    -----
+    Each part is replaced only after it and its network have been run on the same random inputs, as
+    `from_onnx` does. Outputs of the new and the old file differ by rounding alone. A file in which nothing is
+    replaced is copied, so converting twice gives the same bytes.
 
     ONNX Runtime's nodes refuse lengths beyond T, and states without a row for each sequence. Without a step
     or a sequence, they can end the process. The new file has no training information of the old one, and no
