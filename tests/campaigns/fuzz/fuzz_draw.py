@@ -179,10 +179,11 @@ def swapped(rnn, a: np.ndarray) -> np.ndarray:
 
 def drawn_case(rng, known: int = 4, learns: bool = False) -> Case:
     """Returns a random Case of tests/conformance, whose sequences do not depend on each other."""
-    large = chance(rng, 0.02)  # enough work for several threads
-    rest = dict(most_layers=2, sizes=(int(rng.integers(1, 40)), int(rng.integers(60, 140)))) if large else {}
+    large, rest = chance(rng, 0.02), {"known": known}
+    if large:  # enough work for several threads
+        rest = dict(known=26, most_layers=2, sizes=(int(rng.integers(1, 40)), int(rng.integers(60, 140))))
     first, rates, overrun = (
-        maker(rng, known=known, **rest),
+        maker(rng, **rest),
         rng.uniform(0, 0.9, 2),
         pick(rng, ("last", "mean")),
     )
