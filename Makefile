@@ -96,6 +96,7 @@ whole_campaigns = coverage engines mutants torch_samples
 campaign: $(VENV)/$(if $(filter $(whole_campaigns),$(NAME)),.whole,.test) $(if $(filter machines wheels,$(NAME)),$(VENV)/.wheels) \
     $(if $(filter site,$(NAME)),$(VENV)/.docs)
 	$(if $(filter engines,$(NAME)),$(PIP) --quiet "pyspark>=4" "ray[serve]>=2.40")
+	$(if $(filter reader,$(NAME)),$(PIP) --quiet "atheris>=3")
 	$(if $(filter coverage,$(NAME)),$(PIP) --quiet "coverage[toml]>=7.10" "gcovr>=8")
 	$(BIN)/python tests/campaigns/run.py $(NAME) $(ARGS)
 

@@ -23,7 +23,7 @@ QUICK = {
     "machines": "bits32",  # tests/simd/test_aarch64.py runs NEON
     "plugin": "control",
     "races": "control",
-    "reader": "fuzz",
+    "reader": "model-file",
     "site": "control",
 }
 
