@@ -27,6 +27,6 @@ if command -v compile_python_fuzzer; then
         zip -jqr "$OUT/$(basename "$seeds")_seed_corpus.zip" "$seeds"
     done
     for fuzzer in tests/fuzz/fuzz_*.py; do
-        compile_python_fuzzer "$fuzzer" --paths tests/support
+        compile_python_fuzzer "$fuzzer" --paths tests/support --collect-all lnrnn --collect-all onnx --collect-all onnx_ir
     done
 fi

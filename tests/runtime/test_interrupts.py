@@ -27,6 +27,7 @@ from networks import (
     same,
     zone_out,
 )
+from outcome import until
 
 needs_a_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no setitimer")
 
@@ -277,7 +278,7 @@ def test_an_interrupted_stream_is_as_before_or_after(cell, what):
             raise KeyboardInterrupt
 
     with ticking(interrupt, 0.0002):
-        for _ in range(300):
+        for _ in until(60):
             start()
             try:
                 armed = True
@@ -286,4 +287,6 @@ def test_an_interrupted_stream_is_as_before_or_after(cell, what):
             except KeyboardInterrupt:
                 interrupted += 1
             assert seen() in (old, new)
-    assert interrupted
+            if interrupted == 5:
+                return
+    raise AssertionError(f"{interrupted} interrupts")
