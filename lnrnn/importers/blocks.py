@@ -142,7 +142,7 @@ class Graph:
         return self.node("Slice", value, *numbers, width=len(range(start, stop, step)))
 
     def concat(self, parts: Sequence[Value]) -> Value:
-        """Concatenates values along the features. All consecutive slices of a value give the value itself."""
+        """Concatenates values along the features. Joining all slices of a value returns this value."""
         whole = parts[0].node.inputs[0] if parts[0].node and parts[0].node.op_type == "Slice" else None
         if whole is not None and sum(map(_width, parts)) == _width(whole):
             ends = [0, *accumulate(map(_width, parts))]
@@ -263,14 +263,14 @@ class Blocks:
         return Block(values.reshape(numbers_of(axes)), tuple(axes))
 
     def _divided(self, values: Any, at: int, parts: int, width: int, whole: bool) -> Any:
-        """Splits features along a new axis `at`. whole: parts have adjacent features, else strided ones."""
+        """Splits features over a new array axis `at`. whole: into contiguous parts, else strided parts."""
         n = width // parts
         bounds = [(k * n, k * n + n, 1) if whole else (k, width, parts) for k in range(parts)]
         cut = np.frompyfunc(self.graph.slice, 4, 1)
         return np.stack([np.asarray(cut(values, *each), object) for each in bounds], at)
 
     def flat(self, block: Block, axis: int = -1) -> Block:
-        """Returns the tensor with all features of this axis in one value, for operators along features."""
+        """Returns the tensor with a whole slice along this axis in each value, for operators on features."""
         own = block.axes[axis]
         if own == (COLUMNS,) or (own == () and block.width == 1):
             return block

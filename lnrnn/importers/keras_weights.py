@@ -273,7 +273,7 @@ def _from_cell(cell: Any, options: Options) -> Weights:
 
 
 def _definition(cell: Any, recurrent: str, given: str | None) -> str:
-    """Returns the gates' activation: the hard sigmoids of Keras 2 and Keras 3 differ."""
+    """Returns the name of the gates' activation: Keras 2 and Keras 3 have different hard sigmoids."""
     if recurrent == "sigmoid":
         return recurrent
     version = getattr(cell, "version", None)  # set for layers of a file

@@ -125,8 +125,8 @@ def _not_called(module: Any) -> Unsuitable:
 class Call:
     """One call of a module with its trace: a graph of torch operators.
 
-    network: the Converted network, once it is known. start: how results differ if no state is given, or "".
-    does not.
+    network: the Converted network, once it is known. start: how results differ if no state is given,
+    or "" if they do not.
     """
 
     way: Way

@@ -233,7 +233,7 @@ def _records(data: bytes) -> Iterator[tuple[str, int, bytes]]:
             expected = "the head b'DNNw', version 0 and a name that ends with 0"
             raise _wrong(where, expected, f"{magic!r}, version {version}, {name!r}")
         if not 0 < size <= padded <= len(data) - at:
-            raise _wrong(where, f"the head of 1 to {len(data) - at} bytes", f"{size}, {padded} with padding")
+            raise _wrong(where, f"a header of 1 to {len(data) - at} bytes", f"{size}, {padded} with padding")
         text = name.split(b"\0")[0].decode("latin-1")
         yield text.encode("unicode_escape").decode(), kind, data[at : at + size]
         at += padded

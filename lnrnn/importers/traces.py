@@ -248,7 +248,7 @@ def _binary(operator: str) -> Any:
 
 
 def _sum(r: Reader, n: Given, val: Any) -> Block:
-    """Writes a sum over one axis as mean * size. r.sums stores the mean for a later division by the size."""
+    """Translates a sum over one axis to mean * size. r.sums keeps the mean for a division by the size."""
     mean = r.mean(n["self"], n.get("dim") or (), n.get("keepdim", False))
     size = r.size(n["self"], n["self"].axes[n["dim"][0]])
     result: Block = r.each("Mul", mean, float(size))

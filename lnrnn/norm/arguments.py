@@ -18,7 +18,7 @@ _DOUBLE = Takes("C", dtype="double")
 
 
 class Statistic(NamedTuple):
-    """A constraint: running mean or variance of C channels. Training updates it in place, or gets None."""
+    """A constraint: running mean or variance of C channels. Training updates it in place, or it is None."""
 
     def check(self, name: str, value: Any, known: Known) -> Array | None:
         if not known["training"]:

@@ -110,7 +110,7 @@ def _set_initial_states(part: GraphPart) -> None:
     names = ", ".join(dict.fromkeys(repr(v.name) for v in unknown or arrays))
     if unknown:
         text = f"the file computes its initial states from constants, {names}, and network(x) starts from 0"
-        part.warnings.append(Difference(f"{text}: pass it h0="))
+        part.warnings.append(Difference(f"{text}: pass them to it as h0="))
     if not arrays or unknown:
         return
     for values, width in every:
@@ -121,13 +121,13 @@ def _set_initial_states(part: GraphPart) -> None:
         part.baked["B"] = B
     batch = "Repeat them along axis 1 for several" if B == 1 else f"They are for a batch of {B}"
     part.warnings.append(Difference(
-        f"the file starts from states that are constants other than 0, {names}, and network(x) from 0. "
-        f"Pass it h0=part.initial_states, of the parts that lnrnn.onnx.parts returns. {batch} sequences"
+        f"the file starts from states that are constants other than 0, {names}, but network(x) from 0. "
+        f"Call network(x, h0=part.initial_states), with part from lnrnn.onnx.parts. {batch} sequences"
     ))  # fmt: skip
 
 
 def _has_layers(part: GraphPart, own: GraphPart) -> bool:
-    """Returns whether a part has the same layers as a whole file."""
+    """Returns whether a part of the graph has the same cell, layers and directions as a whole file."""
     mine, theirs = part.converted, own.converted
     if mine is None or theirs is None or part.baked.get("T") != own.baked.get("T"):
         return False
@@ -136,7 +136,7 @@ def _has_layers(part: GraphPart, own: GraphPart) -> bool:
 
 
 def _outermost(every: list[GraphPart]) -> list[GraphPart]:
-    """Removes parts within a Loop or Scan that is a part itself, since this one replaces them."""
+    """Drops parts inside of a Loop or Scan that a larger part replaces."""
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: GraphPart) -> bool:
@@ -149,7 +149,7 @@ def _outermost(every: list[GraphPart]) -> list[GraphPart]:
 
 
 def _rename(every: list[GraphPart]) -> None:
-    """Gives parts with equal paths different ones: nodes may have equal names."""
+    """Makes the paths of all parts different by adding numbers, since nodes may have equal names."""
     count = Counter(part.path for part in every)
     number: Counter[str] = Counter()
     for part in every:

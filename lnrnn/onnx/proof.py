@@ -26,7 +26,7 @@ from .runtime import open_session
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
 MOST = 2**22  # elements of x or y, since a file may fix large sizes
-LARGEST = 2.0**56  # limit of weights before a norm: sums of their squares stay finite in float32
+LARGEST = 2.0**56  # limit of weights before a norm: squares of their sums stay finite in float32
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
 INT64 = onnx_ir.DataType.INT64
 OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a recurrent node, dropped if they are 0

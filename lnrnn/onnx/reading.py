@@ -375,7 +375,7 @@ def checked_graphs(model: onnx_ir.Model) -> tuple[list[onnx_ir.Graph], list[onnx
 
 
 def _wrong(node: onnx_ir.Node, opset: int) -> str:
-    """Returns a text about the rule of its schema that a node breaks, or ""."""
+    """Returns how a node breaks its operator's schema, such as "3 inputs", or "" if it does not."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:

@@ -39,7 +39,7 @@ _SESSION_ARGUMENTS = (
     "read_config_from_model",
 )  # fmt: skip
 _FUNCTIONS = frozenset(OPERATORS.values())
-_ENDS = _FUNCTIONS | {  # operators that cannot lie inside of a cell's sums
+_ENDS = _FUNCTIONS | {  # operators that the sums of a cell never contain
     "BatchNormalization", "Conv", "ConvTranspose", "Erf", "Exp", "GRU", "If", "LSTM", "MaxPool", "PRelu",
     "RNN", "Shape", "Softmax",
 }  # fmt: skip

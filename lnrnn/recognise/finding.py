@@ -40,7 +40,7 @@ def _in_body(
     node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | GraphPart]:  # fmt: skip
-    """Returns the Loop or Scan as one part, or else the steps in its body as parts."""
+    """Returns the Loop or Scan as one part, or the steps in its body. every: groups and recurrent nodes."""
     if not every:
         return []
     carried = [kept for group in every if (kept := [step for step in group if _is_carried(step, body)])]
@@ -88,7 +88,7 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Graph
     for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
         whole = unrolled(stack, terms)
         if isinstance(whole, str):
-            text = f"no network replaces all {len(stack[0].steps)} steps in a row, and this is one: {whole}"
+            text = f"it is one of {len(stack[0].steps)} steps in a row that no network replaces: {whole}"
             reasons |= {id(n): text for layer in stack for step in layer.steps for n in step.nodes}
         else:
             result.append(whole)

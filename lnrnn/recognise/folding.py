@@ -1,7 +1,7 @@
 """Constant folding: ONNX operators in NumPy, for nodes between the weights and the recurrent nodes.
 
 FOLDED maps an operator to a function(attributes, inputs) that returns the node's outputs. `attributes`
-also has the number of outputs, as "outputs". Inputs are arrays, or None if omitted. It raises Unfolded for
+also has the number of outputs, as "outputs". Inputs are arrays, or None if omitted. It raises Unfolded for a
 valid node that is not computed, and any other error for wrong attributes and shapes.
 """
 

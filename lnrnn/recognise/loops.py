@@ -72,7 +72,7 @@ class Sequences:
 
 
 def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Recurrence:
-    """Returns the Recurrence of a Loop or Scan. Raises Unfit if its body does anything but one cell step.
+    """Returns the Recurrence of a Loop or Scan. Raises Unfit unless its body is steps of stacked cells.
 
     groups: the alternative matches of each cell step in the body.
     """
@@ -210,7 +210,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
         elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner, held):
             memory.add(id(carried.inner))
         else:
-            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, which is no state")
+            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, no state of a cell")
     counted = [c for c in body.carried.values() if id(c.inner) in body.counters and used(c.after)]
     if counted:
         name = counted[0].after.name
@@ -299,7 +299,7 @@ class Joined:
 class Body:
     """The body of a Loop or Scan `node`: the values that it carries, reads and stacks, by id.
 
-    scanned: (sequence, axis, backwards) of each element that a Scan reads. counters: numbers of the step.
+    scanned: (sequence, axis, backwards) of each element that a Scan reads. counters: values that count steps.
     """
 
     node: Node

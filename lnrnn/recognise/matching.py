@@ -49,7 +49,7 @@ class Step:
     node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
     outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
     centred: False with RMS norm. sequence: the x of all steps, if `x` is an element of its product, or None.
-    within: lengths and the step's number, if a mask of these keeps the old states past a sequence's end.
+    within: (lengths, index of the step) if the mask index < lengths keeps old states past a sequence's end.
     """
 
     pattern: Pattern
@@ -156,7 +156,7 @@ def _find_copies(
 ) -> None:
     """Adds copies of a matched step, since a comparison of nodes is faster than a match.
 
-    roots: the step's own, and the next ones. own: the terms of the step.
+    roots: the step's root, then later ones. own: the Terms of the match. `found` gets copies, by root.
     """
     misses = 0
     for root in roots[1:]:

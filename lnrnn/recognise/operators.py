@@ -54,7 +54,7 @@ def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _clip(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """Writes nested bounds: min(max(a, 0), n) as n hard_sigmoid(6 a / n - 3), and max(a, 0) as relu(a)."""
+    """Returns nested bounds as a Sum: min(max(a, 0), n) as n hard_sigmoid(6 a / n - 3), relu without n."""
     of, low, high = value, -np.inf, np.inf
     while (found := _bounded(of)) is not None:
         of, low, high = found[0], max(low, found[1]), min(high, found[2])
@@ -189,7 +189,7 @@ def _slice(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _element(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """Writes step t of a product that was computed for all steps at once."""
+    """Returns one step of a product that was computed for all steps at once, as a Sum."""
     found = element(value, terms.width)
     found = found and before_reversal(found, terms.width)
     states = [user for user in value.consumers() if user.op_type == "Mul"]  # a Mul: cells only add W x
@@ -222,7 +222,7 @@ def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """Writes a quotient a / b: b is a constant, or a value that `_inverse` supports."""
+    """Returns a / b as a Sum, if b is a constant or a value that `_inverse` supports."""
     divisor = constant_input(node, 1)
     if divisor is not None:
         return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))

@@ -28,7 +28,7 @@ EXACT, FLOOR = 1e-9, 1e-12
 SINGLE, DOUBLE = (float(np.finfo(kind).eps) for kind in (np.float32, np.float64))
 # The numbers of steps and sequences of random inputs. No two axes of an input have the same length.
 STEPS, BATCH = 7, 3
-LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual; if there are more than LARGE parameters
+LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual; of cells and above LARGE parameters
 MANY = 263  # a batch size, since a forward may branch on it
 FACTOR = 8.0
 _OPTIONS = "nonlinearity", "num_heads", "reset_after", "gate_activation", "exp_forget", "state_dtype"
@@ -259,8 +259,8 @@ def disagreement(
 def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
     """Returns two vectors, with an element for each index of axis 0: max |ours| and max |theirs - ours|.
 
-    The difference is infinite where exactly one number is finite, and 0 where |ours| exceeds 1e15.
-    ignored.
+    The difference is infinite where exactly one number is finite. It is 0 where |ours| exceeds 1e15, to
+    ignore such numbers.
     """
     theirs, ours = (a.reshape(len(a), -1) if a.size else np.zeros((0, 1)) for a in (theirs, ours))
     finite = np.isfinite(ours)

@@ -1,7 +1,7 @@
 """Joins cell steps into layers, and layers and directions into a Recurrence: a part with its weights.
 
 `chains` finds unrolled steps, whose number is baked into the file. `unrolled` makes a Recurrence of them.
-`joined` joins two Recurrences: the two directions of a layer, or two layers of a network.
+`joined` joins two Recurrences: the two directions of a layer, or two successive layers of the same
 network.
 """
 
@@ -300,7 +300,7 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
 
 
 def _masked(step: Step, width: Width) -> Step:
-    """Returns the step with the masks that keep finished sequences' states, or unchanged without masks."""
+    """Returns the step extended by masks that keep finished sequences' states; unchanged without masks."""
     states = [
         [v for user in new.consumers() for v in user.outputs[:1]
          if (c := choice(v)) is not None and c.new is new and c.old is outside_of_loops(old)]

@@ -361,7 +361,7 @@ def is_reversal(
 
 
 def before_reversal(found: Element, width: Width, steps: Linear | None = None) -> Element:
-    """Returns an element of a reversed sequence as one of the original. steps: the sequence's length."""
+    """Returns an element of a reversed sequence as an element of the original one. steps: the length."""
     node, index = found.whole.producer(), found.index
     if node is None or not is_reversal(node, found.axis, width) or node.inputs[0] is None:
         return found

@@ -294,7 +294,7 @@ class Terms:
     # -- sums
 
     def cut(self, a: Sum, part: range, depth: int = 0) -> Sum:
-        """Returns the Sum of elements `part` of the last axis, such as one gate."""
+        """Returns the part of a Sum for the elements `part`, a range, of the last axis, such as one gate."""
         if a.width is not None and part == range(a.width):
             return a
         if not depth and (id(a), part) in self._cuts:

@@ -109,7 +109,7 @@ class GradualPruner:
         self.steps_done += 1
 
     def _prune(self, due: bool, left: float) -> None:
-        """Zeroes removed blocks. due: choose them again. left: the share of blocks kept (Choice.largest)."""
+        """Zeroes removed blocks. due: choose them again. left: as for Choice.largest."""
         weights = self._weights()
         for name, choice in self._choices.items():
             w = weights.get(name)

@@ -130,7 +130,7 @@ class Settings(Closed):
         return {} if snapshot is None else snapshot.state()
 
     def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
-        """Replaces the network's snapshot by change(snapshot), while other threads wait."""
+        """Replaces the network's snapshot by change(snapshot), under the lock CHANGES."""
         with CHANGES:
             self._snapshot = change(self._snapshot)
 

@@ -80,7 +80,7 @@ def decode(data: Any) -> tuple[Any, Array, str, dict[str, str]]:
     if notes.get("version") != VERSION:
         _refuse(f"version {notes.get('version')!r:.40}; this lnrnn reads version {VERSION!r}")
     if raw[_DIGEST] != _digest(raw):
-        _refuse("damaged ones, with another digest")
+        _refuse("damaged bytes, with another digest")
     fingerprint = notes.get("fingerprint")
     if not isinstance(fingerprint, str) or not re.fullmatch("[0-9a-f]{64}", fingerprint):
         _refuse("a header without the fingerprint of a network")

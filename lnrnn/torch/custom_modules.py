@@ -98,7 +98,7 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
     settings = Settings(module)
     if settings.unseen:
         raise Refused(
-            f"calls do not compare the contents of {', '.join(dict.fromkeys(settings.unseen))}; make arrays "
+            f"lnrnn cannot notice changes inside of {', '.join(dict.fromkeys(settings.unseen))}; make arrays "
             "buffers, with persistent=False, and sets and objects with slots dicts"
         )
     with torch.inference_mode(False), one_thread():

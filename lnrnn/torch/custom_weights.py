@@ -68,7 +68,7 @@ def recipes(module: torch.nn.Module, convert: Callable[[Any], Converted], arch: 
         return np.array_equal(recipe.parameter(drawn).numpy(), want[name])
 
     def made(name: str, terms: Sequence[tuple[Array, Array]]) -> Recipe:
-        """Returns a Recipe. terms: for each summand (signed source numbers from 1, positions) of elements."""
+        """Returns a Recipe. terms: for each summand, signed numbers of sources from 1, and positions."""
         constant = owners[name] - STEP * sum(of for of, _ in terms)
         used = sorted({int(k) - 1 for of, _ in terms for k in np.unique(np.abs(of)) if k} or {0})
         ends = np.cumsum([0, *(parameters[k].numel() for k in used)])

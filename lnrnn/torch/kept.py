@@ -354,8 +354,8 @@ class Keeping(torch.nn.Module):
         """Returns a Snapshot whose packed weights may serve several calls with gradients, or None.
 
         Weights are cached if they are packed already, or if the call has few steps. Then more calls may
-        follow before the weights change, as in a decoder's loop. Otherwise a call packs weights in place.
-        Rounded weights, and weights of frozen modules, serve only calls without gradients.
+        follow before the weights change, as in a decoder's loop. Otherwise None lets the call pack the
+        weights without a copy. Rounded weights, and those of frozen modules, are not for gradients.
         """
         kept = self._kept
         if self._frozen or dtype_of(network) != "float32":

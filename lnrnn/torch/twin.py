@@ -34,7 +34,7 @@ def _statistics_names(arch: Architecture) -> list[str]:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    """Returns an array as a new tensor: torch has no foreign byte orders and no negative strides."""
+    """Returns an array as a new tensor, in native byte order and C order, which torch requires."""
     array = real(name, value)
     kind = array.dtype.newbyteorder("=") if array.dtype.kind in "biuf" else np.dtype(np.float32)  # bfloat16
     return torch.from_numpy(np.array(array, kind, order="C"))

@@ -56,7 +56,7 @@ class Layers:
         return {node: self.known[node] for node in own}
 
     def parts(self, graphs: Iterable[onnx_ir.Graph]) -> list[GraphPart]:
-        """Returns the recurrent nodes of graphs as parts: stacked layers, or single nodes with a reason."""
+        """Returns the recurrent nodes of graphs as parts. Nodes that no network can replace get a reason."""
         result: list[GraphPart] = []
         for graph in graphs:
             every = self.of(graph)
@@ -152,7 +152,7 @@ def _warnings(part: GraphPart, stack: Stack, model: onnx_ir.Model, reset_after: 
 
 @dataclass(frozen=True)
 class NodeStep(Step):
-    """A step in a loop that a recurrent node computes, between Unsqueeze and Squeeze nodes."""
+    """A cell step in a loop's body that is a recurrent node, between Unsqueeze and Squeeze nodes."""
 
     layer: NodeLayer | None = None
 
@@ -397,7 +397,7 @@ def _idle(node: onnx_ir.Node) -> bool:
 
 
 def _reshaped(walk: Walk, node: onnx_ir.Node, shape: Numbers) -> Axes | None:
-    """Returns the axes after a Reshape from (T, B, D, H) to (T, B, DH), in any order of T and B, or None."""
+    """Returns the axes after a Reshape that merges D and H to DH, in either order of T and B, or None."""
     old = tuple(axis for axis in walk.axes if walk.size(axis) != Linear(1) or axis not in ("D", "H"))
     new: Axes = (*old[:2], "DH")
     if (

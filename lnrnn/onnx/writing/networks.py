@@ -75,7 +75,7 @@ class _Network:
         return self.graph.input(name, dtype, self._axes(*more))
 
     def _time_first(self, a: Value, axes: int) -> Value:
-        """Transposes between (T, B, *) and (B, T, *) if the network is batch_first. axes: their number."""
+        """Swaps the axes T and B of a value if the network is batch_first. axes: the number of its axes."""
         if self.form.step or not self.made.batch_first:
             return a
         return self.graph.node("Transpose", a, perm=[1, 0, 2][:axes])
@@ -199,7 +199,7 @@ class _Network:
         return y, new
 
     def _steps(self, x: Value) -> Value:
-        """Adds all layers, for a file of one step. Returns y (B, H)."""
+        """Adds all layers, for a file of one step. Returns y (B, P)."""
         for k, states in enumerate(self.starts):
             self.graph.prefix = f"l{k}/"
             x, ends = self._cell(self.graph, k, x, states, self.step, None)
@@ -210,7 +210,7 @@ class _Network:
     # --- Scan ---------------------------------------------------------------------------------------------
 
     def _scans(self, x: Value, lengths: Value | None, resets: Value | None) -> Value:
-        """Adds a Scan for each layer and direction. Returns y (T, B, directions * H)."""
+        """Adds a Scan for each layer and direction. Returns y (T, B, directions * P)."""
         g, made = self.graph, self.made
         mask = None if lengths is None else self._mask(x, lengths)
         first = [g.node("Expand", g.index(0), self._size(x, 1))] if made.sides else []
@@ -254,7 +254,7 @@ class _Network:
         return resets, g.concat([later, g.node("And", last, g.node("Not", last))], 0)
 
     def _scan(self, k: int, starts: list[Value], sequences: dict[str, Value]) -> tuple[Value, list[Value]]:
-        """Adds the Scan of layer and direction number k. Returns y (T, B, H) and the last states (B, *)."""
+        """Adds the Scan of layer and direction number k. Returns y (T, B, P) and the last states (B, *)."""
         g, made, back = self.graph, self.made, int(self.made.reversed[k])
         name = made.cell.name + made.suffixes[k]
         body = Graph(f"{name}_step", g)

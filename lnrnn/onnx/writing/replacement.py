@@ -399,7 +399,7 @@ def _simplify(node: onnx_ir.Node) -> None:
 
 
 def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
-    """Returns initial states in the form of Call.before. given: the part's `initial_states`."""
+    """Returns initial states by kind and layer, as in Call.before. given: the part's `initial_states`."""
     arrays = given if isinstance(given, tuple) else (given,)
     result = []
     for values, array in itertools.zip_longest(states, arrays[: len(states)]):

@@ -15,7 +15,7 @@ from .scan_bodies import EQUATIONS
 
 Array = np.ndarray
 FLOAT32 = np.float32
-ROUNDING = 257 * 2.0**-31  # relative error of a product of two float32 numbers, rounded up
+ROUNDING = 257 * 2.0**-31  # relative error of a product of two rounded float32 numbers, a little above 2^-23
 
 
 def to_int8(w: Array) -> Array:
