@@ -13,7 +13,8 @@ int lnrnn_place(const char *text, const char *names);
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
-/* The role of an array in its layer. Gains, biases, means and variances belong to a site (layer.h). */
+/* The role of an array in its layer. Gains, biases, means and variances belong to a site: one of the norms in
+ * a cell (layer.h). */
 enum {
     LNRNN_WEIGHT_IH,
     LNRNN_WEIGHT_HH,

@@ -1,6 +1,6 @@
 /* Reads calls of functions of the domain lnrnn, which lnrnn.onnx.convert writes. The names of attributes are
- * fields of lnrnn_description. The weights are the last inputs, in the order of lnrnn_description_array. All
- * reasons to leave a call depend on the call and its constants alone, because the runtime asks twice. */
+ * fields of lnrnn_description. The weights are the last inputs, in the order of lnrnn_description_array.
+ * Whether lnrnn runs a call depends only on the call and its constants, because the runtime asks twice. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +57,8 @@ int call_is(const ort_functions *ort, const OrtNode *node)
     return !runtime_failed(ort, ort->node_domain(node, &domain)) && domain && !strcmp(domain, "lnrnn");
 }
 
-/* Reads the attributes into c. All must be given, only peepholes may be missing, and no others. */
+/* Reads the attributes into c. Fails if an attribute other than peepholes is missing, or if there are unknown
+ * attributes. */
 static int attributes(const ort_functions *ort, const OrtNode *node, network_call *c, char reason[REASON])
 {
     float eps, zoneout[2];

@@ -104,8 +104,8 @@ typedef struct {
 #undef MEMBER
 } ort_functions;
 
-/* The runtime passes it to the plug-in. `table` returns NULL and prints a line for a version that it
- * lacks. */
+/* The structure that the runtime passes to the plug-in. For a version that the runtime lacks, `table` prints
+ * a line and returns NULL. */
 typedef struct {
     const void *(*table)(uint32_t version);
     const char *(*version)(void); /* "1.32.0" */
@@ -117,7 +117,7 @@ struct OrtEp {
     const char *(*name)(const OrtEp *);
     /* Called for the main graph and for each graph within a node If, Loop or Scan. */
     OrtStatus *(*get_capability)(OrtEp *, const OrtGraph *, OrtEpGraphSupportInfo *);
-    /* Each claim is a graph, and is replaced by a fused node. */
+    /* Each claimed node is given as a graph, and is replaced by a fused node. */
     OrtStatus *(*compile)(OrtEp *, const OrtGraph **graphs, const OrtNode **fused, size_t count,
                           OrtNodeComputeInfo **kernels, OrtNode **saved);
     void (*release_kernels)(OrtEp *, OrtNodeComputeInfo **kernels, size_t count);
@@ -140,7 +140,7 @@ struct OrtNodeFusionOptions {
     void *unused[4];
 };
 
-/* Creates providers. One object for each library and runtime. */
+/* Creates providers. A runtime has one factory for each plug-in library. */
 struct OrtEpFactory {
     uint32_t version;
     const char *(*name)(const OrtEpFactory *);

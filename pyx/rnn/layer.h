@@ -17,8 +17,8 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
 typedef struct {
     size_t num_gates;
     size_t cell_states; /* arrays of H values in a row of c */
-    int placement;      /* of layer norm by default, and of batch norm */
-    int activated;      /* its nonlinearity is an argument */
+    int placement;      /* the default of layer norm, and that of batch norm */
+    int activated;      /* the user chooses its nonlinearity */
     int saved_gates, direct_h;
 } lnrnn_cell;
 extern const lnrnn_cell lnrnn_cell_table[]; /* (LNRNN_CELLS) */
@@ -33,19 +33,20 @@ extern const char lnrnn_cell_names[];       /* "one of 'RNN', .." */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
 /* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
- * layout in which the product reads weights. It depends on the instruction set in use. */
+ * layout in which the product reads weights. The layout depends on the instruction set in use. */
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
-/* Returns the number of blocks of w (n, k), contiguous. Returns 0 if its product is dense, because it has too
- * many blocks, or a size that no block divides. */
+/* w (n, k), contiguous. Returns the number of blocks (8 x 4 weights) that are not all 0. Returns 0 if w
+ * should be multiplied as a dense matrix: it has too many such blocks, or is no grid of whole blocks. */
 size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w);
 /* For tests: sets the largest share of nonzero blocks for a sparse product. -1: the value of tuning.h. */
 void lnrnn_set_share_of_blocks(double share);
 /* w (n, k), contiguous, with `count` blocks -> packed, lnrnn_blocks_size words. */
 size_t lnrnn_blocks_size(int dtype, size_t n, size_t count);
 void lnrnn_pack_blocks(int dtype, size_t n, size_t k, size_t count, const float *w, uint32_t *packed);
-/* Returns the number of outputs between which threads divide products with blocks, a multiple of a panel. */
+/* Returns the number of outputs of a window, a multiple of a panel. Threads divide block-sparse products only
+ * between windows. */
 size_t lnrnn_block_window(int dtype);
 
 typedef struct lnrnn_rnn_config lnrnn_rnn_config;
@@ -94,7 +95,7 @@ struct lnrnn_rnn_config {
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: the number of outputs of a product */
     size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before only r and z */
-    size_t head_units;         /* P / num_heads: how many h an output of W_hh reads */
+    size_t head_units;         /* P / num_heads: how many values of h an output of W_hh reads */
     int separate_products;     /* the kernel of the cell adds W h to W x; 0: the product adds them */
     int input_side;            /* W x has a norm or a bias of its own */
     size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
@@ -212,8 +213,8 @@ typedef struct {
 } lnrnn_rnn_call;
 
 /* Makes the plan for r, whose fields are set except plan and scratch. The plan may be used for calls that
- * differ in part, resumed, and fields of `rows` other than length. Pointers may differ too, if the same ones
- * are NULL. threads: the largest number of threads; the plan uses fewer for little work. */
+ * differ in part, resumed, and fields of `rows` other than length. Pointers may differ too, if the same
+ * pointers are NULL. threads: the largest number of threads; the plan uses fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
 /* Returns 1 when all work is finished, or 0 after r->part multiply-adds. After 0, call it again with resumed
  * = 1, any part, and all other fields unchanged. Parts change no bit of the result. hn, and the zeros past
@@ -241,7 +242,7 @@ typedef struct {
     int add;                                /* add to the values of gw_ih, gw_hh and gw_hr */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
     double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */
-    double *peephole; /* (3*H), the same */
+    double *peephole; /* (3*H): gradient of config->peephole, written; or NULL */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 

@@ -381,7 +381,7 @@ static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients
     }
 }
 
-/* Sets the gradient of the inputs to 0, because a line writes gx only at the steps of rows. */
+/* Sets the gradient of the inputs to 0, because a line writes gx only at steps that belong to a row. */
 static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients *line, size_t width)
 {
     if (n->B == n->sequences && n->B && (size_t)n->rows[n->B - 1].length == n->steps)

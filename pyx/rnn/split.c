@@ -30,7 +30,7 @@ typedef struct {
     lnrnn_barrier barriers[LNRNN_MOST_SHARED]; /* of the groups */
 } split_job;
 
-/* If each thread computes all rows, points a thread other than 0 to its own memory for the states. */
+/* If each thread computes all rows: makes a thread other than 0 write the states to its own memory. */
 static void keep_own_states(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -44,7 +44,7 @@ static void keep_own_states(lnrnn_step *s)
     s->next_h = 0;
 }
 
-/* Returns whether this thread computes on. If the team has ended, thread 0 continues alone. */
+/* Returns 1 if this thread continues. If the team has ended, only thread 0 continues. */
 static int in_team(const lnrnn_step *s) { return !s->index || s->team > 1; }
 
 /* Computes steps t .. end - 1. */

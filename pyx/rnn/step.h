@@ -97,7 +97,8 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
 /* Computes step t, and moves the view to step t + 1. */
 void lnrnn_step_take(lnrnn_step *s);
 /* Waits at the barrier of the group's threads. If the team ends there (lnrnn_barrier_wait), thread 0 has all
- * columns and rows from then on. The others have no row, so their next phases compute nothing. */
+ * columns and rows from then on. The other threads then have no rows, so their next phases compute
+ * nothing. */
 void lnrnn_step_meet(lnrnn_step *s);
 /* rows: n pointers to h (P), from row r0 on. Writes h times masks.state to `to` (n, P), row stride
  * plan->h_stride, and sets the pointers to the rows of `to`. */
@@ -131,7 +132,7 @@ size_t lnrnn_step_end(const lnrnn_step *s);
  * (kernels/int8_rows.h). */
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
 /* Writes W_ih x of the first n rows of s->x to s->wx. from_end: compute the last outputs first. rest: compute
- * only narrow panels, because s->ahead has the others. */
+ * only narrow panels, because s->ahead has computed the other panels. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end, int rest);
 /* Sets s->ahead, so that W_hh h of the next plan->rows_ahead steps also computes W_ih x of as many rows of
  * s->x. */
@@ -143,7 +144,7 @@ void lnrnn_hidden_product(lnrnn_step *s, int add);
  * row. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add);
-/* Writes h of the rows of s->cell: W_hr times their outputs. */
+/* Writes h of the rows of s->cell: W_hr times the outputs of the cell. */
 void lnrnn_projection(const lnrnn_step *s);
 
 #endif

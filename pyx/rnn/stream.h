@@ -25,7 +25,7 @@ struct lnrnn_handle {
     void (*release)(void *owner);
     lnrnn_handle *next; /* next in the list of Python's unused handles */
     lnrnn_network_call call;
-    size_t floats;        /* of call.scratch */
+    size_t floats;        /* the number of floats of call.scratch */
     lnrnn_row *table;     /* (capacity), the rows of the call */
     float *x;             /* (capacity, D), the input of the call */
     int64_t *seen, stamp; /* (lanes): the stamp of the last call that named the lane */
@@ -37,9 +37,9 @@ struct lnrnn_handle {
 
 /* Sets the network and lanes of s, and the fields that follow from them. */
 void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
-/* lanes (n). Sets their states and steps. states: NULL, which leaves all states, or h and, if the cell has
- * one, c, (layers, n, P or C), each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1,
- * or 0 without a change if a lane or step is invalid. */
+/* lanes (n). Sets the states and steps of these lanes. states: h (layers, n, P) and, if the cell has c, c
+ * (layers, n, C), each NULL for zeros; or NULL: the states stay. steps (n), or NULL: the steps stay. Returns
+ * 1, or 0 without a change if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
 /* Changes the number of rows and threads of the next calls, without new memory. Returns 1, or 0 if the memory

@@ -66,7 +66,8 @@ static int can_go_on(const wave_job *j, size_t run)
     return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
 }
 
-/* Reserves a run for this thread until it calls `advance`. Returns 0 if another thread has it. */
+/* Reserves a run for this thread until it calls `advance`. Returns 0 if another thread has the run, or its
+ * next chunk cannot be computed yet. */
 static int take(const wave_job *j, size_t run)
 {
     network_run *const it = &j->run[run];

@@ -8,7 +8,8 @@
 /* The gates, in the order of their weights. */
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 
-/* Calls f(.., act, ...) for H units. act, the function of n, is a constant if it is tanh, as usual. */
+/* Calls f(.., act, ...) for H units. act is the activation of the candidate n. The usual tanh is a
+ * compile-time constant in f. */
 #define LNRNN_FOR_GRU_PAIRS(act, H, f, ...)                     \
     do {                                                        \
         if ((act) == LNRNN_ACT_TANH)                            \

@@ -1,5 +1,5 @@
 /* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head
- * after it. A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows. */
+ * after it. A row of the cell state has 3 H values: c, n and m. table.h has the types of the rows. */
 #ifndef LNRNN_SLSTM_CELL_H
 #define LNRNN_SLSTM_CELL_H
 
@@ -23,7 +23,7 @@ LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
     return v32_min(v32_zero(), x) - (half + half);
 }
 
-/* The gates of a unit, and its state after them. A unit whose n was 0 has no past: its c and m are not
+/* The gates of a unit, and its new state. A unit with n = 0 is at its first step: the old c and m are not
  * used. */
 typedef struct {
     v32 i, f; /* i' and f' of slstm_step: one of them is 1, none is larger */
@@ -102,7 +102,8 @@ LNRNN_INLINE void head_units(size_t i, size_t k, const int whole, const float *x
     put_f32(y + i, v32_fma(v, get_f32(gain + i, k, whole), get_f32(bias + i, k, whole)), k, whole);
 }
 
-/* h, y: `rows` pointers to (heads * norm->H) -> y: each head of h normalised, then gain and bias. */
+/* h, y: `rows` pointers to (heads * norm->H). Writes to y each head of h after the norm, with gain and
+ * bias. */
 static void normalise_heads(const lnrnn_gate_norm *norm, size_t heads, size_t rows, const float *const *h,
                             float *const *y)
 {

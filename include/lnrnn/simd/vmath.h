@@ -145,7 +145,7 @@ LNRNN_INLINE v32 v32_sigmoid(v32 x)
 
 #undef EACH
 
-/* f: LNRNN_MAP_EXP .. */
+/* Returns f(v), where f is LNRNN_MAP_EXP, LNRNN_MAP_TANH or LNRNN_MAP_SIGMOID. */
 LNRNN_INLINE v32 v32_map(const int f, v32 v)
 {
     return f == LNRNN_MAP_EXP ? v32_exp(v) : f == LNRNN_MAP_TANH ? v32_tanh(v) : v32_sigmoid(v);
