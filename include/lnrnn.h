@@ -29,7 +29,7 @@
 #error "lnrnn needs a little-endian machine: on this one the first byte of a number is its highest"
 #endif
 
-/* The largest number of threads of a call. */
+/* The largest number of threads that a call may use. */
 enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version, declarations are only added. */

@@ -9,7 +9,7 @@ enum { AXES = 8 }; /* the most axes that are read */
 
 typedef struct {
     void *data;
-    int32_t device[2]; /* type, number */
+    int32_t device[2]; /* the type and the number of the device */
     int32_t ndim;
     struct {
         uint8_t code, bits;
@@ -71,7 +71,7 @@ static PyObject *read_layouts(PyObject *self, PyObject *const *given, Py_ssize_t
     return result;
 }
 
-/* identical(a, b): whether two lists have the same objects. */
+/* identical(a, b): returns whether two lists have the same objects. */
 static PyObject *identical(PyObject *self, PyObject *const *given, Py_ssize_t count)
 {
     if (count != 2 || !PyList_CheckExact(given[0]) || !PyList_CheckExact(given[1])) {

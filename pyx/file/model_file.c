@@ -17,7 +17,7 @@ typedef struct {
     const char *dtype;
     size_t places, place[2]; /* begin and end of the data, counted from the end of the header */
     unsigned seen;           /* a bit for each entry that was read */
-    int blocked;             /* the blocks of a weight. The next tensor is their mask. */
+    int blocked;             /* 1: the blocks of a weight; the next tensor is their mask */
 } tensor;
 
 /* Indices of reader.metadata. */
@@ -26,9 +26,9 @@ enum { FORMAT, SCHEMA, CONFIG, METADATA };
 typedef struct {
     FILE *stream;
     const char *bytes;        /* the file in memory, if stream is NULL */
-    tensor *tensors;          /* (count), with memory for `most` */
+    tensor *tensors;          /* (count), with memory for `most` tensors */
     size_t count, most, data; /* data: where the data begin in the file */
-    char *metadata[METADATA]; /* NULL: the file has none */
+    char *metadata[METADATA]; /* NULL: the file lacks this entry */
     const lnrnn_array **used;
 } reader;
 
@@ -246,7 +246,7 @@ static lnrnn_status take_blocks(const reader *r, const tensor *t, float *w, char
     return status;
 }
 
-/* Returns the memory of a tensor as an array, in whole cache lines. */
+/* Returns the bytes of memory for a tensor as a dense array, in whole cache lines. */
 static size_t memory_of(const tensor *t)
 {
     return ((t->blocked ? bytes_of(t + 1) * BLOCK : bytes_of(t)) + 63) / 64 * 64;

@@ -13,7 +13,7 @@ static const char *const NAMES[RUN_INPUTS] = {"x", "h0", "c0", "n0", "m0", "leng
 /* A call of a function of the domain lnrnn, from its attributes. Pointers belong to the runtime. */
 typedef struct {
     lnrnn_description description;
-    int lengths; /* the call has this input */
+    int lengths; /* 1: the call has an input `lengths` */
     run_form form;
 } network_call;
 
@@ -47,9 +47,9 @@ static const struct {
     FLAG(bfloat16_states),
     {"step", offsetof(network_call, form.step), 0, 1},
     {"lengths", offsetof(network_call, lengths), 0, 1},
-    FLAG(peepholes), /* the last: it may be left out */
+    FLAG(peepholes), /* must be last, because it may be left out */
 };
-enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 1 }; /* and eps, zoneout */
+enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 1 }; /* with eps, zoneout */
 
 int call_is(const ort_functions *ort, const OrtNode *node)
 {

@@ -36,8 +36,8 @@ typedef struct OrtKernelContext OrtKernelContext;
 typedef const char *const *ort_texts;
 
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };              /* codes of a status */
-enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6 };                    /* types of elements */
-enum { ORT_INT = 1, ORT_FLOAT_ = 3, ORT_FLOATS = 4, ORT_STRING = 5, ORT_STRINGS = 6 }; /* of attributes */
+enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6 };                    /* element types */
+enum { ORT_INT = 1, ORT_FLOAT_ = 3, ORT_FLOATS = 4, ORT_STRING = 5, ORT_STRINGS = 6 }; /* attribute types */
 enum { ORT_CPU = 0 };                                                                  /* kinds of devices */
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
 

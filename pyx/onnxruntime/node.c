@@ -83,7 +83,7 @@ static int integer(const recurrent_node *read, const char *name, int64_t *value)
     return attribute(read, name, ORT_INT, value, sizeof *value, NULL) >= 0;
 }
 
-/* An activation, and its parameters or 0. SHOWN(f): the arguments for a format with "%s (%g, %g)". */
+/* An activation, and its parameters (0 if it has none). SHOWN(f): arguments for "%s (%g, %g)". */
 typedef struct {
     char name[16];
     float alpha, beta;
@@ -284,7 +284,7 @@ static int scales(recurrent_node *read, int which, size_t columns, quantized_wei
         || !per_column(read, own[1], names[which][1], q->type, columns, &q->zero, &q->zero_columns))
         return 0;
     q->scale = found;
-    /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
+    /* Larger scales could make infinite weights, and smaller scales weights that int8 rounds to 0. */
     for (size_t k = 0; k < read->directions * q->scale_columns; k++)
         if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
             return REFUSE("input %s must be 0 or 2^-100 .. 2^119, got %g", names[which][0],
@@ -400,7 +400,7 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
                                                : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
     for (size_t g = 0; g < G; g++, target += H * n) {
         const size_t from = (k == P_ARRAY ? (G - g) % G : OPERATORS[read->row].onnx_gate[g]) * H;
-        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* not the candidate */
+        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 2: the candidate */
         for (size_t i = 0; i < H * n && !q; i++)
             target[i] = (float)(source[from * n + i] * factor);
         if (q)

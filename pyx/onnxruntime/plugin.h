@@ -59,7 +59,7 @@ enum { RUN_X, RUN_STATES, RUN_LENGTHS = RUN_STATES + 4, RUN_INPUTS };
 enum { RUN_Y, RUN_OUTPUTS = RUN_STATES + 4, VALUES = RUN_INPUTS + RUN_OUTPUTS };
 /* The layout of the inputs and outputs of a node, or of a call of a function. */
 typedef struct {
-    const char *const *names; /* of inputs, for errors */
+    const char *const *names; /* names of the inputs, for errors */
     int is_node;              /* y has an axis of directions, and a sequence without steps has states 0 */
     int step, layout;         /* step: x is (B, I). layout: 0: x is (T, B, I), 1: (B, T, I) */
     size_t input_size, y_width, states, widths[4], lines; /* lines: layers * directions */
@@ -117,10 +117,10 @@ typedef struct kernel {
 /* The execution provider of a session. */
 typedef struct {
     OrtEp interface;          /* first: the runtime has a pointer to it */
-    const ort_functions *ort; /* the runtime is version 1.minor */
+    const ort_functions *ort; /* of the runtime, version 1.minor */
     const OrtLogger *logger;
     int minor, weights, threads, severity; /* weights: LNRNN_WEIGHT_F32 .. */
-    int is_converted, is_advised; /* the file has a call of the domain lnrnn; the log has the advice */
+    int is_converted, is_advised; /* 1: the file has a call of the domain lnrnn; 1: the advice is logged */
     size_t recurrences;           /* counted in subgraphs, until their main graph (advise) */
     network_list *networks;
     memory_pool *pool;

@@ -167,7 +167,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
     const ort_functions *const ort = p->ort;
     size_t n = 0;
     const OrtNode *within = NULL;
-    kernel_claims_free(p); /* of an earlier call; the runtime never compiled them */
+    kernel_claims_free(p); /* drop claims of an earlier call, which the runtime never compiled */
     OrtStatus *status = ort->graph_node_count(graph, &n);
     if (!status)
         status = ort->graph_parent(graph, &within);
@@ -226,7 +226,7 @@ static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fu
 {
     OrtStatus *status = NULL;
     size_t made = 0;
-    (void)saved; /* nodes of a file that keeps compiled kernels: none */
+    (void)saved; /* for files with compiled kernels, which lnrnn does not write */
     for (; made < count && !status; made++)
         status = compile_one((provider *)ep, graphs[made], fused[made], &kernels[made]);
     for (size_t i = 0; i < made && status; i++) {

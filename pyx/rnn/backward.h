@@ -13,7 +13,7 @@ typedef struct {
     size_t before; /* the number of active rows of all earlier steps: the chunk's offset in the tape */
     size_t block;  /* the number of rows of one product; the last block may be shorter */
     int products;  /* 1: all groups have computed their steps, so the products are next */
-    int first;     /* the first chunk of the call, with the last steps */
+    int first;     /* 1: the first chunk of the pass, which has the last steps */
 } backward_chunk;
 
 typedef struct backward_step backward_step;
@@ -86,9 +86,9 @@ size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* For a site (a norm, layer.h) at one step: its input, and the gradients of its output and input. */
 typedef struct {
-    const float *a; /* (active, width), row stride as: its input */
-    const float *g; /* (active, width), row stride gs: the gradient of its output */
-    float *ga;      /* (active, width), row stride gs, may be g: the gradient of its input is written here */
+    const float *a; /* (active, width), row stride as: the site's input */
+    const float *g; /* (active, width), row stride gs: the gradient of the site's output */
+    float *ga;      /* (active, width), row stride gs, may be g: receives the gradient of the site's input */
     ptrdiff_t as, gs;
 } site_rows;
 
@@ -96,7 +96,8 @@ typedef struct {
  * (backward_sites.c). Adds the gradients of gain and bias to the sums of the blocks. Without a norm rows->ga
  * must be rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
-/* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
+/* g (active, G*H), row stride j->wide: the gradient of W x (inner 0) or of W h (inner 1). Adds the sums of
+ * its columns to the sums for this inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
 /* Back-propagates through peephole p, number k: 0 with GATE_I, 1 with GATE_F, or 2 with GATE_O. ga is the
  * gradient of the gate's argument. Adds ga p to gc, and ga c to the sums for p. Overwrites s->u. */

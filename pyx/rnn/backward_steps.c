@@ -297,8 +297,8 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
     }
 }
 
-/* Writes to `to` (active, h_stride) the gradient of W h times the gates first .. end - 1 of W_hh. add: adds
- * to the values of `to`. */
+/* Writes to `to` (active, h_stride) the gradient of h through the gates first .. end - 1 of W h. add: adds to
+ * the values of `to`. */
 static void gates_product(const backward_step *s, size_t first, size_t end, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -311,7 +311,7 @@ static void gates_product(const backward_step *s, size_t first, size_t end, int 
     }
 }
 
-/* Writes to `to` (active, h_stride) the gradient of W h times W_hh. */
+/* Writes to `to` (active, h_stride) the gradient of h, which is the gradient of W h times W_hh. */
 static void back_product(const backward_step *s, float *to)
 {
     const backward_job *j = s->j;

@@ -13,7 +13,7 @@
 
 /* The work of a step. */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, and P, or P / num_heads with heads */
+    size_t rows, inputs, units; /* B, D, and P (P / num_heads with several heads) */
     size_t outputs;             /* G*H */
     size_t projection;          /* P * H, or 0 */
     size_t panels;              /* the number of panels of the weights; a thread has whole panels */

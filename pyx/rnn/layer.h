@@ -17,7 +17,7 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
 typedef struct {
     size_t num_gates;
     size_t cell_states; /* arrays of H values in a row of c */
-    int placement;      /* the default of layer norm, and that of batch norm */
+    int placement;      /* the default of layer norm, and the only one of batch norm */
     int activated;      /* the user chooses its nonlinearity */
     int saved_gates, direct_h;
 } lnrnn_cell;
@@ -64,7 +64,7 @@ typedef struct {
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
     size_t width;         /* the number of values per row: G*H, or H for c; 0: the layer lacks this site */
-    lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step adds scale and shift */
+    lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step sets its gain and bias */
 } lnrnn_site;
 
 /* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n), SLSTM 4
@@ -94,18 +94,18 @@ struct lnrnn_rnn_config {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: the number of outputs of a product */
-    size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before only r and z */
-    size_t head_units;         /* P / num_heads: how many values of h an output of W_hh reads */
-    int separate_products;     /* the kernel of the cell adds W h to W x; 0: the product adds them */
-    int input_side;            /* W x has a norm or a bias of its own */
-    size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
-    size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
-    int saved_gates;           /* the tape has the gates */
-    int own_input_gradient;    /* gradients of W x and W h differ: GRU, unless JOINT: r multiplies only W h */
-    int direct_h;              /* the cell reads h_prev too, not only W h */
-    int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
-    size_t cell_scratch;       /* the number of floats of scratch for this kernel */
-    int output_norm;           /* y is the norm of each head of h (site CELL), so h is stored apart from y */
+    size_t first_gates;     /* the gates of the first product with W_hh: G, or 2 (r, z) with reset_before */
+    size_t head_units;      /* P / num_heads: how many values of h an output of W_hh reads */
+    int separate_products;  /* the kernel of the cell adds W h to W x; 0: the product adds them */
+    int input_side;         /* W x has a norm or a bias of its own */
+    size_t C;               /* the number of values of c per sequence; 0: the cell has no c */
+    size_t projection;      /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
+    int saved_gates;        /* the tape has the gates */
+    int own_input_gradient; /* gradients of W x and W h differ: GRU, unless JOINT: r multiplies only W h */
+    int direct_h;           /* the cell reads h_prev too, not only W h */
+    int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
+    size_t cell_scratch;    /* the number of floats of scratch for this kernel */
+    int output_norm;        /* y is the norm of each head of h (site CELL), so h is stored apart from y */
 };
 
 /* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a
@@ -161,7 +161,7 @@ typedef struct {
 } lnrnn_rnn_plan;
 
 typedef struct {
-    double *mean, *var; /* (T, width), over the active rows, written */
+    double *mean, *var; /* (T, width): statistics over each step's active rows, written */
 } lnrnn_site_statistics;
 
 /* A row is the steps first .. first + length - 1 of sequence `sequence` of x and y. A reset of the state

@@ -73,7 +73,7 @@ typedef struct {
     const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
     int training;         /* nonzero: fill `training` of every line; 0: inference */
-    size_t line_arrays;   /* set by lnrnn_training_begin */
+    size_t line_arrays;   /* the number of training arrays of a line, set by lnrnn_training_begin */
     int threads;
     double part; /* part and resumed as in lnrnn_rnn_call */
     int resumed;

@@ -27,7 +27,7 @@
 
 typedef struct {
     const lnrnn_rnn_call *r;
-    lnrnn_barrier barriers[LNRNN_MOST_SHARED]; /* of the groups */
+    lnrnn_barrier barriers[LNRNN_MOST_SHARED]; /* one for each group */
 } split_job;
 
 /* If each thread computes all rows: makes a thread other than 0 write the states to its own memory. */
@@ -76,7 +76,7 @@ static void split_steps(lnrnn_step *s, size_t *position, int64_t *left)
         lnrnn_step_meet(s); /* the next chunk overwrites this one, which other threads may still read */
     }
     if (!s->index)
-        *position = lnrnn_step_end(s); /* all threads have read *position */
+        *position = lnrnn_step_end(s); /* now all threads have read *position */
 }
 
 static void split_units(void *ctx, int worker, int team)

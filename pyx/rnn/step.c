@@ -360,11 +360,11 @@ void lnrnn_step_meet(lnrnn_step *s)
     if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
         return;
     s->team = 1;
-    s->ahead.w = NULL; /* W_ih x of the next chunk would need the other threads */
+    s->ahead.w = NULL; /* to compute W_ih x ahead would need the other threads */
     if (s->index) {
         s->active = s->cell.n = 0;
         return;
     }
-    s->cell.n = s->active; /* its own rows are the first ones, so only their number changes */
+    s->cell.n = s->active; /* thread 0 had the first rows, so only their number changes */
     s->share = lnrnn_share_of(s->r, 0, 1);
 }

@@ -66,8 +66,8 @@ struct lnrnn_step {
     /* With a projection, memory of the thread. unprojected: (group, H), row stride plan->narrow. projected:
      * (TILE, P), row stride plan->h_stride. */
     float *unprojected, *projected;
-    /* reset_before, (group, 2, H), row stride cell.rs: r h and z. With divide_rows the threads share it.
-     * reset_rows: (group) pointers to r h. */
+    /* With reset_before. reset: (group, 2, H), row stride cell.rs: r h and z. With divide_rows the threads
+     * share it. reset_rows: (group) pointers to r h. */
     float *reset;
     const float **reset_rows;
     float *statistics; /* (LNRNN_SITES, lnrnn_statistics_floats): the statistics of the batch */

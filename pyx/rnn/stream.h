@@ -29,7 +29,7 @@ struct lnrnn_handle {
     lnrnn_row *table;     /* (capacity), the rows of the call */
     float *x;             /* (capacity, D), the input of the call */
     int64_t *seen, stamp; /* (lanes): the stamp of the last call that named the lane */
-    int busy;             /* a thread is in lnrnn_handle_step or lnrnn_handle_reset */
+    int busy;             /* 1: a thread is in lnrnn_handle_step or lnrnn_handle_reset */
 };
 
 /* Exported for the Cython module. */

@@ -23,7 +23,7 @@ static int available(void) { return !forked && !omp_in_parallel(); }
 /* libgomp keeps one pool of idle workers per calling thread. These fields describe the pool of this
  * thread. */
 static LNRNN_THREAD_LOCAL struct {
-    int waiting;     /* idle workers */
+    int waiting;     /* the number of idle workers */
     int proven;      /* the largest number of workers that a probe could start */
     unsigned failed; /* the lnrnn_team_generation in which a probe could not start more workers */
 } own;

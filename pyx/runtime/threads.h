@@ -33,8 +33,8 @@ typedef struct {
 } lnrnn_barrier;
 _Static_assert(offsetof(lnrnn_barrier, phase) == 64,
                "threads spin on another cache line than they arrive at");
-/* Waits until all threads of the team have called it. Returns the same value in all of them. 1: a thread has
- * waited too long, so one thread should go on alone; else 0. */
+/* Waits until all threads of the team have called this function. Returns the same value in all of them. 1: a
+ * thread has waited too long, so one thread should go on alone; else 0. */
 int lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 /* One thread of the team calls this function before its first lnrnn_barrier_wait. */
 void lnrnn_barrier_begin(lnrnn_barrier *b);

@@ -128,7 +128,7 @@ NO_BLOCKS, NO_MASK = f"{W}.mask must come with a tensor .blocks", f"{W}.blocks m
 DAMAGED = {
     "schema 1": (lambda h: h["__metadata__"].update(schema="1"), MISSING),
     "the weight too": (extra(W, [48, 8]), f"arrays must have each name once, got {W} twice"),
-    "blocks twice": (rename("weight_hh_l0.blocks", f"{W}.blocks, again"), "hh_l0.mask must have .blocks"),
+    "blocks twice": (rename("weight_hh_l0.blocks", f"{W}.blocks, again"), "hh_l0.mask must come with"),
     "no mask": (rename(f"{W}.mask", "weight_ih_l1.mask"), NO_MASK),
     "no blocks": (rename(f"{W}.blocks", "weight_ih_l1.blocks"), NO_BLOCKS),
     "an ending twice": (rename(f"{W}.blocks", f"{W}.blocks.blocks"), NO_BLOCKS),

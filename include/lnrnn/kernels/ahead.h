@@ -1,8 +1,8 @@
-/* W_hh h of one row, together with a part of W_ih x of later steps.
+/* Computes W_hh h of one row, together with a part of W_ih x of later steps.
  *
  * W_hh h waits for weights from L2 or L3. W_ih x of several rows waits for multiply-adds, because all rows
- * use a weight that is in a register. One loop with both keeps both busy. Two loops in sequence do not,
- * because a CPU executes only a few hundred instructions ahead. */
+ * use a weight that is in a register. One loop with both products keeps memory and multipliers busy. Two
+ * loops in sequence do not, because a CPU executes only a few hundred instructions ahead. */
 #ifndef LNRNN_AHEAD_H
 #define LNRNN_AHEAD_H
 

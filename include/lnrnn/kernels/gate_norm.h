@@ -23,7 +23,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-enum { MOST_GATES = 4 }; /* of a cell */
+enum { MOST_GATES = 4 }; /* the most gates of a cell */
 
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done
  * (vector_loop.h). */

@@ -78,13 +78,13 @@ LNRNN_INLINE v32 int8_scaled(const int parts, v32 v, v32 inverse, v32 zero)
 
 /* x (k); high, low: the results of int8_ends. Writes the parts of x to scratch, int8_part_bytes(k) bytes
  * each. Sets row i of q. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. An
- * activation of 0 is exact, because zero is an integer. */
+ * activation of 0 is exact, because q->zero is an integer. */
 LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float high, float low,
                                 uint32_t *scratch, quantized_rows *q, size_t row)
 {
     uint8_t *const first = (uint8_t *)scratch, *const second = first + int8_part_bytes(k);
     const float top = high > low ? high : low;
-    const float scale = top < 0x1p-100f ? 0 /* 1 / scale is finite */
+    const float scale = top < 0x1p-100f ? 0 /* else 1 / scale could be infinite */
                         : parts == 2    ? top / 8191
                                         : high / 254 + low / 254;
     const float inverse_scale = scale > 0 && top < INFINITY ? 1 / scale : 0;

@@ -48,8 +48,8 @@ LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const 
 
 LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* Computes the next 1 or 4 rows. final: 1 if the rows are scaled already, so that their squares need no test
- * for overflow. nontemporal: computes one row, with non-temporal stores, and with prefetches of x a row
+/* Normalises the next 1 or 4 rows. final: 1 if the rows are scaled already, so that their squares need no
+ * test for overflow. nontemporal: computes one row, with non-temporal stores, and with prefetches of x a row
  * ahead, or a page ahead if the row is shorter. */
 LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
                                       const int final, const int nontemporal)
@@ -271,7 +271,7 @@ LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, re
     T(layer_norm_gx)(1, form, &r, &g);
 }
 
-/* Computes the next 1 or 4 rows. */
+/* Computes gx of the next 1 or 4 rows, and adds to the sums for ggain and gbias. */
 LNRNN_INLINE void T(layer_norm_backward_group)(const int rows, const int form,
                                                const lnrnn_layer_norm_gradients *r)
 {

@@ -51,7 +51,7 @@ LNRNN_INLINE void f32_word(const int product, const tile_shape s, const product_
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
-#ifdef LNRNN_ISA_WASM128 /* engines compile a loop to more instructions: a quarter of the time of one row */
+#ifdef LNRNN_ISA_WASM128 /* unroll: the loop's own instructions take a quarter of the time of a row */
     if (s.rows == 1 && product == PRODUCT_F32) {
         _Pragma("clang loop unroll_count(4)") for (size_t j = first; j < end; j++)
             f32_word(product, s, job, a, o, j, acc);

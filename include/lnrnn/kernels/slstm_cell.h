@@ -150,8 +150,8 @@ LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, 
 }
 
 /* Writes ga. Replaces gc, the gradients of c', n' and m', by the gradients of c, n and m. The gradient of m'
- * is taken at constant c' exp(m') and n' exp(m'), which alone determine h'. So it is 0, and no large terms
- * cancel, unless the loss depends on the last c, n or m. Ignores the rounding of states. */
+ * is taken at constant c' exp(m') and n' exp(m'), which alone determine h'. So the gradient of m' is 0, and
+ * no large terms cancel, unless the loss depends on the last c, n or m. Ignores the rounding of states. */
 static void slstm_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {

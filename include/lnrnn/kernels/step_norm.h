@@ -14,7 +14,7 @@ LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double me
     *m2 += m2_b + d * d * (na * nb / n);
 }
 
-/* Some columns of at most 64 rows. */
+/* A tile: some columns of at most 64 rows of x. */
 typedef struct {
     size_t rows;    /* 1 .. 64 */
     const float *x; /* (rows, columns), row stride xs */

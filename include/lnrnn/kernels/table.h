@@ -73,13 +73,13 @@ typedef struct {
 } lnrnn_coefficients;
 
 typedef struct {
-    /* x -> y */
+    /* x -> y, the norm of x */
     void (*layer_norm)(const lnrnn_layer_norm_rows *rows);
     /* gy, x -> gx; adds to ggain, gbias */
     void (*layer_norm_backward)(const lnrnn_layer_norm_gradients *rows);
-    /* x (N, C, L) -> pivot (C) of real */
+    /* x (N, C, L) -> pivot (C) of real, near each channel's mean */
     void (*batch_probe)(size_t N, size_t C, size_t L, const void *x, void *pivot);
-    /* x, gy -> adds to sums */
+    /* adds the sums of a block of x and gy to block->sums */
     void (*batch_sums)(const lnrnn_batch_block *block);
     /* sums (2, n), pivot (n) of real -> mean, var (n); returns the number of pivots that it replaced */
     size_t (*batch_moments)(size_t n, double count, const double *sums, void *pivot, double *mean,
@@ -90,7 +90,7 @@ typedef struct {
      * respect to one value */
     void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
                          const lnrnn_coefficients *out, double *ggain, double *gbias);
-    /* writes mean, scale and shift of `out` */
+    /* writes mean, scale and shift of `out`, with which y is the norm of x */
     void (*fold)(const lnrnn_channels *channels, const lnrnn_coefficients *out);
     /* x (rows, n) -> y (rows, n), contiguous. by_row = 0: a channel is a column; 1: a row */
     void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
@@ -146,7 +146,7 @@ typedef struct {
 /* One product: the outputs of panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
-    size_t n, k;       /* the numbers of outputs, of inputs */
+    size_t n, k;       /* the numbers of outputs and of inputs */
     const uint32_t *w; /* packed (n, k) */
     size_t blocks;     /* the number of blocks, or 0: dense weights */
     size_t p0, p1;     /* with blocks: groups of LNRNN_GROUP_OUTPUTS outputs */
@@ -186,7 +186,7 @@ typedef struct lnrnn_blocks {
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
 /* How a kernel reads the values of a row. PLAIN adds a bias. AFFINE is batch norm. NORMED is layer or RMS
- * norm. HARD adds a bias for hard sigmoids. kernels/gate_norm.h has the equations. */
+ * norm. HARD adds a bias, and the gates are hard sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
 /* Which gates share a mean and variance in a layer norm. ALL: all gates. EACH: no two gates. LAST: all but
  * the last, as r and z of a GRU. */
@@ -221,7 +221,7 @@ typedef struct {
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, GRU, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
-    const float *peephole;         /* LSTM_PEEPHOLE: (3*H), of i, f and o */
+    const float *peephole;         /* LSTM_PEEPHOLE: (3*H), factors of c in i, f and o */
     int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
     int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;

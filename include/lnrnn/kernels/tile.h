@@ -55,7 +55,7 @@ typedef struct {
     size_t k, words;   /* the numbers of inputs, and of 32-bit words per output */
     size_t n, p0, p1;  /* the number of outputs; panels p0 .. p1 - 1 are computed */
     size_t first, end; /* the words of this pass; with float32 or int8 a product may have several passes */
-    const void *a;     /* the rows, as PRODUCT_F32 .. describe */
+    const void *a;     /* the rows, in the form of this kind of product (PRODUCT_F32 ..) */
     const uint32_t *w; /* packed (n, k) */
     float *c;          /* (rows, packed_width(n)), row stride cs */
     ptrdiff_t cs;

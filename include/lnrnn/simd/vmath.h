@@ -19,7 +19,7 @@
 /* The functions below do each operation on m vectors (a constant) before the next operation. The operations
  * of one vector depend on each other, so the CPU overlaps them with other vectors. */
 enum { LNRNN_MOST_TOGETHER = 4 };
-#if defined(LNRNN_ISA_WASM128) /* LNRNN_SMALL, but here a copy for each m keeps vectors in registers */
+#if defined(LNRNN_ISA_WASM128) /* although LNRNN_SMALL: a copy for each m keeps vectors in registers */
 #define LNRNN_COPIED static inline __attribute__((always_inline, unused))
 #define EACH _Pragma("clang loop unroll(full)") for (int i = 0; i < m; i++)
 #else
