@@ -72,7 +72,7 @@ size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
  * Returns their number. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
 /* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this
- * model of CPU runs the next one faster. */
+ * model of CPU runs the next set of the list faster. */
 const char *lnrnn_isa_name(void);
 /* Selects an instruction set. Returns 0, or -1 if neither lnrnn_isa_list nor lnrnn_isa_emulated lists `name`.
  * No other thread may compute during the call. */
@@ -104,9 +104,9 @@ int lnrnn_get_num_threads(void);
 /* Sets the largest number of threads for the whole process, n >= 1. */
 void lnrnn_set_num_threads(int n);
 /* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of
- * the same thread use fewer too, until lnrnn_set_num_threads. `report`, if not NULL, is called in the
- * calling thread at the end of each call with too few threads. If another process takes the last threads
- * while a call starts its own, OpenMP ends this process. */
+ * the same thread use fewer too, until lnrnn_set_num_threads. `report`, if not NULL, is called in the calling
+ * thread at the end of each call with too few threads. If another process takes the last threads while a call
+ * starts threads, OpenMP ends this process. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 
 /* --- vmath.h: elementwise functions, x (n) -> y (n); y may be x ---------------------------------------- */
@@ -318,7 +318,7 @@ typedef struct lnrnn_handle lnrnn_handle;
  * must have one direction, and not be reversed. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
-/* Frees the stream when its last handle is freed, or now if it has none. s may be NULL. */
+/* Frees the stream when its last handle is freed, or now if it has no handle. s may be NULL. */
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
@@ -338,12 +338,12 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
- * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there
- * is no allocation, lock or system call. */
+/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, all
+ * different; NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one
+ * thread there is no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x,
                                float *y) LNRNN_REALTIME;
-/* lanes (n): the numbers of the lanes that get zero states and step 0, none twice; NULL: lanes 0 .. n - 1.
+/* lanes (n): the numbers of the lanes that get zero states and step 0, all different; NULL: lanes 0 .. n - 1.
  * With overrun "batch", n must be the number of lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n) LNRNN_REALTIME;
 

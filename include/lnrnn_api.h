@@ -39,7 +39,7 @@ extern "C" {
  * does, or NULL with a TypeError, ValueError or MemoryError. The handle steps the lanes of the Python object,
  * and keeps the lanes and the weights alive. lnrnn_handle_stream(handle) and its network belong to Python: do
  * not release them, nor use them after lnrnn_handle_free. If lnrnn_handle_create returned more handles for
- * this lnrnn_stream, free those first. */
+ * this lnrnn_stream, free these handles first. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
 /* The functions of the table, in its order: lnrnn_handle_open, and all functions of lnrnn.h. For a new

@@ -5,8 +5,8 @@
 #include "file/message.h"
 #include "rnn/layer.h"
 
-extern const char lnrnn_act_names[];       /* "one of 'tanh', .." */
-extern const char lnrnn_placement_names[]; /* "one of 'joint', .." */
+extern const char lnrnn_act_names[];       /* for errors: "one of 'tanh', .." */
+extern const char lnrnn_placement_names[]; /* for errors: "one of 'joint', .." */
 /* Returns the index of `text` among `names`, which are texts in single quotes, or -1. */
 int lnrnn_place(const char *text, const char *names);
 

@@ -400,7 +400,7 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
                                                : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
     for (size_t g = 0; g < G; g++, target += H * n) {
         const size_t from = (k == P_ARRAY ? (G - g) % G : OPERATORS[read->row].onnx_gate[g]) * H;
-        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 2: the candidate */
+        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 2: the candidate gate */
         for (size_t i = 0; i < H * n && !q; i++)
             target[i] = (float)(source[from * n + i] * factor);
         if (q)

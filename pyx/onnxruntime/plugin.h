@@ -18,7 +18,7 @@ int runtime_refuse(char reason[REASON], const char *text, ...) __attribute__((fo
 const char *runtime_shape_text(const int64_t *shape, size_t rank, char text[96]);
 /* Returns the name of a type of elements, such as "float64". */
 const char *runtime_type_name(int type);
-/* Returns the name of a value, or "" for none. */
+/* Returns the name of a value, or "" if the value is NULL or has no name. */
 const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value);
 /* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their counts. A
  * value that is left out becomes NULL. Returns 0 with a reason if the node has more, or if they cannot be
@@ -44,8 +44,8 @@ int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const 
 typedef struct network_list network_list;
 network_list *networks_create(void);
 void networks_free(network_list *list);
-/* Does the same as lnrnn_network_create, but returns a network of the list if one has an equal description
- * and equal weights. arrays (count): float32, in the order of lnrnn_description_array. */
+/* Does the same as lnrnn_network_create, but returns a network of the list if its description and weights are
+ * equal. arrays (count): float32, in the order of lnrnn_description_array. */
 lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
                           size_t count, lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* Frees the list's copies of weights, when a session has all its networks. */
@@ -108,8 +108,8 @@ typedef struct kernel {
     char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
     run_form form;   /* its values are valid only when the kernel is created */
     kernel_value values[VALUES];
-    /* Until the runtime compiles the node: its id, the numbers of its inputs and outputs, memory for a list
-     * of both, and the next claim. */
+    /* Until the runtime compiles the node: its id, the numbers of its inputs and outputs, memory to list
+     * these, and the next claimed kernel. */
     size_t id, in, out;
     const OrtValueInfo **listed;
     struct kernel *next;

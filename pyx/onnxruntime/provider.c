@@ -414,7 +414,7 @@ static bool is_stream_aware(const OrtEpFactory *self)
 }
 
 /* text: the version of the runtime, such as "1.32.0". Returns 32; INT_MAX for a later major version, -1 for
- * an earlier one. */
+ * an earlier major version. */
 static int minor_of(const char *text)
 {
     char *end = NULL;

@@ -100,8 +100,8 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r)
     return floats;
 }
 
-/* Sets the chunk that ends at step t1 - 1. Adds steps backwards until they have CHUNK_ROWS active rows, at
- * least one. */
+/* Sets the chunk that ends at step t1 - 1. Adds steps backwards until they have CHUNK_ROWS active rows. A
+ * chunk has at least one step. */
 static void begin_chunk(const backward_job *j, size_t t1, int first)
 {
     const lnrnn_rnn_call *r = j->r;

@@ -186,8 +186,8 @@ size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w)
                                              : share_of_blocks;
     size_t count = 0, most = (size_t)(share * (double)blocks);
     int zero = share >= 1;
-    /* Test 64 blocks first: if none is zero, weights are dense. A search of all blocks would take a tenth of
-     * the time in which a training step packs the weights. */
+    /* Test 64 blocks first: if no block is zero, the weights are dense. A search of all blocks would take a
+     * tenth of the time in which a training step packs the weights. */
     for (size_t i = 0; i < 64 && blocks && !zero; i++) {
         const size_t b =
             (i * blocks + i * 2654435761u % blocks) / 64; /* one block of each 64th part, at random */
@@ -214,8 +214,8 @@ void lnrnn_pack_blocks(int dtype, size_t n, size_t k, size_t count, const float 
     lnrnn_blocks_of(lnrnn_active(), dtype)->pack(dtype, n, k, count, lnrnn_block_window(dtype), w, packed);
 }
 
-/* Returns a multiple of a panel's outputs: panels of two vectors have at most 16, panels of three vectors 12
- * or 48. */
+/* A window must be a multiple of a panel. Panels of two vectors have at most 16 outputs, panels of three
+ * vectors 12 or 48. */
 size_t lnrnn_block_window(int dtype)
 {
     const size_t panel = lnrnn_product_of(lnrnn_active(), dtype)->start(LNRNN_MOST_WINDOW, 1);

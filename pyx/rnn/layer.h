@@ -59,8 +59,7 @@ void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, f
 /* The norm and bias at a site. */
 typedef struct {
     const float *gain, *bias; /* (width); without a norm, gain is NULL */
-    /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if it has no row of its
-     * own. */
+    /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if there is no row t. */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
     size_t width;         /* the number of values per row: G*H, or H for c; 0: the layer lacks this site */
@@ -138,12 +137,12 @@ typedef struct {
     int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
     size_t group, groups; /* the number of rows that are computed together, a group; the number of groups */
     size_t chunk;         /* the number of steps for which one product computes W x */
-    size_t rows_ahead;   /* products with W_hh compute W_ih x of so many later rows too (lnrnn_ahead), or 0 */
-    int both_products;   /* the step's phase for W h also computes W x */
-    size_t input_rows;   /* the largest number of rows of x in one product */
-    size_t panels;       /* the number of panels of the packed weights */
-    size_t window;       /* with block-sparse weights lnrnn_block_window, else 0 */
-    size_t wide, narrow; /* row strides of arrays of G*H values, of H values per row */
+    size_t rows_ahead;    /* the number of later rows whose W_ih x a product with W_hh also computes, or 0 */
+    int both_products;    /* the step's phase for W h also computes W x */
+    size_t input_rows;    /* the largest number of rows of x in one product */
+    size_t panels;        /* the number of panels of the packed weights */
+    size_t window;        /* with block-sparse weights lnrnn_block_window, else 0 */
+    size_t wide, narrow;  /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
     /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call
@@ -208,7 +207,7 @@ typedef struct {
     /* A call returns with unfinished work when each thread has done about `part` multiply-adds; 0: the call
      * finishes. A step of a group is always finished. */
     double part;
-    int resumed;    /* 1: this call continues one that has returned 0 */
+    int resumed;    /* 1: this call continues a call that has returned 0 */
     float *scratch; /* plan->scratch.floats floats, aligned for doubles; kept until a call returns 1 */
 } lnrnn_rnn_call;
 
@@ -224,7 +223,7 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 /* --- backward.c: back through time ---------------------------------------------------------------------- */
 
 typedef struct {
-    double *gain, *bias; /* (shape of the site's gain and bias); NULL if the site has none */
+    double *gain, *bias; /* (shape of the site's gain and bias); NULL if the site has no gain or bias */
 } lnrnn_site_gradients;
 
 typedef struct {
@@ -241,7 +240,7 @@ typedef struct {
     float *gw_ih, *gw_hh, *gw_hr;           /* (G*H, D), (G*H, head_units), (P, H) */
     int add;                                /* add to the values of gw_ih, gw_hh and gw_hr */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
-    double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */
+    double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer lacks them */
     double *peephole; /* (3*H): gradient of config->peephole, written; or NULL */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;

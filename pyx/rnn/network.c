@@ -168,8 +168,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
 /* --- a call --------------------------------------------------------------------------------------------- */
 
 /* Distributes the rows, longest first, over groups of `group` rows, and returns them in the order of the
- * groups. Each group gets one row; then, in the opposite order of the groups, each gets another, and so on.
- * So groups cost about the same, and each begins with its longest row. */
+ * groups. Each group gets one row; then, in the opposite order of the groups, each group gets a second row,
+ * and so on. So groups cost about the same, and each group begins with its longest row. */
 static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
 {
     if (!n->deal || group >= n->B)

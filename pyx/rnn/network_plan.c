@@ -38,7 +38,7 @@ static double time_of_wavefront(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
                  T = (double)n->line[0].call.T, turns = (double)n->groups * T;
-    double time = 0, begin = 0, step = 0; /* ns of all lines, of a chunk's start, of the longest step */
+    double time = 0, begin = 0, step = 0; /* ns of all lines, of starting a chunk, of the longest step */
     for (size_t k = 0; k < n->layers; k++) {
         const lnrnn_line *l = &n->line[k];
         const double of_step = lnrnn_group_step_time(&l->call, &l->plan, at_once);

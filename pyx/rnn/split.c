@@ -8,8 +8,8 @@
  * also meet before W_hh h if it is added to W_ih x. cost_model.c decides if the threads also divide the rows
  * of the states (plan->divide_rows). Then a second barrier is before the next product, which reads the states
  * of all rows. If rows are few, this barrier would take longer than computing the states of all rows in each
- * thread. So each thread computes all states: thread 0 writes h to y and c to cn, and the others write to
- * their own memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite
+ * thread. So each thread computes all states: thread 0 writes h to y and c to cn, and the other threads write
+ * to their own memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite
  * rows that other threads read.
  *
  * If another process takes the core of a thread, all others wait at each barrier. So at the first long wait

@@ -106,9 +106,9 @@ void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float *
 
 /* --- step_view.c ---------------------------------------------------------------------------------------- */
 
-/* shared: the memory that the threads of a group share; own: this thread's memory. Without divide_units they
- * are the same pointer. Sets the pointers of s, if shared and own are not NULL. Returns the number of floats
- * of `own`, and sets *floats to the number of floats of `shared`. */
+/* shared: the memory that the threads of a group share; own: this thread's memory. Without divide_units,
+ * shared and own are the same pointer. Sets the pointers of s, if shared and own are not NULL. Returns the
+ * number of floats of `own`, and sets *floats to the number of floats of `shared`. */
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
                          float *own, size_t *floats);
 
@@ -118,8 +118,8 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
 /* Copies c0 of the group's rows to cn, before step 0. */
 void lnrnn_step_load(const lnrnn_step *s);
 /* Computes W_ih x of the next steps, the chunk, and subtracts their cost from *left. The chunk has as many
- * steps as *left allows, at least one, at most plan->chunk, none from `stop` on. Returns the end of the
- * chunk. */
+ * steps as *left allows: at least one step, at most plan->chunk, and no step from `stop` on. Returns the end
+ * of the chunk. */
 size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left);
 /* Returns the number of the next step. After the last step it writes hn, and zeros in y past the end of each
  * row, and returns LNRNN_DONE. */

@@ -159,7 +159,8 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
     const lnrnn_rnn_plan *p = s->r->plan;
     const size_t rows = p->rows_ahead, steps = stop - s->t;
     const int ready = s->ahead.w && s->t >= s->ahead_end;
-    /* The first chunk has up to 2 * rows - 1 steps, all others have as many as lnrnn_ahead has rows. */
+    /* The first chunk has up to 2 * rows - 1 steps, all other chunks have as many steps as lnrnn_ahead has
+     * rows. */
     const size_t chunk = ready                       ? rows
                          : !rows || steps < 2 * rows ? p->chunk
                                                      : rows + steps % rows,

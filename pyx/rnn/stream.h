@@ -5,11 +5,12 @@
 #include "rnn/network.h"
 
 struct lnrnn_stream {
-    lnrnn_network *network; /* Python may replace the network by one for another instruction set */
+    lnrnn_network *network; /* Python may replace it by a network for another instruction set */
     size_t lanes;
     float *h, *c;   /* (layers, lanes, P), (layers, lanes, C); c: NULL if the cell has no c */
     int64_t *steps; /* (lanes): the number of steps of each lane since its reset */
-    /* One reference for each handle and one for the creator. Python frees its streams without this count. */
+    /* One reference for each handle, and one reference for the creator. Python frees its streams without this
+     * count. */
     int references;
     /* Set by lnrnn_stream_of; a network that replaces another has equal values. */
     size_t inputs, layers, h_width, c_width;

@@ -118,8 +118,8 @@ static int all_done(const wave_job *j)
     return 1;
 }
 
-/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most
- * twice the time of its own chunk, because a thread that needs longer has lost its core. */
+/* Computes chunks until all are done or this part of the call is used up. A thread waits for another thread
+ * at most twice the time of its own last chunk: a thread that needs longer has lost its core. */
 static void work(void *ctx, size_t index, int worker)
 {
     wave_job *const j = ctx;

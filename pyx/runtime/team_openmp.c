@@ -35,8 +35,8 @@ static LNRNN_THREAD_LOCAL struct {
  * smaller.
  *
  * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes
- * smaller, OpenMP ends threads, and it may start new threads before the old ones are gone. Second, a process
- * that has reached a limit cannot fork or allocate.
+ * smaller, OpenMP ends threads, and it may start new threads before the old threads are gone. Second, a
+ * process that has reached a limit cannot fork or allocate.
  *
  * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
  * in the process, it probes whenever a team grows. */

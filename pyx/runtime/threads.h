@@ -33,7 +33,7 @@ typedef struct {
 } lnrnn_barrier;
 _Static_assert(offsetof(lnrnn_barrier, phase) == 64,
                "threads spin on another cache line than they arrive at");
-/* Waits until all threads of the team have called this function. Returns the same value in all of them. 1: a
+/* Waits until all threads of the team have called this function. Returns the same value in all threads. 1: a
  * thread has waited too long, so one thread should go on alone; else 0. */
 int lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 /* One thread of the team calls this function before its first lnrnn_barrier_wait. */
@@ -65,7 +65,7 @@ static inline void lnrnn_pause_core(void)
 
 /* Returns 1 during a back-off. Then brief calls use one thread. */
 int lnrnn_oversubscribed(void);
-/* Starts a back-off after a wait of `waited` ns, unless one is running. */
+/* Starts a back-off after a wait of `waited` ns, unless a back-off is running. */
 void lnrnn_back_off(int64_t waited);
 
 /* --- team.c -------------------------------------------------------------------------------------------- */

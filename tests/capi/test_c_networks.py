@@ -163,7 +163,7 @@ def test_a_network_of_another_instruction_set_is_refused(c, rng):
     other = next(name for name in names if name != own)
     try:
         c.lnrnn_isa_use(other.encode())
-        with pytest.raises(Refused, match=f"instruction set in use, {other}, got one of {own}"):
+        with pytest.raises(Refused, match=f"instruction set in use, {other}, got one for {own}"):
             net(x)
     finally:
         c.lnrnn_isa_use(own.encode())

@@ -63,8 +63,8 @@ static __attribute__((noinline)) void ahead_panels(const lnrnn_matmul *m, size_t
 }
 
 /* h (m->k) -> c (packed_width(m->n)): multiplies h by the full-width panels of m, and during each product
- * computes one part of m->ahead. Returns the number of the first panel left: a narrower one, or m->p1 if none
- * is left. */
+ * computes one part of m->ahead. Returns the number of the first panel left: a narrower panel, or m->p1 if no
+ * panel is left. */
 static size_t matmul_ahead(const lnrnn_matmul *m, const float *h, float *c)
 {
     lnrnn_ahead *const a = m->ahead;

@@ -321,9 +321,8 @@ LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a,
 }
 
 /* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i
- * .. i+k-1 of 1 or 2 rows. The coefficients are *plane. If plane is NULL, each column has its own
- * coefficients, in `columns`. The mean is not part of the shift, because x scale - mean scale would lose
- * digits. */
+ * .. i+k-1 of 1 or 2 rows. The coefficients are *plane. If plane is NULL, `columns` has coefficients for each
+ * column. The mean is not part of the shift, because x scale - mean scale would lose digits. */
 LNRNN_INLINE void T(pass_part)(size_t i, size_t k, const int whole, const int rows, const int backward,
                                const T(pass_rows) *r, const T(coefficients) *plane,
                                const lnrnn_coefficients *columns)

@@ -104,8 +104,8 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
 }
 
 /* rows: at most LNRNN_ROWS_TOGETHER rows of a step, with the moments m. Returns row r. The first `shared`
- * gates always have the moments of the first span: the compiler sees the same pointer, and loads them
- * once. */
+ * gates always have the moments of the first span: the compiler sees the same pointer, and loads these
+ * moments once. */
 LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int shared, const int how, const int separate,
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)

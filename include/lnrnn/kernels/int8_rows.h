@@ -157,7 +157,8 @@ LNRNN_INLINE vi32 int8_start(int parts, const product_job *job, size_t o)
     return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
 }
 
-/* sum: integer sums of a row. Adds `zero` times the sums of the weights, because activations are n + zero. */
+/* sum: sums of products of weights with n, for a row of activations scale * (n + zero). Adds `zero` times
+ * the sums of the weights, which job->sums has with the opposite sign. */
 LNRNN_INLINE vi32 int8_shifted(vi32 sum, int32_t zero, const product_job *job, size_t o)
 {
     return sum - vi32_load(job->sums + o) * zero;

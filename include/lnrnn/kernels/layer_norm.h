@@ -310,8 +310,8 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n). Adds the sums over the rows, of gy z to ggain and of gy to gbias, both (n)
- * of double. If ggain and gbias are NULL, the sums stay in a->partial. */
+/* gy, x (rows, n) -> gx (rows, n). Adds the sums over the rows: of gy z to ggain (n), and of gy to gbias (n),
+ * in double. If ggain and gbias are NULL, the sums stay in a->partial. */
 static void T(layer_norm_backward_kernel)(const lnrnn_layer_norm_gradients *a)
 {
 #ifdef LNRNN_FEW_COPIES

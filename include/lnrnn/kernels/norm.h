@@ -321,7 +321,7 @@ LNRNN_INLINE real T(row_scale)(real rstd, real mean)
     return (real)(sizeof(real) == 4 ? 0x1p-72 : 0x1p-540);
 }
 
-#ifdef LNRNN_PART_NORM /* kernels of cells need only the functions above */
+#ifdef LNRNN_PART_NORM /* units with kernels of cells need only the functions above */
 #include "lnrnn/kernels/layer_norm.h"
 #include "lnrnn/kernels/batch_norm.h"
 #endif

@@ -50,7 +50,7 @@ LNRNN_INLINE slstm_unit slstm_new_unit(const int exp_forget, v32 i, v32 f, v32 z
 
 LNRNN_INLINE v32 slstm_rounded(const int rounds, v32 v) { return rounds ? v32_from_bf16(v32_to_bf16(v)) : v; }
 
-/* Writes c, n, m, h and, unless NULL, saved_gates: i and f before their activations, z and o after theirs. */
+/* Writes c, n, m, h and, unless NULL, saved_gates: i and f before the activation, z and o after it. */
 LNRNN_INLINE void slstm_units(size_t first, size_t k, const int whole, const int exp_forget, const int rounds,
                               const gate_row *row)
 {

@@ -200,8 +200,8 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H); NULL unless `how` reads it */
 } lnrnn_gate_norm;
 
-/* The kernels that compute new states: one for each cell, and three more. LSTM_PEEPHOLE has peepholes.
- * GRU_GATE has a norm for each gate. GRU_RESET has the reset gate before the product. */
+/* The kernels that compute new states: one for each cell, and three for variants of cells. LSTM_PEEPHOLE has
+ * peepholes. GRU_GATE has a norm for each gate. GRU_RESET has the reset gate before the product. */
 enum {
     LNRNN_STEP_RNN,
     LNRNN_STEP_LSTM,
@@ -332,8 +332,8 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
     return lnrnn_is_int8(dtype) ? k->int8 : dtype == LNRNN_WEIGHT_BF16 ? k->bf16 : k->product;
 }
 
-/* Returns the products with block-sparse weights of this type, or NULL if the instruction set has none of
- * them. */
+/* Returns the products with block-sparse weights of this type, or NULL if the instruction set has no such
+ * products. */
 static inline const lnrnn_blocks *lnrnn_blocks_of(const lnrnn_kernels *k, int dtype)
 {
     if (lnrnn_is_int8(dtype))
