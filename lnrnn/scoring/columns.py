@@ -173,7 +173,7 @@ def _of_array(cells: Any, asked: Asked, width: int) -> tuple[Sequences, WithResu
 
 
 def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Returns Sequences of values (N, width) or (N,) with offsets (B + 1,), and their WithResults function."""
+    """Returns Sequences of values (N, width) or (N,) with offsets (B + 1,), and its WithResults function."""
     column = f"column {asked.column!r}"
     flat = real(column, values)
     if width == 1 and flat.ndim == 1:
