@@ -1,7 +1,8 @@
-// Tests of the package: `make wasm`, then node --test examples/web. They use build/web and networks of tests/data.
+// Tests of the package: `make wasm`, then node --test examples/web/lnrnn.test.mjs. They use networks of tests/data.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
+import { gzipSync } from "node:zlib";
 import { Lnrnn, LnrnnError, Status, open } from "../../build/web/lnrnn.js";
 
 const file = name => readFileSync(new URL(`../../tests/data/rnn_${name}_schema1.safetensors`, import.meta.url));
@@ -21,7 +22,10 @@ const refuses = (body, status, text) =>
   assert.throws(body, error => error instanceof LnrnnError && error.status === status && text.test(error.message)
     || assert.fail(`${error.name} ${error.status}: ${error.message}`));
 
-test("the module is small", () => assert.ok(bytes.length < 250_000, `${bytes.length} bytes`));
+test("the module is small", () => {
+  assert.ok(bytes.length < 250_000, `${bytes.length} bytes`);
+  assert.ok(gzipSync(bytes).length < 100_000, "compressed");
+});
 
 test("steps have the bits of a call, and a reset starts anew", () => {
   const x = wave(7 * D), { y, h, c } = plain.call(x), stream = plain.stream();
