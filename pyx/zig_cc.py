@@ -26,7 +26,7 @@ def translated(word: str) -> str:
 
 
 def zig(target: str) -> str:
-    """Returns the command of a compiler. target: zig's name, or setuptools' name of Windows ("win-amd64")."""
+    """Returns a compiler command. target: zig's name, or setuptools' name of Windows ("win-amd64")."""
     names = {"win-amd64": "x86_64-windows-gnu", "win-arm64": "aarch64-windows-gnu"}
     words = [sys.executable, os.path.abspath(__file__), "-target", names.get(target, target)]
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
@@ -35,6 +35,6 @@ def zig(target: str) -> str:
 if __name__ == "__main__":
     words = map(translated, sys.argv[1:])
     command = [sys.executable, "-m", "ziglang", "cc", *words, *PLAIN_LOOPS, *NO_UNWINDING]
-    if os.name == "nt":  # where exec does not wait
+    if os.name == "nt":  # exec does not wait there
         sys.exit(subprocess.run(command).returncode)
     os.execv(sys.executable, command)
