@@ -3,8 +3,8 @@
     python pyx/zig_cc.py ARGUMENTS OF zig cc
 
 zig has other names for the extensions of aarch64. zig treats -O1, the option of the Cython module, as -O2, so
--O1 becomes -Os. Plain loops are neither vectorised nor unrolled, because
-that would make a wheel larger by a sixth.
+-O1 becomes -Os. Plain loops are neither vectorised nor unrolled, because that would make a wheel larger by a
+sixth. Tables for unwinding are left out for the same reason, but Windows requires them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def zig(target: str) -> str:
 
 if __name__ == "__main__":
     words = map(translated, sys.argv[1:])
-    command = [sys.executable, "-m", "ziglang", "cc", *words, *PLAIN_LOOPS, *NO_UNWINDING]
+    smaller = PLAIN_LOOPS if "windows" in " ".join(sys.argv) else [*PLAIN_LOOPS, *NO_UNWINDING]
+    command = [sys.executable, "-m", "ziglang", "cc", *words, *smaller]
     if os.name == "nt":  # where exec does not wait
         sys.exit(subprocess.run(command).returncode)
     os.execv(sys.executable, command)

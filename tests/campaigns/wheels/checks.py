@@ -61,7 +61,7 @@ def check_metadata(wheel: Path) -> None:
             raise Wrong(f"{wheel.name} lacks the text of {file}")
     bill = json.loads(texts[f"{info}/sboms/lnrnn.cdx.json"])
     listed = {part["name"]: part["hashes"][0]["content"] for part in bill["components"] if "hashes" in part}
-    compiled = {name: text for name, text in texts.items() if re.search(r"\.(so|dylib|npz)(\.|$)", name)}
+    compiled = {name: text for name, text in texts.items() if re.search(r"\.(so|dylib|dll|pyd|npz)(\.|$)", name)}
     if listed != {name: hashlib.sha256(text).hexdigest() for name, text in compiled.items()}:
         raise Wrong(f"{wheel.name}: the bill of materials lists {sorted(listed)}, or other bytes of them")
     ours = bill["metadata"]["component"]
