@@ -34,7 +34,7 @@ NAMES = sorted(path.parent.name for path in HERE.glob("*/run_*.py"))
 MISSING = 77  # exit status if a tool is not installed
 PATIENCE = 300  # if a module has CAN_HANG, its parts may take these seconds and twice --seconds
 
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/support"), str(ROOT / "pyx")]
 
 from outcome import Missing, Wrong  # noqa: E402
 

@@ -73,6 +73,12 @@ def test_a_part_that_fails_or_crashes_is_reported(tmp_path):
     assert result["passed"] and result["figures"] == {"cases": 5} and result["campaign"] == "toy"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_campaign_lists_its_parts_in_a_new_process(name):
+    done = subprocess.run([sys.executable, HERE / "run.py", name, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "PART" in done.stdout, done.stderr
+
+
 KEYS = {
     "campaign": str, "date": str, "commit": str, "cpu": str, "python": str, "seconds": int, "command": str,
     "passed": bool, "figures": dict, "notes": list,
