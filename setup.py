@@ -70,6 +70,9 @@ class BuildExt(build_ext):
             os.environ.setdefault("CC", zig(sysconfig.get_platform()))
 
     def build_extensions(self) -> None:
+        if self.system() == "win32":  # Python's headers know only Microsoft's compiler
+            for ext in self.extensions:
+                ext.define_macros.append(("MS_WIN64", ""))
         if sys.platform == "win32":
             self.compiler.dll_libraries = []  # zig links the C library
         super().build_extensions()

@@ -81,7 +81,7 @@ def outputs(isa: str, command: list[str], folder: Path) -> str:
 
 def same_bits(isas: list[str], command: list[str], folder: Path) -> dict[str, str]:
     """Runs the tests of the C code by `command` and on this machine. Results must have the same bits in each
-    instruction set, and other bits in another."""
+    instruction set, and other bits in another set, unless the sets differ only by integer products (VNNI)."""
     own, here = Path(lnrnn.get_library()), folder / "here"
     flags = ["-std=gnu11", f"-I{lnrnn.get_include()}", str(LIBRARY), str(own), f"-Wl,-rpath,{own.parent}"]
     done([*native_compiler(), *flags, "-pthread", "-o", str(here)])
@@ -89,7 +89,7 @@ def same_bits(isas: list[str], command: list[str], folder: Path) -> dict[str, st
     wanted = {isa: outputs(isa, [str(here)], folder) for isa in isas}
     if found != wanted:
         raise Wrong(f"the bits are {found}, but here {wanted}")
-    if len({*found.values()}) != len(isas):
+    if len({*found.values()}) != len([isa for isa in isas if not isa.endswith("vnni")]):
         raise Wrong(f"sets that round differently have equal bits: {found}")
     return {f"bits of {isa}": bits for isa, bits in found.items()}
 
@@ -120,6 +120,7 @@ def wine(options: argparse.Namespace) -> dict[str, str]:
     folder = options.folder.resolve() / "windows"
     folder.mkdir(parents=True, exist_ok=True)
     windows(folder)
+    done([WINE, "wineboot"])  # makes the folder of WINEPREFIX, and says so
     names = lnrnn.cpu_info()["available"]
     return same_bits(names, [WINE, str(folder / "library.exe")], folder) | {"sets": ", ".join(names)}
 

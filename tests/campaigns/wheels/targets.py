@@ -38,7 +38,16 @@ TARGETS = {
     "win-arm64": Target("win-arm64", "win-arm64", "win_arm64", "win_arm64"),
 }
 # The DLLs that a wheel for Windows may need: Windows' own, Python's and lnrnn's.
-DLLS = rb"(KERNEL32|ntdll|api-ms-win-crt-[a-z]+-l1-1-0|python3\d+|liblnrnn\.\d+)\.dll"
+DLLS = rb"(KERNEL32|api-ms-win-crt-[a-z]+-l1-1-0|python3\d+|liblnrnn(\.\d+|_ort))\.dll"
+
+
+# Prints the folder of the headers, the file that exports the names, and the version.
+ASKED = """
+import sys, sysconfig
+library, names = map(sysconfig.get_config_var, ("LIBDIR", "INSTSONAME"))
+exports = f"{library}/{names}" if sysconfig.get_config_var("Py_ENABLE_SHARED") else sys.executable
+print(sysconfig.get_path("include"), exports, *sys.version_info[:2], sep="\\n")
+"""
 
 
 def builder(folder: Path, python: str) -> str:
@@ -55,8 +64,7 @@ def for_windows(target: Target, python: str, folder: Path, pyconfig: Path) -> tu
     Python's headers differ only by pyconfig.h. NumPy's come from its wheel. The library has all names that
     Python exports on this machine."""
     shutil.rmtree(folder, ignore_errors=True)
-    asked = "import sys, sysconfig; print(sysconfig.get_path('include'), *sys.version_info[:2])"
-    headers, major, minor = done([python, "-c", asked]).split()
+    headers, exports, major, minor = done([python, "-c", ASKED]).splitlines()
     shutil.copytree(headers, folder / "python")
     shutil.copy2(pyconfig, folder / "python/pyconfig.h")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
@@ -65,7 +73,7 @@ def for_windows(target: Target, python: str, folder: Path, pyconfig: Path) -> tu
     (wheel,) = folder.glob("numpy-*.whl")
     with ZipFile(wheel) as opened:
         opened.extractall(folder, [name for name in opened.namelist() if "/_core/include/" in name])
-    names = re.findall(r" (_?Py\w+)$", done(["nm", "-D", "--defined-only", python]), re.MULTILINE)
+    names = re.findall(r" (_?Py\w+)$", done(["nm", "-D", "--defined-only", exports]), re.MULTILINE)
     library = folder / f"python{major}{minor}.lib"
     rules = library.with_suffix(".def")
     rules.write_text("\n".join([f"LIBRARY python{major}{minor}.dll", "EXPORTS", *names, ""]))
