@@ -76,6 +76,10 @@ class BuildExt(build_ext):
         if sys.platform == "win32":
             self.compiler.dll_libraries = []  # zig links the C library
         super().build_extensions()
+        # A program is linked with one import library. The linker also writes those of other modules.
+        for path in Path(self.build_lib).rglob("*.lib"):
+            if path.name != imported(Path(library_name("win32"))).name:
+                path.unlink()
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name != core.name:

@@ -2,7 +2,7 @@
 
 neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. riscv64: the
 same with plain C, by gcc, whose results must have the bits of this machine. wine: the C code for Windows by
-zig, with all instruction sets, in wine64, with the same bits. wasm: tests of the C code and of the package
+zig, with all instruction sets, in wine64, with the same bits, and the examples in C and C++. wasm: tests of the C code and of the package
 for JavaScript in Node, by zig. bits32: a build with 32-bit pointers, or for a big-endian machine, must fail.
 musl: tests of the C code with another C library. fresh-3.12, ...:
 `make demo` and `make test` in a new clone with that Python, without settings and variables of this process.
@@ -47,8 +47,8 @@ from compilers import (
 from outcome import Missing, Wrong, done, needs, run_pytest
 from pythons_here import python_of
 
-WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
 GCC_RISCV64, QEMU_RISCV64 = "riscv64-linux-gnu-gcc", "qemu-riscv64"
+WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
 LIBRARY = ROOT / "tests/capi/library.c"
 FILES = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
 # Prefixes of the environment variables that the clone gets.
@@ -112,6 +112,22 @@ def windows(folder: Path) -> None:
     done([*compiler, *words, "-o", str(folder / "library.exe")])
 
 
+def same_examples(folder: Path) -> None:
+    """Raises Wrong unless the examples in C and C++ have the same outputs in wine as on this machine."""
+    own, file = Path(lnrnn.get_library()), FILES[0]
+    given = "\n".join([" ".join(["0.5"] * lnrnn.load(file).input_size)] * 3 + [""])
+    for source in (ROOT / "examples/c_program/c_program.c", ROOT / "examples/cpp_program/cpp_program.cpp"):
+        text = [f"-I{ROOT / 'include'}", str(source)]
+        there, here = folder / f"{source.stem}.exe", folder / source.stem
+        done([*shlex.split(zig("win-amd64")), *text, "-lc++", str(folder / "liblnrnn.4.lib"), "-o", str(there)])
+        needs("c++" if source.suffix == ".cpp" else "cc")
+        native = ["c++" if source.suffix == ".cpp" else "cc", *text, str(own), f"-Wl,-rpath,{own.parent}"]
+        done([*native, "-o", str(here)])
+        said = [done([*run, file], input=given).split() for run in ([WINE, str(there)], [str(here)])]
+        if said[0] != said[1] or not said[0]:
+            raise Wrong(f"{source.name} prints {said[0]} in wine, and {said[1]} here")
+
+
 def wine(options: argparse.Namespace) -> dict[str, str]:
     if not os.path.exists(WINE) or not find_spec("ziglang"):
         raise Missing("needs Debian's wine64 and the package ziglang")
@@ -121,6 +137,7 @@ def wine(options: argparse.Namespace) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     windows(folder)
     done([WINE, "wineboot"])  # makes the folder of WINEPREFIX, and says so
+    same_examples(folder)
     names = lnrnn.cpu_info()["available"]
     return same_bits(names, [WINE, str(folder / "library.exe")], folder) | {"sets": ", ".join(names)}
 

@@ -1,14 +1,14 @@
 """Builds and checks wheels for this machine and for others.
 
 Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64, musl-aarch64, win-amd64, win-arm64,
-and macos. For macos only the C code is compiled, and Windows needs --pyconfig. Wheels for this machine are
-built for every installed Python, others for one. The compiler is clang from the package ziglang, which has
-the C libraries of all targets. Wheels use lnrnn's own threads, because a second OpenMP in a process may
-conflict with the first.
+and macos. For macos only the C code is compiled and linked. Wheels for this machine are built for every
+installed Python, others for one. The compiler is clang from the package ziglang, which has the C libraries of
+all targets. Wheels use lnrnn's own threads, because a second OpenMP in a process may conflict with the first.
 
-Each wheel must have at most 1.6 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
+Each wheel must have at most 1.6 MB, for Windows 1.8 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
 are installed in new environments and must pass tests. A wheel for aarch64 is tested in an emulator, if
-Debian's packages can be downloaded. Other wheels are not run. Wheels are written to --into.
+Debian's packages can be downloaded. One for win-amd64 is tested in wine, with --windows. Other wheels are not
+run. Wheels are written to --into.
 
 reproducible-sdist and reproducible-TARGET build the sdist and a wheel twice: in two folders, with other
 times, permissions, owners and variables, and empty caches. Both must have the same bytes.
@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from archives import source_date
-from checks import contents, in_emulator, installed
+from checks import contents, in_emulator, in_wine, installed
 from emulated import VERSION
 from targets import TARGETS, build_wheel, builder, compile_for_macos
 from twice import equal
@@ -41,10 +41,8 @@ HERE_TARGET = platform.machine() if platform.libc_ver()[0] == "glibc" else None
 def one(target: str, version: str, python: str, options: argparse.Namespace, first: bool) -> str:
     """Builds and checks a wheel. Returns its size and the results of its tests."""
     folder = options.folder
-    pyconfig = options.pyconfig if target.startswith("win-") else None
     build_python = builder(folder / f"python-{version}", python)
-    into = options.into.resolve()
-    wheel = build_wheel(TARGETS[target], build_python, folder / "build", into, pyconfig=pyconfig)
+    wheel = build_wheel(TARGETS[target], build_python, folder / "build", options.into.resolve())
     summary = f"{wheel.name}: {contents(wheel)}"
     if target == HERE_TARGET and not options.no_tests:
         return f"{summary}; {installed(wheel, python, folder / f'user-{version}', first)}"
@@ -53,6 +51,8 @@ def one(target: str, version: str, python: str, options: argparse.Namespace, fir
             return f"{summary}; {in_emulator(wheel, build_python, folder / 'emulated')}"
         except Missing as missing:
             return f"{summary}; not run: {missing}"
+    if target == "win-amd64" and options.windows and not options.no_tests:
+        return f"{summary}; {in_wine(wheel, build_python, folder / 'wine', options.windows, version)}"
     return f"{summary}; not run"
 
 
@@ -60,10 +60,10 @@ def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
     os.environ["SOURCE_DATE_EPOCH"] = source_date(ROOT)
     if target == "macos":
-        units = compile_for_macos(options.folder)
-        return {target: f"{units} units of C compiled and linked for arm64; not run"}
-    if target.startswith("win-") and not options.pyconfig:
-        raise Missing("needs --pyconfig, from CPython's sources (Debian: apt-get source python3.11)")
+        return {
+            apple: f"{compile_for_macos(name, apple, options.folder / apple)} files of C are linked; not run"
+            for name, apple in (("aarch64", "arm64"), ("x86_64", "x86_64"))
+        }
     every = {version: python_of(version) for version in options.python or ALL}
     here = {version: python for version, python in every.items() if python}
     if not here:
@@ -111,7 +111,7 @@ def reproducible(target: str, options: argparse.Namespace) -> dict[str, str]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", action="append", choices=ALL, help="only this; may be repeated")
-    parser.add_argument("--pyconfig", type=Path, help="PC/pyconfig.h of CPython's sources, for Windows")
+    parser.add_argument("--windows", type=Path, help="python.org's embeddable package, unpacked, for wine")
     parser.add_argument("--into", type=Path, default=Path("dist"))
     parser.add_argument("--no-tests", action="store_true", help="build, and check only the files")
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unittest import mock
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from compilers import objects, units, zig
+from compilers import library_name, link, link_plugin, objects, plugin_name, plugin_units, units, zig
 from outcome import Wrong, done
 from pythons_here import environment
 from source_copy import copy_sources
@@ -41,6 +41,29 @@ TARGETS = {
 DLLS = rb"(KERNEL32|api-ms-win-crt-[a-z]+-l1-1-0|python3\d+|liblnrnn(\.\d+|_ort))\.dll"
 
 
+# What extension modules need of the file pyconfig.h of Python for Windows.
+PYCONFIG = """
+#define MS_WIN32
+#define MS_WINDOWS
+#define NT_THREADS
+#define COMPILER "[gcc]"
+#define PLATFORM "win32"
+#define Py_ENABLE_SHARED 1
+#define HAVE_DECLSPEC_DLL
+#define SIZEOF_VOID_P 8
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_TIME_T 8
+#define SIZEOF_SHORT 2
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_FLOAT 4
+#define SIZEOF_DOUBLE 8
+#define SIZEOF_WCHAR_T 2
+#define ALIGNOF_SIZE_T 8
+#define ALIGNOF_MAX_ALIGN_T 8
+#define WITH_PYMALLOC 1
+"""
 # Prints the folder of the headers, the file that exports the names, and the version.
 ASKED = """
 import sys, sysconfig
@@ -58,7 +81,7 @@ def builder(folder: Path, python: str) -> str:
     return str(own)
 
 
-def for_windows(target: Target, python: str, folder: Path, pyconfig: Path) -> tuple[list[str], str]:
+def for_windows(target: Target, python: str, folder: Path) -> tuple[list[str], str]:
     """Returns flags for headers of Python and NumPy for Windows, and an import library of the DLL.
 
     Python's headers differ only by pyconfig.h. NumPy's come from its wheel. The library has all names that
@@ -66,7 +89,7 @@ def for_windows(target: Target, python: str, folder: Path, pyconfig: Path) -> tu
     shutil.rmtree(folder, ignore_errors=True)
     headers, exports, major, minor = done([python, "-c", ASKED]).splitlines()
     shutil.copytree(headers, folder / "python")
-    shutil.copy2(pyconfig, folder / "python/pyconfig.h")
+    (folder / "python/pyconfig.h").write_text(PYCONFIG)
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     of_python = ["--platform", "win_amd64", "--python-version", f"{major}.{minor}"]
     done([*pip, *of_python, "--dest", str(folder), "numpy>=2"])
@@ -84,16 +107,11 @@ def for_windows(target: Target, python: str, folder: Path, pyconfig: Path) -> tu
 
 
 def build_wheel(
-    target: Target,
-    python: str,
-    folder: Path,
-    into: Path,
-    prepare: Callable[[Path], None] = lambda _: None,
-    pyconfig: Path | None = None,
+    target: Target, python: str, folder: Path, into: Path, prepare: Callable[[Path], None] = lambda _: None
 ) -> Path:
     """Builds a wheel for this Python. Its headers suit all targets but Windows, because pointers and long
     have 64 bits on each. Objects remain in `folder` for the next wheel. prepare: called with the folder of
-    the sources. pyconfig: for Windows, PC/pyconfig.h of CPython's sources."""
+    the sources."""
     sources, raw = folder / "source", folder / "raw"
     copy_sources(sources)
     prepare(sources)
@@ -102,8 +120,9 @@ def build_wheel(
     soabi = done([python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]).strip()
     name, number, *_ = soabi.split("-")  # soabi is cpython-312-x86_64-linux-gnu
     compiler, linker = zig(target.zig), f"{zig(target.zig)} -shared"  # without folders of this machine
-    if pyconfig:
-        flags, library = for_windows(target, python, folder / "windows", pyconfig)
+    windows = target.platform.startswith("win-")
+    if windows:
+        flags, library = for_windows(target, python, folder / "windows")
         compiler, linker = f"{compiler} {shlex.join(flags)}", f"{linker} {shlex.quote(library)}"
     free = environment(
         sources,
@@ -112,20 +131,25 @@ def build_wheel(
         LNRNN_OPENMP="0",
         _PYTHON_HOST_PLATFORM=target.platform,
         SETUPTOOLS_EXT_SUFFIX=f".cp{number}-{target.suffix}.pyd"
-        if pyconfig
+        if windows
         else f".{name}-{number}-{target.suffix}.so",
     )
     command = [python, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
     done([*command, ".", "--wheel-dir", str(raw)], cwd=sources, env=free)
-    return checked_windows(raw, target, into) if pyconfig else repaired(raw, target, into)
+    return checked_windows(raw, target, into) if windows else repaired(raw, target, into)
 
 
-def compile_for_macos(folder: Path) -> int:
-    """Compiles all C code of lnrnn, without the module, to a dynamic library. Returns how many C files."""
-    compiler = [*shlex.split(zig("aarch64-macos.11.0")), "-fPIC"]
-    compiled = objects(compiler, units("arm64", []), folder)
-    done([*compiler, "-shared", *compiled, "-o", str(folder / "lnrnn.dylib")])
-    return len(compiled)
+def compile_for_macos(name: str, machine: str, folder: Path) -> int:
+    """Compiles liblnrnn and the plug-in for ONNX Runtime, without the module. Returns how many C files.
+
+    name: zig's name of the machine; machine: Apple's."""
+    compiler = [*shlex.split(zig(f"{name}-macos.11.0")), "-fPIC"]
+    compiled = objects(compiler, units(machine, []), folder)
+    plugin = objects(compiler, plugin_units(), folder)
+    library, shared = folder / library_name("darwin"), [*compiler, "-shared"]
+    link(shared, compiled, library, "darwin", [])
+    link_plugin(shared, plugin, folder / plugin_name("darwin"), "darwin", library)
+    return len(compiled) + len(plugin)
 
 
 def repaired(raw: Path, target: Target, into: Path) -> Path:
