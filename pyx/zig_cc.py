@@ -26,10 +26,12 @@ def translated(word: str) -> str:
 
 
 def zig(target: str) -> str:
-    """Returns the command of a compiler. target: zig's name, or setuptools' name of Windows ("win-amd64")."""
+    """Returns the command of a compiler. target: zig's name, or setuptools' name of Windows ("win-amd64").
+
+    Paths have slashes on Windows too, because setuptools takes a backslash for an escape."""
     names = {"win-amd64": "x86_64-windows-gnu", "win-arm64": "aarch64-windows-gnu"}
     words = [sys.executable, os.path.abspath(__file__), "-target", names.get(target, target)]
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    return shlex.join(word.replace("\\", "/") for word in words)
 
 
 if __name__ == "__main__":

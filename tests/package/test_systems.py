@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from compilers import ROOT
+from compilers import ROOT, zig
 
 FILES = sorted(
     path
@@ -43,6 +43,14 @@ def test_only_the_door_names_a_system():
 )
 def test_a_system_is_noticed(line):
     assert foreign(f"int x;\n{line}\n") == [line]
+
+
+def test_setuptools_can_split_the_command_of_the_compiler(monkeypatch):
+    """Windows has backslashes and spaces in paths."""
+    split_quoted = pytest.importorskip("setuptools._distutils.util").split_quoted
+    monkeypatch.setattr(sys, "executable", r"C:\Program Files\Python\python.exe")
+    first, *_, target = split_quoted(zig("win-amd64"))
+    assert (first, target) == ("C:/Program Files/Python/python.exe", "x86_64-windows-gnu")
 
 
 def test_the_package_imports_no_module_that_windows_lacks():

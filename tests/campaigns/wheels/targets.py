@@ -81,8 +81,8 @@ def builder(folder: Path, python: str) -> str:
     return str(own)
 
 
-def for_windows(target: Target, python: str, folder: Path) -> tuple[list[str], str]:
-    """Returns flags for headers of Python and NumPy for Windows, and an import library of the DLL.
+def for_windows(target: Target, python: str, folder: Path) -> tuple[list[str], list[str]]:
+    """Returns flags for headers of Python and NumPy for Windows, and for an import library of the DLL.
 
     Python's headers differ only by pyconfig.h. NumPy's come from its wheel. The library has all names that
     Python exports on this machine."""
@@ -103,7 +103,8 @@ def for_windows(target: Target, python: str, folder: Path) -> tuple[list[str], s
     machine = "arm64" if target.suffix == "win_arm64" else "i386:x86-64"
     tool = [sys.executable, "-m", "ziglang", "dlltool", "-m", machine]
     done([*tool, "-d", str(rules), "-l", str(library)])
-    return [f"-I{folder / 'python'}", f"-I{folder / 'numpy/_core/include'}"], str(library)
+    include = [f"-I{folder / 'python'}", f"-I{folder / 'numpy/_core/include'}"]
+    return include, [f"-L{folder}", f"-l{library.stem}"]
 
 
 def build_wheel(
@@ -122,8 +123,8 @@ def build_wheel(
     compiler, linker = zig(target.zig), f"{zig(target.zig)} -shared"  # without folders of this machine
     windows = target.platform.startswith("win-")
     if windows:
-        flags, library = for_windows(target, python, folder / "windows")
-        compiler, linker = f"{compiler} {shlex.join(flags)}", f"{linker} {shlex.quote(library)}"
+        include, library = for_windows(target, python, folder / "windows")
+        compiler, linker = f"{compiler} {shlex.join(include)}", f"{linker} {shlex.join(library)}"
     free = environment(
         sources,
         CC=compiler,
