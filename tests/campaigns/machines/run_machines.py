@@ -2,10 +2,10 @@
 
 neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. riscv64: the
 same with plain C, by gcc, whose results must have the bits of this machine. wine: the C code for Windows by
-zig, with all instruction sets, in wine64, with the same bits, and the examples in C and C++. wasm: tests of the C code and of the package
-for JavaScript in Node, by zig. bits32: a build with 32-bit pointers, or for a big-endian machine, must fail.
-musl: tests of the C code with another C library. fresh-3.12, ...:
-`make demo` and `make test` in a new clone with that Python, without settings and variables of this process.
+zig, with all instruction sets, in wine64, with the same bits, and the examples in C and C++. wasm: tests of
+the C code and of the package for JavaScript in Node, by zig. bits32: a build with 32-bit pointers, or for a
+big-endian machine, must fail. musl: tests of the C code with another C library. fresh-3.12, ...: `make demo`
+and `make test` in a new clone with that Python, without settings and variables of this process.
 The name fresh runs all of these parts, and --pytest selects tests.
 """
 
@@ -119,7 +119,9 @@ def same_examples(folder: Path) -> None:
     for source in (ROOT / "examples/c_program/c_program.c", ROOT / "examples/cpp_program/cpp_program.cpp"):
         text = [f"-I{ROOT / 'include'}", str(source)]
         there, here = folder / f"{source.stem}.exe", folder / source.stem
-        done([*shlex.split(zig("win-amd64")), *text, "-lc++", str(folder / "liblnrnn.4.lib"), "-o", str(there)])
+        done(
+            [*shlex.split(zig("win-amd64")), *text, "-lc++", str(folder / "liblnrnn.4.lib"), "-o", str(there)]
+        )
         needs("c++" if source.suffix == ".cpp" else "cc")
         native = ["c++" if source.suffix == ".cpp" else "cc", *text, str(own), f"-Wl,-rpath,{own.parent}"]
         done([*native, "-o", str(here)])

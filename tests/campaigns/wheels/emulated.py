@@ -21,7 +21,14 @@ WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
 
 def install(python: str, into: Path, version: str, platforms: tuple[str, ...], *packages: str) -> None:
     """Installs packages for another machine by the pip of ``python``, which runs on this machine."""
-    words = ["--quiet", "--no-warn-script-location", "--upgrade", "--only-binary=:all:", "--target", str(into)]
+    words = [
+        "--quiet",
+        "--no-warn-script-location",
+        "--upgrade",
+        "--only-binary=:all:",
+        "--target",
+        str(into),
+    ]
     words += [f"--python-version={version}", *(f"--platform={name}" for name in platforms)]
     done([python, "-m", "pip", "install", *words, *packages])
 
@@ -59,7 +66,9 @@ class Emulated:
         self.python.chmod(0o755)
 
     def install(self, python: str, *packages: str) -> None:
-        install(python, self.packages, VERSION, ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64"), *packages)
+        install(
+            python, self.packages, VERSION, ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64"), *packages
+        )
 
     def run(self, arguments: list[str], folder: Path, **environment: str) -> str:
         more = {"PYTHONHOME": self.root / "usr", "PYTHONPATH": self.packages, **environment}

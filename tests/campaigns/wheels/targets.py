@@ -41,29 +41,13 @@ TARGETS = {
 DLLS = rb"(KERNEL32|api-ms-win-crt-[a-z]+-l1-1-0|python3\d+|liblnrnn(\.\d+|_ort))\.dll"
 
 
-# What extension modules need of the file pyconfig.h of Python for Windows.
-PYCONFIG = """
-#define MS_WIN32
-#define MS_WINDOWS
-#define NT_THREADS
-#define COMPILER "[gcc]"
-#define PLATFORM "win32"
-#define Py_ENABLE_SHARED 1
-#define HAVE_DECLSPEC_DLL
-#define SIZEOF_VOID_P 8
-#define SIZEOF_SIZE_T 8
-#define SIZEOF_TIME_T 8
-#define SIZEOF_SHORT 2
-#define SIZEOF_INT 4
-#define SIZEOF_LONG 4
-#define SIZEOF_LONG_LONG 8
-#define SIZEOF_FLOAT 4
-#define SIZEOF_DOUBLE 8
-#define SIZEOF_WCHAR_T 2
-#define ALIGNOF_SIZE_T 8
-#define ALIGNOF_MAX_ALIGN_T 8
-#define WITH_PYMALLOC 1
-"""
+# The macros of Python's pyconfig.h for Windows on which extension modules depend.
+PYCONFIG = (
+    "MS_WIN32", "MS_WINDOWS", "NT_THREADS", 'COMPILER "[gcc]"', 'PLATFORM "win32"', "Py_ENABLE_SHARED 1",
+    "HAVE_DECLSPEC_DLL", "SIZEOF_VOID_P 8", "SIZEOF_SIZE_T 8", "SIZEOF_TIME_T 8", "SIZEOF_SHORT 2",
+    "SIZEOF_INT 4", "SIZEOF_LONG 4", "SIZEOF_LONG_LONG 8", "SIZEOF_FLOAT 4", "SIZEOF_DOUBLE 8",
+    "SIZEOF_WCHAR_T 2", "ALIGNOF_SIZE_T 8", "ALIGNOF_MAX_ALIGN_T 8", "WITH_PYMALLOC 1",
+)  # fmt: skip
 # Prints the folder of the headers, the file that exports the names, and the version.
 ASKED = """
 import sys, sysconfig
@@ -89,7 +73,7 @@ def for_windows(target: Target, python: str, folder: Path) -> tuple[list[str], l
     shutil.rmtree(folder, ignore_errors=True)
     headers, exports, major, minor = done([python, "-c", ASKED]).splitlines()
     shutil.copytree(headers, folder / "python")
-    (folder / "python/pyconfig.h").write_text(PYCONFIG)
+    (folder / "python/pyconfig.h").write_text("".join(f"#define {line}\n" for line in PYCONFIG))
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     of_python = ["--platform", "win_amd64", "--python-version", f"{major}.{minor}"]
     done([*pip, *of_python, "--dest", str(folder), "numpy>=2"])
