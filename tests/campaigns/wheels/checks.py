@@ -164,7 +164,7 @@ def in_wine(wheel: Path, python: str, folder: Path, windows: Path, version: str)
         ([example, there, file], [example, here, file]),
     ):
         lines = machine.run(one, folder).splitlines(), done([sys.executable, *other]).splitlines()
-        if lines[0][-1] != lines[1][-1]:
+        if lines[1][-1] not in lines[0]:  # in wine, there are warnings too
             raise Wrong(f"{one[0]} {one[-1]} has these outputs, and others here: {lines}")
     copy_tests(folder / "sources")
     command = ["-m", "pytest", "-p", "no:cacheprovider", *OF_MACHINE, *OF_MODULE]
