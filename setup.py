@@ -1,9 +1,9 @@
 """Builds the shared library liblnrnn, and two libraries that are linked to it.
 
-These are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime. A module of its own,
+They are the Cython module lnrnn._core, and liblnrnn_ort, the plug-in for ONNX Runtime. A separate module,
 lnrnn.torch.layouts, reads torch's tensors.
 
-The kernels are compiled once for each instruction set, the other C code once. Object files are kept in
+Kernels are compiled once for each instruction set, other C code once. Object files are kept in
 build/objects. A file is compiled again only if its source, an included header, the compiler or its flags
 change: see pyx/objects.py.
 
@@ -54,14 +54,14 @@ from library import (  # noqa: E402
 from objects import Objects  # noqa: E402
 from zig_cc import zig  # noqa: E402
 
-HEADERS = [HEADER, "include/lnrnn_api.h"]  # the C API, which is copied to lnrnn.get_include()
+HEADERS = [HEADER, "include/lnrnn_api.h"]  # the C API, copied to lnrnn.get_include()
 
 if sys.maxsize < 2**32:
     sys.exit("lnrnn needs a 64-bit build: this Python has pointers of 32 bits")
 
 
 class BuildExt(build_ext):
-    """Builds the shared library, and the plug-in and the module that are linked to it, in one folder."""
+    """Builds the shared library, and the plug-in and module linked to it, in one folder."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
@@ -87,10 +87,10 @@ class BuildExt(build_ext):
             return
         command, linker = self.compiler.compiler_so, self.compiler.linker_so
         if not self.editable_mode:
-            # A wheel is 50 kB smaller without names of local functions and tables for unwinding, which serve
-            # only debuggers and profilers.
+            # Wheels are 50 kB smaller without names of local functions and unwind tables, which only
+            # debuggers and profilers use.
             command = [*command, "-fno-asynchronous-unwind-tables"]
-            # One table of symbols is enough: all C libraries that wheels support read the newer kind.
+            # One symbol hash table suffices: C libraries that wheels support read the newer kind.
             linker = [*linker, *(["-Wl,-x"] if self.system() == "darwin" else ["-s", "-Wl,--hash-style=gnu"])]
             self.compiler.set_executable("linker_so", linker)
         openmp = openmp_flags(command, linker)
@@ -98,7 +98,7 @@ class BuildExt(build_ext):
             print("lnrnn: built without OpenMP; calls use threads of the library's own")
         (written,) = cythonize(
             [ext],
-            force=True,  # the default compares times of files, which a checkout does not keep
+            force=True,  # the default compares file times, which a checkout does not keep
             emit_linenums="LNRNN_LINES" in os.environ,  # for tests/campaigns/coverage
             include_path=["pyx", "."],
             compiler_directives={
@@ -106,7 +106,7 @@ class BuildExt(build_ext):
                 "boundscheck": False,
                 "wraparound": False,
                 "cdivision": True,
-                "binding": False,  # functions that are no methods need no objects of Python
+                "binding": False,  # plain functions then need no Python objects
             },
         )
         asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
@@ -118,7 +118,7 @@ class BuildExt(build_ext):
         versions = (
             f"numpy {numpy.__version__}, Cython {Cython.__version__}, Python {platform.python_version()}"
         )
-        # _core.c is first, because it takes longest. Each file has its own compiler process.
+        # _core.c comes first, because it takes longest. Each file has its own compiler process.
         module = f"_core-{sysconfig.get_config_var('SOABI')}"
         flags = [*CFLAGS, "-O1", *macros]
         todo = [partial(for_this.compile, module, written.sources[0], flags, python, versions)]
@@ -131,7 +131,7 @@ class BuildExt(build_ext):
         link_plugin(linker, objects[len(own) :], plugin, self.system(), library)
         ext.sources, ext.extra_objects = [], [compiled, str(imported(library))]
         ext.extra_link_args = [*rpath(self.system()), "-lm"]
-        self.force = True  # always link, because setuptools does not know the dependencies
+        self.force = True  # always link: setuptools does not know the dependencies
         super().build_extension(ext)
 
     def machine(self) -> str:
@@ -145,7 +145,7 @@ class BuildExt(build_ext):
         return next((names[name] for name in names if self.plat_name.startswith(f"{name}-")), "linux")
 
     def shared_libraries(self) -> list[str]:
-        """The paths of liblnrnn and of the plug-in for ONNX Runtime in the package."""
+        """Returns the paths in the package of liblnrnn and of the plug-in for ONNX Runtime."""
         return [f"lnrnn/{name(self.system())}" for name in (library_name, plugin_name)]
 
     def copy_extensions_to_source(self) -> None:
@@ -167,10 +167,10 @@ class BuildExt(build_ext):
 
 
 class BuildPy(build_py):
-    """Copies the headers of the C API into the package. An editable install uses those in include/."""
+    """Copies the headers of the C API into the package. Editable installs use include/ instead."""
 
     def headers(self) -> dict[str, str]:
-        """Returns the source of each header by its target."""
+        """Returns {target: source} of the headers."""
         if self.editable_mode:
             return {}
         return {os.path.join(self.build_lib, "lnrnn", path): path for path in HEADERS}
@@ -186,7 +186,7 @@ class BuildPy(build_py):
 
 
 def readme(address: str, version: str) -> str:
-    """Returns README.md, with relative links and pictures replaced by web addresses of this version."""
+    """Returns README.md with relative links and images replaced by web addresses of this version."""
     text = Path("README.md").read_text(encoding="utf-8")
     if not address:
         return text
@@ -213,7 +213,7 @@ if address and not address.startswith("https://"):
 (version,) = re.findall(r'^__version__ = "(.+)"$', Path("lnrnn/__init__.py").read_text(), re.MULTILINE)
 
 os.environ["SOURCE_DATE_EPOCH"] = source_date(Path("."))
-Cython.Compiler.Options.docstrings = False  # of a module that is not public
+Cython.Compiler.Options.docstrings = False  # the module is not public
 core = Extension(
     "lnrnn._core",
     ["pyx/_core.pyx"],

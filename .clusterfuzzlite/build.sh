@@ -21,7 +21,7 @@ cp tests/fuzz/*.dict "$OUT"
 
 # Images for Python have this command.
 if command -v compile_python_fuzzer; then
-    pip3 install ".[onnx,test]"
+    env -u CFLAGS -u CXXFLAGS pip3 install ".[onnx,test]"  # Python cannot load a library with a sanitizer
     python3 tests/fuzz/seeds.py "$made/seeds"
     for seeds in "$made"/seeds/*; do
         zip -jqr "$OUT/$(basename "$seeds")_seed_corpus.zip" "$seeds"

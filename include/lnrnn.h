@@ -29,7 +29,7 @@
 #error "lnrnn needs a little-endian machine: on this one the first byte of a number is its highest"
 #endif
 
-/* The largest number of threads of a call. */
+/* The largest number of threads that a call may use. */
 enum { LNRNN_MOST_THREADS = 1024 };
 
 /* The version of these declarations. Within a major version, declarations are only added. */
@@ -61,7 +61,7 @@ extern "C" {
 /* Returns the LNRNN_VERSION with which the library was compiled. */
 const char *lnrnn_version(void);
 
-/* --- dispatch.c: which kernels ------------------------------------------------------------------------- */
+/* --- dispatch.c: instruction sets ----------------------------------------------------------------------- */
 
 /* The largest number of names in a list of instruction sets. */
 enum { LNRNN_ISAS = 16 };
@@ -72,16 +72,17 @@ size_t lnrnn_isa_list(const char *names[LNRNN_ISAS]);
  * Returns their number. */
 size_t lnrnn_isa_emulated(const char *names[LNRNN_ISAS]);
 /* Returns the name of the instruction set in use. By default it is the first of lnrnn_isa_list, unless this
- * model of CPU runs the next one faster. */
+ * model of CPU runs the next set of the list faster. */
 const char *lnrnn_isa_name(void);
 /* Selects an instruction set. Returns 0, or -1 if neither lnrnn_isa_list nor lnrnn_isa_emulated lists `name`.
  * No other thread may compute during the call. */
 int lnrnn_isa_use(const char *name);
-/* weights: LNRNN_WEIGHT_F32 .. Returns the special unit of the CPU that multiplies by such weights, for
- * example "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to bfloat16. */
+/* weights: LNRNN_WEIGHT_F32 to LNRNN_WEIGHT_I8A8. Returns the unit of the CPU that multiplies by weights of
+ * this format, for example "AMX", or NULL if vector instructions multiply. A bfloat16 unit rounds x and h to
+ * bfloat16. */
 const char *lnrnn_isa_unit(int weights);
-/* The state of AMX: "usable, tested in an emulator only", "not on this CPU",
- * "not enabled by the operating system" or "refused by the kernel". */
+/* Returns the state of Intel's matrix unit AMX. The states are "usable, tested in an emulator only", "not on
+ * this CPU", "not enabled by the operating system" and "refused by the kernel". */
 const char *lnrnn_isa_amx(void);
 
 /* --- cores.c, team.c: how many threads ----------------------------------------------------------------- */
@@ -103,9 +104,9 @@ int lnrnn_get_num_threads(void);
 /* Sets the largest number of threads for the whole process, n >= 1. */
 void lnrnn_set_num_threads(int n);
 /* If limits on processes or memory keep a call from starting all its threads, it uses fewer. Later calls of
- * the same thread use fewer too, until lnrnn_set_num_threads. `report`, if not NULL, is called in the
- * calling thread at the end of each call with too few threads. If another process takes the last threads
- * while a call starts its own, OpenMP ends this process. */
+ * the same thread use fewer too, until lnrnn_set_num_threads. `report`, if not NULL, is called in the calling
+ * thread at the end of each call with too few threads. If another process takes the last threads while a call
+ * starts threads, OpenMP ends this process. */
 void lnrnn_on_shortage(void (*report)(int wanted, int given));
 
 /* --- vmath.h: elementwise functions, x (n) -> y (n); y may be x ---------------------------------------- */
@@ -165,13 +166,13 @@ typedef enum {
     LNRNN_TOO_LONG = 6,         /* a sequence has steps without statistics of batch norm (overrun "raise") */
     LNRNN_STREAM_NO_LANE = -1,  /* the stream has no lane of this number */
     LNRNN_STREAM_TWICE = -2,    /* a lane is named twice */
-    LNRNN_STREAM_OVERRUN = -3,  /* a lane's step has no statistics (overrun "raise") or a number above 2^62 */
+    LNRNN_STREAM_OVERRUN = -3,  /* a lane's next step is above 2^62, or has no statistics (overrun "raise") */
     LNRNN_STREAM_TOGETHER = -4, /* overrun "batch": a call must step all lanes, in order, at equal steps */
     LNRNN_STREAM_BUSY = -5      /* another thread is in a call of this handle */
 } lnrnn_status;
 
 /* After an error, functions with a parameter `message` write a text into it. The text names the argument or
- * array, its value and the expected one. `message` has LNRNN_MESSAGE bytes, or is NULL. */
+ * array, its value and the expected value. `message` has LNRNN_MESSAGE bytes, or is NULL. */
 enum { LNRNN_MESSAGE = 256 };
 
 /* --- networks ------------------------------------------------------------------------------------------ */
@@ -186,8 +187,8 @@ enum { LNRNN_NORM_NONE, LNRNN_NORM_LAYER, LNRNN_NORM_BATCH, LNRNN_NORM_RMS, LNRN
 /* The input of layer norm. JOINT: the sum W x + W h. SPLIT: W x and W h separately. GATE: each gate of the
  * sum. INPUT: W x alone (LiGRU). OUTPUT: each head of h, for y only (SLSTM). */
 enum { LNRNN_JOINT, LNRNN_SPLIT, LNRNN_GATE, LNRNN_INPUT, LNRNN_OUTPUT, LNRNN_PLACEMENTS };
-/* The norms of LNRNN_SPLIT in a GRU. PAPER: one norm over r and z, and one over n (Ba et al. 2016). ALL: one
- * norm over all gates. */
+/* The groups of gates that LNRNN_SPLIT normalises together in a GRU. PAPER: one norm over r and z, and one
+ * over n (Ba et al. 2016). ALL: one norm over all gates. */
 enum { LNRNN_SPAN_PAPER, LNRNN_SPAN_ALL };
 /* Layer or RMS norm of an LSTM's c. OUT: h = o tanh(LN(c)), and the next step gets c. CARRY: the next step
  * gets LN(c). */
@@ -258,20 +259,21 @@ lnrnn_status lnrnn_network_create(const lnrnn_description *d, const lnrnn_array 
                                   lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* Sets *network as lnrnn_network_create does, from a file that Python's lnrnn.save wrote. */
 lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char message[LNRNN_MESSAGE]);
-/* The same for a file of `size` bytes in memory, at any alignment. They are not used after the call. */
+/* Sets *network likewise, from `size` bytes of such a file in memory, at any alignment. After the call the
+ * bytes may be freed. */
 lnrnn_status lnrnn_network_read(const void *bytes, size_t size, lnrnn_network **network,
                                 char message[LNRNN_MESSAGE]);
 /* retain adds a reference. release drops a reference, and frees the network with the last reference. A stream
  * has a reference of its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
-/* Return D; H; the number of layers; 1 or 2 directions. */
+/* Return the input size D, the hidden size H, the number of layers, and the number of directions (1 or 2). */
 size_t lnrnn_network_inputs(const lnrnn_network *n);
 size_t lnrnn_network_units(const lnrnn_network *n);
 size_t lnrnn_network_layers(const lnrnn_network *n);
 size_t lnrnn_network_directions(const lnrnn_network *n);
 /* Returns the number of values of h for one sequence: P with proj_size, else H. With cell = 1 returns the
- * number of values of c, or 0 without c. An SLSTM's has 3 H values: c, n and m. */
+ * number of values of c, or 0 without c. The c of an SLSTM holds 3 H values: its c, n and m. */
 size_t lnrnn_network_state_size(const lnrnn_network *n, int cell);
 
 /* B sequences of up to T steps, in contiguous arrays. With batch_first the axes (T, B) are (B, T). P is
@@ -283,14 +285,15 @@ typedef struct {
     const float *x;              /* (T, B, D) */
     const int64_t *lengths;      /* (B): 0 .. T; NULL: all T */
     const unsigned char *resets; /* (T, B), not 0: set h and c to zero before this step; NULL: never */
-    const float *h0, *c0;        /* (layers * directions, B, P), (.., H); NULL: zeros. Only LSTM has c, and
-                                  * SLSTM, with 3 H values */
-    float *y;                    /* (T, B, directions * P), 0 past a length; no other array overlaps it */
-    float *hn, *cn;              /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
+    const float *h0;             /* (layers * directions, B, P); NULL: zeros */
+    const float *c0; /* (layers * directions, B, H), only LSTM, and SLSTM with 3 H values; NULL: zeros */
+    float *y;        /* (T, B, directions * P), 0 past a length; no other array overlaps it */
+    float *hn, *cn;  /* (shapes of h0, c0), may be h0 and c0; NULL: not written */
 } lnrnn_sequences;
 
 /* Working memory of calls on sequences. It grows in calls that need more. On one thread, a call that needs no
- * more than earlier calls does not allocate. One call at a time may use it, of any network. */
+ * more than earlier calls does not allocate. Only one call at a time may use a workspace. Calls of different
+ * networks may share it. */
 typedef struct lnrnn_workspace lnrnn_workspace;
 /* Returns an empty workspace, or NULL without memory. */
 lnrnn_workspace *lnrnn_workspace_create(void);
@@ -315,7 +318,7 @@ typedef struct lnrnn_handle lnrnn_handle;
  * must have one direction, and not be reversed. */
 lnrnn_status lnrnn_stream_create(lnrnn_network *network, size_t lanes, lnrnn_stream **stream,
                                  char message[LNRNN_MESSAGE]);
-/* Frees the stream when its last handle is freed, or now if it has none. s may be NULL. */
+/* Frees the stream when its last handle is freed, or now if it has no handle. s may be NULL. */
 void lnrnn_stream_release(lnrnn_stream *s);
 const lnrnn_network *lnrnn_stream_network(const lnrnn_stream *s);
 size_t lnrnn_stream_lanes(const lnrnn_stream *s);
@@ -335,12 +338,12 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
 void lnrnn_handle_free(lnrnn_handle *h);
 lnrnn_stream *lnrnn_handle_stream(const lnrnn_handle *h);
 size_t lnrnn_handle_rows(const lnrnn_handle *h);
-/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, none twice;
- * NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one thread there
- * is no allocation, lock or system call. */
+/* x (rows, D) -> y (rows, P), contiguous: computes one step. lanes (rows): the lane of each row, all
+ * different; NULL: lanes 0 .. rows - 1. y may overlap x. With overrun "batch", lanes must be NULL. On one
+ * thread there is no allocation, lock or system call. */
 lnrnn_status lnrnn_handle_step(lnrnn_handle *h, const int64_t *lanes, const float *x,
                                float *y) LNRNN_REALTIME;
-/* lanes (n): the numbers of the lanes that get zero states and step 0, none twice; NULL: lanes 0 .. n - 1.
+/* lanes (n): the numbers of the lanes that get zero states and step 0, all different; NULL: lanes 0 .. n - 1.
  * With overrun "batch", n must be the number of lanes. */
 lnrnn_status lnrnn_handle_reset(lnrnn_handle *h, const int64_t *lanes, size_t n) LNRNN_REALTIME;
 

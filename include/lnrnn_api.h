@@ -39,11 +39,11 @@ extern "C" {
  * does, or NULL with a TypeError, ValueError or MemoryError. The handle steps the lanes of the Python object,
  * and keeps the lanes and the weights alive. lnrnn_handle_stream(handle) and its network belong to Python: do
  * not release them, nor use them after lnrnn_handle_free. If lnrnn_handle_create returned more handles for
- * this lnrnn_stream, free those first. */
+ * this lnrnn_stream, free these handles first. */
 lnrnn_handle *lnrnn_handle_open(PyObject *stream, size_t rows, int threads);
 
-/* The functions of the table, in its order: lnrnn_handle_open, and all of lnrnn.h. A new function comes
- * last, raises LNRNN_API_MINOR, and needs a #define below. */
+/* The functions of the table, in its order: lnrnn_handle_open, and all functions of lnrnn.h. For a new
+ * function, add a last row here and a #define below, and increment LNRNN_API_MINOR. */
 #define LNRNN_API_FUNCTIONS(X)   \
     X(lnrnn_handle_open)         \
     X(lnrnn_version)             \
@@ -118,8 +118,8 @@ typedef struct {
 #ifndef LNRNN_CORE /* lnrnn._core defines the functions itself */
 
 /* All translation units of a module or program share this pointer, because the linker merges weak
- * definitions. So one call of lnrnn_import suffices. The pointer is hidden, so other modules have their
- * own. */
+ * definitions. So one call of lnrnn_import suffices. The pointer is hidden, so each module has its own
+ * pointer. */
 __attribute__((weak, visibility("hidden"))) const lnrnn_api *lnrnn_api_table;
 
 /* Imports lnrnn and its table. Returns 0, or -1 with a Python exception. Call lnrnn_import before any other
@@ -129,15 +129,14 @@ static inline int lnrnn_import(void)
     const lnrnn_api *const found = (const lnrnn_api *)PyCapsule_Import(LNRNN_API_CAPSULE, 0);
     if (!found) {
         if (PyErr_ExceptionMatches(PyExc_AttributeError))
-            PyErr_Format(
-                PyExc_ImportError,
-                "compiled for version %d.%d of lnrnn's C API, and the lnrnn that is installed has none",
-                LNRNN_API_MAJOR, LNRNN_API_MINOR);
+            PyErr_Format(PyExc_ImportError,
+                         "compiled for version %d.%d of lnrnn's C API, but the installed lnrnn has none",
+                         LNRNN_API_MAJOR, LNRNN_API_MINOR);
         return -1;
     }
     if (found->major != LNRNN_API_MAJOR || found->minor < LNRNN_API_MINOR) {
         PyErr_Format(PyExc_ImportError,
-                     "compiled for version %d.%d of lnrnn's C API, and the lnrnn that is installed has %d.%d",
+                     "compiled for version %d.%d of lnrnn's C API, but the installed lnrnn has %d.%d",
                      LNRNN_API_MAJOR, LNRNN_API_MINOR, found->major, found->minor);
         return -1;
     }

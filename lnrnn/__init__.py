@@ -96,7 +96,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "onnx", "onnxruntime", "torch", *dunders})
 
 
-# Modules that are imported at first use, because importing one takes as long as importing all others.
+# Modules imported on first use: importing one of them takes as long as importing all other modules.
 _LATER = {
     "Scorer": "lnrnn.scoring.scorer",
     "SessionPool": "lnrnn.sessions.pool",
@@ -125,7 +125,7 @@ else:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
-            # With name and obj, Python's message suggests the nearest name.
+            # name and obj let Python's message suggest the most similar name.
             who = {"name": name, "obj": sys.modules[__name__]}
             raise AttributeError(f"module 'lnrnn' has no attribute {name!r}", **who)
         module = importlib.import_module(_LATER[name])

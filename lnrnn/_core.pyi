@@ -1,4 +1,4 @@
-"""The compiled module. It is private, because its functions rely on their callers' checks of arguments."""
+"""The compiled module. It is private: its functions rely on callers that check arguments."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -60,7 +60,7 @@ class Description:
     @property
     def tape_width(self) -> int: ...
 
-class Call: ...  # only the compiled module uses it
+class Call: ...  # only for the compiled module
 
 class Network:
     def __init__(self, description: Description, state: dict[str, ndarray]) -> None: ...
@@ -113,7 +113,7 @@ def by_sequence(array: ndarray, table: ndarray) -> ndarray: ...
 def by_step(array: ndarray, table: ndarray) -> ndarray: ...
 def call_network(*arguments: Any, **named: Any) -> Any: ...
 
-LAST_STEP: int  # the largest step number of a stream
+LAST_STEP: int  # largest step number of a stream
 
 class Lanes:
     states: list[ndarray]
@@ -141,6 +141,6 @@ def step_all(steps: list[Any], threads: int) -> list[ndarray] | None: ...
 def lanes_of(tables: list[dict[Any, int]], ids: list[Any] | tuple[Any, ...]) -> ndarray | None: ...
 def all_finite(x: Any, n0: int, n1: int) -> bool: ...
 
-class FileMemory: ...  # the compiled module's own
+class FileMemory: ...  # only for the compiled module
 
 def read_model(path: str | bytes) -> tuple[str, tuple[float, ...], dict[str, ndarray]]: ...

@@ -1,7 +1,7 @@
-"""Tables of the arguments of public functions, and the constraints in them.
+"""Tables of public functions' arguments, with the constraints that check them.
 
-TAKES maps the name of a function or class to its table. A table maps arguments to constraints. A constraint
-checks one value and returns it converted. `known` has values of this call, such as the sizes of axes.
+TAKES maps the name of a function or class to its table: {argument: constraint}. A constraint's method
+check(name, value, known) returns the value converted. `known` has values of this call, such as axis sizes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .errors import as_array, bad_type, bad_value, is_masked, is_tensor, message
 Known = Mapping[str, Any]
 NOTHING: Known = {}
 TAKES: dict[str, dict[str, Any]] = {}
-# The most elements of a parameter, checked because NumPy's MemoryError would not name the argument.
+# Largest number of elements of a parameter: NumPy's MemoryError would not name the argument.
 LARGEST = 2**40
 REAL, INTEGERS, BOOLEANS = "real numbers", "integers", "booleans"
-KINDS = {INTEGERS: "iu", BOOLEANS: "b"}  # of dtypes
+KINDS = {INTEGERS: "iu", BOOLEANS: "b"}  # dtype.kind of each kind of elements
 
 
 def check(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> list[Any]:
-    """Returns the converted values of all arguments that the table and `given` have, in the table's order."""
+    """Returns the checked and converted arguments that the table and `given` share, in the table's order."""
     return list(by_name(function, given, known).values())
 
 
 def by_name(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> dict[str, Any]:
-    """Like `check`, but returns a dict. Raises ValueError or TypeError for the first wrong value.
+    """Like `check`, but returns a dict. Raises ValueError or TypeError for the first invalid argument.
 
     given: values by name, for example locals().
     """
@@ -40,14 +40,14 @@ def by_name(function: str, given: Mapping[str, Any], known: Known = NOTHING) -> 
 
 
 class Integer(NamedTuple):
-    """An integer in [least, most], but no bool."""
+    """A constraint: an integer in [least, most], not a bool."""
 
     least: int
     most: int | None = None
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> int:
         most = math.inf if self.most is None else self.most
-        whole: Any = None if isinstance(value, (bool, np.bool_)) else value  # a bool has an index
+        whole: Any = None if isinstance(value, (bool, np.bool_)) else value  # operator.index accepts bools
         try:
             result = operator.index(whole)
         except TypeError:
@@ -59,14 +59,14 @@ class Integer(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A finite number in [least, most], and less than `below`."""
+    """A constraint: a finite number in [least, most], and less than `below`."""
 
     least: float
     most: float = math.inf
     below: float = math.inf
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> float:
-        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts arrays of one string
+        kind = getattr(getattr(value, "dtype", None), "kind", "f")  # float() accepts an array of one string
         text = isinstance(value, (str, bytes, bool, np.bool_)) or kind not in "fiu"
         wrong: Any = bad_value
         result = math.nan
@@ -76,7 +76,7 @@ class Number(NamedTuple):
             pass
         except (TypeError, ValueError, RuntimeError):
             wrong = bad_type
-        if self.least <= result <= self.most and result < self.below:  # not for NaN and infinity
+        if self.least <= result <= self.most and result < self.below:  # False for NaN and infinity
             return result
         limits = f" and at most {self.most:g}" * (self.most < math.inf)
         limits += f" and below {self.below:g}" * (self.below < math.inf)
@@ -112,7 +112,7 @@ class Instance(NamedTuple):
 
 
 class Optional(NamedTuple):
-    """None, or a value for another constraint."""
+    """A constraint: None, or a value that fits another constraint."""
 
     of: Any
 
@@ -121,7 +121,7 @@ class Optional(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The size of an axis, or the sizes of several."""
+    """A constraint: the size of one axis, or a tuple of sizes. Converted to a tuple."""
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> tuple[int, ...]:
         if type(value) is int and 0 <= value <= LARGEST:
@@ -134,12 +134,12 @@ class Sizes(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array with named axes. `known` maps names of axes to sizes; an axis without an entry has any size.
+    """A constraint: an array with named axes. `known` maps names to sizes; other axes may have any size.
 
-    axes: the names, or alternatives separated by |. A name may stand for several axes, and * for any number.
-    An alternative with an axis of size None is ignored. of: the kind of the elements. most: the key in
-    `known` of the largest integer allowed. words: the text of this limit in messages. note: text after the
-    shape in messages. dtype: the key in `known` of the result's dtype. Without an entry, real numbers are
+    axes: names, or alternatives separated by |. A name may stand for several axes, and * for any number.
+    An alternative with an axis of size None is ignored. of: the kind of elements. most: the key in
+    `known` of the largest permitted integer. words: text of this limit in messages. note: text after the
+    shape in messages. dtype: the key in `known` of the result's dtype. If it is missing, real numbers are
     not converted.
     """
 
@@ -152,7 +152,7 @@ class Array(NamedTuple):
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> np.ndarray:
         given = real(name, value)
-        array = given[...] if self.of == REAL else np.array(given)  # other threads cannot set its shape
+        array = given[...] if self.of == REAL else np.array(given)  # a view: no thread can change its shape
         kinds = KINDS.get(self.of)
         if kinds and array.dtype.kind not in kinds and array.size:
             raise bad_type(name, f"an array of {self.of}", array)
@@ -169,7 +169,7 @@ class Array(NamedTuple):
         if dtype is None:
             return given
         plain = array.dtype == dtype and flags.c_contiguous and flags.aligned and type(array) is np.ndarray
-        return array if plain else np.require(array, dtype, ["C", "A"])  # which takes longer
+        return array if plain else np.require(array, dtype, ["C", "A"])  # np.require takes longer
 
 
 @lru_cache
@@ -200,12 +200,12 @@ def _shown(shape: tuple[int | str, ...]) -> str:
 
 
 class Output(NamedTuple):
-    """An array for a result with the shape and dtype of another array, for example x."""
+    """A constraint: an array for results, with the shape and dtype of another array, such as x."""
 
     like: str = "x"
 
     def check(self, name: str, value: Any, known: Known = NOTHING) -> np.ndarray:
-        """Returns an array to which the result can be written. For a torch tensor, it shares its memory."""
+        """Returns an array to which results can be written. It shares memory with a torch tensor."""
         shape, dtype = known[self.like], np.dtype(known[f"dtype of {self.like}"])
         if not isinstance(value, np.ndarray) or is_masked(value):
             kind = f"a numpy array or a torch tensor on the CPU, of shape {shape} and dtype {dtype}"
@@ -215,7 +215,7 @@ class Output(NamedTuple):
                 value = as_array(value)
             except MemoryError:  # pragma: no cover - no memory for a copy of a tensor
                 raise
-            except Exception as error:  # a tensor on a GPU, a sparse one, or one that requires a gradient
+            except Exception as error:  # a tensor that is on a GPU, sparse or requires gradients
                 raise bad_type(name, kind, value, str(error)) from None
         if value.dtype != dtype:
             raise bad_type(name, f"of dtype {dtype}", value)

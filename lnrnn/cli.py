@@ -32,17 +32,17 @@ from lnrnn.scoring.scorer import GONE
 from lnrnn.scoring.sequences import BAD, INTO
 from lnrnn.speakers import CELLS
 
-# The environment variables of lnrnn, whose values the import has checked.
+# Environment variables of lnrnn. The import has checked their values.
 VARIABLES = ("LNRNN_ISA", "LNRNN_NUM_THREADS", "LNRNN_TEAM")
-# Errors because of bad input, missing files and missing packages. Other errors are shown with a traceback.
+# Exceptions for bad input, missing files or missing packages. Others are shown with a traceback.
 USER_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command. Returns 0; 1 if `lnrnn score` left out files; 2 for bad usage or input; 130 if
-    interrupted; 141 if nobody reads stdout.
+    """Runs a command. Returns 0; 1 if `lnrnn score` skipped files; 2 for bad usage or input; 130 if
+    interrupted; 141 if stdout is closed.
 
-    argv: the arguments after the program's name, by default the process's. An error is printed as one
+    argv: the arguments after the program's name, or None for sys.argv. Errors are printed as one
     line on stderr.
     """
     parser = build_parser()
@@ -54,26 +54,26 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def guarded(name: str, command: Callable[[], int | None], at_once: bool = False) -> int:
-    """Runs a command and returns its exit code, as `main` does.
+    """Runs a command and returns its exit code, as described for `main`.
 
-    name: the command. at_once: whether an interrupt ends the process without waiting for threads.
+    name: of the command, for messages. at_once: an interrupt ends the process without waiting for threads.
     """
     try:
         code = command() or 0
-        print(end="", flush=True)  # as sys.stdout.flush(), but sys.stdout may be None
+        print(end="", flush=True)  # flushes stdout, which may be None
     except BrokenPipeError:
-        # The program that reads the output has ended, such as `head`.
+        # The reader of the output has ended, for example `head`.
         discard_output()
         return 141
     except USER_ERRORS as error:
         try:
             print(end="", flush=True)
-        except OSError:  # no space left
+        except OSError:  # e.g. no space left
             discard_output()
         print(f"{name}: error: {reason(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        terminal = sys.stderr is not None and sys.stderr.isatty()  # a terminal prints ^C, so begin a new line
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # a terminal prints ^C first
         print("\n" * terminal + f"{name}: interrupted {error}".rstrip(), file=sys.stderr)
         if at_once:
             os._exit(130)
@@ -82,12 +82,12 @@ def guarded(name: str, command: Callable[[], int | None], at_once: bool = False)
 
 
 def discard_output() -> None:
-    """Redirects stdout to nowhere. When Python ends it flushes stdout, which would raise the error again."""
+    """Redirects stdout to os.devnull. Otherwise Python's flush at exit would raise the error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands. Each command's parser sets ``command``, a function of the parsed
+    """Returns the parser of all commands. Each subparser sets ``command``, a function of the parsed
     arguments."""
     parser = argparse.ArgumentParser(
         prog="lnrnn", description="Layer- and batch-normalised recurrent networks on the CPU."
@@ -243,7 +243,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run_demo(arguments: argparse.Namespace) -> int | None:
-    """Implements ``lnrnn demo [NAME]``: runs the short demo, unless a study is named or has options."""
+    """Implements ``lnrnn demo [NAME]``: runs the short demo, or a study if options or NAME ask for one."""
     if arguments.list:
         print(studies.listing())
         return 0
@@ -260,7 +260,7 @@ def run_demo(arguments: argparse.Namespace) -> int | None:
 
 
 def print_info(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn info [MODEL]``: prints lines "name: value"."""
+    """Implements ``lnrnn info [MODEL]``: prints "name: value" lines."""
     if arguments.model is None:
         facts = describe_library() | (describe_machine() if arguments.report else {})
     elif arguments.report:
@@ -287,19 +287,19 @@ def describe_library() -> dict[str, object]:
 
 
 def describe_machine() -> dict[str, object]:
-    """Returns facts for a bug report. None of them has the name of a person or a machine, or a path."""
+    """Returns facts for a bug report by name, without names of persons or machines, and without paths."""
     facts: dict[str, object] = {}
     for name in ("torch", "onnxruntime", "onnx", "keras", "safetensors"):
         with suppress(PackageNotFoundError):
             facts[name] = version(name)
-    cpu, kernel = None, re.sub(r"[^\d.].*", "", platform.release())  # names may follow the number
+    cpu, kernel = None, re.sub(r"[^\d.].*", "", platform.release())  # removes names after the version number
     system = [platform.system(), kernel, platform.machine(), *platform.libc_ver()]
     with suppress(OSError):
         system.insert(0, platform.freedesktop_os_release()["PRETTY_NAME"])
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
         cpu = re.search(r"^(?:model name|CPU part)\s*: (.*)$", text, re.MULTILINE)
-    # The places of a compiler's sources may follow in parentheses.
+    # Parentheses may contain paths of the compiler's sources.
     python, compiler = (text.partition(" (")[0] for text in (platform.python_compiler(), _core.compiler()))
     installed = ""
     with suppress(PackageNotFoundError):
@@ -319,10 +319,10 @@ def describe_machine() -> dict[str, object]:
 
 
 def describe_model(model: lnrnn.Network[Any]) -> dict[str, object]:
-    """Returns a model's class, arguments, and numbers of parameters, known steps and packed bytes."""
+    """Returns facts about a model by name: class, arguments, parameters, known steps, packed bytes."""
     model(
         np.zeros((1, 0, model.input_size) if model.batch_first else (0, 1, model.input_size))
-    )  # this call packs the weights
+    )  # packs the weights
     facts: dict[str, object] = {
         "cell": type(model).__name__,
         **architecture(model).stated,
@@ -348,7 +348,7 @@ def run_model(arguments: argparse.Namespace) -> None:
 
 
 class Refused(argparse.Action):
-    """An option of earlier versions, whose use is an error that names its successor."""
+    """An argparse action for an option of earlier versions: an error that names the new option."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         (option,) = self.option_strings
@@ -356,7 +356,7 @@ class Refused(argparse.Action):
 
 
 def score_files(arguments: argparse.Namespace) -> int:
-    """Implements ``lnrnn score MODEL IN... OUT --column NAME``. Returns 1 if files are left out."""
+    """Implements ``lnrnn score MODEL IN... OUT --column NAME``. Returns 1 if files are skipped."""
     try:
         for package in ("tqdm", "pyarrow"):
             require(package, "lnrnn score", "score")
@@ -382,7 +382,7 @@ def score_files(arguments: argparse.Namespace) -> int:
 
 
 def print_onnx(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn onnx FILE [--json]`` and ``lnrnn onnx FILE -o OUT``, and calls print_costs."""
+    """Implements ``lnrnn onnx FILE [--json]``, ``lnrnn onnx FILE -o OUT``, and by print_costs ``--dtype``."""
     from lnrnn.onnx import convert, report  # unused by other commands
 
     costs = [getattr(arguments, name) for name in ("dtype", "input", "tolerance", "threshold")]
@@ -401,7 +401,7 @@ def print_onnx(arguments: argparse.Namespace) -> None:
 
 
 def print_costs(arguments: argparse.Namespace) -> None:
-    """Implements ``lnrnn onnx FILE --dtype int8 --input IN.npz``: prints times and differences."""
+    """Implements ``lnrnn onnx FILE --dtype int8 --input IN.npz``: prints times and differences of outputs."""
     from lnrnn.onnx import report
     from lnrnn.onnx.errors import text_of
     from lnrnn.onnx.reading import read
@@ -409,7 +409,7 @@ def print_costs(arguments: argparse.Namespace) -> None:
 
     if arguments.input is None:
         raise ValueError(message("--input", "given with --dtype", "none", INPUT))
-    read(arguments.file)  # whose errors are lnrnn's
+    read(arguments.file)  # raises lnrnn's errors, which are clearer
     options = {"dtype": arguments.dtype, "tolerance": arguments.tolerance}
     options["threshold"] = arguments.threshold or 0
     feed = read_array(arguments.input, ".npz")
@@ -427,7 +427,7 @@ def print_costs(arguments: argparse.Namespace) -> None:
 
 
 def read_array(path: Path, kind: str = ".npy") -> Any:
-    """Returns the array in a .npy file, or a dict of the arrays in a .npz file.
+    """Returns the array in a .npy file, or the arrays in a .npz file by name.
 
     Raises ValueError for other contents, such as pickled objects.
     """
@@ -438,14 +438,14 @@ def read_array(path: Path, kind: str = ".npy") -> Any:
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError:
         raise
-    except Exception as error:  # a damaged header raises any error of NumPy's parser, such as SyntaxError
-        # Cut the message, because it may quote a long header.
+    except Exception as error:  # NumPy's parser raises any exception for a damaged header
+        # The message is cut, because it may quote a long header.
         got = f"one that NumPy cannot read ({str(error)[:400]})"
         raise ValueError(message(str(path), f"a {kind} file of numbers", got)) from error
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Writes a .npy file whole or not at all."""
+    """Writes a .npy file completely or not at all."""
     with replacing(path) as write:
-        # NumPy writes to a SimpleNamespace, because its errors for a real file have no errno.
+        # NumPy writes to a SimpleNamespace, because its errors for real files have no errno.
         np.lib.format.write_array(SimpleNamespace(write=write), array, allow_pickle=False)

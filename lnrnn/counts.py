@@ -1,4 +1,4 @@
-"""Counts of a call, for monitoring."""
+"""Counts: the amount of work of one call, for monitoring."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``lnrnn demo`` shows that batch norm has no statistics past its training length, and layer norm needs none.
+"""``lnrnn demo`` shows that batch norm lacks statistics past its training length, and layer norm needs none.
 
-Three recurrent networks with different norms learn to name the speaker of Japanese Vowels. They then read
-joined test utterances of one speaker, longer than any training sequence. The demo needs no package but NumPy.
+Three recurrent networks with different norms learn to identify the speakers of Japanese Vowels. Then they
+read joined test utterances of one speaker, longer than any training sequence. The demo needs only NumPy.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from lnrnn.speakers import (
     side_by_side,
 )
 
-STEPS = 120  # the length of a joined sequence in steps, about five times the longest training utterance
+STEPS = 120  # steps of a joined sequence: five times the longest training utterance
 EPOCHS = 200
 SEED = 5  # settings were chosen with seeds 0 to 4
-PAUSE = 0.02  # seconds for each step that a terminal shows
-NARROWEST, WIDEST = 60, 120  # limits on the number of columns of text
-POLICIES: tuple[Overrun, ...] = ("last", "mean")  # the policies that work for one sequence
-# (cell, norm) -> learning rate and initial gain, as examples/studies/long_sequences.py chose them.
+PAUSE = 0.02  # seconds for each step shown on a terminal
+NARROWEST, WIDEST = 60, 120  # limits of the text's width in columns
+POLICIES: tuple[Overrun, ...] = ("last", "mean")  # policies of batch norm that work for a single sequence
+# {(cell, norm): (learning rate, initial gain)}, chosen by examples/studies/long_sequences.py.
 SETTINGS: dict[tuple[str, NormName | None], tuple[float, float]] = {
     ("rnn", "layer"): (0.001, 0.1), ("rnn", "batch"): (0.001, 0.3), ("rnn", None): (0.003, 0.5),
     ("lstm", "layer"): (0.003, 0.1), ("lstm", "batch"): (0.003, 0.3), ("lstm", None): (0.003, 1.0),
@@ -55,10 +55,10 @@ Networks = dict[NormName | None, SpeakerNetwork]
 
 @dataclass(frozen=True)
 class Joined:
-    """N sequences; each joins test utterances of one speaker.
+    """N sequences. Each consists of joined test utterances of one speaker.
 
-    x: (STEPS, N, channels) float32. labels: the speakers, (N,). ends: for each sequence, the numbers of steps
-    after which an utterance ends.
+    x: (STEPS, N, channels) float32. labels: the speakers, (N,). ends: for each sequence, the step numbers
+    at which utterances end.
     """
 
     x: np.ndarray
@@ -67,7 +67,7 @@ class Joined:
 
 
 def join(utterances: Utterances) -> Joined:
-    """Joins each utterance with the next utterances of the same speaker in the data to a sequence."""
+    """Joins each utterance with the following utterances of the same speaker to a sequence of STEPS steps."""
     sequences, ends = [], []
     for index, label in enumerate(utterances.labels):
         same = np.flatnonzero(utterances.labels == label)
@@ -82,7 +82,7 @@ def join(utterances: Utterances) -> Joined:
 
 
 def trained(data: JapaneseVowels, cell: str, seed: int = SEED, jobs: int = 1) -> Networks:
-    """Returns a trained network for each norm. jobs: the number of networks to train at a time."""
+    """Returns {norm: trained network}. jobs: the number of networks to train at the same time."""
 
     def network(norm: NormName | None) -> SpeakerNetwork:
         rate, gain = SETTINGS[cell, norm]
@@ -97,13 +97,13 @@ def known_steps(networks: Networks) -> int:
 
 
 def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
-    """Returns for each of METHODS which answers are right, bool (STEPS, N). Errors count as wrong."""
+    """Returns for each of METHODS whether answers are right, bool (STEPS, N). Refusals count as wrong."""
 
     def right(norm: NormName | None, policy: Overrun | None = None) -> np.ndarray:
         return np.asarray(networks[norm].name_at_each_step(joined.x, policy) == joined.labels)
 
     found = {str(policy): right("batch", policy) for policy in POLICIES}
-    # Strict batch norm answers at steps with statistics, where all policies have the same answer.
+    # Batch norm with "raise" answers only at steps with statistics, where all policies agree.
     strict = found["last"] & (np.arange(STEPS)[:, None] < known_steps(networks))
     return {"layer norm": right("layer"), "no norm": right(None), "strict": strict, **found}
 
@@ -112,7 +112,7 @@ def right_answers(networks: Networks, joined: Joined) -> dict[str, np.ndarray]:
 
 
 def run(cell: str = "rnn") -> None:
-    """Runs the demo, in about ten seconds. cell: "rnn", "lstm" or "gru"."""
+    """Runs the demo, which takes about ten seconds. cell: "rnn", "lstm" or "gru"."""
     Choice(CELLS).check("cell", cell)
     data = japanese_vowels()
     say(
@@ -135,9 +135,9 @@ def run(cell: str = "rnn") -> None:
 
 
 def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> None:
-    """Runs streams on one joined sequence, and prints the networks' answers at the ends of utterances.
+    """Runs streams on one joined sequence, and prints the networks' answers where utterances end.
 
-    At the first step without statistics it also prints batch norm's error. A terminal shows every step.
+    Also prints batch norm's error at the first step without statistics. A terminal shows every step.
     """
     wide = shutil.get_terminal_size().columns >= NARROWEST
     live = wide and sys.stdout is not None and sys.stdout.isatty()
@@ -164,15 +164,15 @@ def listen(networks: Networks, joined: Joined, right: dict[str, np.ndarray]) -> 
 
 
 def first_right(joined: Joined, right: dict[str, np.ndarray]) -> int:
-    """Returns the index of the first sequence on which both norms are right after one utterance."""
+    """Returns the index of the first sequence whose first utterance both norms identify."""
     first = [ends[0] - 1 for ends in joined.ends]
     return int((right["layer norm"] & right["last"])[first, range(len(first))].argmax())
 
 
 def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
-    """Yields for each step of x (T, channels) its number from 1, and the answers of layer and batch norm.
+    """Yields (step number from 1, layer norm's answer, batch norm's answers as text) for each step of x.
 
-    Batch norm has one answer while it has statistics, and then one for each of POLICIES.
+    x: (T, channels). Batch norm has one answer while it has statistics, then one for each of POLICIES.
     """
     layer, batch = networks["layer"], networks["batch"]
     own, streams = layer.rnn.stream(), {}
@@ -188,13 +188,13 @@ def steps(networks: Networks, x: np.ndarray) -> Iterator[tuple[int, int, str]]:
 
 
 def next_answer(network: SpeakerNetwork, stream: lnrnn.Stream[Any], x_t: np.ndarray) -> int:
-    """Returns the speaker that a network names after the next step, x_t (channels,)."""
+    """Returns the speaker that a network identifies after one more step x_t (channels,)."""
     h = stream((x_t - network.mean) / network.deviation)
     return int(network.classifier.logits(h).argmax())
 
 
 def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
-    """Returns the error with overrun "raise" for x (T, channels), whose last step has no statistics."""
+    """Returns the error's text for x (T, channels) with overrun "raise". The last step lacks statistics."""
     network.rnn.overrun = "raise"
     stream = network.rnn.stream()
     try:
@@ -206,7 +206,7 @@ def refusal(network: SpeakerNetwork, x: np.ndarray) -> str:
 
 
 def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
-    """Prints a line of results for each of METHODS. known: the number of steps with statistics."""
+    """Prints one line of results for each of METHODS. known: the number of steps with statistics."""
     say(
         "Share of right answers over all test utterances: at the end of one utterance -> after about "
         f"{STEPS} steps of utterances of one speaker."
@@ -219,9 +219,9 @@ def report(right: dict[str, np.ndarray], joined: Joined, known: int) -> None:
 
 
 def say(text: str, indent: str = "") -> None:
-    """Prints text in lines that fit the terminal; all lines but the first begin with ``indent``.
+    """Prints text wrapped to the terminal. All lines but the first begin with ``indent``.
 
-    Without a terminal a line has 80 columns, or the number in the environment variable COLUMNS.
+    Without a terminal, lines have 80 columns, or as many as the environment variable COLUMNS says.
     """
     columns = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     blank = "\n" * text.startswith("\n")

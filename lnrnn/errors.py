@@ -1,6 +1,6 @@
-"""Errors about arguments. arguments.py has the checks that raise them.
+"""Exceptions about arguments, and their messages. arguments.py has the checks.
 
-A message has four parts: the argument, the expected value, the given value and, if there is one, a remedy.
+A message names the argument, the expected value and the given value, and may add a remedy.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class SequenceTooLongError(ValueError):
         self._hint, self._what = hint, what
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default pickle would call the constructor with the message as its only argument.
+        # pickle's default would pass the message as the only argument.
         return type(self), (self.sequence, self.length, self.known_steps, self._hint, self._what)
 
 
 def described(value: Any) -> str:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a number of NumPy
+    if shape == () and hasattr(value, "item") and not hasattr(value, "__len__"):  # a NumPy scalar
         value = value.item()
     elif isinstance(shape, tuple) and dtype is not None:
         return f"{'a masked' if is_masked(value) else 'an'} array of shape {tuple(shape)} and dtype {dtype}"
     try:
         text = repr(value)
-    except Exception:  # repr may fail, for example for an int of ten thousand digits
+    except Exception:  # repr may fail, e.g. for an int of ten thousand digits
         text = "a value"
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 def message(name: str, expected: str, got: str, do: str = "") -> str:
-    """Returns the text of an error about the argument `name`. do: the remedy, if there is one."""
+    """Returns "`name` must be `expected`, got `got`; `do`". do: a remedy, or ""."""
     return f"{name} must be {expected}, got {got}" + (f"; {do}" if do else "")
 
 
@@ -76,7 +76,7 @@ def bad_type(name: str, expected: str, value: Any, do: str = "") -> TypeError:
 
 
 def reason(error: Exception) -> str:
-    """Returns the message of an error, on one line and without the number of an error of the system."""
+    """Returns an exception's message on one line, without the errno of an OSError."""
     text = str(error)
     if isinstance(error, OSError) and isinstance(error.strerror, str) and error.strerror:
         names = " -> ".join(repr(name) for name in (error.filename, error.filename2) if name is not None)
@@ -86,9 +86,9 @@ def reason(error: Exception) -> str:
 
 
 def unexpected(function: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> TypeError:
-    """Returns Python's error for keyword arguments that a function does not have.
+    """Returns a TypeError for keyword arguments `given` that a function does not have, as Python words it.
 
-    ours: maps names of arguments in other libraries to lnrnn's names, which the error suggests.
+    ours: {name in other libraries: lnrnn's name}, for a hint.
     """
     name = next(iter(given))
     hint = f"; it is called {ours[name]}" if name in ours else ""
@@ -100,16 +100,16 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_masked(value: Any) -> bool:
-    """Returns True for a masked array, or a list that contains one: their conversion ignores masks."""
-    if isinstance(value, (list, tuple)):  # a list that begins with a number has no arrays
+    """Returns whether value is a masked array or a list with masked arrays: converting them ignores masks."""
+    if isinstance(value, (list, tuple)):  # lists that begin with a number contain no arrays
         return not isinstance(next(iter(value), 0), (int, float, np.generic)) and any(map(is_masked, value))
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Returns value as an array. Arrays of other libraries in the CPU's memory are not copied.
+    """Returns value as an array. CPU arrays of other libraries are not copied.
 
-    An array of another library may support only DLPack. Tensors of bfloat16 need the dtype of ml_dtypes.
+    Other libraries' arrays may only support DLPack. bfloat16 tensors need the dtype of ml_dtypes.
     """
     if type(value) is np.ndarray:
         return value
@@ -120,7 +120,7 @@ def as_array(value: Any) -> np.ndarray:
             import ml_dtypes
         except ImportError:
             raise ImportError("tensors of bfloat16 need ml_dtypes: pip install ml_dtypes") from None
-        # Raise numpy()'s error here, because the view below would ignore the gradient.
+        # Raises the error of Tensor.numpy() here: the view below would ignore requires_grad.
         if value.requires_grad:
             raise RuntimeError("it requires grad: use its detach()")
         array: np.ndarray = value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -134,12 +134,12 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """Returns value as an array of real numbers of any dtype. An array is not copied."""
+    """Returns value as an array of real numbers of any dtype. Arrays are not copied."""
     try:
         array = as_array(value)
     except MemoryError:  # not an error of the user
         raise
-    except Exception as error:  # errors of ragged lists, tensors on a GPU or with gradients have many types
+    except Exception as error:  # ragged lists, GPU tensors and gradients raise many types
         raise bad_type(name, "an array of real numbers", value, str(error)) from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise bad_type(name, "an array of real numbers", array)

@@ -1,4 +1,4 @@
-"""`save` and `load` of models. The format is in lnrnn.rnn.file_format."""
+"""`save` and `load` of networks. lnrnn.rnn.file_format has the file format."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Imports optional packages, which only some functions of lnrnn need."""
+"""Imports optional packages that only some functions need."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-# Arguments for `pip install`: the packages that pyproject.toml lists for each extra.
+# Packages for `pip install`, as pyproject.toml lists them for each extra.
 EXTRAS = {
     "demo": "matplotlib tqdm scikit-learn scipy",
     "score": "pyarrow tqdm fsspec",
@@ -14,9 +14,9 @@ EXTRAS = {
 
 
 def require(package: str, user: str, extra: str, otherwise: str = "") -> Any:
-    """Imports and returns a package of an extra (see EXTRAS), for `user`, a command or class of lnrnn.
+    """Imports and returns an optional package. user: the command or class that needs it. extra: see EXTRAS.
 
-    Raises ImportError with the command that installs the extra, and with `otherwise`, an alternative to it.
+    Raises ImportError with the command that installs the extra. otherwise: an alternative for the message.
     """
     try:
         return importlib.import_module(package)

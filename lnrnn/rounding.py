@@ -1,6 +1,6 @@
-"""Measures how bfloat16 and int8 weights change time, outputs and decisions on an input of the user.
+"""Measures how bfloat16 and int8 weights change times, outputs and decisions on a user's input.
 
-Networks, sessions of ONNX Runtime and accelerated models have the same report.
+Networks, ONNX Runtime sessions and accelerated torch models use this report.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .errors import bad_value, message
 
 Array = np.ndarray
 Result = TypeVar("Result")
-INPUT = "give an input like the model's own"  # random numbers give other differences
-SECONDS = 0.05  # of calls that are timed, for each choice of parts
+INPUT = "give an input like the model's own"  # differences on random numbers would be others
+SECONDS = 0.05  # of timed calls, for each choice of parts
 TAKES["check"] = {"tolerance": Optional(Number(0))}
 THRESHOLD = Number(-1e38, 1e38)
 
@@ -98,7 +98,7 @@ class Rounding:
 
 
 def options_of_check(check: Any, tolerance: Any, threshold: Any) -> dict[str, Any]:
-    """Returns the checked options, which need `check`."""
+    """Returns {"tolerance": ..., "threshold": ...}, checked. Both need `check`."""
     options = by_name("check", {"tolerance": tolerance})
     options["threshold"] = THRESHOLD.check("threshold", threshold)
     if check is None and options != {"tolerance": None, "threshold": 0}:
@@ -107,7 +107,7 @@ def options_of_check(check: Any, tolerance: Any, threshold: Any) -> dict[str, An
 
 
 def timed(call: Callable[[], Result]) -> tuple[Result, float]:
-    """Returns the result of a call, and the least seconds of more calls."""
+    """Returns (result of a call, shortest time in seconds of further calls)."""
     result, times = call(), list[float]()
     while not times or (sum(times) < SECONDS and len(times) < 100):
         times.append(timeit(call, number=1))
@@ -118,11 +118,11 @@ def compared(
     run: Callable[[Sequence[str]], tuple[Sequence[Any], float]], parts: Sequence[str], dtype: str,
     original: Sequence[Any] | None, tolerance: float | None, threshold: float, is_exact: bool = True,
 ) -> Rounding:  # fmt: skip
-    """Returns the report. `kept` has the fewest parts that let the tolerance hold, by their own differences.
+    """Returns the report. `kept` are the parts left in float32 for the tolerance, worst parts first.
 
-    run: maps parts to the outputs of a call on the input `check`, and its seconds. These parts have weights
-    of `dtype`, all others float32 weights. original: the outputs without lnrnn. is_exact: whether they are as
-    exact as outputs of float32 weights, so that a tolerance must not be less than the difference.
+    run(parts) returns (outputs, seconds) of a call on the input `check`. These parts have weights of
+    `dtype`, other parts float32. original: outputs without lnrnn, or None. is_exact: `original` is as
+    exact as float32, so that no tolerance may be below the difference.
     """
     given, seconds = run(())
     exact = [*map(_numbers, given)]
@@ -157,7 +157,7 @@ def compared(
 
 
 def _numbers(output: Any) -> Array:
-    """Returns an output as an array. Complex numbers become two."""
+    """Returns an output as an array. Complex numbers become pairs on a new last axis."""
     a = np.asarray(output)
     return np.stack([a.real, a.imag], -1) if a.dtype.kind == "c" else a
 
@@ -171,7 +171,7 @@ def _decisions(a: Array, of_float: bool) -> Array:
 def _cost(
     exact: Sequence[Array], other: Sequence[Array], seconds: float, threshold: float, dtype: str
 ) -> Cost:
-    """Raises ValueError if outputs have other shapes, or if numbers are no longer finite."""
+    """Returns the Cost of outputs. Raises ValueError if shapes differ or numbers are no longer finite."""
     shapes = [[a.shape for a in outputs] for outputs in (exact, other)]
     if shapes[0] != shapes[1]:
         expected = f"one that keeps the shapes of the outputs on check, {shapes[0]}"
@@ -183,7 +183,7 @@ def _cost(
         if not (of_float and a.size):
             continue
         difference = np.zeros(a.shape)
-        np.subtract(a, b, difference, where=a != b, dtype=float)  # infinities may be equal
+        np.subtract(a, b, difference, where=a != b, dtype=float)  # equal infinities differ by 0
         if not np.isfinite(difference).all():
             raise ValueError(
                 message(

@@ -1,4 +1,4 @@
-"""Threads, instruction sets and installed files: environment variables, and functions for users."""
+"""Threads, instruction sets and installed files: environment variables, and public functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAKES["set_num_threads"] = TAKES["num_threads"] = {"n": THREADS.of}
 
 
 def _choose(variable: str, available: list[str], use: Callable[[str], None]) -> None:
-    """Calls `use` with an environment variable's value, if it is set. It must be one of `available`."""
+    """Calls use(value) with the value of an environment variable, if set. It must be in `available`."""
     name = os.environ.get(variable)
     if not name:
         return
@@ -117,9 +117,9 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def thread_limit(threads: int | None) -> int:
-    """Returns the argument `threads` of a call, checked; 0 for None."""
+    """Returns the argument `threads` of a call, checked; 0 if it is None."""
     if type(threads) is int and 1 <= threads <= 1024:
-        return threads  # the check takes longer than a step of a small network
+        return threads  # a full check takes longer than a step of a small network
     return THREADS.check("threads", threads) or 0
 
 

@@ -1,6 +1,6 @@
-"""Recurrent classifiers and their training loop, for ``lnrnn demo`` and examples/studies, with NumPy alone.
+"""Recurrent classifiers and their training loop in NumPy, for ``lnrnn demo`` and examples/studies.
 
-The loop uses mini-batches in random order, Gaussian noise on the input, clipped gradients and Adam.
+The loop uses random mini-batches, Gaussian noise on inputs, gradient clipping and Adam.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NormName = Literal["layer", "batch"]
 NORMS: tuple[NormName | None, ...] = ("layer", "batch", None)
 SPEAKERS = 9
 REFUSED = -1
-# The number of sequences per batch, to limit memory. Answers depend on it only with overrun="batch".
+# Sequences per batch, to limit memory. Answers depend on this number only with overrun="batch".
 AT_A_TIME = 40
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-# A batch: x (T, N, I), lengths (N,), and labels (N,), or labels (T, N) for a model that answers at every
+# A batch: x (T, N, I), lengths (N,), labels (N,); or labels (T, N) for a model that answers at every
 # step.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -41,9 +41,9 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 class TrainingSettings:
     """Settings of `train`.
 
-    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: the rate of Adam.
-    largest_norm: the limit on the Euclidean norm of all gradients together. noise: standard deviation of the
-    Gaussian noise that is added to the input of each batch.
+    epochs: passes over all sequences. batch_size: sequences per update. learning_rate: of Adam.
+    largest_norm: limit of the global Euclidean norm of gradients. noise: standard deviation of the
+    Gaussian noise added to each batch's input.
     """
 
     epochs: int = 200
@@ -54,9 +54,9 @@ class TrainingSettings:
 
 
 class Adam:
-    """Adam with bias correction (Kingma and Ba 2015, algorithm 1), with two moments for each parameter.
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1).
 
-    learning_rate: one number, or an array that broadcasts to the shape of every parameter.
+    learning_rate: a number, or an array that broadcasts to the shape of every parameter.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Adam:
     def step(
         self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Returns the parameters after one update, as new arrays."""
+        """Returns the parameters after one update, as new arrays by name."""
         self.updates += 1
         first_scale = 1 - self.beta1**self.updates
         second_scale = 1 - self.beta2**self.updates
@@ -86,7 +86,7 @@ class Adam:
 
 
 def clip(gradients: dict[str, np.ndarray], largest_norm: float) -> dict[str, np.ndarray]:
-    """Scales all gradients by one factor so that their common Euclidean norm is at most ``largest_norm``."""
+    """Scales all gradients by one factor: their global Euclidean norm is then at most ``largest_norm``."""
     norm = sum(float((gradient.astype(np.float64) ** 2).sum()) for gradient in gradients.values()) ** 0.5
     if norm <= largest_norm:
         return gradients
@@ -98,8 +98,8 @@ def updates(
 ) -> Iterator[tuple[float, int]]:
     """Trains ``model`` in place, one update per batch.
 
-    Yields the loss of each batch before its update, and its number of sequences. The next batch is read from
-    ``batches`` after the update. model: an object with parameters(), set_parameters() and
+    Yields (loss before the update, number of sequences) of each batch. The next batch is read after the
+    update. model: an object with parameters(), set_parameters() and
     loss_and_gradients(), such as the classifiers below.
     """
     for x, lengths, labels in batches:
@@ -115,7 +115,7 @@ def shuffled(
     settings: TrainingSettings,
     rng: np.random.Generator,
 ) -> Iterator[Batch]:
-    """Yields the batches of an epoch of `train`: all sequences in random order, with noise."""
+    """Yields the batches of one epoch of `train`: all sequences in random order, with noise."""
     order = rng.permutation(len(labels))
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
@@ -128,7 +128,7 @@ def train(
     model: Any, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray, settings: TrainingSettings,
     rng: np.random.Generator, on_epoch: Callable[[], object] = lambda: None,
 ) -> list[float]:  # fmt: skip
-    """Trains ``model`` in place; returns the mean loss of every epoch.
+    """Trains ``model`` in place. Returns the mean loss of every epoch.
 
     x (T, N, I), lengths (N,), labels (N,): all training sequences, padded. A batch has as many steps as its
     longest sequence. rng: draws the noise, and the order of the sequences in every epoch.
@@ -146,10 +146,10 @@ def train(
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the loss, minus the logarithm of the right class' probability, and its gradients.
+    """Returns the loss, -log(probability of the right class), and its gradient.
 
-    logits (..., classes), labels (...): integers. Returns losses (...) in nats, and the gradient of each loss
-    with respect to the logits, (..., classes). For a batch's mean loss, divide them by the batch size.
+    logits: (..., classes). labels: integers (...). Returns losses (...) in nats, and each loss's gradient
+    with respect to the logits (..., classes). For a batch's mean loss, divide gradients by the batch size.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     log_probability = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -163,10 +163,10 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
 
 
 class Classifier:
-    """A recurrent model and a linear layer, the head, that computes a logit for each class from h.
+    """A recurrent model, and a linear layer (the head) that computes a logit for each class from h.
 
-    rnn: a recurrent model with one layer and one direction. The head's parameters are ``head_weight``
-    (classes, H), uniform in +-1/sqrt(H) at first, and ``head_bias`` (classes), zero at first.
+    rnn: a model with one layer and direction. The head's parameters are ``head_weight``
+    (classes, H), initially uniform in +-1/sqrt(H), and ``head_bias`` (classes), initially zero.
     """
 
     def __init__(self, rnn: lnrnn.Network[Any], classes: int, rng: np.random.Generator) -> None:
@@ -185,9 +185,9 @@ class Classifier:
 
 
 class SequenceClassifier(Classifier):
-    """A classifier of whole sequences, by their final h.
+    """A classifier of whole sequences by their last h.
 
-    The head uses einsum, because in BLAS the order of additions, and so the bits, may depend on the number of
+    The head uses einsum: the order of additions in BLAS, and so the bits, may depend on the number of
     threads.
     """
 
@@ -196,23 +196,23 @@ class SequenceClassifier(Classifier):
         return np.asarray(np.einsum("...h,ch->...c", state, self.head_weight) + self.head_bias)
 
     def predict(self, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Returns the class (N,) of each sequence in x (T, N, I) with lengths (N,)."""
+        """Returns each sequence's class (N,), for x (T, N, I) with lengths (N,)."""
         _, state = self.rnn(x, lengths=lengths)
         return np.asarray(self.logits(last_layer(state)).argmax(axis=-1))
 
     def loss_and_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Returns the mean cross-entropy in nats over N sequences, and its gradients by parameter name.
+        """Returns (mean cross-entropy in nats over N sequences, gradients by parameter name).
 
-        Batch norm also updates its running statistics.
+        Batch norm's running statistics are updated too.
         """
         return self.loss_and_all_gradients(x, lengths, labels)[:2]
 
     def loss_and_all_gradients(
         self, x: np.ndarray, lengths: np.ndarray, labels: np.ndarray
     ) -> tuple[float, dict[str, np.ndarray], np.ndarray]:
-        """Returns the results of ``loss_and_gradients``, and the gradient of x, (T, N, I)."""
+        """Returns the results of ``loss_and_gradients``, and the gradient of x (T, N, I)."""
         y, state, tape = self.rnn.forward_train(x, lengths=lengths)
         h = last_layer(state)
         losses, glogits = cross_entropy(self.logits(h), labels)
@@ -227,15 +227,15 @@ class SequenceClassifier(Classifier):
 
 
 def last_layer(state: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Returns h (N, H) from the state, h or (h, c), of a network with one layer."""
+    """Returns h (N, H) of the state, h or (h, c), of a network with one layer."""
     h: np.ndarray = (state[0] if isinstance(state, tuple) else state)[0]
     return h
 
 
 @dataclass(frozen=True)
 class SpeakerSettings:
-    """Settings of SpeakerNetwork. cell: a key of MODELS. gain: the initial gains of the norm; without a norm,
-    a factor for all initial weights."""
+    """Settings of SpeakerNetwork. cell: a key of MODELS. gain: the initial gain of the norm; without a norm,
+    a factor of all initial weights."""
 
     cell: str = "rnn"
     gain: float = 0.1
@@ -243,24 +243,24 @@ class SpeakerSettings:
 
     @property
     def hidden_size(self) -> int:
-        """Gated cells have fewer hidden units, so that all cells have about the same speed and size."""
+        """The number of hidden units: fewer for gated cells, so that all cells have a similar speed."""
         return 64 if self.cell == "rnn" else 32
 
 
 class SpeakerNetwork:
-    """A network that is trained on utterances of Japanese Vowels by its constructor.
+    """A network that its constructor trains on utterances of Japanese Vowels.
 
-    classifier: the SequenceClassifier. mean, deviation: of its training input over all steps, float32
-    (channels,). losses: the mean cross-entropy of each epoch, in nats.
+    classifier: the SequenceClassifier. mean, deviation: of the training input over all steps, float32
+    (channels,). losses: the mean cross-entropy of each epoch in nats.
     """
 
     def __init__(
         self, utterances: Utterances, norm: NormName | None, settings: SpeakerSettings, seed: int,
         max_steps: int | None = None, on_epoch: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
-        """Trains on the first ``max_steps`` steps of ``utterances``; None is all of them.
+        """Trains on the first ``max_steps`` steps of each utterance, or on all if None.
 
-        Batch norm's statistics are then calibrated on the same steps.
+        Then calibrates batch norm's statistics on the same steps.
         """
         x, lengths = pad_sequence(utterances.x, max_steps)
         heard = x[np.arange(len(x))[:, None] < lengths].astype(np.float64)
@@ -284,14 +284,14 @@ class SpeakerNetwork:
         return self.classifier.rnn
 
     def standardised(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the network's inputs (T_i, channels): sequences minus `mean`, divided by `deviation`."""
+        """Returns the network's inputs (T_i, channels): (sequence - `mean`) / `deviation`."""
         return [(sequence - self.mean) / self.deviation for sequence in sequences]
 
     def name_speakers(self, sequences: Sequence[np.ndarray], overrun: Overrun | None = None) -> np.ndarray:
-        """Returns the network's answer for each sequence: int64 (N,).
+        """Returns the speaker that the network identifies for each sequence: int64 (N,).
 
-        sequences: N arrays (T_i, channels). With ``overrun="batch"`` all are one batch. overrun: batch norm's
-        policy. With "raise", the answer is REFUSED for a SequenceTooLongError.
+        sequences: N arrays (T_i, channels); one batch with ``overrun="batch"``. overrun: batch norm's
+        policy. With "raise", REFUSED stands for a SequenceTooLongError.
         """
         sequences = self.standardised(sequences)
         if overrun is not None:
@@ -308,7 +308,7 @@ class SpeakerNetwork:
         return named
 
     def name_at_each_step(self, x: np.ndarray, overrun: Overrun | None = None) -> np.ndarray:
-        """Returns the answer at each step, int64 (T, N), for x (T, N, channels), not standardised."""
+        """Returns the answer at each step, int64 (T, N). x: (T, N, channels), not standardised."""
         if overrun is not None:
             self.rnn.overrun = overrun
         y, _ = self.rnn((x - self.mean) / self.deviation)
@@ -320,9 +320,9 @@ class SpeakerNetwork:
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """A context in which lnrnn uses one thread, because small batches are not faster with two.
+    """A context in which lnrnn uses one thread, because two are not faster for small batches.
 
-    Yields the earlier number of threads, for `side_by_side`.
+    Yields the previous number of threads, for `side_by_side`.
     """
     threads = lnrnn.get_num_threads()
     lnrnn.set_num_threads(1)
@@ -333,10 +333,10 @@ def one_thread() -> Iterator[int]:
 
 
 def side_by_side(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> list[Value]:
-    """Returns [function(item) for item in items], with ``jobs`` calls at a time, in threads of Python.
+    """Returns [function(item) for item in items], computed by ``jobs`` Python threads.
 
-    Use it within `one_thread`. The calls must not change shared objects; then the values do not depend on
-    jobs. If a call raises an exception, it is raised at once, and calls that have not begun are left out.
+    Use it within `one_thread`. Calls must not change shared objects; then results do not depend on
+    jobs. An exception in a call is raised at once, and calls that have not begun are cancelled.
     """
     pool = ThreadPoolExecutor(jobs)
     try:

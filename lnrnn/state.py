@@ -1,4 +1,4 @@
-"""Base classes that check attributes, checks of state dicts, and the lock for changes by several threads."""
+"""Closed, a base class that rejects unknown attributes, checks of state dicts, and the lock for changes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ._core import copied
 from .arguments import Array as Takes
 from .errors import bad_type, bad_value, message
 
-# The largest count of sequences or batches, at which training stops counting. Counts up to it are exact in
+# Largest count of sequences or batches, at which training stops counting. Up to it, integers are exact in
 # float64, in which statistics are pooled.
 MOST_COUNTED = 2**53
 
-# A thread holds this lock while it replaces the state of an object, so that no change of another thread is
-# lost. Readers do not need it. All objects share one lock, so that objects can be copied and pickled. A fork
-# waits until the lock is free, because a lock that another thread holds would stay locked in the child. An
-# import that a fork must not interrupt holds the lock too.
+# A thread holds this lock while it replaces an object's state, so that no other thread's change is
+# lost. Readers do not need it. All objects share the lock, so that they can be copied and pickled. A fork
+# waits until it is free: a lock held by another thread would stay locked in the child. Imports
+# that a fork must not interrupt hold it too.
 CHANGES = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -30,23 +30,23 @@ if hasattr(os, "register_at_fork"):
     )  # fmt: skip
 
 
-# Methods of torch.nn.Module that a network does not need -> the hint.
+# {method of torch.nn.Module that networks lack: hint}.
 _MODES = "a call infers, and forward_train trains"
 _OF_TORCH = {"eval": _MODES, "train": _MODES, "to": "it runs on the CPU, and to_dtype rounds weights"}
 
 
 def no_attribute(owner: Any, name: str) -> AttributeError:
-    """Returns the error for an unknown attribute of `owner`. Its traceback suggests the nearest name."""
+    """Returns an AttributeError for an unknown attribute of `owner`. Python adds the most similar name."""
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if hasattr(type(owner), "forward_train") and name in _OF_TORCH:
-        return AttributeError(f"{text}; {_OF_TORCH[name]}", name=name)  # without obj, Python adds no name
+        return AttributeError(f"{text}; {_OF_TORCH[name]}", name=name)  # without obj, Python suggests no name
     return AttributeError(text, name=name, obj=owner)
 
 
 class Closed:
-    """Base of classes without unknown attributes: to set a misspelt name raises AttributeError.
+    """Base of classes without unknown attributes: assigning a misspelt name raises AttributeError.
 
-    Each of these classes has __slots__. As usual in Python, instances of a subclass without __slots__ accept
+    Each of these classes has __slots__. As usual in Python, a subclass without __slots__ accepts
     attributes of any name.
     """
 
@@ -54,7 +54,7 @@ class Closed:
 
     @property
     def _fixed(self) -> tuple[str, ...]:
-        """The names of attributes that only the constructor may set."""
+        """Names of attributes that only the constructor may set."""
         return ()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -64,7 +64,7 @@ class Closed:
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
-            if hasattr(type(self), name):  # the name is a method, or a property that cannot be set
+            if hasattr(type(self), name):  # a method, or a property without setter
                 raise
             raise no_attribute(self, name) from None
 
@@ -75,7 +75,7 @@ class Closed:
 
     def _slots(self) -> dict[str, Any]:
         found = {}
-        # This function of pickle includes private names of subclasses. typeshed does not declare it.
+        # copyreg._slotnames includes subclasses' private names. typeshed does not declare it.
         for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
             with suppress(AttributeError):  # not set yet
                 found[name] = object.__getattribute__(self, name)
@@ -90,9 +90,9 @@ class Closed:
 
 
 def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns copies of the arrays of `state`, with the names, shapes and dtypes of `expected`.
+    """Returns copies of the arrays in `state`, with the names, shapes and dtypes of `expected`.
 
-    Raises ValueError that lists missing and unexpected names, and TypeError.
+    Raises ValueError, which lists missing and unexpected names, or TypeError.
     """
     if not isinstance(state, Mapping):
         raise bad_type("state", "a mapping of names to arrays", state)
@@ -111,13 +111,13 @@ def checked(state: Any, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def inner_hint(state: Mapping[Any, Any]) -> str:
-    """Returns a hint for messages: the keys of `state` whose values are mappings, perhaps the state dict."""
+    """Returns a hint for messages: keys of `state` whose values are mappings, perhaps the state dict."""
     inner = [f"[{name!r}]" for name, value in state.items() if isinstance(value, Mapping)]
     return f"; did you mean the mapping at {' or '.join(inner)} of it?" if inner else ""
 
 
 def counted(name: str, count: np.ndarray) -> np.ndarray:
-    """Returns the integers `count` if all are from 0 to 2**53, else raises ValueError."""
+    """Returns the integer array `count` if all values are from 0 to 2**53, else raises ValueError."""
     if np.any(count < 0) or np.any(count > MOST_COUNTED):
         raise bad_value(name, "at least 0 and at most 2**53", count if count.ndim else int(count))
     return count

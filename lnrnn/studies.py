@@ -1,4 +1,4 @@
-"""``lnrnn demo NAME`` runs a study of examples/studies, a folder of clones and source distributions."""
+"""``lnrnn demo NAME`` runs a study of examples/studies, which only clones and source distributions have."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FLAGS = {
 
 
 def folder(name: str = "") -> Path:
-    """Returns the folder of the studies. It is in an editable install, or else in the current folder.
+    """Returns the folder of the studies: of an editable install, or in the current folder.
 
-    name: the wanted study, for the message. Raises FileNotFoundError that explains where studies are.
+    name: the wanted study, for the message. Raises FileNotFoundError, which says where studies are.
     """
     for root in (Path(__file__).parents[1], Path.cwd()):
         if (root / WHERE / "common.py").is_file():
@@ -42,7 +42,7 @@ def folder(name: str = "") -> Path:
 
 
 def studies(name: str = "") -> dict[str, Path]:
-    """Returns the files of studies by name; the study FIRST is first. name: as for `folder`."""
+    """Returns {name: file} of the studies, FIRST first. name: as for `folder`."""
     paths = {
         path.stem.replace("_", "-"): path
         for path in folder(name).glob("[!_.]*.py")
@@ -52,7 +52,7 @@ def studies(name: str = "") -> dict[str, Path]:
 
 
 def listing() -> str:
-    """Returns a list, for a terminal, of the short demo and the studies, with their titles."""
+    """Returns a list of the short demo and the studies with titles, as text for a terminal."""
     rows = {"(no name)": "a demo of ten seconds, on long sequences (default)"}
     try:
         for name, path in studies().items():
@@ -68,7 +68,7 @@ def listing() -> str:
 
 
 def run(name: str, words: list[str]) -> int:
-    """Runs one study in a new process, with the arguments `words`, and returns its exit code.
+    """Runs one study in a new process, with command line arguments `words`. Returns its exit code.
 
     Raises ValueError for an unknown name, and KeyboardInterrupt if the study was interrupted.
     """
@@ -80,7 +80,7 @@ def run(name: str, words: list[str]) -> int:
         near += difflib.get_close_matches(name.lower(), names, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else ""
         raise ValueError(message("NAME", f"one of {', '.join(names)}", repr(name), hint))
-    # With this PYTHONPATH the new process imports the same lnrnn.
+    # PYTHONPATH lets the new process import the same lnrnn.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     code = subprocess.run([sys.executable, str(found[name]), *words], env=environment, check=False).returncode
     if code in (130, -signal.SIGINT):
@@ -89,9 +89,9 @@ def run(name: str, words: list[str]) -> int:
 
 
 def run_all(output_dir: Path, words: list[str]) -> int:
-    """Runs every study, and prints all results. Returns 0, or the exit code of the last study that failed.
+    """Runs all studies and prints their results. Returns 0, or the exit code of the last failed study.
 
-    words: the arguments for each study, with output_dir unless that is the current folder.
+    words: command line arguments of each study, including output_dir unless it is the current folder.
     """
     worst, found = 0, studies()
     for place, name in enumerate(found, 1):
@@ -104,8 +104,8 @@ def run_all(output_dir: Path, words: list[str]) -> int:
         try:
             clauses = json.loads(kept.read_text("utf-8"))["clauses"]
             rows = [f"  {text}\n      {number}: {verdict}" for text, number, _, verdict, _ in clauses]
-        except (OSError, ValueError, LookupError, TypeError):  # no results, or a file of another program
+        except (OSError, ValueError, LookupError, TypeError):  # no results, or another program's file
             continue
-        if rows:  # a quick run has no clauses
+        if rows:  # quick runs have no clauses
             print("\n".join([f"\n{kept.stem}", *rows]))
     return worst

@@ -1,4 +1,4 @@
-"""Registers lnrnn's own threads with threadpoolctl. OpenMP's threads need no registration."""
+"""Registers lnrnn's own threads with threadpoolctl, which knows OpenMP's threads already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import _core
 def register(version: str) -> None:
     """Adds lnrnn to threadpool_info(), so that threadpool_limits(n) limits lnrnn's calls in all threads.
 
-    set_num_threads overrides this limit. Without threadpoolctl, nothing happens. version: lnrnn's version.
+    set_num_threads overrides this limit. Does nothing without threadpoolctl. version: lnrnn's.
     """
     if _core.team() == "openmp" or not find_spec("threadpoolctl"):
         return

@@ -1,10 +1,10 @@
 # cython: language_level=3, auto_pickle=False
-"""Calls C with pointers to the memory of arrays. Python checks the arguments; C computes and cannot fail.
+"""Calls C functions with pointers to arrays. Python checks the arguments; C computes and cannot fail.
 
-Functions that must be quick accept only plain arrays, allocate the results and call C. For other arguments
+Functions that must be quick accept only plain arrays, allocate results and call C. For other arguments
 they return None, and Python converts the arguments or raises an error. All functions assert that Python has
-checked the arrays ("internal error"). Objects that threads share change in critical sections, for Pythons
-without the interpreter's lock."""
+checked the arrays ("internal error"). Objects shared by threads change in critical sections, for Python
+builds without the GIL."""
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -72,7 +72,7 @@ def isa():
 
 
 def use_isa(str name):
-    """Selects the instruction set for the whole process. `import lnrnn` calls it if LNRNN_ISA is set."""
+    """Selects the instruction set of the whole process. `import lnrnn` calls it if LNRNN_ISA is set."""
     if lnrnn_isa_use(name.encode()):
         known = ", ".join(isa_list())
         raise ValueError(f"instruction set {name!r} is not available here; available: {known}")
@@ -88,14 +88,14 @@ def team():
 
 
 def use_team(str name):
-    """Selects the thread pool for the whole process. `import lnrnn` calls it if LNRNN_TEAM is set."""
+    """Selects the thread pool of the whole process. `import lnrnn` calls it if LNRNN_TEAM is set."""
     if lnrnn_team_use(name.encode()):
         known = ", ".join(team_list())
         raise ValueError(f"team of threads {name!r} is not available here; available: {known}")
 
 
 def compiler():
-    """Returns the name and the version of the C compiler of this build."""
+    """Returns the name and version of the C compiler of this build."""
     return LNRNN_COMPILER.decode()
 
 
@@ -115,20 +115,20 @@ def cpu_info():
 
 # --- threads
 # -------------------------------------------------------------------------------------------------
-# runtime/thread_policy.h decides how many threads a call uses. Only Python knows the number that
+# runtime/thread_policy.h decides how many threads a call uses. Only Python knows the limit that
 # lnrnn.num_threads sets.
 
-own_num_threads = ContextVar("lnrnn.num_threads", default=0)  # lnrnn.num_threads sets it
+own_num_threads = ContextVar("lnrnn.num_threads", default=0)  # set by lnrnn.num_threads
 
 
 cdef int allowed_threads() except -1:
-    """Returns the largest number of threads of a call without the argument `threads`."""
+    """Returns the thread limit of calls without the argument `threads`."""
     return lnrnn_allowed_threads(own_num_threads.get())
 
 
 cdef inline int threads_for(double multiply_adds, int threads) except -1:
-    """Returns the largest number of threads for a call of recurrent layers: `threads`, unless this is 0. Then
-    returns 1 for little work, and else the default."""
+    """Returns the thread limit of a call of recurrent layers: `threads`, or the default if it is 0. That
+    is 1 for little work."""
     return threads if threads else allowed_threads() if lnrnn_repays_threads(multiply_adds) else 1
 
 
@@ -140,7 +140,7 @@ def set_num_threads(int n):
     lnrnn_set_num_threads(n)
 
 
-lnrnn_get_num_threads()  # this first call counts the cores
+lnrnn_get_num_threads()  # the first call counts the cores
 
 cdef extern from "Python.h":
     PyThreadState *PyEval_SaveThread()
@@ -152,7 +152,7 @@ cdef bint warned = False
 
 
 cdef int warn_once(void *_) except -1:
-    """Warns of a shortage of threads. Python calls it in the main thread."""
+    """Warns once that the system gave fewer threads than a call wanted. Python runs it in the main thread."""
     global warned
     if not warned:
         warned = True
@@ -164,8 +164,8 @@ cdef int warn_once(void *_) except -1:
 
 
 cdef void note_shortage(int wanted, int given) noexcept nogil:
-    """Notes a shortage. Python warns as soon as it runs again. C calls this function without the
-    interpreter's lock."""
+    """Records a shortage of threads, and lets Python warn about it. C calls this function without holding the
+    GIL."""
     global threads_wanted, threads_given
     if not warned:
         threads_wanted, threads_given = wanted, given
@@ -179,7 +179,7 @@ lnrnn_on_shortage(note_shortage)
 # ------------------------------------------------------------------------------------------------
 
 cdef void *pointer(object array, int kind, size_t size, bint writable) except? NULL:
-    """Returns a pointer to the data of a C-contiguous array of `size` elements, or NULL for None."""
+    """Returns a pointer to the data of a C-contiguous array of typenum `kind` and `size`; NULL for None."""
     if array is None:
         return NULL
     cdef cnp.ndarray a = <cnp.ndarray?>array
@@ -203,7 +203,7 @@ cdef inline const int64_t *indices(object array, size_t size) except? NULL:
 
 
 cdef Py_ssize_t axis(object array, int k) except -1:
-    """Returns the length of axis k."""
+    """Returns the size of axis k."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     if cnp.PyArray_NDIM(a) <= k:
         raise AssertionError(f"internal error: {array.dtype} {array.shape}, wanted more than {k} axes")
@@ -212,8 +212,8 @@ cdef Py_ssize_t axis(object array, int k) except -1:
 
 cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint writable, float **data,
                  ptrdiff_t *s0, ptrdiff_t *s1) except -1:
-    """array: float32 (n0, n1, n2), the last axis contiguous. Sets *data to its data, and *s0 and *s1 to its
-    first two strides, in elements. NumPy lets an axis of length 1 have any stride, which is not used."""
+    """Checks a float32 array (n0, n1, n2) whose last axis is contiguous. Sets *data, and *s0 and *s1 to its
+    first two strides in elements. Strides of axes of size 1 are arbitrary in NumPy, and are not used."""
     cdef cnp.ndarray a = <cnp.ndarray?>array
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(a)
     cdef cnp.npy_intp *step = cnp.PyArray_STRIDES(a)
@@ -230,7 +230,7 @@ cdef int strided(object array, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t n2, bint wr
 
 
 def aligned(size_t n):
-    """Returns n uninitialised float32, aligned to 64 bytes."""
+    """Returns an uninitialised float32 array (n,), aligned to 64 bytes."""
     cdef cnp.npy_intp length = n + 16
     a = empty_of(1, &length, cnp.NPY_FLOAT32, length * sizeof(float))
     cdef uintptr_t address = <uintptr_t>cnp.PyArray_DATA(<cnp.ndarray>a)
@@ -239,7 +239,7 @@ def aligned(size_t n):
 
 
 def words_at(addresses):
-    """Returns the 4 bytes at each of the addresses, (n,) uint64, as one object of bytes."""
+    """Returns the 4 bytes at each address as one bytes object. addresses: (n,) uint64."""
     cdef Py_ssize_t k, n = axis(addresses, 0)
     cdef const uint64_t *at = <const uint64_t *>pointer(addresses, cnp.NPY_UINT64, n, False)
     cdef bytes found = PyBytes_FromStringAndSize(NULL, 4 * n)

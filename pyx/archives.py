@@ -1,7 +1,7 @@
-"""Commands of setuptools that write the same sdist and wheel in every folder, for every user, at any time.
+"""Commands of setuptools for reproducible sdists and wheels: equal in every folder, for every user and time.
 
-SOURCE_DATE_EPOCH is the time of all files, in seconds since 1970. The default is the time of the commit. A
-wheel has a bill of materials too (PEP 770): a list of its parts, as CycloneDX.
+SOURCE_DATE_EPOCH is the time of all files, in seconds since 1970. Its default is the time of the commit. A
+wheel also contains a bill of materials (PEP 770): a CycloneDX list of its components.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Sdist", "Wheel", "source_date"]
 
 
 def source_date(root: Path) -> str:
-    """Returns SOURCE_DATE_EPOCH, or the time of the last commit. In an sdist setup.py has that time."""
+    """Returns SOURCE_DATE_EPOCH, or the time of the last commit. In an sdist, setup.py has that time."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     with suppress(OSError, subprocess.CalledProcessError):
         if not given and (root / ".git").exists():
@@ -36,7 +36,7 @@ def source_date(root: Path) -> str:
 
 class Sdist(sdist):
     def make_archive(self, base_name: Any, format: str, root_dir: Any = None, base_dir: Any = None, **_: Any):
-        """Writes a .tar.gz without the owners, the times and the umask of this machine."""
+        """Writes a .tar.gz that does not depend on this machine's owners, times and umask."""
         if format != "gztar":
             raise SystemExit(f"setup.py sdist writes gztar alone, got {format}")
         date, path = int(os.environ["SOURCE_DATE_EPOCH"]), f"{base_name}.tar.gz"
@@ -53,13 +53,13 @@ class Sdist(sdist):
             gzip.GzipFile("", "wb", mtime=date, fileobj=raw) as packed,
             tarfile.open(fileobj=packed, mode="w", dereference=True) as archive,
         ):
-            archive.add(base_dir, filter=plain)  # in the order of names
+            archive.add(base_dir, filter=plain)  # sorted by name
         return path
 
 
 class Wheel(bdist_wheel):
     def write_wheelfile(self, wheelfile_base: str, *more: Any) -> None:
-        """Also writes the bill of materials, and gives all files of the wheel one mode."""
+        """Also writes the bill of materials, and gives all files of the wheel the same mode."""
         super().write_wheelfile(wheelfile_base, *more)
         root, info = Path(self.bdist_dir), Path(wheelfile_base)
         if info.parent != root:  # an editable installation
@@ -72,7 +72,7 @@ class Wheel(bdist_wheel):
 
 
 def bill_of_materials(root: Path, version: str, description: str) -> dict[str, Any]:
-    """Returns a document of CycloneDX: the libraries and the data in `root`, and whose code is in them."""
+    """Returns a CycloneDX document: libraries and data in `root`, and whose code they contain."""
 
     def licensed(name: str) -> list[dict[str, Any]]:
         return [{"license": {"id": name}}]

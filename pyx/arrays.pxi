@@ -1,23 +1,23 @@
-# Quick checks of arrays, and functions for the interpreter's lock.
+# Quick checks of arrays, and functions that release the GIL.
 
 cdef inline bint ordinary(object array) noexcept:
-    """Returns True for a C-contiguous, aligned NumPy array in the machine's byte order, of no subclass."""
+    """Returns True for an exact NumPy array that is C-contiguous, aligned and in native byte order."""
     return cnp.PyArray_CheckExact(array) and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray>array)
 
 
 cdef inline bint plain(object array, int kind) noexcept:
-    """Returns True for an ordinary array of this type."""
+    """Returns True for an ordinary array with the NumPy typenum `kind`."""
     return ordinary(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == kind
 
 
 cdef inline bint like(object array, object x) noexcept:
-    """Returns True for an ordinary array with the type and the shape of x."""
+    """Returns True for an ordinary array with the dtype and shape of x."""
     return (plain(array, cnp.PyArray_TYPE(<cnp.ndarray>x))
             and cnp.PyArray_SAMESHAPE(<cnp.ndarray>array, <cnp.ndarray>x))
 
 
 cdef inline bint disjoint(object a, object b) noexcept:
-    """Returns True if two C-contiguous arrays share no byte, or one is None."""
+    """Returns True if two C-contiguous arrays share no memory, or if one is None."""
     if a is None or b is None:
         return True
     cdef char *p = cnp.PyArray_BYTES(<cnp.ndarray>a)
@@ -26,8 +26,8 @@ cdef inline bint disjoint(object a, object b) noexcept:
 
 
 cdef inline bint writable(object out, object x) noexcept:
-    """Returns True if `out` is writeable, has the type and shape of x, and is x itself or shares no byte with
-    x."""
+    """Returns True if `out` is writeable, has the dtype and shape of x, and is x itself or shares no memory
+    with x."""
     return (like(out, x) and cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out)
             and (cnp.PyArray_BYTES(<cnp.ndarray>out) == cnp.PyArray_BYTES(<cnp.ndarray>x)
                  or disjoint(out, x)))
@@ -42,8 +42,8 @@ cdef inline object read_only(object array):
     return array
 
 
-# Between release_gil and acquire_gil other Python threads can run, if `release` is set. Do not touch Python
-# objects there.
+# If `release` is set, other Python threads can run between release_gil and acquire_gil. No Python objects
+# may be used there.
 
 cdef inline PyThreadState *release_gil(bint release) noexcept:
     return PyEval_SaveThread() if release else NULL

@@ -1,4 +1,4 @@
-"""Lists the C files to compile and their flags, for setup.py, tests/campaigns/warnings and the tests."""
+"""Lists the C files to compile with their flags, for setup.py, tests/campaigns/warnings and the tests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfm
 X86 = ("x86_64", "amd64")
 ARM = ("aarch64", "arm64")
 WASM = ("wasm32",)
-# The parts of lnrnn/kernels/all.h, selected by macros LNRNN_PART_NORM and so on.
+# Parts of lnrnn/kernels/all.h, selected by macros such as LNRNN_PART_NORM.
 PARTS = ("NORM", "CELLS", "PRODUCT", "INT8")
-# A set named `_emulated` is plain C with the same results as the set without this end. It runs only if
+# A set named `*_emulated` is plain C, with the results of the set without this suffix. It runs only if
 # LNRNN_ISA names it, so it is compiled for size.
 EMULATED = ["-Os", "-DLNRNN_SMALL", "-DLNRNN_EMULATED"]
-# instruction set: (machines, parts, flags). No machines: all. dispatch.c has the same sets, with tests of the
+# instruction set: (machines, or () for all; parts; flags). dispatch.c has the same sets, with tests of the
 # CPU. A set without NORM replaces only the int8 or bfloat16 product of another set.
 ISAS = {
-    # On x86 and Arm only LNRNN_ISA chooses scalar, so it is compiled for size too.
+    # On x86 and Arm, scalar runs only if LNRNN_ISA names it, so it is compiled for size too.
     "scalar": ((), PARTS, ["-fno-tree-vectorize", "-Os", "-DLNRNN_SMALL"]),
     "sse2": (X86, PARTS, []),
     "avx2": (X86, PARTS, AVX2),
@@ -55,7 +55,7 @@ ISAS = {
         ARM, ("BF16",), ["-DLNRNN_BLOCKS", *EMULATED, '-DLNRNN_UNIT="arm_bf16, emulated"']
     ),
 }  # fmt: skip
-# All other C files of pyx/ are compiled once.
+# Other C files of pyx/, which are compiled once.
 HERE = Path(__file__).parent
 ONCE = sorted(
     path.relative_to(HERE).as_posix()
@@ -67,7 +67,7 @@ PLUGIN = sorted(path.relative_to(HERE).as_posix() for path in HERE.glob("onnxrun
 
 
 class Unit(NamedTuple):
-    """Describes one run of the compiler: a unique name, the source, the flags, the folders of headers."""
+    """One run of the compiler: a unique name, the source, flags, and include folders."""
 
     name: str
     source: str
@@ -76,16 +76,16 @@ class Unit(NamedTuple):
 
 
 def kernel_flags(isa: str, part: str) -> list[str]:
-    """Returns the flags of an instruction set for a part of lnrnn/kernels/all.h, with its macros."""
+    """Returns the flags of an instruction set for a part of lnrnn/kernels/all.h, including macros."""
     name = isa.removesuffix("_emulated").upper()
     macros = [f"-DLNRNN_ISA_{name}", f"-DLNRNN_ISA_SUFFIX={isa}", f"-DLNRNN_PART_{part}"]
     return [*ISAS[isa][2], *macros]
 
 
 def units(machine: str, openmp: list[str]) -> list[Unit]:
-    """Returns all C files for a machine ("x86_64", "arm64", ...) except the Cython module, the slowest first.
+    """Returns a machine's C files without the Cython module, slowest first. machine: "x86_64", "arm64", ...
 
-    openmp: the compiler's flags for OpenMP, or an empty list.
+    openmp: the compiler's flags for OpenMP, or [].
     """
     kernels = [
         Unit(f"{isa}_{part.lower()}", "pyx/isa/kernels.c", [*CFLAGS, *kernel_flags(isa, part)], ["include"])
@@ -97,7 +97,7 @@ def units(machine: str, openmp: list[str]) -> list[Unit]:
 
 
 def plugin_units() -> list[Unit]:
-    """Returns the C files of the plug-in for ONNX Runtime, compiled for size, because liblnrnn computes."""
+    """Returns the C files of the plug-in for ONNX Runtime, compiled for size: liblnrnn does the computing."""
     return _compiled_once(PLUGIN, ["-Os"])
 
 

@@ -17,8 +17,8 @@ cdef lnrnn_handle *open_handle(object stream, size_t rows, int threads) except N
     return <lnrnn_handle *>h
 
 
-# lnrnn_handle_open is a function of this module, which C does not know. So the import of the module puts it
-# into the table.
+# lnrnn_handle_open is defined in this module, so C has NULL in the table. The import of the module stores
+# its address there.
 cdef extern from *:
     """
     #define lnrnn_handle_open NULL

@@ -1,7 +1,7 @@
 # Loads networks from files.
 
 cdef class FileMemory:
-    """Owns the memory of a file's arrays. Each array keeps a reference to this object."""
+    """Owns the memory of a model file. Arrays of the file refer to this object."""
 
     cdef lnrnn_model_file model
 
@@ -19,11 +19,11 @@ cdef class FileMemory:
 
 
 def read_model(path):
-    """Returns (configuration, numbers, arrays) of the network in a file. Raises FileNotFoundError,
-    MemoryError or ValueError, with the path.
+    """Reads a model file. Returns (configuration, numbers, arrays). Raises FileNotFoundError, MemoryError or
+    ValueError, with the path.
 
-    configuration: JSON, which C has checked. numbers: eps, momentum, two rates of zoneout, and dropout, as C
-    has read them. arrays: a dict by name, of read-only views of one block of memory."""
+    configuration: JSON text, which C has checked. numbers: eps, momentum, two zoneout rates and dropout, as
+    C has parsed them. arrays: {name: read-only view of one block of memory}."""
     cdef FileMemory memory = FileMemory()
     cdef int status = LNRNN_NO_FILE
     cdef char message[LNRNN_MESSAGE]

@@ -1,5 +1,5 @@
-/* The module lnrnn.torch.layouts, which says where tensors have their numbers. It reads tensors through
- * DLPack's C exchange API (dlpack.h 1.2), so it needs no headers of torch. */
+/* The module lnrnn.torch.layouts, which reads the addresses, shapes and strides of tensors. It reads tensors
+ * through DLPack's C exchange API (dlpack.h 1.2), so it needs no headers of torch. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@ enum { AXES = 8 }; /* the most axes that are read */
 
 typedef struct {
     void *data;
-    int32_t device[2]; /* type, number */
+    int32_t device[2]; /* the type and the number of the device */
     int32_t ndim;
     struct {
         uint8_t code, bits;
@@ -31,8 +31,8 @@ typedef struct {
     int64_t shape[AXES], strides[AXES];
 } layout;
 
-/* read(exchange, objects): exchange: a capsule of `functions`; objects: a tuple of tensors. Returns bytes,
- * which are equal if dtypes, devices, shapes and strides are, and the tuple of addresses. */
+/* read(exchange, objects): exchange is a capsule of `functions`, and objects a tuple of tensors. Returns
+ * bytes, equal for equal dtypes, devices, shapes and strides, and a tuple of addresses. */
 static PyObject *read_layouts(PyObject *self, PyObject *const *given, Py_ssize_t count)
 {
     if (count != 2 || !PyTuple_CheckExact(given[1])) {
@@ -71,7 +71,7 @@ static PyObject *read_layouts(PyObject *self, PyObject *const *given, Py_ssize_t
     return result;
 }
 
-/* identical(a, b): whether two lists have the same objects. */
+/* identical(a, b): returns whether two lists have the same objects. */
 static PyObject *identical(PyObject *self, PyObject *const *given, Py_ssize_t count)
 {
     if (count != 2 || !PyList_CheckExact(given[0]) || !PyList_CheckExact(given[1])) {

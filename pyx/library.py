@@ -1,4 +1,4 @@
-"""Builds liblnrnn, a library of all C of lnrnn, which does not use Python.
+"""Builds liblnrnn, the library of all C code of lnrnn, which does not use Python.
 
 setup.py links the compiled module to the shared library. `make lib` and `make install` run this file:
 
@@ -34,7 +34,7 @@ __all__ = [
 
 ROOT = Path(__file__).parents[1]
 HEADER = "include/lnrnn.h"
-OBJECTS = Path("build/objects", sysconfig.get_platform())  # of this file and setup.py
+OBJECTS = Path("build/objects", sysconfig.get_platform())  # shared with setup.py
 MAJOR, VERSION = (
     re.search(rf'^#define LNRNN_{name} "?([^\s"]+)', (ROOT / HEADER).read_text(), re.MULTILINE)[1]  # type: ignore[index]
     for name in ("API_MAJOR", "VERSION")
@@ -55,7 +55,7 @@ Cflags: -I${{includedir}}
 
 
 def library_name(system: str) -> str:
-    """Returns the file name of the shared library, which contains the major version."""
+    """Returns the file name of the shared library, with the major version. system: as in sys.platform."""
     return {"darwin": f"liblnrnn.{MAJOR}.dylib", "win32": f"liblnrnn.{MAJOR}.dll"}.get(
         system, f"liblnrnn.so.{MAJOR}"
     )
@@ -67,33 +67,33 @@ def plugin_name(system: str) -> str:
 
 
 def rpath(system: str) -> list[str]:
-    """Returns the linker's flags for a module that loads a library from its own folder, as Windows always
-    does."""
+    """Returns linker flags for a module that loads libraries from its own folder. On Windows every module
+    does so."""
     if system == "win32":
         return []
     return ["-Wl,-rpath,@loader_path"] if system == "darwin" else ["-Wl,-rpath,$ORIGIN"]
 
 
 def link_plugin(command: list[str], objects: list[str], target: Path, system: str, library: Path) -> None:
-    """Links the plug-in for ONNX Runtime. It loads liblnrnn from its own folder. The runtime may unload it
-    while sessions need it: on Linux it stays in memory."""
+    """Links the plug-in for ONNX Runtime, which loads liblnrnn from its own folder. The runtime may unload it
+    while sessions need it: on Linux a flag keeps it loaded."""
     stays = ["-Wl,-z,nodelete"] if system not in ("darwin", "win32") else []
     link(command, objects, target, system, [str(imported(library)), *rpath(system), *stays])
 
 
 def imported(library: Path) -> Path:
-    """Returns the library to link a program or module with: on Windows the import library of a DLL."""
+    """Returns the file to link with for a library: on Windows the import library of a DLL."""
     return library.with_suffix(".lib") if library.suffix == ".dll" else library
 
 
 def threads_flags(system: str) -> list[str]:
-    """Returns the linker's flags for the system's own threads."""
+    """Returns linker flags for the system's threads."""
     return [] if system == "win32" else ["-pthread"]
 
 
 def link(command: list[str], objects: list[str], target: Path, system: str, libraries: list[str]) -> None:
-    """Links a shared library. command: the linker with the flags for a shared object. libraries: the flags
-    for OpenMP or POSIX threads, or for other libraries."""
+    """Links a shared library. command: the linker with flags for shared objects. libraries: flags for
+    OpenMP or POSIX threads, or for other libraries."""
     name = target.name
     if system == "darwin":
         command = [word for word in command if word not in ("-bundle", "-undefined", "dynamic_lookup")]
@@ -104,15 +104,15 @@ def link(command: list[str], objects: list[str], target: Path, system: str, libr
         # With -Bsymbolic the library calls its own functions, even if a program defines the same names.
         own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)  # a running program keeps using the old file
+    target.unlink(missing_ok=True)  # running programs keep the old file
     subprocess.run([*command, *own, *objects, *libraries, "-lm", "-o", str(target)], check=True)
 
 
 def without_python(command: list[str]) -> list[str]:
-    """Returns the compiler command of setuptools without Python's flags for optimisation and warnings.
+    """Returns setuptools' compiler command without Python's flags for optimisation and warnings.
 
-    So files that do not use Python compile alike for all versions of Python and for `make lib`. The user's
-    CFLAGS stay. build_flags.py has the files' own flags.
+    So files without Python compile alike for all versions of Python and for `make lib`. The user's
+    CFLAGS stay. build_flags.py has the flags of single files.
     """
     values = sysconfig.get_config_vars("CC", "CFLAGS")
     of_python = [word for value in values for word in shlex.split(value or "")]
@@ -123,8 +123,8 @@ def without_python(command: list[str]) -> list[str]:
 
 
 def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
-    """Returns ["-fopenmp"] if a shared object with this flag compiles and links, else []. LNRNN_OPENMP=0:
-    []."""
+    """Returns ["-fopenmp"] if a shared object compiles and links with this flag, else []. LNRNN_OPENMP=0
+    also gives []."""
     if os.environ.get("LNRNN_OPENMP") == "0":
         return []
     source = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
@@ -141,8 +141,8 @@ def openmp_flags(compiler: list[str], linker: list[str]) -> list[str]:
 
 
 def _make(folder: Path) -> list[str]:
-    """Compiles the shared and the static library and the plug-in in `folder`. Returns the flags for programs
-    that link the static library."""
+    """Compiles the shared library, the static library and the plug-in in `folder`. Returns linker flags for
+    programs with the static library."""
     compiler = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", "")), "-fPIC"]
     shared = [*compiler, "-shared", *shlex.split(os.environ.get("LDFLAGS", ""))]
     openmp = openmp_flags(compiler, shared)
@@ -158,13 +158,13 @@ def _make(folder: Path) -> list[str]:
     link_plugin(shared, plugin, folder / plugin_name(sys.platform), sys.platform, folder / name)
     _point(folder, name)
     archive = folder / "liblnrnn.a"
-    archive.unlink(missing_ok=True)  # else ar keeps members of the old archive
+    archive.unlink(missing_ok=True)  # otherwise ar keeps old members
     subprocess.run([*shlex.split(os.environ.get("AR", "ar")), "rcs", str(archive), *compiled], check=True)
     return [*threads, "-lm"]
 
 
 def _point(folder: Path, name: str) -> None:
-    """Links a name without a version, which -llnrnn needs, to the library `name` in `folder`."""
+    """Creates a symbolic link without a version, which -llnrnn needs, to the library `name` in `folder`."""
     plain = folder / f"liblnrnn.{'dylib' if name.endswith('dylib') else 'so'}"
     plain.unlink(missing_ok=True)
     plain.symlink_to(name)

@@ -1,12 +1,12 @@
 # Networks: descriptions, and calls on whole sequences, forward and backward.
 
 cdef enum:
-    FEW = 64  # calls of more sequences with lengths are checked in Python
-    MANY = 4096  # calls of more sequences are checked in Python
+    FEW = 64  # Python checks calls with lengths for more sequences
+    MANY = 4096  # Python checks calls for more sequences
 
-# Indexed by LNRNN_ARRAY_F32 ..
+# NumPy typenums, indexed by LNRNN_ARRAY_F32 ..
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]
-# `use` in the tuples of Description.arrays, indexed by the roles of description.h.
+# `use` in the results of Description.arrays, indexed by the roles of description.h.
 cdef tuple USES = (
     "weight", "weight", "weight", "inner", "inner", "peephole", "count",
     *3 * ("gain", "bias", "mean", "variance"))
@@ -21,8 +21,8 @@ cdef int check(int status, const char *message) except -1:
 
 
 cdef inline bint fits(object array, int kind, int ndim, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2) noexcept:
-    """Returns True for an ordinary array of this type whose axes have these lengths; -1 permits any
-    length."""
+    """Returns True for an ordinary array with the typenum `kind` and these axis sizes. -1 permits any
+    size."""
     cdef cnp.npy_intp *n
     if not plain(array, kind) or cnp.PyArray_NDIM(<cnp.ndarray>array) != ndim:
         return False
@@ -37,7 +37,7 @@ cdef object empty_axes(cnp.npy_intp n0, cnp.npy_intp n1, cnp.npy_intp n2):
 
 
 cdef class Description:
-    """A network without its arrays. configuration: JSON, as in the metadata of a model file."""
+    """A network without arrays. configuration: JSON text, as in the metadata of a model file."""
 
     cdef lnrnn_description d
 
@@ -47,8 +47,8 @@ cdef class Description:
         check(lnrnn_description_read(text, len(text), &self.d, message), message)
 
     def arrays(self):
-        """Returns (name, shape, use, site) of each array, in the order of C. use: one of USES; site: the
-        number of the array's site, or -1."""
+        """Returns (name, shape, use, site) of each array, in C's order. use: one of USES. site: the
+        number of the position of its norm or bias, or -1."""
         cdef int roles[LNRNN_ROLES]
         cdef char name[LNRNN_ARRAY_NAME]
         cdef lnrnn_array array
@@ -64,19 +64,19 @@ cdef class Description:
 
     @property
     def tape_width(self):
-        """Returns the number of floats in the tape for one step of one sequence, in one layer and
+        """The number of floats in a tape for one step and sequence, in one layer and
         direction."""
         return lnrnn_description_tape_width(&self.d)
 
 
 cdef class Call:
-    """Holds the memory of a call of a network. Only one call at a time uses an object."""
+    """The memory of a network's call. Only one call at a time uses an object."""
 
     cdef lnrnn_network_call c
     cdef lnrnn_row *rows
-    cdef Py_ssize_t room  # the number of rows
-    cdef lnrnn_network_fields *network  # the packed network, to which this object has a reference
-    cdef lnrnn_network_fields one  # for one layer and direction of the packed network
+    cdef Py_ssize_t room  # allocated number of rows
+    cdef lnrnn_network_fields *network  # the packed network; this object holds a reference
+    cdef lnrnn_network_fields one  # one layer and direction of the packed network
     cdef object scratch
 
     def __cinit__(self, size_t lines):
@@ -102,7 +102,7 @@ cdef class Call:
         return self.c.network.step_work * <double>self.c.steps * <double>self.c.sequences
 
     cdef int run(self, int threads, lnrnn_network_gradients *g=NULL) except -1:
-        """Runs the call: forward, or backward if g is not NULL."""
+        """Runs the call: forward, or backward if g is not NULL. threads: the limit."""
         cdef bint release = self.work() >= LNRNN_RELEASE_LOCK_WORK, finished = False
         cdef PyThreadState *state
         cdef size_t need
@@ -121,21 +121,21 @@ cdef class Call:
             acquire_gil(state)
             if not finished:
                 PyErr_CheckSignals()
-        if need * sizeof(float) < LNRNN_RESULT_FROM:  # larger memory goes back to result_memory.h
+        if need * sizeof(float) < LNRNN_RESULT_FROM:  # result_memory.h reuses larger memory
             self.scratch = scratch
         return 0
 
 
 @cython.final
 cdef class Network:
-    """A network with its arrays. state: parameters and statistics by name, which are kept and must not
+    """A network with arrays. state: {name: array} of parameters and statistics. They are kept, and must not
     change."""
 
     cdef lnrnn_description d
     cdef lnrnn_array *arrays
-    cdef size_t of_line, parameters  # the numbers of arrays and of parameters of a line (layer and direction)
+    cdef size_t of_line, parameters  # arrays, and parameters, of one line (layer and direction)
     cdef list kept
-    cdef lnrnn_network_fields *packed  # packed for the instruction set of the last call
+    cdef lnrnn_network_fields *packed  # for the instruction set of the last call
     cdef Call spare # unused memory for a call
 
     def __init__(self, Description description, dict state):
@@ -143,7 +143,7 @@ cdef class Network:
         cdef int roles[LNRNN_ROLES]
         cdef lnrnn_array *array
         self.d, self.kept = description.d, []
-        if "count_l0" in state:  # the arrays decide the number of steps, not max_steps
+        if "count_l0" in state:  # the arrays determine the number of steps, not max_steps
             self.d.max_steps, self.d.steps = 0, axis(state["count_l0"], 0)
         count = lnrnn_description_arrays(&self.d)
         self.of_line = lnrnn_description_roles(&self.d, roles)
@@ -165,7 +165,7 @@ cdef class Network:
 
     @property
     def nbytes(self):
-        """Returns the number of bytes of the packed weights, or 0 before the first call."""
+        """The number of bytes of the packed weights, or 0 before the first call."""
         cdef size_t found = 0
         with cython.critical_section(self):
             if self.packed != NULL:
@@ -173,7 +173,7 @@ cdef class Network:
         return found
 
     cdef lnrnn_network_fields *pack(self) except NULL:
-        """Returns the network packed for the instruction set in use, with a reference for the caller."""
+        """Returns the network packed for the current instruction set. The caller gets a reference."""
         cdef lnrnn_network *found = NULL
         cdef lnrnn_network_fields *old
         cdef char message[LNRNN_MESSAGE]
@@ -193,7 +193,7 @@ cdef class Network:
         return <lnrnn_network_fields *>found
 
     cdef Call take(self, Py_ssize_t line=-1):
-        """Returns unused memory for a call. line: the only line that the call computes; -1: all lines."""
+        """Returns a Call that is not in use. line: the only layer and direction to compute; -1: all."""
         cdef Call call
         cdef lnrnn_network_fields *network
         cdef lnrnn_line *memory
@@ -221,20 +221,20 @@ cdef class Network:
     # --- plain arrays ---
 
     cpdef object call(self, x, h0, lengths, int threads):
-        """x (T, B, D), or (B, T, D) with batch_first. Returns y, and h or (h, c), as Network.__call__.
+        """Computes Network.__call__ of x (T, B, D), or (B, T, D) with batch_first. Returns y, h or (h, c).
         threads 0: the default.
 
-        Returns None for more than MANY sequences, or FEW with lengths. Also for arguments that are not
-        ordinary arrays of the right types and shapes, and for invalid lengths. The caller then converts the
-        arguments, or raises the error."""
+        Returns None for more than MANY sequences, or FEW with lengths. Also returns None if arguments are
+        not ordinary arrays of the right dtypes and shapes, and for invalid lengths. The caller converts the
+        arguments then, or raises the error."""
         cdef Call call = self.take()
         found = self.run(call, threads) if self.takes(call, x, h0, lengths) else None
         self.give(call)
         return found
 
     def call_at(self, uintptr_t x, uintptr_t h, uintptr_t cell, Py_ssize_t T, Py_ssize_t B, int most):
-        """Computes as `call`, of contiguous float32 at addresses. h, cell: 0 for zeros. most: a further limit
-        on the number of threads."""
+        """Computes `call` of contiguous float32 at these addresses. h, cell: 0 for zeros. most: another limit
+        on the number of threads. Returns None as `call`."""
         cdef Call call = self.take()
         found = None
         if self.starts(call, T, B, <const float *>x, <const float *>h, <const float *>cell, None):
@@ -243,11 +243,11 @@ cdef class Network:
         return found
 
     def train(self, x, h0, lengths):
-        """Computes as `call`, and records a tape; not for batch norm. Returns y, h or (h, c), and the parts
-        of the tape; or None.
+        """Computes `call` and records a tape, but not for batch norm. Returns None, or y, h or (h, c), and
+        the arrays of the tape.
 
-        The parts are new read-only arrays: initial states (lines, B, H); x; the table of rows (B, 6); outputs
-        of layers; tapes of lines."""
+        They are new read-only arrays: initial states (lines, B, H), x, the table of rows (B, 6), outputs
+        of layers, tapes of lines (layers and directions)."""
         cdef Call call = self.take()
         cdef lnrnn_network_call *c = &call.c
         cdef size_t k, layers = c.network.layers, lines = layers * c.network.directions
@@ -257,7 +257,7 @@ cdef class Network:
         if not self.takes(call, x, h0, lengths):
             self.give(call)
             return None
-        start, outputs, tapes = [], [], []  # no comprehension: Lanes describes the bug of Cython
+        start, outputs, tapes = [], [], []  # no comprehensions: see Lanes.__init__
         dims[1] = c.sequences
         for k in range(<size_t>c.network.states):
             dims[2] = widths[k]
@@ -286,7 +286,7 @@ cdef class Network:
         return copied(y), end, tuple(start), x, table, outputs, tapes
 
     cdef bint takes(self, Call call, x, h0, lengths) except *:
-        """Sets the arrays of the call. Returns False if an array is not ordinary, or for too many
+        """Sets the call's arrays. Returns False if an array is not ordinary, or if there are too many
         sequences."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
@@ -311,7 +311,7 @@ cdef class Network:
 
     cdef bint starts(self, Call call, Py_ssize_t T, Py_ssize_t B, const float *x, const float *h,
                      const float *cell, lengths) except *:
-        """Sets the memory of the call's x, of h0 and c0, which may be NULL, and ordinary lengths (B,) or
+        """Sets the call's x, and h0 and c0, which may be NULL. lengths: an ordinary array (B,) or
         None. Returns False for too many sequences or steps, and for invalid lengths."""
         cdef lnrnn_network_call *c = &call.c
         if T < 1 or B < 1 or B > (FEW if lengths is not None else MANY) or T > c.network.refused_from:
@@ -325,14 +325,14 @@ cdef class Network:
         return True
 
     cdef object empty_outputs(self, lnrnn_network_call *c):
-        """Returns a new array for the outputs of a layer."""
+        """Returns an uninitialised array for the outputs of a layer."""
         cdef size_t T = c.steps, B = c.sequences
         if self.d.batch_first:
             T, B = B, T
         return empty_axes(T, B, c.network.directions * c.network.h_width)
 
     cdef object run(self, Call call, int threads, y=None):
-        """Runs the call. Returns y, and h or (h, c)."""
+        """Runs the call. Returns y, and h or (h, c). y: where to write y, or None."""
         cdef lnrnn_network_call *c = &call.c
         cdef size_t lines = c.network.layers * c.network.directions
         h = empty_axes(lines, c.states, c.network.h_width)
@@ -343,7 +343,7 @@ cdef class Network:
         return y, h if cell is None else (h, cell)
 
     cdef int compute(self, Call call, int threads, y, h, cell) except -1:
-        """Runs the call, which writes to ordinary arrays; cell: None if there is one state."""
+        """Runs the call, which writes to these ordinary arrays. cell: None if there is one state."""
         call.c.y, call.c.hn, call.c.cn = <float *>data(y), <float *>data(h), <float *>data(cell)
         call.run(threads_for(call.work(), threads))
         return 0
@@ -352,19 +352,19 @@ cdef class Network:
 
     def forward(self, *, x, y, h0, hn, c0=None, cn=None, rows, training=None, int threads=0,
                 Py_ssize_t line=-1):
-        """x (T, B, D), h0 (lines, states, P), c0 (lines, states, C) -> y (T, B, directions * P), hn and cn as
-        h0 and c0. A line is a layer in one direction; only an LSTM and an SLSTM have c0 and cn.
+        """Computes y (T, B, directions * P), hn and cn from x (T, B, D), h0 (lines, states, P) and c0 (lines,
+        states, C). A line is a layer and direction. Only LSTM and SLSTM have c0 and cn.
 
-        rows (R, 6): an lnrnn_row each, longest first; no other thread can change them. training: None, or the
-        arrays that lnrnn_training_array_of lists. threads: the largest number of threads; 0: the number set
-        for all calls. line: the only line to compute; -1: all."""
+        rows (R, 6): lnrnn_row structs, longest first; no other thread may change them. training: None, or the
+        arrays that lnrnn_training_array_of lists. threads: the thread limit; 0: the global limit.
+        line: the only line to compute; -1: all."""
         cdef Call call = self.take(line)
         self.fill(call, x, y, h0, hn, c0, cn, rows, training, True)
         call.run(threads or allowed_threads())
         self.give(call)
 
     cdef int fill(self, Call call, x, y, h0, hn, c0, cn, rows, list training, bint writable) except -1:
-        """Sets the arrays of the call. writable: False in backward, which only reads these arrays."""
+        """Sets the call's arrays. writable: False in backward, which only reads them."""
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
         cdef size_t k, states = n.layers * n.directions * axis(h0, 1)
@@ -397,9 +397,9 @@ cdef class Network:
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
                  list grads, bint add=False, int threads=0, Py_ssize_t line=-1):
-        """Writes gx (unless None), gh0, gc0 and grads, the gradients of a call of `forward`, whose arguments
-        it reads. grads: arrays for the gradients of each line's parameters, in the order of
-        Description.arrays. With `add` the gradients are added to grads."""
+        """Computes the gradients of a call of `forward`, and reads its arguments. Writes gx (if not None),
+        gh0, gc0 and grads. grads: arrays for gradients of each line's parameters, in the order of
+        Description.arrays. If `add` is set, gradients are added to grads."""
         cdef Call call = self.take(line)
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network
@@ -408,7 +408,7 @@ cdef class Network:
         cdef bint inputs = gx is not None and first < call.network.directions
         cdef float *pgy = NULL
         cdef float **parameters
-        # Copy the rows, because the caller owns the tape and may make its arrays writeable again.
+        # The rows are copied: the caller owns the tape, and may make its arrays writeable again.
         rows = copied(<cnp.ndarray?>rows)
         self.fill(call, x, y, h0, h0, c0, c0, rows, training, False)
         if <size_t>len(grads) != lines * self.parameters:
@@ -437,10 +437,10 @@ cdef class Network:
         self.give(call)
 
 
-@cython.binding(True)  # it is a method, with an attribute __wrapped__
+@cython.binding(True)  # a method with an attribute __wrapped__
 def call_network(self, *arguments, **named):
-    """The `__call__` of networks, whose __wrapped__ is a function of Python. That takes a third of the time
-    of a small call, so it only gets arguments that Network.call refuses, and keywords."""
+    """The `__call__` of networks. Its __wrapped__ is a Python function, which takes a third of the time of a
+    small call. So it is called only for arguments that Network.call does not accept."""
     compiled = self._snapshot._compiled
     if (not named and 1 <= len(arguments) <= 2 and type(compiled) is Network
             and (<Network>compiled).d.cell != LNRNN_SLSTM):

@@ -1,14 +1,14 @@
-# The norms and the elementwise functions. A function accepts only ordinary arrays. For other arguments it
-# returns None: lnrnn/norm/functional.py then converts them or raises an error.
+# Norms and elementwise functions. They accept only ordinary arrays. For other arguments they return
+# None: lnrnn/norm/functional.py then converts the arguments or raises an error.
 
 Function = IntEnum(
     "Function", {"EXP": LNRNN_MAP_EXP, "TANH": LNRNN_MAP_TANH, "SIGMOID": LNRNN_MAP_SIGMOID}, module=__name__)
 
-cdef int bfloat16 = -1  # NumPy's number of the type bfloat16 of ml_dtypes, once such an array was an argument
+cdef int bfloat16 = -1  # typenum of ml_dtypes' bfloat16, once such an array was an argument
 
 
 cdef inline int dtype_of(cnp.ndarray array) except -2:
-    """Returns the array's type as LNRNN_FLOAT32 .. of lnrnn.h, or -1."""
+    """Returns the array's dtype as LNRNN_FLOAT32 .. of lnrnn.h, or -1 if it has none of these dtypes."""
     global bfloat16
     cdef int kind = cnp.PyArray_TYPE(array)
     if kind == cnp.NPY_FLOAT32 or kind == cnp.NPY_FLOAT64:
@@ -23,12 +23,12 @@ cdef inline bint is_double(object array) noexcept:
 
 
 cdef inline int computed_type(cnp.ndarray x) noexcept:
-    """Returns the NumPy typenum in which x is computed. Gains and biases have this type too."""
+    """Returns the NumPy typenum in which x is computed, and which gains and biases have."""
     return cnp.NPY_FLOAT64 if is_double(x) else cnp.NPY_FLOAT32
 
 
 cdef inline object widened(object parameter, object x):
-    """Converts a parameter of x's 16-bit type to float32. Call it before checks, because other threads may
+    """Converts a parameter of x's 16-bit dtype to float32. Call it before checks: other threads may
     change arrays during the conversion."""
     if (parameter is None or not ordinary(x) or cnp.PyArray_ITEMSIZE(<cnp.ndarray>x) != 2
             or not plain(parameter, cnp.PyArray_TYPE(<cnp.ndarray>x))):
@@ -37,8 +37,8 @@ cdef inline object widened(object parameter, object x):
 
 
 cdef inline bint parameter_fits(object parameter, int kind, cnp.ndarray x, int first, int axes) noexcept:
-    """Returns True for None, and for an ordinary array of type `kind` with the shape of `axes` axes of x from
-    `first` on."""
+    """Returns True for None, and for an ordinary array of typenum `kind` with the shape of `axes` axes of x,
+    beginning with axis `first`."""
     cdef int k
     if parameter is None:
         return True
@@ -60,16 +60,16 @@ cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
 
 
 cdef inline int threads_of(size_t elements) except -1:
-    """Returns the largest number of threads, or 0 for few elements. 0 means one thread, which keeps the
-    interpreter's lock."""
+    """Returns the thread limit, or 0 for few elements: one thread, without releasing the
+    GIL."""
     return allowed_threads() if elements >= LNRNN_RELEASE_LOCK_ELEMENTS else 0
 
 
 cdef inline bint takes(
         lnrnn_batch *b, cnp.ndarray x, int first, int axes, gain, bias, eps, gy, out) except -1:
-    """Returns False unless all arrays are ordinary, x is not empty, gy has x's type and shape, and `out` is
-    None or writable for x. Else sets b, without statistics and memory. x is (N, C, L), where C is `axes` axes
-    of x from `first` on; gain, bias (C)."""
+    """Sets b from the arguments, without statistics and memory. x is seen as (N, C, L): C is `axes` axes of x
+    beginning with `first`. gain, bias: (C). Returns False if an array is not ordinary, if x is empty, if gy
+    lacks x's dtype or shape, or if `out` cannot be written."""
     cdef int kind = computed_type(x)
     if not ((type(eps) is float or type(eps) is int and eps == 0) and (gy is x or like(gy, x))
             and parameter_fits(gain, kind, x, first, axes) and parameter_fits(bias, kind, x, first, axes)):
@@ -84,7 +84,7 @@ cdef inline bint takes(
 
 
 cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) except -1:
-    """Checks the arguments of layer norm and sets b, as `takes` does. shape: an int or a tuple of ints, the
+    """Sets b from the arguments of layer norm, as `takes` does. shape: an int or a tuple of ints, the
     sizes of the last axes of x."""
     cdef Py_ssize_t k, ndim, axes = len(<tuple>shape) if type(shape) is tuple else 1
     cdef int overflow
@@ -95,7 +95,7 @@ cdef inline bint takes_rows(lnrnn_batch *b, x, shape, gain, bias, eps, gy, out) 
         size = (<tuple>shape)[k] if type(shape) is tuple else shape
         if type(size) is not int:
             return False
-        # After an overflow the number is -1.
+        # the number is -1 after an overflow
         if PyLong_AsLongAndOverflow(size, &overflow) != cnp.PyArray_DIMS(<cnp.ndarray>x)[ndim - axes + k]:
             return False
     return takes(b, x, <int>(ndim - axes), <int>axes, gain, bias, eps, gy, out)
@@ -107,7 +107,7 @@ cdef inline bint is_statistic(object array, cnp.ndarray x) noexcept:
 
 cdef inline bint takes_channels(
         lnrnn_batch *b, lnrnn_running *r, x, gain, bias, eps, gy, out, mean, var, training) except -1:
-    """Checks the arguments of batch norm and sets b, as `takes` does. Inference needs mean and var; training
+    """Sets b and r from the arguments of batch norm, as `takes` does. Inference needs mean and var; training
     needs several values per channel."""
     if (not ordinary(x) or type(training) is not bool or cnp.PyArray_NDIM(<cnp.ndarray>x) < 2
             or not is_statistic(mean, x) or not is_statistic(var, x)
@@ -124,11 +124,11 @@ cdef inline bint can_update(object array, x, gain, bias, out, other) noexcept:
 
 
 cdef enum:
-    FEW_DOUBLES = 1536  # doubles of working memory on a call's stack
+    FEW_DOUBLES = 1536  # doubles of working memory on the stack
 
 
 cdef inline double *allocate(lnrnn_batch *b, size_t work, double *few) except NULL:
-    """few (FEW_DOUBLES): memory to use if it suffices. Sets b's memory, which `release` frees. Returns memory
+    """Sets b's memory: `few` (FEW_DOUBLES) if it suffices, else memory that `release` frees. Returns memory
     for (2, C) sums."""
     cdef size_t n = 4 * b.C + work
     b.mean = few if n <= FEW_DOUBLES else <double *>malloc(n * sizeof(double))
@@ -144,14 +144,14 @@ cdef inline void release(lnrnn_batch *b, double *few) noexcept:
 
 
 cdef inline object some_eps(eps, x, bint centred):
-    """Returns eps. For None, which RMS norm takes, returns the machine epsilon of the arithmetic."""
+    """Returns eps. If it is None, as RMS norm permits, returns the machine epsilon of the arithmetic."""
     if eps is None and not centred and ordinary(x):
         return DBL_EPSILON if is_double(x) else FLT_EPSILON
     return eps
 
 
 def layer_norm(x, shape, gain, bias, eps, out, bint centred=True):
-    """Returns y, or None for arguments that it does not accept. Not centred: RMS norm."""
+    """Returns y, or None for arguments that it does not accept. centred: False for RMS norm."""
     cdef lnrnn_batch b
     gain, bias, eps = widened(gain, x), widened(bias, x), some_eps(eps, x, centred)
     if not takes_rows(&b, x, shape, gain, bias, eps, x, out):
@@ -194,8 +194,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
 
 
 cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
-    """Returns gx, ggain and gbias. r: not NULL for batch norm. If r is NULL, `train` chooses layer norm, and
-    False RMS norm."""
+    """Returns gx, ggain and gbias. r: for batch norm, or NULL. If r is NULL, train=True is layer norm, and
+    train=False RMS norm."""
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)
@@ -218,8 +218,8 @@ cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, 
 
 
 def layer_norm_backward(gy, x, shape, gain, bias, eps, bint centred=True):
-    """Returns (gx, ggain or None, gbias or None), or None for arguments that it does not accept. Not
-    centred: RMS norm."""
+    """Returns (gx, ggain or None, gbias or None), or None for arguments that it does not accept.
+    centred: False for RMS norm."""
     cdef lnrnn_batch b
     gain, bias, eps = widened(gain, x), widened(bias, x), some_eps(eps, x, centred)
     if not takes_rows(&b, x, shape, gain, bias, eps, gy, None):
@@ -230,8 +230,8 @@ def layer_norm_backward(gy, x, shape, gain, bias, eps, bint centred=True):
 
 
 def batch_norm_backward(gy, x, mean, var, gain, training, eps):
-    """Returns (gx, ggain or None, gbias), or None for arguments that it does not accept. Reads mean and var
-    unless training."""
+    """Returns (gx, ggain or None, gbias), or None for arguments that it does not accept. mean, var: read
+    only at inference."""
     cdef lnrnn_batch b
     cdef lnrnn_running r
     gain = widened(gain, x)

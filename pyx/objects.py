@@ -1,4 +1,4 @@
-"""Compiles C files, but only those whose inputs have changed."""
+"""Compiles C files whose inputs have changed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-with suppress(ImportError):  # Windows, where a second build in the folder at the same time is an error
+with suppress(ImportError):  # Windows: two builds in a folder at the same time are an error
     import fcntl
 
 __all__ = ["Objects", "prerequisites"]
 
 
 class Objects:
-    """Fills a folder with object files, and records of their compilers, flags, and hashes of input files.
+    """A folder of object files, with records of their compilers, flags, and hashes of input files.
 
-    The name of an object contains a hash of its command. So several builds share the folder, and use each
-    other's objects. An object replaces the one that the same command made of an older text: the folder grows
-    by new commands only. Times of files are ignored, because a checkout or a copy does not keep them.
+    An object's name contains a hash of its command. So several builds can share the folder, and use each
+    other's objects. A new object replaces an older one of the same command, so that the folder grows
+    by new commands only. File times are ignored, because checkouts and copies do not keep them.
     """
 
     def __init__(self, command: list[str], version: str, folder: Path) -> None:
-        """command: the compiler and the flags for all files. version: its output for --version."""
+        """command: the compiler with flags for all files. version: its output for --version."""
         self.command, self.folder = command, folder
-        # cc and gcc are often one compiler. GCC's version begins with the name by which it is called.
+        # cc and gcc are often the same compiler. GCC's version begins with the name by which it was called.
         self.compiler = [os.path.realpath(shutil.which(command[0]) or command[0]), *command[1:]]
-        texts = [_hash(word) for word in self.compiler if os.path.isfile(word)]  # also of scripts
+        texts = [_hash(word) for word in self.compiler if os.path.isfile(word)]  # compilers may be scripts
         self.version = [version.removeprefix(os.path.basename(command[0])), *texts]
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -55,11 +55,11 @@ class Objects:
             except (OSError, ValueError):
                 return False
 
-        if is_current():  # also in a folder that this user cannot write
+        if is_current():  # also works in a read-only folder
             return str(target)
         with path.open("a+") as record:
             if os.name == "posix":
-                fcntl.flock(record, fcntl.LOCK_EX)  # another build may be compiling the same object
+                fcntl.flock(record, fcntl.LOCK_EX)  # another build may be compiling this object
             if is_current():
                 return str(target)
             record.truncate(0)  # an interrupted run must leave no record of a partial object
@@ -72,9 +72,9 @@ class Objects:
 
 
 def prerequisites(rule: str) -> list[str]:
-    """Returns the input files of a compilation, from the rule for make that -MMD writes.
+    """Returns the input files of a compilation from the make rule that -MMD writes.
 
-    Spaces or continued lines separate names. In names, a space, # and $ are written `\\ `, `\\#` and `$$`.
+    Names are separated by spaces or continued lines. Escapes in names: `\\ `, `\\#` and `$$`.
     """
     files = rule.replace("\\\n", " ").partition(": ")[2]
     words = re.findall(r"(?:\\[ #]|\S)+", files)

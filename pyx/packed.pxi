@@ -2,8 +2,8 @@
 # so on, long sequences first.
 
 def packed_rows(sizes, order, back, Py_ssize_t rows):
-    """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of the state of
-    each sequence; back (B,) int64: its inverse. Both None: sequence b has state b.
+    """sizes (T,) int64: the number of sequences with a step t. order (B,) int64: the index of each sequence's
+    state. back (B,) int64: the inverse of order. Both None: sequence b has state b.
 
     Returns the table of lnrnn/rnn/rows.py, for concatenated sequences as in `ragged`. Returns None if sizes
     rise or do not add up to `rows`, or if `order` and `back` are not inverse permutations."""

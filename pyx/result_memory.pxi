@@ -1,5 +1,5 @@
-# Allocates results. A memory handler (NEP 49) allocates large arrays in blocks of result_memory.h. Each array
-# remembers its handler, so NumPy frees its memory correctly.
+# Allocates results. A memory handler (NEP 49) places large arrays in blocks of result_memory.h. NumPy stores
+# the handler with each array, and so frees the memory correctly.
 
 from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit, PyContext_New
 
@@ -16,7 +16,7 @@ cdef extern from *:
     PyDataMem_Handler lnrnn_result_handler
     object PyDataMem_SetHandler(object handler)
 
-# NumPy reads the current handler from the context (contextvars), so this context sets it.
+# NumPy reads the current handler from the contextvars context, so this context sets it.
 cdef object handler_context = PyContext_New()
 PyContext_Enter(handler_context)
 PyDataMem_SetHandler(PyCapsule_New(&lnrnn_result_handler, b"mem_handler", NULL))
@@ -24,11 +24,11 @@ PyContext_Exit(handler_context)
 
 
 cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
-    """Returns an uninitialised C-contiguous array of these axes and this type, of `bytes` bytes."""
+    """Returns an uninitialised C-contiguous array. dims: its shape. kind: typenum. bytes: its size."""
     if bytes < LNRNN_RESULT_FROM:
         return cnp.PyArray_EMPTY(ndim, dims, kind, 0)
-    # A context sets the handler, because leaving it needs no memory, unlike a reset. Copy it, because only
-    # one thread can enter it.
+    # A context sets the handler, because leaving it needs no memory, unlike a reset. It is copied, because
+    # only one thread at a time can enter a context.
     context = PyContext_Copy(handler_context)
     PyContext_Enter(context)
     try:
@@ -38,13 +38,13 @@ cdef object empty_of(int ndim, cnp.npy_intp *dims, int kind, size_t bytes):
 
 
 cpdef empty_like(x):
-    """Returns an uninitialised array of x's shape and type, in C order."""
+    """Returns an uninitialised array with x's shape and dtype, in C order."""
     return empty_of(cnp.PyArray_NDIM(<cnp.ndarray?>x), cnp.PyArray_DIMS(<cnp.ndarray>x),
                     cnp.PyArray_TYPE(<cnp.ndarray>x), cnp.PyArray_NBYTES(<cnp.ndarray>x))
 
 
 cpdef copied(x):
-    """Returns a copy of x in C order. Large copies use memory of earlier results, whose pages need no
+    """Returns a copy of x in C order. Large copies reuse memory of earlier results, whose pages need no
     clearing."""
     found = empty_like(x)
     cnp.PyArray_CopyInto(<cnp.ndarray>found, <cnp.ndarray>x)

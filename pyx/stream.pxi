@@ -1,11 +1,11 @@
-# Streams: computes a step of some lanes.
+# Streams: compute a step of some lanes.
 
 LAST_STEP = LNRNN_LAST_STEP
 
 
 cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t n1) noexcept:
-    """Returns True for a float32 NumPy array of no subclass, in the machine's byte order, with shape (n0,
-    n1), or (n1,) if n0 is 1."""
+    """Returns True for an exact float32 NumPy array in native byte order with shape (n0, n1); or (n1,) if
+    n0 is 1. It need not be contiguous."""
     return (cnp.PyArray_CheckExact(array) and cnp.PyArray_TYPE(<cnp.ndarray>array) == cnp.NPY_FLOAT32
             and cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) and cnp.PyArray_NDIM(<cnp.ndarray>array) == ndim
             and cnp.PyArray_DIMS(<cnp.ndarray>array)[0] == (n0 if ndim == 2 else n1)
@@ -14,25 +14,25 @@ cdef inline bint native_floats(object array, int ndim, Py_ssize_t n0, Py_ssize_t
 
 @cython.final
 cdef class Lanes:
-    """Holds the states and step counts of a stream's lanes, and computes steps of some lanes.
+    """The states and step counts of a stream's lanes. Computes steps of some lanes.
 
-    states: arrays float32, h (layers, lanes, P) and, if there is one, c (layers, lanes, C); steps (lanes,)
-    int64. Threads that step different lanes write no common memory."""
+    states: float32 arrays h (layers, lanes, P) and, if the cell has one, c (layers, lanes, C). steps (lanes,)
+    int64. Threads that step different lanes write to no common memory."""
 
     cdef readonly list states
     cdef readonly object steps
     cdef Network network
     cdef lnrnn_stream_fields stream
-    cdef lnrnn_handle_fields *idle  # the list of unused handles, linked by `next`
+    cdef lnrnn_handle_fields *idle  # unused handles, linked by `next`
 
     def __init__(self, Network network, Py_ssize_t lanes, Py_ssize_t rows, zeros=np.zeros):
-        """rows: the number of lanes of the first call, for which memory is prepared. zeros(shape, dtype):
+        """rows: the number of lanes in the first call, for which memory is allocated. zeros(shape, dtype):
         allocates the arrays."""
         cdef lnrnn_network_fields *packed = network.pack()
         self.network = network
         lnrnn_stream_of(&self.stream, packed, lanes)
-        self.stream.references = 1 << 30  # lnrnn_stream_release must never free it
-        # No comprehension: if there is no memory for its list, Cython 3.3 drops the reference to a new
+        self.stream.references = 1 << 30  # lnrnn_stream_release must never free the stream
+        # No comprehension: if memory for its list is exhausted, Cython 3.3 drops the reference to a new
         # element twice.
         self.states = []
         for width in (packed.h_width, packed.c_width)[:packed.states]:
@@ -41,7 +41,7 @@ cdef class Lanes:
         self.steps = zeros((lanes,), np.int64)
         self.stream.steps, self.stream.h = <int64_t *>data(self.steps), <float *>data(self.states[0])
         self.stream.c = <float *>data(self.states[1]) if packed.states == 2 else NULL
-        # Create a handle now, which packs the weights, so that the first step is not slow.
+        # A handle is created now, which packs the weights, so that the first step is quick.
         self.give(self.create(rows, threads_for(self.stream.step_work * rows, 0)))
 
     def __dealloc__(self):
@@ -53,13 +53,13 @@ cdef class Lanes:
         lnrnn_network_release(<lnrnn_network *>self.stream.network)
 
     cdef lnrnn_handle_fields *create(self, size_t rows, int threads) except NULL:
-        """Creates a handle for the instruction set in use."""
+        """Creates a handle for the current instruction set."""
         cdef lnrnn_network_fields *network = self.network.pack()
         cdef lnrnn_handle *found
         cdef char message[LNRNN_MESSAGE]
         cdef int status
-        # Use a critical section, because another thread may replace the network too, and release the network
-        # that this call reads.
+        # The critical section protects the network that this call reads: another thread may replace and
+        # release the network too.
         with cython.critical_section(self):
             network, self.stream.network = self.stream.network, network
             status = lnrnn_handle_create(<lnrnn_stream *>&self.stream, rows, threads, &found, message)
@@ -68,8 +68,8 @@ cdef class Lanes:
         return <lnrnn_handle_fields *>found
 
     cdef lnrnn_handle_fields *take(self, size_t rows, int threads) except NULL:
-        """Returns a handle that no other call uses. Memory for more rows is kept, because the next call may
-        have more."""
+        """Returns a handle that no other call uses. It has memory for more rows, because the next call may
+        need more."""
         cdef lnrnn_handle_fields *h
         cdef size_t more = min(<size_t>self.stream.lanes, rows + rows // 4)
         with cython.critical_section(self):
@@ -94,9 +94,9 @@ cdef class Lanes:
         return 0
 
     cdef object begin(self, x, rows, out, resets, int threads, lnrnn_handle_fields **handle, double *work):
-        """Checks the arguments of a step, and adds its multiply-adds to *work. Returns y: `out`, if that is
-        an ordinary array, or a new array. *handle has the inputs; it is NULL for a step of no lane. Returns
-        None for arguments for which `step` returns None. Then *handle is NULL too."""
+        """Checks a step's arguments, and adds its multiply-adds to *work. Returns y: `out` if it is an
+        ordinary array, else a new array. *handle gets the inputs, or is NULL for a step of no lane. Returns
+        None where `step` returns None; then *handle is NULL."""
         cdef Py_ssize_t R = self.stream.lanes, D = self.stream.inputs, P = self.stream.h_width
         cdef lnrnn_handle_fields *h
         cdef cnp.npy_intp dims[2]
@@ -128,11 +128,11 @@ cdef class Lanes:
         return y
 
     cpdef object step(self, x, rows, out, resets, int threads):
-        """Computes one step. x (R, D), or (D,) for one lane. rows (R,) int64: the lanes, or None for all;
-        resets (R,) or None. Returns y (R, P), or (P,): out, which may be x, or a new array. threads 0: the
-        number set for all calls.
+        """Computes one step. x (R, D), or (D,) for one lane. rows (R,) int64: the lanes, or None for all.
+        resets (R,) or None. Returns y (R, P) or (P,): `out`, which may be x, or a new array. threads 0: the
+        global limit.
 
-        Returns None for arguments that are not arrays of these types and shapes, for invalid lanes and for a
+        Returns None for arguments that are not arrays of these dtypes and shapes, for invalid lanes and for a
         step without statistics. The caller then raises the error. No lane has changed then, nor after a
         MemoryError. No signal is handled during the step."""
         cdef double work = 0
@@ -150,8 +150,8 @@ cdef class Lanes:
         return out
 
     def put(self, rows, list states, steps):
-        """Sets states and steps of lanes `rows`, (R,) int64. states: (layers, R, *) float32, None for zeros;
-        [] leaves the states. steps: (R,) int64; None leaves the steps. After an error no lane has changed.
+        """Sets states and step counts of lanes `rows`, (R,) int64. states: (layers, R, *) float32; None: 0;
+        [] leaves the states. steps: (R,) int64; None leaves the counts. After an error no lane has changed.
         No signal is handled meanwhile."""
         cdef Py_ssize_t R = axis(rows, 0), k
         cdef const float *given[2]
@@ -166,7 +166,7 @@ cdef class Lanes:
 
 
 cdef class StreamBase:
-    """The base of Stream. It has `__call__`, which as a function of Python would take a quarter of the time
+    """The base class of Stream, with `__call__`. As a Python function it would take a quarter of the time
     of a small step."""
 
     cdef public Lanes _lanes
@@ -182,8 +182,8 @@ cdef class StreamBase:
 
 def step_all(list steps, int threads):
     """Computes one step of several streams. steps: (stream, x) for all lanes of a stream, or (lanes, x, rows)
-    for some of a Lanes. x (R, D), or (D,) for one lane. Returns [y, ...], new arrays (R, P) or (P,). threads:
-    as in Lanes.step.
+    for some lanes of a Lanes. x (R, D), or (D,) for one lane. Returns [y, ...], new arrays (R, P) or (P,).
+    threads: as in Lanes.step.
 
     Returns None if Lanes.step would return None for an element, or if a stream occurs twice. No lane has
     changed then, nor after a MemoryError. No signal is handled during the call.
@@ -229,8 +229,8 @@ def step_all(list steps, int threads):
 # -------------------------------------------------------------------------------------------
 
 def lanes_of(list tables, ids):
-    """Returns the lanes of `ids`, a list or tuple, as (R,) int64, or None if an id has no lane. tables: 2**n
-    dicts {id: lane}; the hash decides which of them has an id."""
+    """Returns the lanes of `ids`, a list or tuple, as int64 (R,), or None if an id has no lane. tables: 2**n
+    dicts {id: lane}; an id's hash selects the dict."""
     cdef Py_ssize_t k, last = len(tables) - 1
     cdef cnp.npy_intp dims[1]
     cdef PyObject *found

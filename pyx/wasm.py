@@ -21,14 +21,14 @@ from objects import Objects
 ROOT = Path(__file__).parents[1]
 SOURCES, PACKAGE = ROOT / "examples/web", ROOT / "build/web"
 COMPILER = [sys.executable, "-m", "ziglang", "cc", "-target", "wasm32-wasi"]
-# Plain loops are not unrolled, as in wheels.
+# Loops are not unrolled or vectorised automatically, as in wheels.
 SMALL = ["-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops"]
-# The stack is before all data, so an overflow ends the call. description.c relies on the limit of memory.
+# The stack comes before all data, so an overflow ends the call. description.c relies on the memory limit.
 LINK = ["-mexec-model=reactor", "-Wl,--strip-all,-z,stack-size=262144,--max-memory=2147483648"]
 
 
 def sized(unit: Unit) -> Unit:
-    """Only products, which take most of the time, are compiled for speed."""
+    """Returns a Unit compiled for size, unless it is a matrix product, where most of the time is spent."""
     return (
         unit
         if unit.name in ("wasm128_product", "wasm128_int8")

@@ -26,7 +26,7 @@ def translated(word: str) -> str:
 
 
 def zig(target: str) -> str:
-    """Returns the command of a compiler. target: zig's name, or setuptools' name of Windows ("win-amd64").
+    """Returns a compiler command. target: zig's name, or setuptools' name of Windows ("win-amd64").
 
     Paths have slashes on Windows too, because setuptools takes a backslash for an escape."""
     names = {"win-amd64": "x86_64-windows-gnu", "win-arm64": "aarch64-windows-gnu"}
@@ -38,6 +38,6 @@ if __name__ == "__main__":
     words = map(translated, sys.argv[1:])
     smaller = PLAIN_LOOPS if "windows" in " ".join(sys.argv) else [*PLAIN_LOOPS, *NO_UNWINDING]
     command = [sys.executable, "-m", "ziglang", "cc", *words, *smaller]
-    if os.name == "nt":  # where exec does not wait
+    if os.name == "nt":  # exec does not wait there
         sys.exit(subprocess.run(command).returncode)
     os.execv(sys.executable, command)

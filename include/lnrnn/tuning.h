@@ -75,9 +75,9 @@ static inline size_t lnrnn_row_panels(lnrnn_caches c, size_t bytes, size_t panel
 }
 
 /* Returns the share of blocks up to which weights are packed as blocks (product_blocks.h). wide, unit: dense
- * products have vectors of 16 floats, or an instruction for int8, which makes them faster. (Streams and calls
- * with 8 sequences, H from 64 to 512, on a Zen 3 and an Emerald Rapids: there a smaller share was never more
- * than 5 % slower, but for int8 with H = 64.) */
+ * products have vectors of 16 floats, or an instruction for int8, which makes them faster. (1 and 8 rows, H
+ * from 64 to 512, on a Zen 3 and an Emerald Rapids. A smaller share was at most 5 % slower than dense
+ * products, except int8 with H = 64.) */
 static inline double lnrnn_share_of_blocks(int wide, int unit)
 {
     return wide ? unit ? 0.15 : 0.35 : unit ? 0.4 : 0.6;

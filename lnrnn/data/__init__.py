@@ -16,7 +16,7 @@ from ..arguments import TAKES, Integer, Optional, check
 from ..errors import bad_value, message, real
 
 __all__ = ["JapaneseVowels", "Utterances", "japanese_vowels", "pad_sequence"]
-__dir__ = __all__.copy  # dir() shows the public names alone
+__dir__ = __all__.copy  # dir() lists public names only
 
 TAKES["data.pad_sequence"] = {"max_steps": Optional(Integer(1))}
 _FILE = Path(__file__).with_name("japanese_vowels.npz")
@@ -53,7 +53,7 @@ class Utterances:
         return len(self.x)
 
     def __repr__(self) -> str:
-        """Shows counts only, because the values would take thousands of lines."""
+        """Shows counts only: values would take thousands of lines."""
         if not self.x:
             return "Utterances(0)"
         least, most = self.lengths.min(), self.lengths.max()
@@ -183,8 +183,8 @@ def _read(path: Path) -> JapaneseVowels:
 
 
 def _half(file: Any, name: str) -> Utterances:
-    # The file has differences of integer millionths, which are exact because the source has six decimals.
-    # Their three bytes in separate arrays compress better. Division in float64 gives the source's numbers.
+    # The file has differences of integer millionths, exact because the source has six decimals.
+    # Their three bytes are in separate arrays, which compress better. float64 division restores the numbers.
     low, middle, high = file[f"{name}_bytes"].astype(np.int32)
     millionths = np.cumsum((high << 16 | middle << 8 | low) - 2**23, axis=1).T
     values = np.ascontiguousarray(millionths / 1e6, np.float32)

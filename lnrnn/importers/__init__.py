@@ -1,1 +1,1 @@
-"""Conversion of models of PyTorch and Keras to models of lnrnn."""
+"""Converts models of PyTorch and Keras to networks of lnrnn."""

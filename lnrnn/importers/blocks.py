@@ -1,7 +1,7 @@
-"""Tensors of a torch module as arrays of values of a graph for lnrnn.recognise, whose operators are ONNX's.
+"""Represents tensors of a traced torch module as values of a graph, with ONNX operators, for lnrnn.recognise.
 
-All values of the graph have two axes, sequences and features. A tensor with more axes is a `Block` of values:
-one for each step, layer or gate. So views, stacks and slices of tensors only move values, and a loop over
+Each graph value has the axes (sequences, features). A tensor with more axes is a `Block` of values: one for
+each step, layer or gate. So views, stacks and slices of tensors only rearrange values, and a loop over
 steps becomes the same operators for each step. This file does not import torch.
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 from ..recognise.interface import FRONT, Front, prepare
 
 Array = np.ndarray
-ROWS, COLUMNS = "rows", "columns"  # the factors of axes that values have
-Axis = tuple[Any, ...]  # the factors of an axis: numbers of values, ROWS, COLUMNS; () if its size is 1
+ROWS, COLUMNS = "rows", "columns"  # factors of an axis: the two axes of a graph value
+Axis = tuple[Any, ...]  # factors of an axis's size: counts of values, ROWS, COLUMNS; () for size 1
 MOST_NODES = 20_000
 
 
 class Unsuitable(Exception):
-    """Raised if the equation of a module cannot be found. The error's text says why."""
+    """Raised if the equation of a module cannot be found. The text says why."""
 
 
 # --- the graph ----------------------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ class Graph:
         self.nodes: list[Node] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
-        self.results: set[int] = set()  # the identities of outputs
+        self.results: set[int] = set()  # ids of the outputs
         self.meta: dict[str, Any] = {FRONT: Front()}
-        self.written = ""  # the module's operator that the next nodes compute
+        self.written = ""  # name of the torch operator that is being translated
         self._known: dict[Any, Value] = {}
 
     def __iter__(self) -> Iterator[Node]:
@@ -102,7 +102,7 @@ class Graph:
         return Value(name, array.shape, self, array)
 
     def node(self, operator: str, *inputs: Value, width: int = 0, **attributes: Any) -> Value:
-        """Returns the output of a node, new or an equal one. width: its features, default as its inputs."""
+        """Returns the output of a new node, or of an equal existing one. width: its features; 0: as input."""
         key = operator, *map(id, inputs), *attributes.items()
         if key not in self._known:
             if len(self.nodes) >= MOST_NODES:
@@ -119,7 +119,7 @@ class Graph:
         return self._known[key]
 
     def end(self, outputs: Iterable[Value]) -> None:
-        """Sets the outputs of the graph, and removes nodes that no output depends on."""
+        """Sets the graph's outputs, and removes all nodes that they do not depend on."""
         self.results = {id(v) for v in outputs}
         kept: list[Node] = []
         needed = set(self.results)
@@ -142,7 +142,7 @@ class Graph:
         return self.node("Slice", value, *numbers, width=len(range(start, stop, step)))
 
     def concat(self, parts: Sequence[Value]) -> Value:
-        """Concatenates values along the features. If they are all slices of one value, returns it."""
+        """Concatenates values along the features. Joining all slices of a value returns this value."""
         whole = parts[0].node.inputs[0] if parts[0].node and parts[0].node.op_type == "Slice" else None
         if whole is not None and sum(map(_width, parts)) == _width(whole):
             ends = [0, *accumulate(map(_width, parts))]
@@ -167,7 +167,7 @@ def _width(value: Value) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A tensor of the module. values: an array of graph values, with an axis for each number in `axes`."""
+    """A tensor as an object array of graph values, with an axis for each integer factor in `axes`."""
 
     values: Any
     axes: tuple[Axis, ...]
@@ -177,13 +177,13 @@ class Block:
         return _width(self.values.flat[0])
 
     def moved(self, order: Sequence[int]) -> Block:
-        """Returns the tensor with its axes in another order."""
+        """Returns the tensor with permuted axes, as torch.Tensor.permute does."""
         first = np.cumsum([0, *(len(counts_of(axis)) for axis in self.axes)])
         places = [k for axis in order for k in range(first[axis], first[axis + 1])]
         return Block(self.values.transpose(places), tuple(self.axes[axis] for axis in order))
 
     def along(self, axis: int) -> tuple[Any, int]:
-        """Returns the array of values with one axis of the tensor moved to the front, and its length."""
+        """Returns (values with this axis of the tensor first, its length in values)."""
         counts = counts_of(self.axes[axis])
         at = len(numbers_of(self.axes[:axis]))
         values = np.moveaxis(self.values, range(at, at + len(counts)), range(len(counts)))
@@ -206,19 +206,19 @@ def filled(shape: Sequence[int], make: Callable[[tuple[int, ...]], Value]) -> An
 
 
 class Blocks:
-    """Writes operators on Blocks into a graph.
+    """Translates operators on Blocks to nodes of a graph.
 
     batch: the number of sequences; no other axis has this size. units: the number of hidden units, or None if
-    it is unknown.
+    it is unknown. It tells how a view divides features.
     """
 
     def __init__(self, batch: int, units: int | None) -> None:
         self.graph, self.batch, self.units = Graph(), batch, units
         self._weights: dict[Any, Value] = {}
-        self._kept: list[Any] = []  # tensors whose identities are keys
+        self._kept: list[Any] = []  # keeps tensors alive whose ids are keys
 
     def weight(self, tensor: Any) -> Value:
-        """Returns a constant of the graph for a weight. Tensors that share memory give the same constant."""
+        """Returns a weight tensor as a constant of the graph; the same one for tensors that share memory."""
         key = tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
         if key not in self._weights:
             self._kept.append(tensor)
@@ -230,7 +230,7 @@ class Blocks:
         return math.prod([sizes[n] if isinstance(n, str) else n for n in axis])
 
     def reshape(self, block: Block, shape: Sequence[int]) -> Block:
-        """Returns a view with another shape. An axis of features is divided into slices."""
+        """Returns a view with another shape. Splitting the axis of features gives slices of values."""
         left, axes = deque(n for axis in block.axes for n in axis), list[Axis]()
         values, width = block.values, block.width
         for size in map(int, shape):
@@ -263,14 +263,14 @@ class Blocks:
         return Block(values.reshape(numbers_of(axes)), tuple(axes))
 
     def _divided(self, values: Any, at: int, parts: int, width: int, whole: bool) -> Any:
-        """Divides features along a new axis. whole: a part has adjacent features, else every k-th."""
+        """Splits features over a new array axis `at`. whole: into contiguous parts, else strided parts."""
         n = width // parts
         bounds = [(k * n, k * n + n, 1) if whole else (k, width, parts) for k in range(parts)]
         cut = np.frompyfunc(self.graph.slice, 4, 1)
         return np.stack([np.asarray(cut(values, *each), object) for each in bounds], at)
 
     def flat(self, block: Block, axis: int = -1) -> Block:
-        """Returns the tensor with all of its last axis in each value, as operators along features need."""
+        """Returns the tensor with a whole slice along this axis in each value, for operators on features."""
         own = block.axes[axis]
         if own == (COLUMNS,) or (own == () and block.width == 1):
             return block
@@ -286,7 +286,7 @@ class Blocks:
         return Block(values, tuple(axes))
 
     def taken(self, block: Block, axis: int, numbers: range) -> Block:
-        """Returns the elements of an axis with these indices."""
+        """Returns the elements `numbers` of an axis, as torch.index_select does."""
         own, axis = block.axes[axis], axis % len(block.axes)
         size = self.size(block, own)
         if numbers == range(size):
@@ -315,7 +315,7 @@ class Blocks:
         return Block(block.values, (*block.axes[:axis], *block.axes[axis + 1 :]))
 
     def repeated(self, block: Block, axis: int, n: int) -> Block:
-        """Returns n copies of a tensor, concatenated along an axis."""
+        """Returns n copies of a tensor concatenated along an axis."""
         if n == 1:
             return block
         axes, at = list(block.axes), len(numbers_of(block.axes[:axis]))
@@ -323,7 +323,7 @@ class Blocks:
         return Block(np.repeat(np.expand_dims(block.values, at), n, at), tuple(axes))
 
     def joined(self, blocks: Sequence[Any], axis: int) -> Any:
-        """Returns a concatenation of tensors along an axis."""
+        """Concatenates Blocks along an axis, as torch.cat does."""
         if len(blocks) == 1:
             return blocks[0]
         if not all(isinstance(b, Block) and len(b.axes) == len(blocks[0].axes) for b in blocks):
@@ -408,7 +408,7 @@ class Blocks:
         return np.broadcast_to(block.values.reshape(counts), shape)
 
     def _constants(self, tensor: Any, axes: Sequence[Axis], shape: Sequence[int], width: int) -> Any:
-        """Returns a constant tensor as an array of graph constants: one scalar or vector for each value."""
+        """Returns a constant tensor as an object array of graph constants: one for each graph value."""
         array = array_of(tensor)
         array = array.reshape((1,) * (len(axes) - array.ndim) + array.shape)
         factors: list[int] = []
@@ -463,7 +463,7 @@ class Blocks:
         values = filled(a.values.shape, lambda at: self.graph.node(
             "LayerNormalization", a.values[at], *given, axis=-1, epsilon=eps))  # fmt: skip
         result = Block(values, a.axes)
-        if bias is not None and len(given) == 1:  # the recogniser sees a bias of zeros only in an Add
+        if bias is not None and len(given) == 1:  # the recogniser expects a bias of zeros in an Add
             result = self.each("Add", result, bias.reshape(-1))
         return self.reshape(result, whole)
 

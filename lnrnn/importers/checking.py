@@ -1,7 +1,7 @@
-"""Compares torch modules with their networks, and converts those whose names do not say their equation.
+"""Compares torch modules with their converted networks, and converts modules with unknown parameter names.
 
-Names and shapes of parameters do not show how a forward method uses them. This file does not import torch:
-whoever passes a module has imported it.
+Names and shapes of parameters do not show how forward uses them, so modules are also run. This file does
+not import torch: whoever passes a module has imported it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Convert = Callable[..., Converted]  # (module, norm=)
 
 
 class Differs(ValueError):
-    """Raised if a module differs from the network that its parameter names mean. call: its traced call."""
+    """Raised if a module differs from its parameter names' network. call: its trace, or why there is none."""
 
     def __init__(self, text: str, cell: str, call: Call | Unsuitable | None) -> None:
         super().__init__(text)
@@ -49,9 +49,9 @@ class Differs(ValueError):
 def checked(
     source: Any, convert: Convert, check: Any, batch_first: bool | None, call: Call | None = None
 ) -> Model:
-    """Returns the model of convert(source), after the check that `from_torch` explains.
+    """Converts a module and compares both, as from_torch's `check` says. Returns the network.
 
-    batch_first: the argument of from_torch. call: the graph from which `convert` reads the network.
+    batch_first: the argument of from_torch. call: the trace from which `convert` reads the network, or None.
     """
     flag = check if check is None or isinstance(check, (bool, np.bool_)) else True
     if isinstance(source, Mapping) and flag:
@@ -87,9 +87,9 @@ def checked(
 
 
 def known(module: Any) -> bool:
-    """Returns whether the module's class is of torch.nn, torch.ao or lnrnn.torch, whose equations are known.
+    """Returns whether the module's class is of torch.nn, torch.ao or lnrnn.torch, so that it needs no check.
 
-    False for a derived class and a module with hooks, which may compute something else.
+    Returns False for subclasses and for modules with hooks, which may compute something else.
     """
     nn, cls = getattr(sys.modules.get("torch"), "nn", None), type(module)
     if nn is None or not isinstance(module, nn.Module):
@@ -118,10 +118,10 @@ def _input(check: Any, input_size: int) -> Array:
 
 
 def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None = None) -> tuple[Way, Array]:
-    """Calls a module in the way of its graph, or in the usual ways. Returns one that agrees, and a y.
+    """Calls a module as its trace does, or in the usual ways. Returns (way that agrees, y of this call).
 
-    x: an input in the module's order of axes in place of the probes, or None. Probes that make the module
-    raise are left out. Raises ValueError if no call agrees, Unchecked if every call fails.
+    x: a user's input in the module's order of axes, used instead of probes, or None. Probes for which the
+    module raises are skipped. Raises ValueError if no call agrees, Unchecked if every call fails.
     """
     torch: Any = sys.modules.get("torch")
     if not isinstance(module, getattr(getattr(torch, "nn", None), "Module", ())):
@@ -133,7 +133,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
     if call is None and x is None and arch.cell.parts == 1 and not known(module):
         try:
             graph = find(module, [*ways(arch)], arch)
-        except Exception as reason:  # a graph that lnrnn cannot read shows no difference
+        except Exception as reason:  # an unreadable trace shows no difference
             graph = reason if isinstance(reason, Unsuitable) else None
     differ = f"the module has {converted.system}'s parameters, but its forward is another:"
     if isinstance(graph, Late):
@@ -142,7 +142,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
     tries = ways(arch, flat)
     if isinstance(graph, Call) and (not flat or graph.way.axes == "BI"):
         tries = iter([graph.way])
-    differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # first: if ordinary input differs
+    differing: list[tuple[bool, float, float, Way, Probe, Outputs]] = []  # True for ordinary input
     failures: list[str] = []
     for way in tries if most != 0 else ():
         usual = probes(arch, most, bool(way.kinds), way.axes == "BI")
@@ -163,7 +163,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
         except NotRun as reason:
             failures.append(f"{way}: {reason}")
         if y is not None and probe.states is None:
-            break  # a call that passes states in another form may agree, but not here
+            break  # another form of the states may agree, but this call does not
     if not differing and isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         for layer in module:
             found = _agreement(layer, convert, x)
@@ -201,7 +201,7 @@ def _advice(
 
 
 def is_own(source: Any) -> bool:
-    """Returns whether `source` is a torch module of a class that is not of torch.nn or lnrnn.torch."""
+    """Returns whether `source` is a torch module of a user's own class."""
     kind: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
     return isinstance(source, kind) and not known(source) and not hasattr(source, "lnrnn_arguments")
 
@@ -210,8 +210,8 @@ def from_graph(
     module: Any, refusal: UnknownCell | Differs, norm: Any, eps: float | None, nonlinearity: str | None,
     batch_first: bool | None, check: Any,
 ) -> Model:  # fmt: skip
-    """Converts a module whose names of parameters do not say its equation. Raises `refusal` with more text if
-    its graph is no network of lnrnn."""
+    """Converts a module with unknown parameter names from its trace. If the trace is no network of lnrnn,
+    raises `refusal` with more text."""
     differs, given = isinstance(refusal, Differs), {} if batch_first is None else {"batch_first": batch_first}
 
     def convert(source: Any) -> Converted:
@@ -228,7 +228,7 @@ def from_graph(
                 raise refusal
             _check_options(converted, norm, eps, nonlinearity)
             model = checked(module, convert, check, batch_first, call)
-        except (ValueError, Unsuitable) as reason:  # an equation may hold for these parameters alone
+        except (ValueError, Unsuitable) as reason:  # an equation may hold only for these parameters
             if reason is refusal or (differs and isinstance(reason, Unsuitable)):
                 raise refusal from None
             raise ValueError(f"{refusal}; {_failure(module, str(reason))}") from None
@@ -246,7 +246,7 @@ def from_graph(
 
 
 def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinearity: str | None) -> None:
-    """Raises Unsuitable unless the network agrees with from_torch's arguments."""
+    """Raises Unsuitable if from_torch's arguments contradict the network of the trace."""
     own = converted.arguments["norm"]
     if isinstance(norm, LayerNormSpec) and own is not None:
         norm = norm_spec(replace(norm, inner_bias=own.inner_bias), CELLS[converted.cell])
@@ -260,7 +260,7 @@ def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinear
 
 
 def _failure(module: Any, reason: str) -> str:
-    """Returns the end of an error: why the module has no network, and the remedies."""
+    """Returns the end of an error message: why the trace has no network, and remedies."""
     text = f"its graph is no network of lnrnn either: {reason}"
     if parts := _parts(module):
         return f"{text}; from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"
@@ -272,9 +272,9 @@ def _failure(module: Any, reason: str) -> str:
 
 
 def _parts(module: Any) -> list[str]:
-    """Returns the paths of a module's outermost parts that lnrnn can convert.
+    """Returns the paths of the outermost submodules that lnrnn can convert.
 
-    Parts with equal class, names and shapes are traced once. The later check of a part may still refuse it.
+    Submodules with equal class, names and shapes are traced once. Their later check may still fail.
     """
     parts: list[str] = []
     by_kind: dict[Any, bool] = {}

@@ -1,4 +1,4 @@
-"""`from_torch` and `from_keras` convert models of PyTorch and Keras to models of lnrnn."""
+"""`from_torch` and `from_keras` convert models of PyTorch and Keras to networks of lnrnn."""
 
 from __future__ import annotations
 

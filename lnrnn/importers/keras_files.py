@@ -1,4 +1,4 @@
-"""Reads the recurrent layers of the HDF5 files (.h5) that Keras 2 writes, which Keras 3 mostly cannot open.
+"""Reads recurrent layers from HDF5 files (.h5) of Keras 2, which Keras 3 mostly cannot open.
 
 A file has the weights of each layer by name. A file of a whole model also has its configuration.
 """
@@ -20,12 +20,12 @@ RECURRENT = "recurrent_kernel"
 
 
 def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | None) -> list[Any]:
-    """Returns a file's layers for `convert_keras`. A file without configuration gives arrays by name.
+    """Returns a file's recurrent layers as `convert_keras` accepts them, or as {name: array} dicts.
 
-    wanted: the layers' names; None for the only recurrent layer.
+    wanted: the names of layers, or None for the only recurrent layer. Dicts are for files of weights alone.
     """
     path = os.fspath(path)
-    os.stat(path)  # FileNotFoundError also without h5py
+    os.stat(path)  # raises FileNotFoundError, also without h5py
     try:
         h5py: Any = importlib.import_module("h5py")  # it has no types
     except ImportError:
@@ -65,20 +65,20 @@ def _text(value: Any) -> Any:
 
 
 def _names(group: Any, what: str) -> list[str]:
-    """Returns an attribute with a list of names, which Keras divides if it is long."""
+    """Returns an attribute that is a list of names. Keras splits a long list into several attributes."""
     parts = [what] if what in group.attrs else [f"{what}{k}" for k in range(len(group.attrs))]
     return [str(_text(name)) for part in parts if part in group.attrs for name in group.attrs[part]]
 
 
 def _entries(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the configurations of layers by name, also of models inside of the model."""
+    """Yields (name, configuration) of all layers, including layers of nested models."""
     for entry in config if isinstance(config, list) else config.get("layers", ()):
         yield entry["config"].get("name", entry.get("name")), entry
         yield from _entries(entry["config"]) if "layers" in entry["config"] else ()
 
 
 def _layer(entry: Mapping[str, Any], arrays: list[Any], version: str) -> Any:
-    """Returns a stand-in of a layer with these weights, as `convert_keras` reads layers."""
+    """Returns an object that `convert_keras` reads like a Keras layer. arrays: as from get_weights()."""
     kind, config = entry["class_name"], entry["config"]
     if kind == "Bidirectional":
         half, ahead = len(arrays) // 2, config["layer"]

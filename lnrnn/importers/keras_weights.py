@@ -1,4 +1,4 @@
-"""Converts weights of Keras and TensorFlow Addons: layers, arrays by name, or lists from get_weights().
+"""Converts weights of Keras and TensorFlow Addons: layers, arrays by name, or lists of get_weights().
 
 This file does not import Keras.
 """
@@ -28,10 +28,10 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A cell of Keras.
+    """A cell class of Keras.
 
-    shapes: the shapes of its weights in the order of get_weights(), for check_shapes; "bias" may be absent.
-    eps: the default eps of its norms, None without norms. epsilon: the name of eps in the cell's
+    shapes: by name, in the order of get_weights(), for check_shapes; "bias" may be absent.
+    eps: the default eps of its norms, or None without norms. epsilon: the key of eps in the cell's
     configuration.
     """
 
@@ -45,17 +45,17 @@ class Kind:
 
 
 def _biases(p: Arrays) -> dict[str, Array]:
-    """Returns torch's two biases from the one bias of Keras; the second is 0."""
+    """Returns torch's bias_ih and bias_hh from Keras' single bias. bias_hh is 0."""
     return {"bias_ih": p["bias"], "bias_hh": np.zeros_like(p["bias"])} if "bias" in p else {}
 
 
 def _weights(p: Arrays) -> dict[str, Array]:
-    """Returns torch's matrices (G * H, I) and (G * H, H), which Keras stores transposed."""
+    """Returns torch's matrices (G * H, I) and (G * H, H). Keras stores them transposed."""
     return {"weight_ih": p["kernel"].T, "weight_hh": p["recurrent_kernel"].T}
 
 
 def _lstm(p: Arrays, options: Options) -> Weights:
-    ours = _weights(p) | _biases(p)  # i, f, c, o is torch's i, f, g, o
+    ours = _weights(p) | _biases(p)  # Keras' order i, f, c, o is torch's i, f, g, o
     return _gated(Weights("LSTM", None, "bias" in p, ours), options)
 
 
@@ -82,7 +82,7 @@ def _gru(p: Arrays, options: Options) -> Weights:
 
 
 def _gated(weights: Weights, options: Options) -> Weights:
-    """Returns an LSTM or GRU with the functions `nonlinearity` and `recurrent_activation` of the options."""
+    """Returns an LSTM or GRU with the activations that `options` name."""
     factors = {"hard_sigmoid": 1.0, KERAS_2: 1.2}  # clip(0.2 a + 1/2) is clip(1.2 a / 6 + 1/2)
     f = None if options["nonlinearity"] == "tanh" else options["nonlinearity"]
     return with_functions(weights, f, factors.get(options["recurrent_activation"]))
@@ -101,7 +101,7 @@ def _simple_rnn(p: Arrays, options: Options) -> Weights:
 
 
 def _layer_norm_lstm(p: Arrays, options: Options) -> Weights:
-    # The gates are LN(x W) + LN(h R) + bias. The next step gets the normalised c.
+    # The gates are LN(x W) + LN(h R) + bias. The next step reads the normalised c.
     bias = p.get("bias", 0)
     ours = _weights(p) | {
         "gain_ih": p["kernel_norm/gamma"], "bias_ih": p["kernel_norm/beta"] + bias,
@@ -145,7 +145,7 @@ TAKES["from_keras"] = {
 
 
 def convert_keras(source: Any, **given: Any) -> Converted:
-    """Returns the conversion of `from_keras`. given: its other arguments."""
+    """Converts the argument of `from_keras`. given: its other arguments, by name."""
     options: dict[str, Any] = dict.fromkeys(TAKES["from_keras"])
     options |= {"bidirectional": False, "nonlinearity": None} | given
     options |= by_name("from_keras", options)
@@ -167,9 +167,9 @@ def convert_keras(source: Any, **given: Any) -> Converted:
 
 
 def _reads_backwards(stack: Sequence[Any]) -> bool:
-    """Returns whether the layers read sequences from their ends.
+    """Returns whether the layers read sequences from the last step.
 
-    A layer with go_backwards returns outputs in reverse order, so the layers above it read from the end too.
+    A layer with go_backwards returns outputs in reverse order, so later layers also read from the end.
     """
     first, *others = (bool(getattr(layer, "go_backwards", False)) for layer in stack)
     if any(others):
@@ -181,7 +181,7 @@ def _reads_backwards(stack: Sequence[Any]) -> bool:
 
 
 def _layer(source: Any, options: Options, bidirectional: bool) -> list[list[Weights]]:
-    """Returns cells as result[layer][direction]; a source with StackedRNNCells has several layers."""
+    """Returns weights as result[layer][direction]. A source with StackedRNNCells has several layers."""
     if callable(getattr(source, "get_weights", None)):
         return _from_layer(source, options)
     if isinstance(source, Mapping):
@@ -217,9 +217,9 @@ def _from_layer(layer: Any, options: Options) -> list[list[Weights]]:
 
 
 def _cells_of(layer: Any, options: Options, reverse: bool | None) -> list[Weights]:
-    """Returns a layer's cells.
+    """Returns the weights of a layer's cells: several for StackedRNNCells.
 
-    reverse: whether the layer is the second of a Bidirectional; None if there is no Bidirectional.
+    reverse: whether the layer is the second of a Bidirectional; None outside of a Bidirectional.
     """
     if reverse is not None and bool(getattr(layer, "go_backwards", False)) != reverse:
         raise ValueError(
@@ -239,7 +239,7 @@ def _from_cell(cell: Any, options: Options) -> Weights:
         hint = f"; give its recurrent layers: [{', '.join(inner)}]" if inner else ""
         raise ValueError(f"lnrnn knows no cell {name} of {type(cell).__module__}{hint}")
     config, weights = cell.get_config(), cell.get_weights()
-    if name != type(cell).__name__:  # Keras 2's layers for CuDNN have no other functions
+    if name != type(cell).__name__:  # Keras 2's layers for CuDNN have fixed functions
         config = {"activation": "tanh", "recurrent_activation": "sigmoid", **config}
     if not weights:
         do = "call it on an input, or layer.build((None, None, input_size))"
@@ -273,10 +273,10 @@ def _from_cell(cell: Any, options: Options) -> Weights:
 
 
 def _definition(cell: Any, recurrent: str, given: str | None) -> str:
-    """Returns the gates' function. Keras 2 and Keras 3 have different hard sigmoids."""
+    """Returns the name of the gates' activation: Keras 2 and Keras 3 have different hard sigmoids."""
     if recurrent == "sigmoid":
         return recurrent
-    version = getattr(cell, "version", None)  # of a file
+    version = getattr(cell, "version", None)  # set for layers of a file
     if version is not None:
         return "hard_sigmoid" if int(version.partition(".")[0]) > 2 else KERAS_2
     for cls in type(cell).__mro__:
@@ -296,7 +296,7 @@ def _definition(cell: Any, recurrent: str, given: str | None) -> str:
 
 
 def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
-    """Names the weights of one cell, which are in the order of get_weights()."""
+    """Returns a cell's weights by name. arrays: in the order of get_weights(). kind: None if unknown."""
     gates = arrays[1].shape[1] // max(arrays[1].shape[0], 1) if len(arrays) > 1 and arrays[1].ndim == 2 else 0
     fitting = []
     for name, k in KINDS.items():
@@ -316,7 +316,7 @@ def _named(arrays: Sequence[Array], kind: str | None) -> dict[str, Array]:
 
 
 def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns the arrays with short names: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
+    """Returns arrays with common prefixes removed: "rnn/lstm_cell/kernel:0" becomes "kernel"."""
     split = {name: str(name).removesuffix(":0").replace(".", "/").split("/") for name in weights}
     while (
         all(len(parts) > 1 for parts in split.values()) and len({parts[0] for parts in split.values()}) == 1
@@ -326,7 +326,7 @@ def _leaves(weights: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[str, Array]]:
-    """Divides weights by direction: names of Keras' Bidirectional begin with forward_ or backward_."""
+    """Splits weights by direction: Keras' Bidirectional names them forward_... and backward_...."""
     ways = ("forward_", "backward_")
     if not any(name.startswith(way) for name in weights for way in ways):
         if bidirectional:
@@ -343,9 +343,9 @@ def _by_direction(weights: dict[str, Array], bidirectional: bool) -> list[dict[s
 
 
 def _without_cudnn(p: dict[str, Array]) -> dict[str, Array]:
-    """Returns the weights of Keras 2's CuDNNLSTM or CuDNNGRU as those of an LSTM, or a GRU with reset_after.
+    """Converts weights of Keras 2's CuDNNLSTM and CuDNNGRU (reset_after=True). Returns others unchanged.
 
-    Both of cuDNN's biases are in one vector. Each gate's matrix is stored as in cuDNN, (H, I).
+    cuDNN's two biases are stored as one vector, and each gate's matrix transposed, (H, I).
     """
     bias, kernel, recurrent = (p.get(name) for name in ("bias", "kernel", "recurrent_kernel"))
     if bias is None or kernel is None or recurrent is None or kernel.ndim != 2 or recurrent.ndim != 2:
@@ -365,7 +365,7 @@ def _cell(weights: dict[str, Array], options: Options) -> Weights:
     weights, names = _without_cudnn(weights), set(weights)
     fitting = {k: v for k, v in KINDS.items() if v.fits(names) and options["kind"] in (None, k)}
     if "kernel" in weights and weights["kernel"].ndim == 2 and len(fitting) > 1:
-        # SimpleRNN, LSTM and GRU have the same names of weights, but kernels have G * H columns for G gates.
+        # SimpleRNN, LSTM and GRU have the same weight names, but kernels have G * H columns for G gates.
         hidden, columns = weights["recurrent_kernel"].shape[0], weights["kernel"].shape[1]
         fitting = {
             k: v for k, v in fitting.items() if {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}[k] * hidden == columns

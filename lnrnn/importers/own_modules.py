@@ -1,4 +1,4 @@
-"""Finds the equation of a torch module of an unknown class, from a trace of its calls."""
+"""Finds the equation of a torch module of an unknown class by tracing calls."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from .weights import Converted, Weights, network
 
 NAME = "the cell of its graph"
 OTHER = "its equation is none of lnrnn's, which have no clipped states or std + eps"
-STEPS = 3, 2  # the numbers of steps in the two traces of a layer
-SEQUENCES = 5, 131  # the least B of the first and of the second trace
-TRIED = 3, 4  # T and B of the trial calls that show how a module is called
+STEPS = 3, 2  # steps of a layer in the two traces
+SEQUENCES = 5, 131  # least batch size of the first and the second trace
+TRIED = 3, 4  # steps and batch size of trial calls
 MOST_CALLS = 4000
-_STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # a state's argument
+_STATE = re.compile(r"h|s(_|\d|$)|.*(state|prev|last|memory|carry)", re.IGNORECASE)  # names of state inputs
 
 
 class FirstState(Unsuitable):
-    """Raised for a module whose initial states are not 0: in lnrnn's networks they are 0."""
+    """Raised for a module whose initial states are not 0, unlike those of lnrnn's networks."""
 
 
 # --- ways of calling ----------------------------------------------------------------------------------------
 
-# Cells are tried first, because many cells also accept a whole sequence, by broadcasting.
+# Cells come first, because many cells also accept a whole sequence by broadcasting.
 _CELLS = *cells(2), *cells(1)
 _LAYERS = *arguments(2, 1, 1), *[*arguments(1, 1, 1)][2:]
 WAYS = (
@@ -48,7 +48,7 @@ WAYS = (
 
 
 class Sizes(NamedTuple):
-    """Sizes to try: D inputs, a state (places, B, width) for each of `widths`, y (.., wide; None: any)."""
+    """Sizes of a trial call: D inputs, states (places, B, width), y (..., wide). wide: None if any fits."""
 
     D: int
     widths: tuple[int, ...]
@@ -56,14 +56,14 @@ class Sizes(NamedTuple):
     places: int = 1
 
     def inputs(self, way: Way, T: int, B: int) -> list[Any]:
-        """Returns zeros with the shapes of x and of the states, for a call with T steps of B sequences."""
+        """Returns zero tensors for x and the states of a call with T steps and B sequences."""
         zeros, sizes = sys.modules["torch"].zeros, {"T": T, "B": B, "I": self.D}
         x = zeros([sizes[axis] for axis in way.axes])
         return [x, *(zeros(self.places, B, width) for width in self.widths[: way.kinds])]
 
 
 def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
-    """Returns whether a call works: step 1 must change later outputs of its own sequence, and of no other."""
+    """Returns whether a trial call works: step 1 of x must change later outputs of its own sequence only."""
     torch: Any = sys.modules["torch"]
     T, B = TRIED
     drawn = torch.Generator().manual_seed(0)
@@ -82,7 +82,7 @@ def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
 
 
 def _calls(module: Any, ways: Sequence[Way], arch: Architecture | None) -> Iterator[tuple[Way, Sizes]]:
-    """Yields the ways and sizes with which a module can be called. arch: gives the sizes if it is known."""
+    """Yields (way, sizes) of calls that work. arch: the architecture with the sizes, or None if unknown."""
     shapes = {n for p in module.parameters() for n in p.shape}
     units = sorted({n // gates for n in shapes for gates in (4, 3, 2, 1) if n % gates == 0}, reverse=True)
 
@@ -102,13 +102,13 @@ def _calls(module: Any, ways: Sequence[Way], arch: Architecture | None) -> Itera
             calls += 1
             if calls > MOST_CALLS:
                 return
-            with suppress(Exception):  # modules raise anything for arguments that they do not support
+            with suppress(Exception):  # a module may raise any exception
                 if _fits(way, module, sizes):
                     yield way, sizes
 
 
 def _not_called(module: Any) -> Unsuitable:
-    """Returns the error for a module that no usual way of calling fits."""
+    """Returns the exception for a module that no usual call fits."""
     given = inspect.signature(module.forward).parameters
     needed = [name for name, p in given.items() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     needs = f" it needs {', '.join(needed[3:])} too;" if len(needed) > 3 else ""
@@ -123,10 +123,10 @@ def _not_called(module: Any) -> Unsuitable:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a module, and its trace: the graph of the operators that the call computed.
+    """One call of a module with its trace: a graph of torch operators.
 
-    network: the module's network, once it is known. start: how the module differs without a state, "" if it
-    does not.
+    network: the Converted network, once it is known. start: how results differ if no state is given,
+    or "" if they do not.
     """
 
     way: Way
@@ -139,7 +139,7 @@ class Call:
 
     @classmethod
     def of(cls, module: Any, way: Way, sizes: Sizes, T: int, least: int) -> Call:
-        """Traces a call with T steps. The number of sequences, >= `least`, is the size of no other axis."""
+        """Traces a call with T steps. The batch size is at least `least`, and no other axis has this size."""
         own = {sizes.D, *sizes.widths, *(sizes.D + width for width in sizes.widths), *STEPS}
         taken = {m for t in (*module.parameters(), *module.buffers()) for n in t.shape for m in
                  (n, n // 2, n // 3, n // 4)} | own  # fmt: skip
@@ -148,9 +148,9 @@ class Call:
         return cls(way, sizes, traced(module, way.call, sizes.inputs(way, T, B)), T, B)
 
     def converted(self, module: Any, opaque: bool = False, eps: float | None = None) -> Converted:
-        """Returns the network with the parameters of a module like the traced one.
+        """Reads the trace as a network with the parameters of `module`, a module like the traced one.
 
-        opaque, eps: as for a Reader.
+        opaque, eps: as for Reader.
         """
         T, widths, places = self.steps, self.sizes.widths, self.sizes.places
         reader = Reader(self.sequences, widths[-1] if self.way.kinds else None, opaque, eps)
@@ -180,10 +180,10 @@ class Call:
 def _layers(
     reader: Reader, x: Block, states: Sequence[tuple[Value, ...]], outputs: Sequence[Block], module: Any
 ) -> tuple[list[list[Weights]], bool]:
-    """Returns the weights by layer and direction of a graph, and whether one direction is reversed.
+    """Returns (weights by layer and direction, whether a single direction is reversed) of a traced graph.
 
-    states: the states of each layer and direction. Raises Unsuitable unless the layers are the whole module:
-    its x and its states are theirs, and its outputs are values of theirs.
+    states: the graph's inputs, by layer and direction. Raises Unsuitable unless x, the states and all
+    outputs belong to these layers.
     """
     terms = new_terms(states=True)
     groups = list(steps(reader.graph, terms, new_terms(joined=True, states=True)))
@@ -223,7 +223,7 @@ def _layers(
 
 
 def _reading(found: Sequence[list[Step]], xs: list[Value]) -> list[Step] | None:
-    """Returns the chain of steps whose inputs x are these values, in this order, or None."""
+    """Returns the chain of steps whose x are these values in order, or None. Prefers the largest steps."""
     every = [chain for chain in found if [step.x for step in chain] == xs]
     largest = max(every, key=lambda chain: len(chain[0].nodes), default=None)
     if largest is not None and any({*chain[0].nodes} - {*largest[0].nodes} for chain in every):
@@ -237,12 +237,12 @@ def _is_zero(value: Value) -> bool:
 
 
 def _is_started(step: Step, states: Sequence[tuple[Value, ...]]) -> bool:
-    """Returns whether a step is the first one: its old states are the module's arguments, or constants."""
+    """Returns whether a step comes first: its old states are arguments of the module, or constants."""
     return step.old in states or all(v.const_value is not None for v in step.old)
 
 
 def _check_start(step: Step, start: tuple[Value, ...], module: Any) -> None:
-    """Raises FirstState if a first step reads constants other than zeros."""
+    """Raises FirstState if the first step starts from constants other than 0."""
     if all(map(_is_zero, step.old)) and not start or step.old == start:
         return
     if all(v in start or _is_zero(v) for v in step.old):
@@ -260,7 +260,7 @@ def _check_start(step: Step, start: tuple[Value, ...], module: Any) -> None:
 
 
 def copied(module: Any) -> Any:
-    """Returns a copy of the module in float32, on the CPU, in evaluation mode."""
+    """Returns a float32 copy of the module on the CPU, in evaluation mode."""
     try:
         return copy.deepcopy(module).cpu().float().eval()
     except Exception as error:  # a module that cannot be copied may raise any exception
@@ -268,17 +268,17 @@ def copied(module: Any) -> Any:
 
 
 def find(module: Any, ways: Sequence[Way] = WAYS, arch: Architecture | None = None) -> Call:
-    """Returns a call of the module whose graph is a network of lnrnn. Raises Unsuitable with the reason.
+    """Returns a Call whose trace is a network of lnrnn. Raises Unsuitable, which says why there is none.
 
-    arch: the network's architecture, if it is known from the names of parameters.
+    arch: the network's architecture, if parameter names show it, else None.
     """
     torch: Any = sys.modules["torch"]
     reasons: list[tuple[Way, Unsuitable]] = []
-    # A graph needs tensors with versions, which torch.inference_mode does not make.
+    # Tracing needs version counters, which tensors of torch.inference_mode lack.
     with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
         own, tried = copied(module), list[Any]()
         for way, sizes in _calls(own, ways, arch):
-            if way.states == (None,) and (way.axes, (), sizes.D) in tried:  # the same graph again
+            if way.states == (None,) and (way.axes, (), sizes.D) in tried:  # this graph failed before
                 continue
             tried.append((way.axes, way.states, sizes.D))
             try:
@@ -294,7 +294,7 @@ def find(module: Any, ways: Sequence[Way] = WAYS, arch: Architecture | None = No
 
 
 def _agreed(module: Any, way: Way, sizes: Sizes) -> Call:
-    """Returns a call whose traces with different numbers of steps give one network, or raises Unsuitable."""
+    """Returns a Call if traces of different lengths give the same network. Raises Unsuitable otherwise."""
     call, second = Call.of(module, way, sizes, STEPS[0], SEQUENCES[0]), None
     try:
         network = call.converted(module)
@@ -311,7 +311,7 @@ def _agreed(module: Any, way: Way, sizes: Sizes) -> Call:
 
 
 def _better(call: Call, module: Any, reason: Unsuitable) -> Unsuitable:
-    """Returns a clearer reason if an initial state is not 0, or if the norms have several values of eps."""
+    """Returns a clearer exception if an initial state is not 0, or if norms differ in eps; else `reason`."""
     try:
         call.converted(module, opaque=True)
     except FirstState as first:
@@ -331,9 +331,9 @@ def _better(call: Call, module: Any, reason: Unsuitable) -> Unsuitable:
 
 
 def _check_order(module: Any, way: Way) -> None:
-    """Raises Unsuitable if x and h may be exchanged.
+    """Raises Unsuitable if a cell's arguments x and h may be exchanged.
 
-    An RNN's cell with as many inputs as units has the same graph then. The names of arguments decide.
+    The graph of an RNN cell with as many inputs as units is symmetric, so argument names must decide.
     """
     names = [*inspect.signature(module.forward).parameters][:2]
     first, second = (bool(_STATE.match(name)) for name in (*names, "", "")[:2])

@@ -1,6 +1,6 @@
-"""Weights of torch.ao's LSTM, GRU and cells with dynamic quantisation, as the parameters of torch.nn.
+"""Unpacks weights of torch.ao's dynamically quantized LSTM, GRU and cells to parameters of torch.nn.
 
-A packed weight has the methods of pickle, which return its tensors. So torch is not imported here.
+Packed weights have pickle's methods, which return their tensors. So torch is not imported here.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Matches the weights of a layer in one direction, and a weight of a cell.
+# Matches the packed weights of one layer and direction, or of a cell.
 _PACKED = re.compile(r"(?P<path>.*?)(?:_all_weight_values\.(?P<n>\d+)\.param|_packed_weight_(?P<side>ih|hh))")
 
 
 def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) -> dict[str, Any]:
-    """Returns a state dict with weight_ih_l0 and so on in place of packed weights.
+    """Returns a state dict with plain names such as weight_ih_l0 in place of packed weights.
 
-    Weights are quantised tensors, or float32 tensors for torch.float16. bidirectional: None if not known; the
-    number of columns of the second weight_ih then shows it.
+    Values are quantized tensors, or float32 tensors for dtype torch.float16. bidirectional: None if unknown;
+    then the shape of the second weight_ih decides.
     """
     result: dict[str, Any] = {}
     layers: dict[str, dict[int, dict[str, Any]]] = {}  # by path, number of the weight, name
@@ -28,7 +28,7 @@ def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) 
         elif match["side"]:
             result |= _side(match["path"], match["side"], value.__getstate__()[0])
         else:
-            _, *_, packed = value.__getstate__()[0]  # the kind of packing, biases, numbers, packed weights
+            _, *_, packed = value.__getstate__()[0]  # packing, biases, numbers, packed weights
             input, hidden = (each.__getstate__()[0] for each in packed)
             named = _side("", "ih", input) | _side("", "hh", hidden)
             layers.setdefault(match["path"], {})[int(match["n"])] = named
@@ -41,7 +41,7 @@ def with_unpacked_weights(state: Mapping[str, Any], bidirectional: bool | None) 
 
 
 def _side(path: str, end: str, tensors: Any) -> dict[str, Any]:
-    """Returns weight and bias by name. tensors: both, with None for no bias."""
+    """Returns {name: tensor} of a weight and its bias. tensors: (weight, bias or None). end: "ih" or "hh"."""
     weight, bias = tensors
     return {f"{path}weight_{end}": weight} | ({} if bias is None else {f"{path}bias_{end}": bias})
 

@@ -1,7 +1,7 @@
-"""`from_rnnoise` reads the GRUs of weight files of RNNoise and of Opus, which have one format.
+"""`from_rnnoise` reads the GRUs of weight files of RNNoise and Opus, which share one format.
 
-A file is a list of arrays: a head of 64 bytes, then the numbers. It has no sizes of layers. They follow from
-the sizes of arrays, but the inputs of a block-sparse layer only from its index.
+A file is a list of arrays: a header of 64 bytes, then the data. It has no layer sizes: they follow from
+sizes of arrays, and for the inputs of a block-sparse layer only from its index.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..rnn.architecture import BLOCK
 from ..rnn.quantized import MOST_SCALE
 from .weights import Array, Weights, network, reordered
 
-# "DNNw", version, type, number of bytes, number of bytes with padding, name with zeros.
+# "DNNw", version, type, number of bytes, number of bytes with padding, zero-padded name.
 _HEAD = struct.Struct("<4s4i44s")
 _FLOAT, _INT, _INT8 = 0, 1, 3
 _DTYPES = {_FLOAT: "<f4", _INT: "<i4", _INT8: "<i1"}
 _RECURRENT = re.compile(r"(.+)_recurrent_(?:bias|weights_.+)")
-_LEVELS = 127  # of int8's inputs: these are multiples of 1 / 127
-MOST = 4096  # units and inputs; RNNoise's own code has arrays for 1024 and 2048
+_LEVELS = 127  # int8 inputs are multiples of 1 / 127
+MOST = 4096  # largest number of units or inputs; RNNoise's own code permits 1024 and 2048
 TAKES["from_rnnoise"] = {
     "name": Optional(Instance(str, "a str")), "input_size": Optional(Integer(1, MOST)),
 }  # fmt: skip
@@ -116,7 +116,7 @@ def _gru(arrays: _Arrays, name: str, input_size: int | None) -> Any:
     if left or not 0 < units <= MOST:
         raise _wrong(f"{name}_recurrent_bias", f"3 times 1 to {MOST} numbers", hidden_bias.size)
     hidden = _weights(arrays, f"{name}_recurrent", 3 * units, units)
-    if f"{name}_recurrent_weights_idx" in arrays.of:  # sparse weights are stored without their diagonal
+    if f"{name}_recurrent_weights_idx" in arrays.of:  # sparse weights are stored without diagonal
         at = np.arange(3 * units)
         hidden[at, at % units] += arrays.take(f"{name}_recurrent_weights_diag", _FLOAT, 3 * units)
     theirs = {
@@ -128,7 +128,7 @@ def _gru(arrays: _Arrays, name: str, input_size: int | None) -> Any:
 
 
 def _weights(arrays: _Arrays, layer: str, outputs: int, inputs: int | None) -> Array:
-    """Returns the weights (outputs, inputs) of a layer. inputs: None if not known."""
+    """Returns the weights (outputs, inputs) of a layer as float32. inputs: None if unknown."""
     int8 = f"{layer}_weights_float" not in arrays.of
     name, kind = (f"{layer}_weights_int8", _INT8) if int8 else (f"{layer}_weights_float", _FLOAT)
     rows, columns = BLOCK
@@ -147,14 +147,14 @@ def _weights(arrays: _Arrays, layer: str, outputs: int, inputs: int | None) -> A
     if outputs % rows or inputs % columns:
         raise _wrong(name, f"of a shape that blocks of {BLOCK} divide", (outputs, inputs))
     w = np.zeros((outputs // rows, inputs // columns, rows, columns))
-    # An int8 block has all weights of the first output, then of the second one. In float, inputs come first.
+    # Blocks are (outputs, inputs) in int8, and (inputs, outputs) in float.
     each = stored.reshape(-1, rows, columns) if int8 else stored.reshape(-1, columns, rows).swapaxes(1, 2)
     if blocks is None:
         w[...] = each.reshape(w.shape)
     else:
         w[blocks[:, 0], blocks[:, 1] // columns] = each
     matrix: Array = w.swapaxes(1, 2).reshape(outputs, inputs)
-    if int8:  # the scale is of products with inputs times 127
+    if int8:  # int8 scales apply to inputs times 127
         scale = _LEVELS * arrays.take(f"{layer}_scale", _FLOAT, outputs).astype(np.float64)
         if np.abs(scale).max() > MOST_SCALE:
             raise _wrong(f"{layer}_scale", f"at most {MOST_SCALE / _LEVELS:g}", np.abs(scale).max() / _LEVELS)
@@ -163,9 +163,9 @@ def _weights(arrays: _Arrays, layer: str, outputs: int, inputs: int | None) -> A
 
 
 def _blocks(name: str, index: Array, outputs: int, inputs: int | None) -> Array:
-    """Returns the group of outputs and the first input of each block, in the file's order.
+    """Returns (group of outputs, first input) of each block, in the file's order, as int64 (blocks, 2).
 
-    index: for each group of 8 outputs, the number of its blocks and then the first input of each block.
+    index: for each group of 8 outputs, the number of its blocks, then the first input of each block.
     """
     rows, columns = BLOCK
     most = (MOST if inputs is None else inputs) - columns
@@ -192,7 +192,7 @@ def _wrong(name: str, expected: str, got: Any) -> ValueError:
 
 
 class _Arrays:
-    """The arrays of a file. `of` maps each name to its type and bytes."""
+    """The arrays of a file. `of`: {name: (type, bytes)}."""
 
     def __init__(self, data: bytes) -> None:
         self.of: dict[str, tuple[int, bytes]] = {}
@@ -205,7 +205,7 @@ class _Arrays:
         return _wrong("path_or_bytes", f"a file with {what}", ", ".join(self.of)[:200] or "no array")
 
     def take(self, name: str, kind: int, count: int | None = None) -> Array:
-        """Returns the numbers of an array. Raises ValueError if the array is missing or different."""
+        """Returns an array by name. Raises ValueError if it is missing, or of another type or size."""
         if name not in self.of:
             raise self.lacks(f"the array {name}")
         found, content = self.of[name]
@@ -221,7 +221,7 @@ class _Arrays:
 
 
 def _records(data: bytes) -> Iterator[tuple[str, int, bytes]]:
-    """Yields the name, the type and the bytes of each array."""
+    """Yields (name, type, bytes) of each array."""
     at = 0
     while at < len(data):
         where = f"byte {at} of path_or_bytes"
@@ -233,7 +233,7 @@ def _records(data: bytes) -> Iterator[tuple[str, int, bytes]]:
             expected = "the head b'DNNw', version 0 and a name that ends with 0"
             raise _wrong(where, expected, f"{magic!r}, version {version}, {name!r}")
         if not 0 < size <= padded <= len(data) - at:
-            raise _wrong(where, f"the head of 1 to {len(data) - at} bytes", f"{size}, {padded} with padding")
+            raise _wrong(where, f"a header of 1 to {len(data) - at} bytes", f"{size}, {padded} with padding")
         text = name.split(b"\0")[0].decode("latin-1")
         yield text.encode("unicode_escape").decode(), kind, data[at : at + size]
         at += padded

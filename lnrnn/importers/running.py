@@ -1,4 +1,4 @@
-"""Runs a torch module with arguments that recurrent modules usually take, in float64 if it can.
+"""Runs a torch module with the usual arguments of recurrent modules, in float64 if possible.
 
 This file does not import torch: whoever passes a module has imported it.
 """
@@ -22,16 +22,16 @@ from .weights import Array, Converted
 
 
 class NotRun(Unchecked):
-    """Raised if none of the ways to call a module works on ordinary input."""
+    """Raised if no way to call a module works on ordinary input."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to call a module: the axes of x, and the structure of the states.
+    """A way to call a module: the order of x's axes, and the structure of the states.
 
-    axes: the order of x's axes, "TBI", "BTI", "TI" for one sequence, or "BI" for a cell, which takes one step
-    at a time. states: the other arguments, with a Leaf for each tensor of the states. x_first: whether x is
-    the first argument.
+    axes: "TBI", "BTI", "TI" for one sequence, or "BI" for a cell, which takes one step at a time.
+    states: the arguments besides x, with a Leaf for each tensor of the states. x_first: whether x is the
+    first argument.
     """
 
     axes: str
@@ -40,14 +40,14 @@ class Way:
 
     @property
     def kinds(self) -> int:
-        """The number of states in a call: 0, 1 for h, or 2 for h and c."""
+        """The number of states in a call: 0, 1 (h) or 2 (h and c)."""
         kinds = set[int | None]()
         _replaced(self.states, lambda leaf: kinds.add(leaf.kind))
         return len(kinds)
 
     @property
     def batch_first(self) -> bool | None:
-        """Whether x is (B, T, I) and not (T, B, I); None if it lacks one of the axes B and T."""
+        """Whether x is (B, T, I) instead of (T, B, I); None if x lacks B or T."""
         return self.axes == "BTI" if len(self.axes) == 3 else None
 
     def __str__(self) -> str:
@@ -60,9 +60,9 @@ class Way:
         return module(x, *given) if self.x_first else module(*given, x)
 
     def sequence(self, x: Array) -> Array:
-        """Returns x, given in the module's order of axes, as (T, B, I).
+        """Returns a user's x, in the module's order of axes, as (T, B, I).
 
-        A cell's x (B, I) is repeated for several steps, because the first step does not show the state.
+        A cell's x (B, I) is repeated for several steps, because one step alone would not use the state.
         """
         if x.ndim == 2:
             return x[:, None] if self.axes == "TI" else np.repeat(x[None], STEPS, 0)
@@ -71,9 +71,9 @@ class Way:
     def run(
         self, arch: Architecture, probe: Probe, ends: bool, first: bool, training: bool, module: Any
     ) -> Outputs:
-        """Calls a module on a probe. ends: whether to return the last states too, if they have a usual form.
+        """Calls a module on a probe. ends: also return the last states, if their structure is a usual one.
 
-        If no tensor of the result has y's shape, the result is an empty y, but for the first probe an error.
+        If no tensor has y's shape, returns an empty y, or raises ValueError for the first probe.
         """
         module.train(training)
         torch, own, batch = sys.modules["torch"], like(module), probe.x.shape[1]
@@ -87,13 +87,13 @@ class Way:
                 result = list(tensors(self.call(module, step, states)))
                 if len(result) < len(shapes) or any(tuple(t.shape) != shapes[0] for t in result):
                     raise ValueError(f"a step returns tensors of shapes {[tuple(t.shape) for t in result]}")
-                ys.append(numbers(result[0]))  # a cell returns (h, c) or (h, (h, c)), without c h or (h, h)
+                ys.append(numbers(result[0]))  # a cell returns (h, c), (h, (h, c)), h or (h, h)
                 states = [t[None] for t in result[-len(shapes) :]]
             return Outputs(*given, [(Leaf(), np.array(ys))])
         x = x[:, 0] if self.axes == "TI" else time_first(x, self.batch_first)
         result = list(tensors(self.call(module, x, states)))
         shape, heads = (*x.shape[:-1], arch.directions * arch.h_width), arch.num_heads
-        by_head = (shape[0], heads, *shape[1:-1], shape[-1] // heads)  # as xlstm's cells return y
+        by_head = (shape[0], heads, *shape[1:-1], shape[-1] // heads)  # xlstm's cells return y by head
         result = [t.transpose(1, -2).flatten(-2) if tuple(t.shape) == by_head else t for t in result]
         shapes = [tuple(t.shape) for t in result]
         if shape not in shapes:
@@ -111,7 +111,7 @@ class Way:
 
 
 def ways(arch: Architecture, flat: bool = False) -> Iterator[Way]:
-    """Yields the usual ways to call a module. flat: whether x has two axes, (T, I) or a cell's (B, I)."""
+    """Yields the usual ways to call a module. flat: x has two axes, (T, I) or a cell's (B, I)."""
     kinds = len(arch.state_widths)
     for axes in ("TI",) if flat else ("BTI", "TBI") if arch.batch_first else ("TBI", "BTI"):
         every = STATELESS if flat else arguments(kinds, arch.num_layers, arch.directions)
@@ -120,7 +120,7 @@ def ways(arch: Architecture, flat: bool = False) -> Iterator[Way]:
 
 
 def cells(kinds: int) -> list[Way]:
-    """Returns the usual ways to call a cell."""
+    """Returns the usual ways to call a cell. kinds: 1 for h, 2 for h and c."""
     leaves = tuple(Leaf(kind, 0) for kind in range(kinds))
     return [Way("BI", states) for states in ((leaves,), leaves)[kinds == 1 :]]
 
@@ -129,10 +129,10 @@ STATELESS: tuple[tuple[Any, ...], ...] = (), (None,)
 
 
 def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, ...]]:
-    """Yields the usual arguments of a layer or stack after x, with a Leaf for each tensor of the state.
+    """Yields the usual arguments after x of a layer or stack, with a Leaf for each tensor of the state.
 
-    kinds: 1 for h, 2 for h and c. The state may be absent, None, as in torch.nn, or as in a cell. It may also
-    be two arguments h and c, or a list of states for layers, for directions, or for both.
+    kinds: 1 for h, 2 for h and c. The state may be absent, None, as in torch.nn, or as in a cell. It may be
+    two arguments h and c, or a list of states for layers, for directions, or for both.
     """
 
     def cell(place: int | None) -> Any:
@@ -154,7 +154,7 @@ def arguments(kinds: int, layers: int, directions: int) -> Iterator[tuple[Any, .
 
 
 def filled(template: Any, states: Sequence[Any]) -> Any:
-    """Replaces each Leaf in a template by a state: h, or h and c, (layers * directions, B, H) each."""
+    """Replaces each Leaf of a structure by its part of the states (layers * directions, B, H)."""
     return _replaced(template, lambda leaf: leaf.of(None, states))
 
 
@@ -174,14 +174,14 @@ def tensors(result: Any) -> Iterator[Any]:
 
 
 def numbers(t: Any) -> Array:
-    """Returns a tensor as float64. Complex numbers become two, on a further axis."""
+    """Returns a tensor as a float64 array. Complex numbers become pairs on a new last axis."""
     t = sys.modules["torch"].view_as_real(t.resolve_conj()) if t.is_complex() else t
-    result: Array = t.detach().cpu().double().numpy().copy()  # the module may write to the tensor later
+    result: Array = t.detach().cpu().double().numpy().copy()  # a copy: the module may overwrite the tensor
     return result
 
 
 def time_first(x: Any, batch_first: bool | None) -> Any:
-    """Changes x from batch first to time first, or back. Returns x itself unless batch_first is True."""
+    """Swaps the axes 0 and 1 of x if batch_first is True, else returns x."""
     return x.swapaxes(0, 1) if batch_first else x
 
 
@@ -189,9 +189,9 @@ def time_first(x: Any, batch_first: bool | None) -> Any:
 
 
 class Tested:
-    """Runs a module on probes to compare it with its network: a copy in float64, else the module itself.
+    """Compares a module with lnrnn on probes: a float64 copy, or the module itself if the copy fails.
 
-    convert: returns the network of a version of the module.
+    convert: a function that returns the Converted network of a module.
     """
 
     def __init__(self, module: Any, convert: Callable[[Any], Converted]) -> None:
@@ -203,10 +203,10 @@ class Tested:
     def results(
         self, way: Way, arch: Architecture, given: Iterable[Probe], ends: bool, training: bool = False
     ) -> Iterator[tuple[Probe, Outputs | None, tuple[float, float] | None]]:
-        """Runs the probes. Yields each with the module's outputs, and the difference from `disagreement`.
+        """Runs the probes. Yields (probe, outputs, (difference, limit) as from `disagreement`, or None).
 
-        The outputs are None if no version of the module runs. The first probe must run and show the equation,
-        or Unchecked is raised. A module in half precision runs on ordinary numbers alone.
+        outputs: None if the module raises. If the first probe fails, or its outputs prove nothing, raises
+        Unchecked. A module in half precision runs on probes with ordinary numbers only.
         """
         first = True
         for probe in given:
@@ -223,17 +223,17 @@ class Tested:
             try:
                 with context(), unchanged(module, sys.modules["torch"]):
                     outputs = run(module)
-            except Exception as error:  # a module may raise anything for such an input, or in float64
+            except Exception as error:  # a module may raise any exception
                 line = next(iter(str(error).strip().splitlines()), "")
                 failure = f"{type(error).__name__}: {line[:120]}"
                 continue
             network = self._networks.get(probe.factor)
-            if network is None:  # a float64 copy has equal parameters, so it shares this network
+            if network is None:  # the float64 copy has equal parameters: share it
                 of = module if probe.factor != 1 else self._versions[-1][0]
                 network = self._networks[probe.factor] = Reference(self.convert(of))
             difference = compare(outputs, network, eps, first)
             double = difference and first and eps == DOUBLE
-            if double and compare(outputs, network, SINGLE) is None:  # it has float32 inside
+            if double and compare(outputs, network, SINGLE) is None:  # float32 inside
                 self._versions[k], difference = (module, SINGLE, context), None
             return outputs, difference
         if first:
@@ -242,29 +242,29 @@ class Tested:
 
 
 def like(module: Any) -> Any:
-    """Returns a tensor with the device and the floating dtype of a module's parameters."""
+    """Returns a tensor with the device and floating dtype of a module's parameters."""
     torch: Any = sys.modules["torch"]
     return next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
 
 
 def resolution(module: Any) -> float:
-    """Returns the machine epsilon of a module's dtype, at least float32's, as forward may use float32."""
+    """Returns the machine epsilon of a module's dtype, at least float32's: forward may use float32 inside."""
     torch: Any = sys.modules["torch"]
     return max(SINGLE, float(torch.finfo(like(module).dtype).eps))
 
 
 def _copied(module: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns a copy of the module after `change`, or None if that is impossible."""
+    """Returns a copy of the module after change(copy), or None if copying or changing fails."""
     try:
         change(result := copy.deepcopy(module))
-    except Exception:  # modules raise anything if they cannot be copied or have no other dtype
+    except Exception:  # modules may raise any exception
         return None
     return result
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A context in which torch uses one thread, because most operations here are small."""
+    """A context in which torch uses one thread, because its operations are small here."""
     torch: Any = sys.modules["torch"]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -275,7 +275,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_double() -> Any:
-    """Returns a context in which functions such as torch.zeros use float64 instead of narrower types."""
+    """Returns a context in which torch functions use float64 in place of narrower floating dtypes."""
     torch: Any = sys.modules["torch"]
     narrow = torch.float32, torch.float16, torch.bfloat16
     casts = torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16
@@ -300,14 +300,14 @@ def in_double() -> Any:
 def unchanged(module: Any, torch: Any) -> Iterator[None]:
     """A context with the module in evaluation mode and without gradients. Its end restores the module.
 
-    It restores torch's random state, and the module's flags, attributes, parameters and buffers. Dicts, lists
-    and sets in attributes get back their contents, at any depth.
+    Restored are torch's random state and the module's flags, attributes, parameters and buffers. Dicts, lists
+    and sets in attributes get their contents back, at any depth.
     """
     parts = list(module.modules())
-    flags = [part.training for part in parts]  # scripted modules have it outside of vars(part)
+    flags = [part.training for part in parts]  # not in vars(part) for scripted modules
     values: list[Any] = [*map(vars, parts)]
-    containers: dict[int, tuple[Any, Any]] = {}  # by id: each container, and a copy of its contents
-    for value in values:  # the loop appends to values
+    containers: dict[int, tuple[Any, Any]] = {}  # id -> (container, copy of its contents)
+    for value in values:  # grows during the loop
         if isinstance(value, (dict, list, set, deque, tuple)) and id(value) not in containers:
             contents = dict(value) if isinstance(value, dict) else list(value)
             containers[id(value)] = value, contents

@@ -1,6 +1,6 @@
-"""The known implementations of cells in torch (systems), each with a function that converts its parameters.
+"""Known implementations of cells in torch ("systems"), each with a function that converts its parameters.
 
-The file named above a system has its equation. Comments name differences from lnrnn's cells.
+The heading above a system names the file with its equation. Comments say where lnrnn's cells differ.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Arrays = Mapping[str, Array]
 
 
 class UnknownCell(ValueError):
-    """Raised if parameters fit none of the known implementations, or several of them."""
+    """Raised if parameter names fit no known implementation, or several."""
 
 
 @dataclass(frozen=True)
 class System:
-    """An implementation of a cell in another library.
+    """One implementation of a cell in another library.
 
-    name: the argument `kind` of from_torch, then the cell if the kind has several. shapes: the shapes of all
+    name: the argument `kind` of from_torch, with the cell if the kind has several. shapes: of all
     parameters of a cell, for check_shapes. optional: parameters that are all present or all absent. options:
-    the arguments of from_torch that apply. batch_first: the order of the axes of x. buffers: the entries of a
-    state dict that have no effect at inference. settings: returns the options that only a module shows; its
-    argument is the module, or None for a state dict.
+    permitted arguments of from_torch. batch_first: the order of x's axes. buffers: keys of the state dict
+    without effect at inference. settings: a function of the module, or of None for a state dict. It returns
+    options that only the module shows.
     """
 
     name: str
@@ -153,7 +153,7 @@ def _icefall(cell: str, gates: tuple[str, ...]) -> Callable[[Arrays, Mapping[str
     return convert
 
 
-# icefall's GRU names the update gate i, and torch names it z.
+# icefall's GRU calls the update gate i; torch calls it z.
 ICEFALL_LSTM = System(
     "icefall LSTM",
     {"weight_hh": ("4H", "H"), "weight_ih": ("4H", "I"), "bias_ih": ("4H",), "bias_hh": ("4H",)}
@@ -177,7 +177,7 @@ ICEFALL_GRU = System(
 
 
 def _haste_zoneout(options: Mapping[str, Any]) -> float:
-    """Returns zoneout of h. At inference haste has h_t = zoneout h_{t-1} + (1 - zoneout) h' and c_t = c'."""
+    """Returns the zoneout rate of h. At inference haste has h_t = rate h_{t-1} + (1 - rate) h', c_t = c'."""
     if options["zoneout"] is None:
         raise ValueError(
             "zoneout must be given for a state dict of haste, as it acts at inference; or give the module"
@@ -238,10 +238,10 @@ HASTE_GRU = System(
 
 
 def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
-    """Returns the number of heads, and the recurrent weights and biases by name.
+    """Returns (number of heads, {name: recurrent weights or biases}).
 
-    kernel is (heads, 4 d outputs, d inputs) with bias (4, heads, d), flat, or (heads, d inputs, 4 d outputs)
-    with bias (heads, 4, d), flat.
+    kernel is (heads, 4 d outputs, d inputs) with a flat bias (4, heads, d), or (heads, d inputs, 4 d outputs)
+    with a flat bias (heads, 4, d).
     """
     heads, rows, columns = kernel.shape
     if rows == 4 * columns:
@@ -258,7 +258,7 @@ def _xlstm(kernel: Array, bias: Array) -> tuple[int, dict[str, Array]]:
 
 
 def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
-    # The x of xlstm's cell is W x already, so weight_ih is the identity matrix.
+    # xlstm's cell takes W x as input, so weight_ih is the identity matrix.
     heads, ours = _xlstm(p["_recurrent_kernel_"], p["_bias_"])
     ours["weight_ih"] = np.eye(len(p["_bias_"]), dtype=p["_bias_"].dtype)
     return Weights("SLSTM", None, True, ours, num_heads=heads)
@@ -266,7 +266,7 @@ def _xlstm_cell(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
     heads, ours = _xlstm(p["slstm_cell._recurrent_kernel_"], p["slstm_cell._bias_"])
-    # xlstm's fgate computes the argument of gate i, and its igate the argument of f: f is first.
+    # xlstm's fgate computes the pre-activation of gate i, and its igate that of gate f.
     sides = [p[f"{gate}gate.weight"] for gate in "fizo"]
     ours["weight_ih"] = np.concatenate([block_diagonal(w.reshape(-1, w.shape[2]), heads) for w in sides])
     hidden = len(ours["weight_ih"]) // 4
@@ -277,7 +277,7 @@ def _xlstm_layer(p: Arrays, options: Mapping[str, Any]) -> Weights:
 
 _XLSTM_CELL = {"_recurrent_kernel_": ("N", "R", "C"), "_bias_": ("B",)}
 XLSTM_CELL = System("xlstm cell", _XLSTM_CELL, _xlstm_cell, options=(), batch_first=True)
-# Parameters of xlstm's convolution, which lnrnn lacks, are not listed here, so they are refused by name.
+# xlstm's convolution has no equivalent in lnrnn. Its parameters are not listed, so that names are refused.
 XLSTM_LAYER = System(
     "xlstm layer",
     {f"slstm_cell.{name}": shape for name, shape in _XLSTM_CELL.items()}
@@ -294,7 +294,7 @@ _LIGRU_ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh"}
 
 
 def _ligru_settings(module: Any) -> dict[str, Any]:
-    """Returns the settings that all layers share. stabilised: True for an SLiGRU, which normalises U h."""
+    """Returns settings that all layers share, by name. stabilised: an SLiGRU, which also normalises U h."""
     if module is None:
         raise ValueError(
             "a state dict of speechbrain's LiGRU does not show its activation, its directions and the norm "
@@ -363,7 +363,7 @@ SPEECHBRAIN_BATCH = _speechbrain(
     "speechbrain with batch norm", _norm_shapes(norm="2H") | _STATISTICS, "norm.num_batches_tracked"
 )
 
-# The order matters: if keys fit no system, messages name the nearest, and the first of equally near ones.
+# If keys fit no system, messages name the nearest system, the first of several.
 SYSTEMS = (
     TORCH, PROJECTED, FASTRNNS, TORCHAUDIO, ICEFALL_LSTM, ICEFALL_GRU, HASTE_LSTM, HASTE_GRU, SPEECHBRAIN,
     SPEECHBRAIN_BATCH, XLSTM_CELL, XLSTM_LAYER,

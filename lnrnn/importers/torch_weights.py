@@ -1,4 +1,4 @@
-"""Converts state dicts and modules of torch whose parameters have known names; torch is not imported."""
+"""Converts torch state dicts and modules with known parameter names. Does not import torch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TAKES["from_torch"] = {
     "batch_first": Optional(Flag()),
 }  # fmt: skip
 
-# Keys of parameters as in torch.nn: weight_ih_l0_reverse.
+# Keys as in torch.nn: weight_ih_l0_reverse.
 _SUFFIXED = re.compile(r"(?P<leaf>\w+?)_l(?P<layer>\d+)(?P<reverse>_reverse)?")
-# Keys of parameters in stacks of modules: layers.0.directions.1.cell.weight_ih, or rnn.0.w.weight in
+# Keys in nested modules: layers.0.directions.1.cell.weight_ih, or rnn.0.w.weight in
 # speechbrain.
 _NESTED = re.compile(
     r"(?:(?:(?:lstm_)?layers\.|rnn\.(?=\d+\.(?:[wu]|(?:layer_)?norm|h_init|drop_masks?(?:_te)?)\b))?"
@@ -38,7 +38,7 @@ _LNRNN = re.compile(
 
 
 def convert_torch(source: Any, **arguments: Any) -> Converted:
-    """Returns the conversion of `from_torch`. arguments: its others, without `check`."""
+    """Converts the argument of `from_torch`. arguments: its other arguments by name, without `check`."""
     asked = (
         dict.fromkeys((*TAKES["from_torch"], "nonlinearity", "names", "norm")) | {"prefix": ""} | arguments
     )
@@ -82,7 +82,7 @@ def convert_torch(source: Any, **arguments: Any) -> Converted:
         if given["eps"] not in (None, eps):
             raise ValueError(f"eps must be None or the norm's, got {given['eps']} and norm={norm}")
         given["eps"] = eps
-    if module and (own or known_cells(state)):  # else `_cells` raises an error
+    if module and (own or known_cells(state)):  # otherwise `_cells` raises
         given = _options(source, given)
     if own:
         return _own(source, state, norm, given)
@@ -98,7 +98,7 @@ def convert_torch(source: Any, **arguments: Any) -> Converted:
 
 
 def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """Returns the state dict with some keys renamed. names: {old key: new key}."""
+    """Returns the state dict with renamed keys. names: {old key: new key}."""
     if not isinstance(names, Mapping) or not all(isinstance(n, str) for pair in names.items() for n in pair):
         raise bad_type("names", "a mapping of the state dict's keys to the names to read them as", names)
     for name in names:
@@ -119,7 +119,7 @@ def _renamed(state: Mapping[str, Any], names: Any) -> dict[str, Any]:
 
 
 def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns eps, nonlinearity, zoneout and batch_first, from a module and the arguments `given`."""
+    """Returns {option: value} from a module and the arguments `given`. Raises ValueError if they disagree."""
     by_name: dict[str, set[Any]] = {name: set() for name in given}
     bare = []
     for name, part in module.named_modules():
@@ -129,7 +129,7 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
                 bare.append(name)
         for option in ("nonlinearity", "zoneout", "batch_first"):
             value = getattr(part, option, None)
-            if isinstance(value, (str, bool, int, float)):  # the name may also have another meaning
+            if isinstance(value, (str, bool, int, float)):  # the attribute may be something else
                 by_name[option].add(value)
     if bare:
         if given["eps"] is None:
@@ -160,12 +160,12 @@ def _shown(names: Any) -> str:
 
 
 def submodule(path: str) -> str:
-    """Returns an expression for the part of a model with a path such as cells.0."""
+    """Returns an expression for a submodule: "cells.0" becomes "model.cells[0]"."""
     return "model" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in path.split("."))
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """Splits the key of a parameter: returns its layer, its direction and its name within the cell."""
+    """Splits a parameter's key into (layer, direction, name within the cell)."""
     match = _SUFFIXED.fullmatch(name)
     if match:
         return int(match["layer"]), int(bool(match["reverse"])), match["leaf"]
@@ -176,8 +176,8 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]]:
-    """Returns the system's parameters that `leaves` lacks, and the names in `leaves` that the system
-    lacks."""
+    """Returns (parameters of the system missing in `leaves`, names in `leaves` that the system does not
+    know)."""
     required = set(system.shapes)
     if not leaves & set(system.optional):
         required -= set(system.optional)
@@ -185,7 +185,7 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
 
 
 def known_cells(names: Collection[str]) -> bool:
-    """Returns whether exactly one system has cells, or networks of cells, with these names of parameters."""
+    """Returns whether these parameter names fit exactly one system."""
     try:
         leaves = {_place(name)[2] for name in names}
     except ValueError:
@@ -194,9 +194,9 @@ def known_cells(names: Collection[str]) -> bool:
 
 
 def _system(names: Collection[str], kind: str | None, prefix: str | None) -> System:
-    """Returns the system whose cells have these parameters. Raises ValueError if there is no such system.
+    """Returns the only system with these parameter names. Raises ValueError if there is none.
 
-    prefix: the text that was removed from the start of a state dict's keys; None for a module.
+    prefix: the text removed from the start of a state dict's keys, or None for a module.
     """
     kind = "fastrnns" if kind == "nemo" else kind
     systems = [s for s in SYSTEMS if kind in (None, s.name.split()[0])]
@@ -224,7 +224,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
 
 
 def _parts(names: Collection[str], systems: list[System]) -> list[str]:
-    """Returns the shortest prefix of each known cell, or network of such cells, among the names."""
+    """Returns the shortest key prefix of each known cell, or network of such cells."""
     result: list[str] = []
     for prefix in sorted({name[: dot.end()] for name in names for dot in re.finditer(r"\.", name)}, key=len):
         own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
@@ -240,7 +240,7 @@ def _cells(
     state: Mapping[str, Any], kind: str | None, norm: Any, options: dict[str, Any], prefix: str | None,
     module: Any,
 ) -> Converted:  # fmt: skip
-    parts: dict[tuple[int, int], dict[str, str]] = {}  # (layer, direction) -> name within the cell -> key
+    parts: dict[tuple[int, int], dict[str, str]] = {}  # {(layer, direction): {name within the cell: key}}
     for name in state:
         layer, direction, leaf = _place(name)
         known = parts.setdefault((layer, direction), {})
@@ -281,7 +281,7 @@ def _cells(
         cells.append(cell if norm is None else with_norm(cell, norm, system.name))
     batch_first = system.batch_first if options["batch_first"] is None else options["batch_first"]
     stack = [cells[k * directions : (k + 1) * directions] for k in range(layers)]
-    if options.get("bidirectional"):  # both directions have the same weights
+    if options.get("bidirectional"):  # directions share weights
         stack = [layer * 2 for layer in stack]
         return replace(network(stack, batch_first, system.name), last_states=False)
     return network(stack, batch_first, system.name)
@@ -291,7 +291,7 @@ def _cells(
 
 
 def _own(source: Any, state: Mapping[str, Any], norm: Any, options: dict[str, Any]) -> Converted:
-    """Converts a module of lnrnn.torch, or a state dict with its names. load_state_dict checks shapes."""
+    """Converts a module of lnrnn.torch, or a state dict with lnrnn's names. load_state_dict checks shapes."""
     for name in ("eps", "zoneout"):
         if options[name] is not None and isinstance(source, Mapping):
             raise ValueError(f"{name} must be None for lnrnn's own parameters, got {options[name]!r}")

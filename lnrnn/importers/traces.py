@@ -1,4 +1,4 @@
-"""Traces torch modules, and reads the traces as graphs for lnrnn.recognise. Does not import torch."""
+"""Traces torch modules, and translates traces to graphs for lnrnn.recognise. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import numpy as np
 from .blocks import COLUMNS, ROWS, Block, Blocks, Unsuitable, array_of, filled
 from .running import tensors, unchanged
 
-MOST_OPERATORS = 3000  # the limit for a call; a trace takes about a millisecond for each
+MOST_OPERATORS = 3000  # limit for one call; tracing takes about a millisecond per operator
 LATE = {"clamp", "clamp_min", "clamp_max", "clip", "hardtanh", "maximum", "minimum", "nan_to_num", "relu6",
         "where"}  # fmt: skip
 
 
 class Late(Unsuitable):
-    """A module has an operator of LATE, which may change nothing until a value is large."""
+    """Raised for an operator of LATE, which may have no effect until a value is large."""
 
 
 def _unknown(operator: Any, why: str = "", kind: type[Unsuitable] = Unsuitable) -> Unsuitable:
@@ -34,17 +34,17 @@ def _unknown(operator: Any, why: str = "", kind: type[Unsuitable] = Unsuitable) 
 
 
 class Trace(NamedTuple):
-    """A call of a module as a torch.fx.GraphModule. Its inputs are parameters and buffers by `names`, then
-    the arguments."""
+    """A traced call as a torch.fx.GraphModule. Its inputs are the parameters and buffers `names`, then
+    the call's arguments."""
 
     graph: Any
     names: tuple[str, ...]
 
 
 def traced(module: Any, call: Callable[[Any, Any, Any], Any], arguments: Sequence[Any]) -> Trace:
-    """Returns the trace of call(module, x, states) with the operators of TABLE, without others if possible.
+    """Traces call(module, x, states), with the operators of TABLE where torch can decompose others.
 
-    arguments: x and the states.
+    arguments: x, then the states.
     """
     torch: Any = sys.modules["torch"]
     left, written = [MOST_OPERATORS], list[str]()
@@ -78,7 +78,7 @@ def traced(module: Any, call: Callable[[Any, Any, Any], Any], arguments: Sequenc
     try:
         with warnings.catch_warnings(), torch.no_grad(), unchanged(module, torch):
             warnings.simplefilter("ignore")
-            with torch.backends.mkldnn.flags(enabled=False):  # else one operator is a layer
+            with torch.backends.mkldnn.flags(enabled=False):  # otherwise one operator may be a whole layer
                 graph = make_fx(
                     torch.func.functionalize(run), _decompositions(), "fake", _allow_non_fake_inputs=True,
                     record_stack_traces=True,
@@ -116,7 +116,7 @@ def traced(module: Any, call: Callable[[Any, Any, Any], Any], arguments: Sequenc
 
 
 def _is_fresh(node: Any) -> bool:
-    """Returns whether an operator writes to a tensor that no other node reads, as modules of torch.nn do."""
+    """Returns whether an in-place operator writes to a tensor that no other node reads, as in torch.nn."""
     of = node.args[0]
     schema: Any = getattr((of.args[0] if of.target is getitem else of).target, "_schema", None)
     aliases = schema is None or (not schema.is_mutable and any(part.alias_info for part in schema.returns))
@@ -124,7 +124,7 @@ def _is_fresh(node: Any) -> bool:
 
 
 def _held(module: Any) -> dict[str, Any]:
-    """Returns all tensors of a module and its submodules by name, also tensors in plain attributes."""
+    """Returns {name: tensor} of a module and its submodules, including tensors in plain attributes."""
     return {f"{path}.{name}".strip("."): value for path, part in module.named_modules()
             for own in (vars(part), part._parameters, part._buffers) for name, value in own.items()
             if isinstance(value, sys.modules["torch"].Tensor)}  # fmt: skip
@@ -132,7 +132,7 @@ def _held(module: Any) -> dict[str, Any]:
 
 @cache
 def _decompositions() -> dict[Any, Any]:
-    """Returns torch's decompositions of operators that TABLE lacks, except operators that errors name."""
+    """Returns torch's decompositions of operators that TABLE lacks, except those that error messages name."""
     torch: Any = sys.modules["torch"]
     kept = {*TABLE, *FILLED, *LATE}
     every = torch.export.default_decompositions().items()
@@ -145,10 +145,10 @@ def _name(target: Any) -> str:
 
 
 class Reader(Blocks):
-    """Writes a trace into a graph.
+    """Translates a trace to nodes of a graph.
 
-    opaque: whether all constants with an axis of sequences are values, or only zeros. eps: the eps to write
-    for all norms, or None to keep the eps of each.
+    opaque: treat all constants with a batch axis as values; otherwise only zeros. eps: replaces the eps of
+    all norms, or None.
     """
 
     def __init__(
@@ -156,11 +156,11 @@ class Reader(Blocks):
     ) -> None:  # fmt: skip
         super().__init__(batch, units)
         self.opaque, self.eps = opaque, eps
-        self._names: dict[int, str] = {}  # names of parameters, by the constants that are computed from them
-        self.sums: dict[int, tuple[Block, Block, int]] = {}  # by identity: each sum, its mean and its size
+        self._names: dict[int, str] = {}  # id of a constant -> names of the parameters behind it
+        self.sums: dict[int, tuple[Block, Block, int]] = {}  # id of a sum -> (sum, mean, size)
 
     def run(self, trace: Trace, parameter: Callable[[str], Any], inputs: Sequence[Block]) -> list[Any]:
-        """Returns the outputs: Blocks, tensors or None. parameter: returns the parameter with a name."""
+        """Returns the trace's outputs: Blocks, tensors or None. parameter: maps a name to its tensor."""
         torch: Any = sys.modules["torch"]
         known = dict[Any, Any]()
         given = [*(self.constant(parameter(name), name) for name in trace.names), *inputs]
@@ -207,7 +207,7 @@ class Reader(Blocks):
     # -- constants
 
     def constant(self, tensor: Any, name: str = "") -> Any:
-        """Returns a constant, as a Block if it has an axis of sequences and may be a state."""
+        """Returns a constant tensor; as a Block if it has a batch axis and may be an initial state."""
         torch: Any = sys.modules["torch"]
         if isinstance(tensor, (list, tuple)):
             return [self.constant(t, name) for t in tensor]
@@ -227,10 +227,10 @@ class Reader(Blocks):
 
 
 # --- operators ----------------------------------------------------------------------------------------------
-# Each function takes the Reader, the operator's arguments by name, and torch's metadata of the result.
+# Each function takes the Reader, the operator's arguments by name, and the `val` metadata of its result.
 
 Given = dict[str, Any]
-FILLED = "full", "full_like", "empty", "empty_like"  # of new tensors; "empty" counts as zeros
+FILLED = "full", "full_like", "empty", "empty_like"  # new tensors; "empty" counts as zeros
 
 
 def _operand(r: Reader, n: Given) -> Any:
@@ -248,7 +248,7 @@ def _binary(operator: str) -> Any:
 
 
 def _sum(r: Reader, n: Given, val: Any) -> Block:
-    """A sum over one axis: its mean times its size. r.sums has the mean, for a division by the size."""
+    """Translates a sum over one axis to mean * size. r.sums keeps the mean for a division by the size."""
     mean = r.mean(n["self"], n.get("dim") or (), n.get("keepdim", False))
     size = r.size(n["self"], n["self"].axes[n["dim"][0]])
     result: Block = r.each("Mul", mean, float(size))
@@ -296,7 +296,7 @@ def _expanded(r: Reader, n: Given, val: Any) -> Block:
     for axis, size in enumerate(val.shape):
         own = r.size(block, block.axes[axis])
         if own == 1 and axis == last and block.width == 1:
-            continue  # a mean for all features: operators repeat it
+            continue  # a mean for all features: operators broadcast it
         block = r.repeated(block, axis, size // own if repeats is None else repeats[axis])
     return block
 
@@ -328,7 +328,7 @@ def _flipped(r: Reader, n: Given, val: Any) -> Any:
 
 
 def _written(r: Reader, n: Given, val: Any) -> Any:
-    """select_scatter and slice_scatter: a tensor with another part of an axis."""
+    """Translates select_scatter and slice_scatter: returns a tensor with one part of an axis replaced."""
     axis, block, part = n["dim"], n["self"], n["src"]
     size = r.size(block, block.axes[axis])
     if "index" in n:

@@ -1,4 +1,4 @@
-"""The result of all importers: weights with lnrnn's names, for layers (Weights) and a network (Converted)."""
+"""The results of all importers: `Weights` of one layer, and `Converted` networks, with lnrnn's names."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Weights:
-    """The parameters and options of one layer in one direction.
+    """The parameters and options of one layer and direction.
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
-    nonlinearity: None for a gated cell's tanh. zoneout: a value for `Network.zoneout`. reset_after: a GRU's
-    argument. num_heads: how many blocks a block-diagonal weight_hh has. gate_activation: an argument of LSTM
+    nonlinearity: None for tanh in a gated cell. zoneout: a value for `Network.zoneout`. reset_after: a GRU's.
+    num_heads: the number of diagonal blocks of weight_hh. gate_activation: an argument of LSTM
     and GRU.
     """
 
@@ -61,9 +61,9 @@ class Weights:
 
 
 def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
-    """Returns `weights` with another norm. Raises ValueError if the parameters do not fit the norm.
+    """Returns `weights` with another norm. Raises ValueError if the norm needs other parameters.
 
-    The string "layer" accepts the layer norms that `weights` has.
+    norm "layer" keeps the norm of `weights`. system: the source's name for messages.
     """
     if isinstance(norm, str) and norm == "layer" and weights.norm is not None:
         return weights
@@ -86,10 +86,10 @@ def with_norm(weights: Weights, norm: Any, system: str) -> Weights:
 
 
 def with_functions(weights: Weights, nonlinearity: str | None, factor: float | None) -> Weights:
-    """Returns weights with a nonlinearity, and with hard sigmoids clip(factor a / 6 + 1/2) as gates.
+    """Returns weights with a nonlinearity, and with gates hard_sigmoid = clip(factor a / 6 + 1/2).
 
-    lnrnn's hard sigmoid has no factor, so the gates' weights change. Those of the candidate, gate g or n,
-    stay.
+    lnrnn's hard sigmoid has no factor, so the gates' weights are scaled, but not the candidate's (g or n).
+    factor: None keeps sigmoid.
     """
     own, H, weights = weights.parameters, weights.hidden_size, replace(weights, nonlinearity=nonlinearity)
     if factor is None:
@@ -104,11 +104,11 @@ def with_functions(weights: Weights, nonlinearity: str | None, factor: float | N
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted network: the name of lnrnn's class, the arguments of its constructor, and the state dict.
+    """A converted network: the name of lnrnn's class, its constructor's arguments, and the state dict.
 
-    system: the implementation from which the parameters come. zoneout: a value for `Network.zoneout`.
-    last_states: whether a module returns the same states as the network; speechbrain's modules with two
-    directions do not.
+    system: the implementation that the parameters come from. zoneout: a value for `Network.zoneout`.
+    last_states: the module returns the same last states as the network; speechbrain's bidirectional modules
+    do not.
     """
 
     cell: str
@@ -134,7 +134,7 @@ class Converted:
         return model
 
     def digest(self) -> bytes:
-        """Returns a hash of the arrays and their names."""
+        """Returns a hash of names, dtypes, shapes and contents of the arrays."""
         result = hashlib.blake2b(digest_size=16)
         for name, value in self.state.items():
             result.update(f"{name} {value.dtype} {value.shape} ".encode())
@@ -145,9 +145,9 @@ class Converted:
 def network(
     layers: Sequence[Sequence[Weights]], batch_first: bool, system: str = "", reverse: bool = False
 ) -> Converted:
-    """Returns the network of layers[k][d]: layer k in direction d, 0 or 1. system: a field of the result.
+    """Joins layers[k][d], the weights of layer k and direction d, to a network. system: see Converted.
 
-    reverse: an argument of the network, for layers of one direction.
+    reverse: the network's argument, for layers of one direction.
     """
     first = layers[0][0]
     directions = len(layers[0])
@@ -196,10 +196,10 @@ def network(
 
 
 def array(name: str, value: Any) -> Array:
-    """Returns a parameter as a NumPy array of float64 or float32.
+    """Returns a parameter as a float64 or float32 array. name: for messages.
 
-    A torch tensor may have any device and floating dtype, and a gradient, or be quantised. torch is not
-    imported. Quantised weights may also be a triple for `quantized.dequantized`.
+    A torch tensor may have any device and floating dtype, require gradients, or be quantized. torch is not
+    imported. Quantized weights may also be a triple for `quantized.dequantized`.
     """
     if getattr(value, "is_quantized", False):
         value = _triple(name, value)
@@ -214,7 +214,7 @@ def array(name: str, value: Any) -> Array:
 
 
 def floats(name: str, value: Array) -> Array:
-    """Returns an array of floating-point numbers as float64 or float32. Raises TypeError or ValueError."""
+    """Returns a floating-point array as float64 or float32. Raises TypeError or ValueError."""
     if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
         raise bad_type(name, "an array of floating-point numbers", value)
     if value.dtype.itemsize > 4 and value.size:
@@ -225,7 +225,7 @@ def floats(name: str, value: Array) -> Array:
 
 
 def _triple(name: str, tensor: Any) -> tuple[Array, Any, Any]:
-    """Returns q, scale, zero point of a quantised tensor, whose dequantize() rounds with zero points."""
+    """Returns (q, scale, zero point) of a quantized tensor. torch's dequantize() would round differently."""
     q = tensor.detach().cpu().int_repr().numpy()
     if "per_channel" not in str(tensor.qscheme()):
         return q, tensor.q_scale(), tensor.q_zero_point()
@@ -239,10 +239,10 @@ def _triple(name: str, tensor: Any) -> tuple[Array, Any, Any]:
 def check_shapes(
     arrays: dict[str, Array], shapes: dict[str, tuple[str, ...]], named: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Compares arrays with shapes such as ("4H", "I"). Returns the size for each letter.
+    """Checks arrays against symbolic shapes such as ("4H", "I"). Returns the size of each letter.
 
-    The first axis that is named by a letter alone, such as "I", decides its size. named: the arrays' names in
-    the ValueError.
+    A letter's size comes from the first axis named by this letter alone. named: the arrays' names in
+    messages, or None.
     """
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
@@ -262,6 +262,6 @@ def check_shapes(
 
 
 def reordered(value: Array, theirs: str, ours: str, axis: int = 0) -> Array:
-    """Reorders the gates along an axis: reordered(w, "igfo", "ifgo") exchanges the second and third."""
+    """Reorders the gates along an axis: reordered(w, "igfo", "ifgo") swaps the second and third block."""
     parts = np.split(value, len(theirs), axis)
     return np.concatenate([parts[theirs.index(gate)] for gate in ours], axis)

@@ -1,1 +1,1 @@
-"""Norms and activations without a network: functions of arrays, and layers with parameters."""
+"""Norms and activations: functions of arrays, and layers with parameters."""

@@ -1,4 +1,4 @@
-"""Tables of the arguments of the norms and activations, and their conversion for the kernels."""
+"""Tables of arguments of norms and activations, and conversions for the kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DOUBLE = Takes("C", dtype="double")
 
 
 class Statistic(NamedTuple):
-    """Running means or variances of C channels. In training they are updated in place, and may be None."""
+    """A constraint: running mean or variance of C channels. Training updates it in place, or it is None."""
 
     def check(self, name: str, value: Any, known: Known) -> Array | None:
         if not known["training"]:
@@ -56,9 +56,9 @@ TAKES["exp"] = TAKES["tanh"] = TAKES["sigmoid"] = {
 
 
 def input_array(name: str, value: ArrayLike) -> Array:
-    """Returns value as a C-contiguous, aligned array in a dtype that the kernels support."""
+    """Returns value as a C-contiguous, aligned array of a dtype that kernels support."""
     array = real(name, value)
-    # Test dtype.char first, because dtype.name takes longer than the conversion of a short array.
+    # dtype.char comes first: dtype.name takes longer than converting a short array.
     if array.dtype.char not in "ef" and array.dtype.name != "bfloat16":
         array = np.asarray(array, np.result_type(array.dtype, np.float32))
         array = array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
@@ -73,7 +73,7 @@ def computed(x: Array) -> np.dtype:
 
 
 def of_rows(function: str, given: dict[str, Any]) -> list[Any]:
-    """Returns the checked arguments of layer or RMS norm. given: the arguments by name."""
+    """Returns checked arguments of layer or RMS norm, x and normalized_shape first. given: by name."""
     x = input_array("x", given["x"])
     shape = TAKES[function]["normalized_shape"].check("normalized_shape", given.pop("normalized_shape"))
     known = {"x": x.shape, "normalized_shape": shape, "dtype of x": x.dtype, "computed": computed(x)}
@@ -82,7 +82,7 @@ def of_rows(function: str, given: dict[str, Any]) -> list[Any]:
 
 
 def of_channels(function: str, given: dict[str, Any]) -> list[Any]:
-    """Returns the checked arguments of batch norm. given: the arguments by name."""
+    """Returns checked arguments of batch norm, x first. given: arguments by name."""
     takes = TAKES[function]
     x = takes["x"].check("x", input_array("x", given.pop("x")))
     training = takes["training"].check("training", given["training"])
@@ -94,7 +94,7 @@ def of_channels(function: str, given: dict[str, Any]) -> list[Any]:
 
 
 def axes_of(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns normalized_shape as a tuple, and the axes of x with these sizes, counted from 0."""
+    """Returns (normalized_shape as a tuple, non-negative axes of x with these sizes)."""
     (shape,) = check("layer_norm", {"normalized_shape": normalized_shape})
     given = axis if isinstance(axis, (tuple, list)) else (axis,)
     if len(given) != len(shape):

@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 
 def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
-    """Returns the array for the kernels' result: the checked `out` if possible, else a new array for
-    `_deliver` to copy."""
+    """Returns an array for the kernels' result: the checked `out` if they can write to it, else a new array,
+    which `_deliver` copies."""
     if out is None:
         return _core.empty_like(x)
     same = out.ctypes.data == x.ctypes.data and out.flags.c_contiguous
@@ -49,17 +49,17 @@ def _result(out: Array | None, x: Array, *others: Array | None) -> Array:
 
 
 def _done(result: Result | None) -> Result:
-    """Returns a result of _core, or raises an error if it is None: _core has refused an argument."""
+    """Returns a result of _core. Raises RuntimeError for None, by which _core refuses an argument."""
     if result is None:  # pragma: no cover - another thread changes x at this moment
         raise RuntimeError("an array was changed by another thread during the call")
     return result
 
 
 def _deliver(y: Array, out: Array | None) -> Array:
-    """Returns `out` with the values of y, or y if out is None."""
+    """Returns `out` with the values of y copied to it, or y if out is None."""
     if out is None or out is y:
         return y
-    place = out if isinstance(out, np.ndarray) else real("out", out)  # the memory of a tensor
+    place = out if isinstance(out, np.ndarray) else real("out", out)  # shares memory with a tensor
     if place.ctypes.data != y.ctypes.data:
         place[...] = y
     return out
@@ -68,7 +68,7 @@ def _deliver(y: Array, out: Array | None) -> Array:
 def _over_axes(
     norm: Callable[..., Array], x: ArrayLike, normalized_shape: Any, axis: Any, out: Any, *rest: Any
 ) -> Array:
-    """Computes `norm`, layer_norm or rms_norm, over axes of x. rest: the arguments after normalized_shape."""
+    """Computes `norm`, layer_norm or rms_norm, over these axes. rest: arguments after normalized_shape."""
     x = input_array("x", x)
     shape, axes = axes_of(x, normalized_shape, axis)
     check("layer_norm", {"out": out}, {"x": x.shape, "dtype of x": x.dtype})
@@ -78,7 +78,7 @@ def _over_axes(
 
 
 def _row_norm(function: str, given: dict[str, Any]) -> Array:
-    """Computes layer_norm or rms_norm for arguments that need a conversion, or raises an error."""
+    """Computes layer_norm or rms_norm for arguments that need conversion, or raises an error."""
     x, shape, weight, eps, place, *more = of_rows(function, given)
     bias = more[0] if more else None
     y = _result(place, x, weight, bias)
@@ -88,7 +88,7 @@ def _row_norm(function: str, given: dict[str, Any]) -> Array:
 
 
 def _row_gradients(function: str, given: dict[str, Any]) -> tuple[Array, Array | None, Array | None]:
-    """Computes the gradients of _row_norm or _over_axes."""
+    """Returns gx, gweight, gbias of _row_norm or _over_axes. given: arguments by name."""
     if given["axis"] is not None:
         x = input_array("x", given["x"])
         (gy,) = check(function, {"gy": given["gy"]}, {"x": x.shape})
@@ -412,7 +412,7 @@ def batch_norm_backward(
     if found is not None:
         return found
     (training,) = check("batch_norm_backward", {"training": training})
-    if training:  # the running statistics are not read
+    if training:  # training ignores running statistics
         running_mean = running_var = None
     a, mean, var, gain, _, eps, g = of_channels("batch_norm_backward", locals())
     if a.size:
@@ -421,13 +421,13 @@ def batch_norm_backward(
     return np.empty_like(a), gweight, np.zeros(a.shape[1], computed(a))
 
 
-# These are integers, because looking up a member of an enumeration takes longer than the function of a short
+# These are integers: looking up a member of an enumeration takes longer than computing a short
 # array.
 _EXP, _TANH, _SIGMOID = int(_core.Function.EXP), int(_core.Function.TANH), int(_core.Function.SIGMOID)
 
 
 def _map(function: int, x: ArrayLike, out: Array | None) -> Array:
-    """Computes the function if the kernel does not accept x or out without a conversion."""
+    """Computes a function of _core.Function for x or out that the kernel does not accept unconverted."""
     (a,) = check("exp", {"x": x}, {"computed": np.float32})
     (place,) = check("exp", {"out": out}, {"x": a.shape, "dtype of x": np.float32})
     y = _result(place, a)

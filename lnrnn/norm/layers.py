@@ -1,4 +1,4 @@
-"""LayerNorm, RMSNorm and BatchNorm as objects with parameters, as in torch.nn."""
+"""LayerNorm, RMSNorm and BatchNorm: layers with parameters, as in torch.nn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TAKES["BatchNorm.tensors"] = TAKES["LayerNorm.tensors"] | {
 
 
 def _tensor(name: str) -> Any:
-    """Returns a property for a tensor, which checks assigned values."""
+    """Returns a property for a tensor. Assigned values are checked."""
     return property(
         lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)}),
         doc=f"The array {name}, or None without one. Assign it.",
@@ -43,17 +43,17 @@ def _tensor(name: str) -> Any:
 
 
 class _Norm(Closed):
-    """The base class of the layers, with a mode, tensors, and a state dict.
+    """Base class of the layers: training mode, tensors, and state dict.
 
     Threads: a call uses the tensors that the layer has when the call begins. `load_state_dict` replaces all
-    tensors at once. (Calls are not protected from a change in place, such as weight[...] = w.)
+    tensors at once. (In-place changes such as weight[...] = w are not protected.)
     """
 
     __slots__ = ("training", "eps", "_tensors")
     training: bool
-    eps: Any  # float; RMSNorm takes None too
-    _kind: str  # the first word of the names of its entries in TAKES
-    _tensors: dict[str, Array | None]  # in torch's order; a change replaces the dict
+    eps: Any  # float; also None in RMSNorm
+    _kind: str  # prefix of the keys in TAKES
+    _tensors: dict[str, Array | None]  # in torch's order; changes replace the dict
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in TAKES[f"{self._kind}.options"]:
@@ -65,7 +65,7 @@ class _Norm(Closed):
         raise NotImplementedError  # pragma: no cover - each kind of layer defines it
 
     def _kept(self, name: str, value: Any) -> Array | None:
-        """Returns the tensor to store for `value`: an array of floats unchanged, other values as float32."""
+        """Returns the tensor to store for `value`: None, a float array unchanged, or float32 otherwise."""
         (array,) = check(f"{self._kind}.tensors", {name: value}, {"shape": self._shape()})
         if value is None:
             return None
@@ -121,7 +121,7 @@ class _Norm(Closed):
 
 
 class _RowNorm(_Norm):
-    """The base class of LayerNorm and RMSNorm, which normalise the last axes."""
+    """Base class of LayerNorm and RMSNorm, which normalise the last axes."""
 
     __slots__ = ("normalized_shape", "elementwise_affine")
     _fixed = __slots__
@@ -323,12 +323,12 @@ class BatchNorm(_Norm):
         weight, bias = tensors["weight"], tensors["bias"]
         by_batch, updates = training or not tracks, training and tracks
         if updates:
-            # batch_norm adds momentum times the batch's statistics to these zeros. It must not write to the
-            # running statistics, because other threads may be reading them.
+            # batch_norm adds momentum * batch statistics to these zeros. It must not write to the
+            # running statistics, which other threads may be reading.
             mean, var = seen = np.zeros((2, self.num_features))
         part = 1.0 if momentum is None else momentum
         y = None
-        if tracks or getattr(x, "shape", ())[1:2] == (self.num_features,):  # else a wrong x is refused below
+        if tracks or getattr(x, "shape", ())[1:2] == (self.num_features,):  # other x raise below
             y = _core.batch_norm(x, mean, var, weight, bias, by_batch, part, eps, out)
         if y is None:
             x = input_array("x", x)
@@ -339,8 +339,8 @@ class BatchNorm(_Norm):
         return y
 
     def _learn(self, seen: Array, momentum: float | None) -> None:
-        """Updates the running statistics. seen (2, C): mean and unbiased variance of a batch, times momentum
-        unless that is None."""
+        """Updates the running statistics. seen (2, C): mean and unbiased variance of the batch, already times
+        momentum unless this is None."""
         with CHANGES:
             old = self._tensors
             mean, var, count = (old[name] for name in ("running_mean", "running_var", "num_batches_tracked"))

@@ -25,4 +25,4 @@ __all__ = [
     "parts",
     "to_onnx",
 ]
-__dir__ = __all__.copy  # dir() shows the public names alone
+__dir__ = __all__.copy  # dir() lists public names only

@@ -1,4 +1,4 @@
-"""`from_onnx` converts the recurrent parts of an ONNX file to networks, and runs both to compare them."""
+"""`from_onnx` converts the recurrent parts of an ONNX file to networks. It checks each by running both."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def from_onnx(
             if doubt:
                 _warn(f"part {part.path!r} could not be checked: {doubt}; check=False skips the check")
         every_text = [(text, each.path) for each in (part, *part.same) for text in each.warnings]
-        for text, path in dict(every_text[::-1]).items():  # of parts with equal texts, the first is named
+        for text, path in dict(every_text[::-1]).items():  # of parts with equal texts, name the first
             if isinstance(text, Difference):
                 _warn(f"part {path!r}: {text}")
     if len(every) == 1 or name is not None:
@@ -134,11 +134,11 @@ def _warn(text: str) -> None:
 
 
 def _named(every: list[GraphPart], name: str) -> GraphPart:
-    """Returns the part with a path or the name of its first node."""
+    """Returns the part with this path, or whose first node has this name. Raises ValueError otherwise."""
     for part in every:
         if name in part.paths:
             return part
-    own = re.compile(rf"{re.escape(name)}|.+/{re.escape(name)}(__\d+)+")  # a node of a function has numbers
+    own = re.compile(rf"{re.escape(name)}|.+/{re.escape(name)}(__\d+)+")  # inlined functions add numbers
     by_node = [part for part in every if any(
         p.nodes and own.fullmatch(p.nodes[0].name or "") for p in (part, *part.same)
     )]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Errors about ONNX files, and texts of other libraries' errors."""
+"""Exceptions for ONNX files, and helpers for messages of other libraries."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class OnnxFileError(ValueError):
 
 
 class TooLargeError(OnnxFileError):
-    """Raised for a model that cannot be converted in memory, because a protobuf has less than 2 GiB."""
+    """Raised for a model too large to convert in memory: a protobuf has less than 2 GiB."""
 
 
 class DisprovedError(ValueError):
-    """Raised if a converted network's outputs differ from the outputs of the part of the file."""
+    """Raised if a converted network does not reproduce the outputs of its part of the file."""
 
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """A context whose errors of class OnnxFileError begin with the path of the file, unless it is ""."""
+    """A context that puts the file's path in front of the message of an OnnxFileError. path: may be ""."""
     try:
         yield
     except OnnxFileError as error:
@@ -32,7 +32,7 @@ def naming(path: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A context in which onnx_ir does not log: it logs rules that a model breaks, and goes on."""
+    """A context in which onnx_ir does not log. It logs broken rules of a model, and continues."""
     log = logging.getLogger("onnx_ir.serde")
 
     def silent(record: logging.LogRecord) -> bool:
@@ -46,5 +46,5 @@ def quiet() -> Iterator[None]:
 
 
 def text_of(error: BaseException, most: int = 300) -> str:
-    """Returns another library's message as one line of at most `most` characters."""
+    """Returns an exception's message, or else its class, as one line of at most `most` characters."""
     return (" ".join(str(error).split()) or type(error).__name__)[:most]

@@ -1,6 +1,6 @@
-"""`parts`: the recurrent parts of an ONNX file, its nodes RNN, LSTM and GRU and those of lnrnn.recognise.
+"""`parts`: recurrent parts of an ONNX file, as RNN, LSTM and GRU nodes or as plain operators.
 
-This file imports onnx_ir only when a file is read.
+onnx_ir is imported only when a file is read.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def parts(path_or_model: Any) -> list[Part]:
 
 
 def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bool = True) -> list[GraphPart]:
-    """Returns the parts of a model that `read` has returned.
+    """Returns all recurrent parts of a model. model: from `reading.read`.
 
-    reset_after: as in from_onnx. nodes: whether nodes RNN, LSTM and GRU are parts.
+    reset_after: as in from_onnx. nodes: also return RNN, LSTM and GRU nodes as parts.
     """
     from .nodes.plain import Layers
     from .reading import SOURCE, checked_graphs
     from .writing.read_back import read_back
 
-    with naming(model.meta.get(SOURCE, "")), np.errstate(all="ignore"):  # a file may have any numbers
+    with naming(model.meta.get(SOURCE, "")), np.errstate(all="ignore"):  # the numbers of a file may overflow
         own = read_back(model)
         every = [] if own is None else [own]
         if nodes or own is None:
@@ -72,9 +72,9 @@ def parts_of(model: onnx_ir.Model, reset_after: bool | None = None, *, nodes: bo
 
 
 def _complete(part: GraphPart) -> None:
-    """Adds to a part its initial states, and warnings where calls of its network differ from the file."""
+    """Adds a part's initial states, and warnings where a call of the network differs from the file."""
     loop = loop_around(part.nodes[0].graph, within_if=True) if part.nodes else None
-    if loop is not None and part.layers:  # recognise/finding.py says it for steps in plain operators
+    if loop is not None and part.layers:  # recognise/finding.py adds this warning to other parts
         part.warnings.append(Difference(f"the {loop.op_type} around it is not converted"))
     if part.converted is None:
         return
@@ -90,7 +90,7 @@ def _complete(part: GraphPart) -> None:
 
 
 def _set_initial_states(part: GraphPart) -> None:
-    """Sets `initial_states`, or only a warning, if the file starts the part from constants other than 0."""
+    """Sets `initial_states` from nonzero constants of the file, or adds a warning if they are unknown."""
     assert part.converted is not None
     given, axes = part.converted.arguments, part.axes.get("h", "")
     places, H = given["num_layers"] * (1 + given["bidirectional"]), given["hidden_size"]
@@ -110,7 +110,7 @@ def _set_initial_states(part: GraphPart) -> None:
     names = ", ".join(dict.fromkeys(repr(v.name) for v in unknown or arrays))
     if unknown:
         text = f"the file computes its initial states from constants, {names}, and network(x) starts from 0"
-        part.warnings.append(Difference(f"{text}: pass it h0="))
+        part.warnings.append(Difference(f"{text}: pass them to it as h0="))
     if not arrays or unknown:
         return
     for values, width in every:
@@ -121,13 +121,13 @@ def _set_initial_states(part: GraphPart) -> None:
         part.baked["B"] = B
     batch = "Repeat them along axis 1 for several" if B == 1 else f"They are for a batch of {B}"
     part.warnings.append(Difference(
-        f"the file starts from states that are constants other than 0, {names}, and network(x) from 0. "
-        f"Pass it h0=part.initial_states, of the parts that lnrnn.onnx.parts returns. {batch} sequences"
+        f"the file starts from states that are constants other than 0, {names}, but network(x) from 0. "
+        f"Call network(x, h0=part.initial_states), with part from lnrnn.onnx.parts. {batch} sequences"
     ))  # fmt: skip
 
 
 def _has_layers(part: GraphPart, own: GraphPart) -> bool:
-    """Returns whether a part has the same layers as a whole file."""
+    """Returns whether a part of the graph has the same cell, layers and directions as a whole file."""
     mine, theirs = part.converted, own.converted
     if mine is None or theirs is None or part.baked.get("T") != own.baked.get("T"):
         return False
@@ -136,7 +136,7 @@ def _has_layers(part: GraphPart, own: GraphPart) -> bool:
 
 
 def _outermost(every: list[GraphPart]) -> list[GraphPart]:
-    """Removes parts within a Loop or Scan that is a part itself, since this one replaces them."""
+    """Drops parts inside of a Loop or Scan that a larger part replaces."""
     replaced = {id(node) for part in every if part.converted is not None for node in part.nodes}
 
     def is_inside(part: GraphPart) -> bool:
@@ -149,7 +149,7 @@ def _outermost(every: list[GraphPart]) -> list[GraphPart]:
 
 
 def _rename(every: list[GraphPart]) -> None:
-    """Gives parts with equal paths different ones: nodes may have equal names."""
+    """Makes the paths of all parts different by adding numbers, since nodes may have equal names."""
     count = Counter(part.path for part in every)
     number: Counter[str] = Counter()
     for part in every:

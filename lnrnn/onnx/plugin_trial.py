@@ -1,4 +1,4 @@
-"""Measures a file in ONNX Runtime, and converted with lnrnn's plug-in, for `lnrnn onnx FILE`."""
+"""Times a file in ONNX Runtime, and its conversion in lnrnn's plug-in, for `lnrnn onnx FILE`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .. import onnxruntime as plugin
 from .errors import text_of
 from .runtime import open_session
 
-SIZES = 1, 20  # the sizes to try for axes whose size the file leaves free
-SECONDS = 0.05  # for each size
-MOST = 10**8  # numbers of an input
+SIZES = 1, 20  # sizes to try for free axes of the inputs
+SECONDS = 0.05  # seconds of measuring for each size
+MOST = 10**8  # elements of the largest input
 _LEFT = re.compile(r"lnrnn leaves (node '.*' \(\w+\)) to the runtime: ([^\x1b\n]*)")
 
 
 def tried(path: str, converted: str | bytes) -> dict[str, Any]:
-    """Runs a file without and with the plug-in. Returns times, nodes left to the runtime, or why it cannot.
+    """Runs a file without and with the plug-in. Returns a dict with the keys left, calls and not_measured.
 
-    The keys are left, calls and not_measured. Each call has the size of all free axes, None if the file fixes
-    all sizes. It has the seconds of the file in ONNX Runtime, None if that refuses it, and of `converted`
-    with the plug-in.
+    not_measured: an error's text or "". left: nodes that run without the plug-in, with reasons. calls: a
+    dict for each size of the free axes. "size" is None if the file fixes all sizes. Seconds are under
+    "onnxruntime" (None if it refuses the file) and "lnrnn".
     """
     result: dict[str, Any] = {"left": [], "calls": [], "not_measured": ""}
     try:
@@ -49,9 +49,9 @@ def tried(path: str, converted: str | bytes) -> dict[str, Any]:
 
 
 def _opened(converted: str | bytes) -> tuple[Any, list[str]]:
-    """Returns a session with the plug-in, and the nodes that this leaves to the runtime, with the reasons.
+    """Returns a session with the plug-in, and "node: reason" for each node that the plug-in leaves alone.
 
-    The reasons are in the runtime's log, which it writes to the standard error of C.
+    The reasons come from ONNX Runtime's log, which C code writes to file descriptor 2.
     """
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -72,7 +72,7 @@ def _opened(converted: str | bytes) -> tuple[Any, list[str]]:
 
 
 def _drawn(each: Any, size: int) -> np.ndarray:
-    """Returns random numbers for an input of a session. Integers are 1, which most files accept."""
+    """Returns a random array for a session input; all 1 if it has integers, which most files accept."""
     dtype = {"float": "float32", "double": "float64"}.get(kind := each.type[7:-1], kind)
     shape = [n if isinstance(n, int) else size for n in each.shape]
     if math.prod(shape) > MOST:
@@ -83,7 +83,7 @@ def _drawn(each: Any, size: int) -> np.ndarray:
 
 
 def _least(sessions: Sequence[Any], feed: dict[str, np.ndarray]) -> list[float]:
-    """Returns the least seconds of a call of each session. The sessions alternate."""
+    """Returns the shortest time in seconds of a call of each session. Calls alternate between sessions."""
     least, end = [math.inf] * len(sessions), time.perf_counter() + SECONDS
     while math.inf in least or time.perf_counter() < end:
         for k, session in enumerate(sessions):

@@ -1,4 +1,4 @@
-"""Compares a part of a file with its network on a random input. A small model has the part's nodes.
+"""Checks a converted part: runs a small model of the part's nodes, and its network, on random input.
 
 ONNX Runtime runs the part, or onnx.reference if ONNX Runtime is missing or refuses the part.
 """
@@ -25,26 +25,26 @@ from .runtime import open_session
 
 Array = np.ndarray
 Run = Callable[[dict[str, Array]], dict[str, Array]]
-MOST = 2**22  # numbers of x, or of y: a file may fix large sizes
-LARGEST = 2.0**56  # of the weights before a norm: squares of their sums are less than 2^128
+MOST = 2**22  # elements of x or y, since a file may fix large sizes
+LARGEST = 2.0**56  # limit of weights before a norm: squares of their sums stay finite in float32
 IR_VERSION = 8  # old runtimes read it, and initializers need not be inputs
 INT64 = onnx_ir.DataType.INT64
-OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a node, left out if they are 0
+OPTIONAL = range(5, 8)  # inputs initial_h, initial_c and P of a recurrent node, dropped if they are 0
 
 
 def prove(part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None) -> str:
-    """Returns "" if the outputs agree, or why the part could not be run.
+    """Compares a part with its network. Returns "" if the outputs agree, or why the part could not be run.
 
     Raises DisprovedError if the outputs differ. reset_after: as in from_onnx.
     """
-    if part.kind == WHOLE_FILE:  # read_back has already compared the file with to_onnx's, node by node
+    if part.kind == WHOLE_FILE:  # read_back has compared all nodes
         return ""
     try:
         proto, dtype = extracted(part, model, reset_after)
         run = runner(proto, part)
         try:
             _compare(part, run, dtype, proof.STEPS)
-        except proof.RoundingHidesDifference:  # weights that magnify rounding errors do it less in one step
+        except proof.RoundingHidesDifference:  # errors grow from step to step, so one step may do
             _compare(part, run, dtype, 1)
     except Unchecked as error:
         return str(error)
@@ -52,7 +52,7 @@ def prove(part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None
 
 
 def runner(proto: onnx.ModelProto, part: GraphPart) -> Run:
-    """Returns a function that runs a model on arrays by name, and returns its outputs by name."""
+    """Returns run(inputs) for a model: both its argument and its result are {name: array}."""
     names, says, session = [value.name for value in proto.graph.output], "ONNX Runtime says", None
     try:
         session = open_session(proto.SerializeToString(), optimised=False)
@@ -86,7 +86,7 @@ def _compare(part: GraphPart, run: Run, dtype: np.dtype, steps: int) -> None:
     assert converted is not None
     weights = [*converted.state.values()]
     if not all(np.isfinite(a).all() for a in (*(a for _, a in outputs.parts), *weights)):
-        raise Unchecked("its weights or outputs are not finite")  # ONNX Runtime computes numbers from NaN
+        raise Unchecked("its weights or outputs are not finite")  # ONNX Runtime may turn NaN into numbers
     if converted.arguments["norm"] is not None and any((np.abs(a) > LARGEST).any() for a in weights):
         raise Unchecked("its weights have squares that are not finite")
     eps = max(float(np.finfo(dtype).eps), proof.SINGLE)
@@ -99,9 +99,9 @@ def _compare(part: GraphPart, run: Run, dtype: np.dtype, steps: int) -> None:
 
 
 def drawn(part: GraphPart, steps: int) -> tuple[Outputs, dict[str, Array]]:
-    """Returns random inputs for a part's network: as Outputs without results, and by input name.
+    """Returns random inputs of a part twice: as Outputs without results, and as {input name: array}.
 
-    The file may fix their sizes. Those by name have the part's axes.
+    The file may fix their sizes. Arrays by name have the axes of the part, not of the network.
     """
     network = part.network
     assert network is not None
@@ -118,7 +118,7 @@ def drawn(part: GraphPart, steps: int) -> tuple[Outputs, dict[str, Array]]:
     if part.mask is not None:
         feed[part.mask.name] = _arranged(_inside(T, lengths), "TBI", part.axes["mask"])
     states = []
-    known: dict[int, Array] = {}  # one input value of the file may be the initial state of several layers
+    known: dict[int, Array] = {}  # several layers may share one initial state
     places = network.num_layers * network.num_directions
     first = part.initial_states if isinstance(part.initial_states, tuple) else (part.initial_states, None)
     widths = architecture(network).state_widths
@@ -141,12 +141,12 @@ def _lengths_dtype(part: GraphPart) -> np.dtype:
 
 
 def _inside(T: int, lengths: Array | None) -> Array:
-    """Returns a mask (T, B, 1) that is True at the steps before each sequence's end."""
+    """Returns a mask (T, B, 1) that is True at the steps before each sequence's end. lengths: (B,)."""
     return np.arange(T)[:, None, None] < np.asarray(lengths)[:, None]
 
 
 def results_of(part: GraphPart, given: Outputs, got: dict[str, Array]) -> list[tuple[Leaf, Array]]:
-    """Arranges the outputs of a part, given by name, as y (T, B, *) and states (places, B, *)."""
+    """Returns (Leaf, array) for each output of a part: y (T, B, *) and states (layers * directions, B, *)."""
     assert part.network is not None
     own = part.network.num_layers * part.network.num_directions // len(part.h)
     result = [(Leaf(kind, slice(k * own, k * own + own)), _arranged(got[v.name], part.axes["h"], "DBH"))
@@ -162,9 +162,9 @@ def results_of(part: GraphPart, given: Outputs, got: dict[str, Array]) -> list[t
 
 
 def _arranged(array: Array, axes: str, wanted: str) -> Array:
-    """Transposes an array, with axes named by letters. An axis D or T that it lacks gets the length 1.
+    """Transposes an array from the axes `axes` to `wanted`, one letter each. Missing axes get size 1.
 
-    If only `wanted` has an axis D, H holds the units of all directions, which then count as one direction.
+    If only `wanted` has D, the axis H contains all directions: they stay together as one direction.
     """
     if array.ndim != len(axes):
         raise Unchecked(f"an output has {array.ndim} axes, where {len(axes)} are expected")
@@ -180,16 +180,16 @@ def _arranged(array: Array, axes: str, wanted: str) -> Array:
 def extracted(
     part: GraphPart, model: onnx_ir.Model, reset_after: bool | None = None
 ) -> tuple[onnx.ModelProto, np.dtype]:
-    """Returns a model that computes y, h and c of a part from x, lengths, h0 and c0, and its dtype.
+    """Returns (model, dtype): a model that computes y, h and c of a part from x, lengths, h0 and c0.
 
-    Only the values that are not None become inputs and outputs. Constants of `initial_states` stay constants.
-    reset_after: as in from_onnx.
+    Values that are None are left out. States in `initial_states` stay constants of the model. reset_after:
+    as in from_onnx.
     """
     outputs = [v for v in (part.y, *part.h, *part.c) if v is not None]
     states = [v for v in (*part.h0, *part.c0) if part.initial_states is None or constant(v) is None]
     inputs = {id(v): v for v in (part.x, part.lengths, part.mask, *states) if v is not None}
     if not outputs:
-        raise Unchecked("the file uses none of its outputs")
+        raise Unchecked("the file uses no output of it")
     values, arrays, nodes = dict(inputs), dict[str, Array](), list[onnx.NodeProto]()
     layers, stack = {id(node) for node in part.layers}, outputs[::-1]
     while stack:  # a loop, since chains of nodes may be longer than Python's stack
@@ -226,7 +226,7 @@ def extracted(
 
 
 def _read(node: onnx_ir.Node) -> list[onnx_ir.Value]:
-    """Returns all values that a node reads, with outer values that its branches or bodies read."""
+    """Returns all values that a node reads, including outer values that its sub-graphs read."""
     nodes = [node, *(inner for _, body in subgraphs(node) for inner in body.all_nodes())]
     bodies = [body for each in nodes for _, body in subgraphs(each)]
     own = {id(body) for body in bodies}
@@ -237,13 +237,13 @@ def _read(node: onnx_ir.Node) -> list[onnx_ir.Value]:
 def _proto(node: onnx_ir.Node) -> onnx.NodeProto:
     try:
         with quiet():
-            return onnx_ir.serde.serialize_node(node)  # onnx_ir.to_proto would take five times as long
-    except Exception:  # of many types, for an attribute or a text that onnx_ir has read but cannot write
+            return onnx_ir.serde.serialize_node(node)  # onnx_ir.to_proto takes five times as long
+    except Exception:  # many types: onnx_ir reads texts and attributes that it cannot write
         raise Unchecked(f"onnx_ir cannot write node {named(node)}") from None
 
 
 def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:
-    """Returns the inputs of a recurrent node that may differ from 0, without scales of 8-bit weights."""
+    """Returns the inputs of a recurrent node that may differ from 0, without quantized weights."""
     left_out = (1, 2, *range(8, 99)) if is_quantized(node) else ()
     return [v for i, v in enumerate(node.inputs)
             if v is not None and i not in left_out and not (i in OPTIONAL and is_zero(v))]  # fmt: skip
@@ -252,10 +252,10 @@ def _layer_inputs(node: onnx_ir.Node) -> list[onnx_ir.Value]:
 def _layer(
     node: onnx_ir.Node, read: Iterable[onnx_ir.Value], arrays: dict[str, Array]
 ) -> list[onnx.NodeProto]:
-    """Returns a recurrent node without inputs that are 0. Adds weights to `arrays`.
+    """Returns a recurrent node as ONNX Runtime can run it, without inputs that are 0, as a list of nodes.
 
-    A node with layout=1 becomes one with layout=0 between nodes Transpose, as ONNX Runtime needs. An LSTM
-    stands for a DynamicQuantizeLSTM, which rounds its inputs to 8 bits.
+    layout=1 becomes layout=0 between Transposes. A DynamicQuantizeLSTM becomes an LSTM, since it would
+    round its inputs to 8 bits. Its weights are added to `arrays`.
     """
     kept = {id(v) for v in read}
     names = [v.name or "" if v is not None and id(v) in kept else "" for v in node.inputs]
@@ -285,7 +285,7 @@ def _layer(
 
 
 def _set_reset_after(nodes: Iterable[onnx.NodeProto], reset_after: bool) -> None:
-    """Replaces the attribute linear_before_reset of all GRUs, also within sub-graphs."""
+    """Sets linear_before_reset of all GRU nodes, also in sub-graphs."""
     for node in nodes:
         for a in node.attribute:
             for graph in (a.g, *a.graphs):

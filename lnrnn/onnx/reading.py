@@ -1,4 +1,4 @@
-"""Reads ONNX files safely, and walks their graphs.
+"""Reads and checks ONNX files, and iterates over their graphs.
 
 A file may be damaged or hostile, so `read` checks it before anything is computed. `checked_graphs` checks
 nodes with ONNX's own schemas, so that lnrnn.recognise may rely on their inputs and attributes.
@@ -25,17 +25,17 @@ from ..recognise.patterns import OPERATORS
 from .errors import OnnxFileError, naming, quiet, text_of
 
 MOST_BYTES = 2**31 - 1  # of a protobuf
-MOST_TIMES, LEAST = 16, 2**22  # limits of a model's size once its functions are inlined: factor, bytes
-SOURCE = "lnrnn.source"  # the path of a model's file, "" without one
+MOST_TIMES, LEAST = 16, 2**22  # function inlining: largest growth, unless below LEAST bytes
+SOURCE = "lnrnn.source"  # key of Model.meta with the path of the file, or ""
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 
 
 def read(path_or_model: Any, keep: str | None = None) -> onnx_ir.Model:
-    """Returns the model of a file, of bytes, of an onnx.ModelProto, or an onnx_ir.Model.
+    """Reads and checks a model. path_or_model: a path, bytes, an onnx.ModelProto or an onnx_ir.Model.
 
-    keep: a domain whose functions are not inlined.
+    keep: a domain whose functions are not inlined, or None.
     Raises OnnxFileError for a damaged file, and for a model that breaks a rule of the format. For example, a
     graph may have a name twice, or a node may read a value that no earlier node computes.
     """
@@ -72,13 +72,13 @@ def _read(path_or_model: Any, keep: str | None) -> onnx_ir.Model:
     front = OnnxFront(size)
     for path, graph, around in every:
         prepare(graph, front, around, path)
-    if model is path_or_model:  # its owner may have changed it
+    if model is path_or_model:  # the caller may have changed it
         forget(graph for _, graph, _ in every)
     return model
 
 
 def _proto(source: Any) -> tuple[onnx.ModelProto, int, str | None]:
-    """Returns the model as a ModelProto, its size in bytes, and the folder of its external data or None."""
+    """Returns (ModelProto, its size in bytes, folder of external data or None)."""
     if isinstance(source, onnx.ModelProto):
         return source, source.ByteSize(), None
     folder = None
@@ -106,10 +106,10 @@ def _proto(source: Any) -> tuple[onnx.ModelProto, int, str | None]:
 
 
 def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
-    """Returns a model without its functions. The names of their nodes are "function/node" and a number.
+    """Returns a model with its functions inlined. Their nodes are named "function/node" and a number.
 
-    keep: a domain whose functions stay. Others stay if onnx cannot convert one to the model's opset, call
-    themselves, or make the model too large.
+    keep: a domain whose functions stay. All functions stay if onnx cannot convert one to the model's opset,
+    if one calls itself, or if the result would be too large.
     """
     folders = {tensor.location: tensor.base_dir for tensor in external_tensors(model)}
     try:
@@ -134,12 +134,12 @@ def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
 
 
 def _size(nodes: Any, bodies: dict[Any, Any], sizes: dict[Any, float]) -> float:
-    """Returns how many bytes nodes have, with their functions. sizes: the bytes of each function."""
+    """Returns the bytes of nodes after inlining. bodies: nodes by function. sizes: a cache by function."""
     total = 0.0
     for node in nodes:
         key = node.domain, node.op_type, node.overload
         if key in bodies and key not in sizes:
-            sizes[key] = math.inf  # for a function that calls itself
+            sizes[key] = math.inf  # stays if the function calls itself
             sizes[key] = _size(bodies[key], bodies, sizes)
         inner = [n for a in node.attribute for g in (a.g, *a.graphs) for n in g.node]
         total += sizes.get(key, 0) + node.ByteSize() + _size(inner, bodies, sizes)
@@ -160,10 +160,10 @@ def _converted(proto: onnx.ModelProto) -> onnx_ir.Model:
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
-    """Refuses faults that onnx_ir accepts.
+    """Raises OnnxFileError for faults that onnx_ir accepts.
 
-    These are equal names of inputs or of initializers, names that are no UTF-8, and attributes without types.
-    Nor may an initializer of a sub-graph have the name of its input: the value from outside replaces it.
+    They are inputs or initializers with equal names, names that are not UTF-8, and attributes without a
+    type. An initializer of a sub-graph must not have the name of an input: the input would replace it.
     """
     outermost, sparse = graph, set[str]()
     stack = [graph]
@@ -204,17 +204,17 @@ def _check_names(graph: onnx.GraphProto) -> None:
 
 def _check_texts(*texts: str) -> None:
     for text in texts:
-        if not isinstance(text, str):  # protobuf returns bytes that are not UTF-8 as they are
+        if not isinstance(text, str):  # protobuf returns bytes if they are not UTF-8
             raise OnnxFileError(f"names must be text in UTF-8, got {text!r}")
 
 
 def _check_order(
     graph: onnx_ir.Graph, inside: Mapping[onnx_ir.Node | None, list[onnx_ir.Graph]], known: set[int]
 ) -> None:
-    """Refuses a node that reads a value of no earlier node. So it refuses cycles.
+    """Raises OnnxFileError if a node reads a value that no earlier node computes, such as in a cycle.
 
-    inside: the graphs in each node. known: the identities of the values that the nodes of this graph may
-    read. It is the same afterwards.
+    inside: sub-graphs by node. known: ids of the outer values that nodes of this graph may read. It is
+    restored at the end.
     """
     own = [id(v) for v in (*graph.inputs, *graph.initializers.values())]
     known.update(own)
@@ -239,7 +239,7 @@ def _check_order(
 
 
 def external_tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.ExternalTensor]:
-    """Yields the tensors of initializers and attributes whose data is in other files."""
+    """Yields the tensors of initializers and attributes that are stored in other files."""
     for _, graph, _ in _walk(model):
         every = [value.const_value for value in graph.initializers.values()]
         for attribute in (attribute for node in graph for attribute in node.attributes.values()):
@@ -251,7 +251,7 @@ def external_tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.ExternalTensor]:
 
 
 class OnnxFront(Front):
-    """Reads the tensors of an ONNX file of `size` bytes, which bound the memory of computed arrays."""
+    """Reads tensors of an ONNX file. size: bytes of the file, which limit the memory for folded constants."""
 
     error = OnnxFileError
     most = "16 bytes for each byte of the file"
@@ -263,7 +263,7 @@ class OnnxFront(Front):
         return onnx_ir.DataType(number).numpy()
 
     def array(self, tensor: Any, owner: Any) -> Array:
-        """Returns the numbers of a tensor, after a comparison of its dims with its data."""
+        """Returns a tensor's array. Raises OnnxFileError if its dims and type do not fit its data."""
         name: str = getattr(tensor, "name", None) or getattr(owner, "name", None) or ""
         try:
             dims = [int(d) for d in tensor.shape]
@@ -293,7 +293,7 @@ def _has_data(proto: onnx.TensorProto) -> bool:
 
 
 def external_file(tensor: onnx_ir.ExternalTensor) -> str:
-    """Returns the path of external data. Refuses all but regular files in the folder of the model's file."""
+    """Returns the path of external data. Raises OnnxFileError unless it is a file in the model's folder."""
     location = str(tensor.location)
     if not tensor.base_dir:
         raise OnnxFileError(
@@ -319,16 +319,16 @@ def _check_external(tensor: onnx_ir.ExternalTensor) -> None:
 
 
 def graphs(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph]]:
-    """Yields (path, graph) for the main graph, "", and for all graphs inside of nodes or functions.
+    """Yields (path, graph) for the main graph, with path "", and for all sub-graphs and bodies of functions.
 
-    The path of a graph inside of a node is the path of the node, "/" and the name of the attribute.
+    The path of a sub-graph is "path of its node/attribute name".
     """
     for path, graph, _ in _walk(model):
         yield path, graph
 
 
 def _walk(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph, onnx_ir.Node | None]]:
-    """Yields (path, graph, the node with this graph)."""
+    """Yields (path, graph, node). node: has the graph as an attribute, or None."""
     stack: list[tuple[str, onnx_ir.Graph, onnx_ir.Node | None]]
     stack = [(f"function {f.name}", f.graph, None) for f in reversed(list(model.functions.values()))]
     stack.append(("", model.graph, None))
@@ -341,14 +341,14 @@ def _walk(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph, onnx_ir.No
 
 
 def opset_of(model: onnx_ir.Model) -> int | None:
-    """Returns the version of ONNX's operators in a model."""
+    """Returns the opset version of ONNX's own domain, or None."""
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
 
 
 # --- nodes --------------------------------------------------------------------------------------------------
 
 
-# The operators that steps, and nodes around them, consist of.
+# Operators whose nodes are checked: cell steps, and nodes around them, consist of these.
 CHECKED = frozenset((
     "Add", "Cast", "Concat", "ConcatFromSequence", "Div", "Exp", "Expand", "Gather", "Gemm", "Greater",
     "Identity", "LayerNormalization", "Less", "Loop", "MatMul", "Mul", "Neg", "Not", "Pow", "Range",
@@ -359,10 +359,10 @@ CHECKED = frozenset((
 
 
 def checked_graphs(model: onnx_ir.Model) -> tuple[list[onnx_ir.Graph], list[onnx_ir.Graph]]:
-    """Returns the graphs of a model, and the graphs in functions, whose constants are arguments.
+    """Checks nodes with ONNX's schemas. Returns (graphs outside, graphs inside of functions).
 
-    Raises OnnxFileError for a node, not in a function, with inputs, outputs or attributes that its operator
-    does not have.
+    Nodes in functions are not checked, since their attributes may be arguments. Raises OnnxFileError for
+    inputs, outputs or attributes that an operator does not have.
     """
     version = min(max(opset_of(model) or 1, 1), onnx.defs.onnx_opset_version())
     own, of_functions = list[onnx_ir.Graph](), list[onnx_ir.Graph]()
@@ -375,7 +375,7 @@ def checked_graphs(model: onnx_ir.Model) -> tuple[list[onnx_ir.Graph], list[onnx
 
 
 def _wrong(node: onnx_ir.Node, opset: int) -> str:
-    """Returns the rule that a node breaks, or ""."""
+    """Returns how a node breaks its operator's schema, such as "3 inputs", or "" if it does not."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
@@ -399,7 +399,7 @@ def _wrong(node: onnx_ir.Node, opset: int) -> str:
 
 
 def _wrong_values(attributes: Mapping[str, onnx_ir.Attr | None], node: onnx_ir.Node) -> str:
-    """Says which axes or directions a node cannot have, or "". attributes: the node's attributes."""
+    """Returns a text about invalid axes or directions of a node, or "". attributes: those of its schema."""
     order = attributes.get("perm")
     if order is not None and sorted(order.value) != list(range(len(order.value))):
         return f"perm {list(order.value)[:10]}"

@@ -20,7 +20,7 @@ _HEAD = ("input", "output", "shape", "dtype", "lane axis")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the report of a file, in types of JSON. Raises OnnxFileError for a damaged file."""
+    """Returns the report of a file as a JSON-serializable dict. Raises OnnxFileError for a damaged file."""
     require("onnx_ir", "lnrnn onnx", "onnx")
     from .plugin_trial import tried
     from .reading import opset_of, read
@@ -57,7 +57,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         states = find_states(model)
     except OnnxFileError:
         raise
-    except ValueError as error:  # the names do not say which output belongs to an input
+    except ValueError as error:  # ambiguous states
         states, result["unclear"] = [], str(error)
     for state in states:
         result["states"].append(
@@ -96,7 +96,7 @@ def _tensor(each: Tensor) -> dict[str, Any]:
 
 
 def text(report: dict[str, Any]) -> str:
-    """Returns a report as lines of at most WIDTH columns."""
+    """Returns the report of `describe` as text of at most WIDTH columns."""
     origin = f"opset {report['opset']}" + (f", written by {report['producer']}" if report["producer"] else "")
     lines = _wrapped(f"{report['file']}: {origin}", 0)
     parts = report["parts"]
@@ -131,7 +131,7 @@ def text(report: dict[str, Any]) -> str:
 
 
 def _summary(count: int, taken: int) -> str:
-    """Returns the line above the parts: "1 recurrent part, converted", "3 recurrent parts, 2 converted"."""
+    """Returns the heading of the parts, e.g. "3 recurrent parts, 2 converted"."""
     if not count:
         return "No recurrent part"
     converted = "converted" if taken == count else f"{taken or 'none'} converted"
@@ -181,9 +181,9 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _wrapped(line: str, indent: int, first: int | None = None) -> list[str]:
-    """Returns lines of at most WIDTH columns. indent: spaces before each; first: before the first line.
+    """Wraps a line to WIDTH columns. indent: spaces before each line; first: before the first line.
 
-    Lines end at spaces, and in paths after a slash.
+    Lines break at spaces, and after slashes of paths.
     """
     before = " " * (indent if first is None else first)
     wrapper = textwrap.TextWrapper(WIDTH, before, " " * indent, break_on_hyphens=False)
@@ -192,5 +192,5 @@ def _wrapped(line: str, indent: int, first: int | None = None) -> list[str]:
 
 
 def printable(line: str) -> str:
-    """Returns a text of a file without characters that move the cursor or change colours."""
+    """Returns a text without terminal control characters, which a file's names may contain."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

@@ -26,20 +26,20 @@ from ..rounding import options_of_check
 from .checking import checked
 
 __all__ = ["ep_name", "library_path", "register", "session"]
-__dir__ = __all__.copy  # dir() shows the public names alone
+__dir__ = __all__.copy  # dir() lists public names only
 
 _PROVIDER = "LnrnnExecutionProvider"
 TAKES["onnxruntime.session"] = {
     "path": Instance((str, bytes, os.PathLike), "a path, or a file's contents as bytes"),
     "dtype": Optional(Choice(("float32", "bfloat16", "int8"))), "threads": THREADS.of,
 }  # fmt: skip
-_OLDEST = 1, 25  # earlier, a provider of a library can be given in options alone
+_OLDEST = 1, 25  # older versions accept library providers only in options
 _SESSION_ARGUMENTS = (
     "sess_options", "providers", "provider_options", "enable_fallback", "disabled_optimizers",
     "read_config_from_model",
 )  # fmt: skip
 _FUNCTIONS = frozenset(OPERATORS.values())
-_ENDS = _FUNCTIONS | {  # a cell has no sum between two of these operators
+_ENDS = _FUNCTIONS | {  # operators that the sums of a cell never contain
     "BatchNormalization", "Conv", "ConvTranspose", "Erf", "Exp", "GRU", "If", "LSTM", "MaxPool", "PRelu",
     "RNN", "Shape", "Softmax",
 }  # fmt: skip
@@ -148,7 +148,7 @@ def session(
     of_check = options_of_check(check, tolerance, threshold)
     file = path if isinstance(path, bytes) else os.fsdecode(path)
     for name in session_arguments:
-        if name not in _SESSION_ARGUMENTS:  # the runtime ignores arguments that it does not know
+        if name not in _SESSION_ARGUMENTS:  # onnxruntime ignores unknown arguments
             raise TypeError(f"session() got an unexpected keyword argument {name!r}")
     if (given := session_arguments.pop("provider_options", None)) is not None:
         raise bad_value("provider_options", "left out", given, "write (name, options) in providers")
@@ -160,27 +160,27 @@ def session(
     if options is None:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-    elif options.has_providers():  # onnxruntime ignores `providers` if options have some
+    elif options.has_providers():  # onnxruntime would ignore `providers`
         got = "options with providers"
         raise ValueError(message("sess_options", "options without providers", got, "name them in providers"))
-    # The runtime changes its own copy of the options. It warns of nodes on a provider that is not named.
+    # onnxruntime copies the options. It would warn of nodes on a provider that is not listed.
     if others is None:
         others = [] if _entry(options, _NO_CPU) == "1" else ["CPUExecutionProvider"]
     log = str(options.log_severity_level)
     own = {"dtype": dtype or "float32", "threads": str(threads), "log_severity_level": log, "advice": "0"}
-    # By default onnxruntime would open a session without the plug-in if a session with it cannot be opened.
+    # By default, onnxruntime would fall back to a session without the plug-in.
     session_arguments.setdefault("enable_fallback", 0)
     plain = functools.partial(runtime.InferenceSession, file, options, others, **session_arguments)
     contents = [_converted(file)]
 
     def opened(kept: Sequence[str] = ()) -> Any:
-        """Returns a session with float32 weights in the nodes `kept`."""
+        """Returns a session. kept: names of nodes that keep float32 weights."""
         names = {"float32_nodes": "".join(f"{name}\n" for name in kept)} if kept else {}
         providers = [(_PROVIDER, own | names), *others]
         if contents[0] is not file:
             try:
                 return runtime.InferenceSession(contents[0], options, providers, **session_arguments)
-            except Exception as error:  # the runtime's errors have no common class
+            except Exception as error:  # onnxruntime's errors have no common class
                 text = f"onnxruntime refuses the converted file, so the file runs as it is: {error}"
                 warnings.warn(text, stacklevel=3)
                 contents[0] = file
@@ -194,14 +194,14 @@ def session(
 
 
 def _converted(file: str | bytes) -> str | bytes:
-    """Returns the contents of a file, with cells as nodes that the plug-in takes; the file if it has none."""
+    """Returns the bytes of a file whose cells became nodes for the plug-in, or `file` if it has no cells."""
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnx_ir")):
         _say_what_is_missing()
         return file
     try:
         if not _may_have_cells(file if isinstance(file, bytes) else Path(file).read_bytes()):
             return file
-    except Exception:  # open the file as it is: the runtime then names the fault
+    except Exception:  # opening the file as it is names the fault
         return file
     from ..onnx.errors import OnnxFileError, TooLargeError
     from ..onnx.writing.converter import in_memory
@@ -211,15 +211,15 @@ def _converted(file: str | bytes) -> str | bytes:
     except TooLargeError as error:
         warnings.warn(f"the file runs as it is: {error}", stacklevel=3)
         return file
-    except (OnnxFileError, OSError):  # the runtime may read the file all the same, or says why not
+    except (OnnxFileError, OSError):  # onnxruntime may read the file, or says why not
         return file
 
 
 def _may_have_cells(data: bytes) -> bool:
-    """Returns whether a file may have a cell in operators. If not, no search is imported.
+    """Returns whether a file may contain a cell in plain operators. This avoids importing the recogniser.
 
-    A cell has a function of a sum of two products, of x and h, or of one product of both, joined. A Loop or
-    Scan may have a node.
+    A cell has a function of a sum of two products, with x and h, or of one product with x and h joined. Loops
+    and Scans may contain recurrent nodes.
     """
     import onnx
 
@@ -234,7 +234,7 @@ def _may_have_cells(data: bytes) -> bool:
                 return True
             passes, of_products = op not in _ENDS, len(products.intersection(node.input))
             is_product, adds = op in ("Gemm", "MatMul"), op in ("Add", "Sum") and of_products > 1
-            if is_product:  # with x and h joined, or with another product in place of a bias
+            if is_product:  # x and h are joined, or another product replaces the bias
                 adds, passes = node.input[0] in joined or (op == "Gemm" and node.input[-1] in products), False
             if op in calls or adds or (passes and not sums.isdisjoint(node.input)):
                 sums.update(node.output)
@@ -246,7 +246,7 @@ def _may_have_cells(data: bytes) -> bool:
     return False
 
 
-@functools.cache  # cached, so that the warning comes once
+@functools.cache  # cached: warns once
 def _say_what_is_missing() -> None:
     text = "without the packages onnx and onnx_ir, the plug-in takes nodes RNN, LSTM and GRU alone"
     warnings.warn(f"{text}: pip install onnx onnx-ir", stacklevel=4)
@@ -255,12 +255,12 @@ def _say_what_is_missing() -> None:
 def _entry(options: Any, name: str) -> Any:
     try:
         return options.get_session_config_entry(name)
-    except RuntimeError:  # the options have no such entry
+    except RuntimeError:  # there is no such entry
         return None
 
 
 def _register() -> Any:
-    """Registers the plug-in in onnxruntime, and returns the module onnxruntime."""
+    """Registers the plug-in in onnxruntime. Returns the module onnxruntime."""
     wanted = ".".join(map(str, _OLDEST))
     try:
         runtime = importlib.import_module("onnxruntime")

@@ -1,4 +1,4 @@
-"""Compares a file's outputs with short and with float32 weights, for `check` of lnrnn.onnxruntime.session."""
+"""Compares a file's outputs with rounded and float32 weights, for `check` of lnrnn.onnxruntime.session."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def checked(
     opened: Callable[[Sequence[str]], Any], provider: str, dtype: str, plain: Callable[[], Any], feed: Any,
     options: Mapping[str, Any],
 ) -> Any:  # fmt: skip
-    """Returns the session whose attribute `rounding` is the report.
+    """Returns a session with a Rounding report as its attribute `rounding`.
 
-    opened: maps node names to a session that has float32 weights in these nodes, and records the plug-in's
-    nodes. plain: returns a session without the plug-in. feed: the argument `check`. options: the rest.
+    opened(names): returns a session with float32 weights in these nodes, which records the plug-in's
+    nodes. plain(): returns a session without the plug-in. feed: the argument `check`. options: tolerance etc.
     """
     whole = opened(())
     taken = (part for part in whole.get_provider_graph_assignment_info() if part.ep_name == provider)
     nodes = [node for part in taken for node in part.get_nodes()]
     names = list(dict.fromkeys(node.name for node in nodes))
-    if any("\n" in name for name in names):  # it separates the names of the plug-in's option
+    if any("\n" in name for name in names):  # line breaks separate names in the plug-in's option
         expected = "left out, because names of nodes in the file have line breaks"
         raise ValueError(message("check", expected, repr(names)))
     given = _checked_feed(feed, [each.name for each in whole.get_inputs()])
@@ -45,9 +45,9 @@ def checked(
         return timed(partial(call, opened(kept) if kept else whole))
 
     original = None
-    with suppress(Exception):  # the plug-in runs nodes that the runtime refuses
+    with suppress(Exception):  # onnxruntime may refuse nodes that the plug-in runs
         original = call(plain())
-    rounds = any(node.op_type == "DynamicQuantizeLSTM" for node in nodes)  # the runtime to 8 bits
+    rounds = any(node.op_type == "DynamicQuantizeLSTM" for node in nodes)  # onnxruntime rounds inputs
     report = compared(run, names, dtype, original, **options, is_exact=not rounds)
     session = opened(report.kept) if report.kept else whole
     session.rounding = report
@@ -63,6 +63,6 @@ def _checked_feed(feed: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
             raise ValueError(message("check", f"a mapping with the inputs {', '.join(names)}", got))
     given = {name: np.asarray(feed[name]) for name in names}
     for name, array in given.items():
-        if not array.size:  # some kernels of the runtime end the process
+        if not array.size:  # some onnxruntime kernels crash
             raise bad_value(f"check[{name!r}]", "an array with elements", array, INPUT)
     return given

@@ -1,6 +1,6 @@
-"""Finds the copies of a step that has matched, by a comparison of operators and constants.
+"""Finds copies of a matched cell step by comparing operators and constants.
 
-Unrolled files have hundreds of equal steps. A comparison is much less work than a match.
+Unrolled files have hundreds of equal steps. Comparing nodes is much less work than matching equations.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 from .graph import attributes, constant, outside_of_loops, subgraphs
 from .interface import DOMAINS, Node, Value
 
-Pairs = dict[int, Value]  # id(a value of the step) -> the same value in the copy
+Pairs = dict[int, Value]  # id of a value in the matched step -> its counterpart in the copy
 
 
 def pairs(
     new: Sequence[Value], given: Sequence[Value], of: Value, is_whole: Callable[[Value], bool]
 ) -> Pairs | None:
-    """Maps the ids of a step's values to the values of its copy that ends in `of`; None if there is no copy.
+    """Returns values of the step's copy that computes `of`, by id of the original, or None if there is none.
 
     new, given: the step's results and inputs. of: the copy of new[0]. is_whole: whether matching takes a
     value as it is, and does not expand it into a sum. Inputs of a copy must be whole.
@@ -55,7 +55,7 @@ def pairs(
 
 
 def nodes(of: Pairs, originals: Sequence[Node]) -> list[Node] | None:
-    """Returns the copy of each node of a step, or None if one of them has no copy."""
+    """Returns the copies of the nodes `originals`, in this order, or None if any node has no copy."""
     found = [[of[id(v)] for v in node.outputs if id(v) in of] for node in originals]
     makers = [values[0].producer() if values else None for values in found]
     result = [node for node in makers if node is not None]

@@ -1,4 +1,4 @@
-"""Finds the recurrent cells of graphs that are written in plain operators."""
+"""Finds recurrent cells in graphs of plain operators."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Steps = Callable[[Graph], Iterable[list[Step]]]
 def find_cells(graphs: Iterable[Graph], more: Steps) -> list[GraphPart]:
     """Returns the parts of a model whose nodes compute one or more steps of a cell.
 
-    The parts are single steps, steps that follow each other, and nodes Loop and Scan whose body is a step.
-    graphs: the model's, with bodies after the graphs around them. more: yields further steps that a
-    body has, as `steps` of matching.py does.
+    Parts are single steps, unrolled steps, and Loop and Scan nodes whose body is a step. graphs: all graphs
+    of the model, outer graphs before bodies. more: a function of a body that yields further steps, in the
+    form of matching.steps.
     """
     found: list[Recurrence | GraphPart] = []
     terms, of_both = new_terms(), new_terms(joined=True)
@@ -40,14 +40,14 @@ def _in_body(
     node: Node, body: Graph, groups: list[list[Step]], every: list[list[Step]],
     terms: Terms,
 ) -> list[Recurrence | GraphPart]:  # fmt: skip
-    """Returns a Loop or Scan as one part, or the steps in its body. every: include steps that are nodes."""
+    """Returns the Loop or Scan as one part, or the steps in its body. every: groups and recurrent nodes."""
     if not every:
         return []
     carried = [kept for group in every if (kept := [step for step in group if _is_carried(step, body)])]
     try:
         if not carried:
             before = next((n for step in every[0] for v in step.old if (n := v.producer())), None)
-            text = "its body must pass the states of a step to the next step, got none that does"
+            text = "its body must pass the states of a step to the next step, got no such step"
             raise Unfit(text + (f", node {named(before)} is between" if before else ""))
         return [whole_loop(node, carried, terms)]
     except Unfit as reason:
@@ -65,7 +65,7 @@ def _is_carried(step: Step, body: Graph) -> bool:
 
 
 def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
-    """Removes the steps whose nodes are a part of a larger step."""
+    """Drops steps whose root node lies inside a larger step."""
     sizes: dict[int, int] = {}
     for group in groups:
         for step in group:
@@ -78,7 +78,7 @@ def _largest(groups: Sequence[Sequence[Step]]) -> list[list[Step]]:
 
 
 def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | GraphPart]:
-    """Returns the parts of one graph, without bodies of loops: unrolled layers, then single steps."""
+    """Returns the parts of one graph: unrolled layers first, then single steps. Loops are found elsewhere."""
     found = chains(groups, terms)
     layers = [Layer(tuple(chain), chain[-1].weights()) for chain in found if len(chain) > 1]
     done: set[int] = set()
@@ -88,7 +88,7 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Graph
     for stack in linked(layers, lambda a: next((b for b in layers if same_values(b.x, a.h)), None)):
         whole = unrolled(stack, terms)
         if isinstance(whole, str):
-            text = f"no network replaces all {len(stack[0].steps)} steps in a row, and this is one: {whole}"
+            text = f"it is one of {len(stack[0].steps)} steps in a row that no network replaces: {whole}"
             reasons |= {id(n): text for layer in stack for step in layer.steps for n in step.nodes}
         else:
             result.append(whole)
@@ -108,9 +108,9 @@ def _in_graph(groups: list[list[Step]], terms: Terms) -> list[Recurrence | Graph
 
 
 def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
-    """Returns a step as a part, or None if its nodes may be another thing.
+    """Returns a single step as a part, or None if its nodes may be no recurrent cell.
 
-    group: the alternatives, which differ in the roles of x and h.
+    group: alternative matches of the same nodes, which differ in the roles of x and h.
     """
     whole = [step for step in group if not step.outside]
     if any(step.sequence is not None for step in group):
@@ -123,7 +123,7 @@ def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
     ranked = sorted(whole, key=evidence, reverse=True)
     step = ranked[0]
     if step.pattern.cell == "RNN" and not (is_input(origin(step.old[0])) and reaches_output(step.new[0])):
-        return None  # a sum of two products in a tanh is also an attention
+        return None  # tanh of two matrix products may also be additive attention
     for v in (step.x, *step.old, *step.new):
         if rank(v) not in (None, 2):
             reason = f"{v.name!r} must have 2 axes in a single step, got {rank(v)}"
@@ -146,7 +146,7 @@ def one_step(group: Sequence[Step]) -> Recurrence | GraphPart | None:
 
 
 def evidence(step: Step) -> tuple[int, ...]:
-    """Returns a sort key for alternatives of a step: larger if their x and h are more probably right."""
+    """Returns a sort key for alternative matches: larger if the roles of x and h are more plausible."""
     x, h = origin(step.x), origin(step.old[0])
     carried = all(first_and_next(origin(v)) is not None for v in step.old)
     with_c = len(step.old) > 1 and h is origin(step.old[1]) and x is not h
@@ -159,7 +159,7 @@ def evidence(step: Step) -> tuple[int, ...]:
 
 
 def _from_before(step: Step) -> bool:
-    """Returns whether one step before computes both the old h and the old c, as in a chain of LSTM steps."""
+    """Returns whether one earlier LSTM step computes both the old h and the old c."""
     if len(step.old) < 2 or any(v.producer() is None for v in step.old):
         return False
     h, c = step.old

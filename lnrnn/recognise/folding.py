@@ -1,7 +1,7 @@
-"""Constant folding: ONNX's operators in NumPy, for nodes between the weights and the recurrent nodes.
+"""Constant folding: ONNX operators in NumPy, for nodes between the weights and the recurrent nodes.
 
-A function of the table FOLDED returns the outputs of a node. Its arguments are the attributes, with the
-number of outputs as "outputs", and the inputs: arrays, or None for those left out. It raises Unfolded for a
+FOLDED maps an operator to a function(attributes, inputs) that returns the node's outputs. `attributes`
+also has the number of outputs, as "outputs". Inputs are arrays, or None if omitted. It raises Unfolded for a
 valid node that is not computed, and any other error for wrong attributes and shapes.
 """
 
@@ -22,7 +22,7 @@ class Unfolded(Exception):
 
 
 def size_of(operator: str, inputs: Inputs) -> int:
-    """Returns how many bytes a node's results will take, before they are computed; 0 for views of inputs."""
+    """Returns an upper bound in bytes of a node's results, before they are computed."""
     match operator:
         case "ConstantOfShape":
             return _count(_integers(inputs, 0)) * 8
@@ -52,9 +52,9 @@ def _array(inputs: Inputs, i: int) -> Array:
 
 
 def _integers(inputs: Inputs, i: int, default: Iterable[int] | None = None) -> list[int]:
-    """Returns an input of integers, such as a shape or axes.
+    """Returns input `i`, such as a shape or axes, as a list of ints.
 
-    default: its value as an attribute in older opsets.
+    default: returned if the input is missing. Older opsets have it as an attribute.
     """
     if default is not None and (i >= len(inputs) or inputs[i] is None):
         return [int(n) for n in default]
@@ -85,7 +85,7 @@ def _slice(given: Given, inputs: Inputs) -> list[Array]:
         if axis % data.ndim in where:
             raise ValueError(f"the axes must be different, got {axes}")
         if step < 0 and end >= 2**31 - 1:
-            raise Unfolded  # an end that ONNX Runtime reads as -1
+            raise Unfolded  # ONNX Runtime reads this end as -1
         if step < 0:  # a negative end of NumPy counts from the last element, also if it is -1
             start = max(start + size if start < 0 else start, 0)
             end = end + size if end < 0 else end
@@ -167,7 +167,7 @@ def _gather(given: Given, inputs: Inputs) -> list[Array]:
 def _dequantize(given: Given, inputs: Inputs) -> list[Array]:
     data, scale, zero = _array(inputs, 0), _array(inputs, 1), inputs[2] if len(inputs) > 2 else None
     if given.get("block_size", 0):
-        raise Unfolded  # scales of blocks
+        raise Unfolded  # the data has a scale for each block
     if scale.size != 1 and scale.ndim != 1:
         raise ValueError(f"the scale must be one number or one for each slice, got shape {scale.shape}")
     shape = [1] * data.ndim if scale.size > 1 else []
@@ -180,10 +180,10 @@ def _dequantize(given: Given, inputs: Inputs) -> list[Array]:
     return [(shifted * scale).astype(scale.dtype)]
 
 
-# Operators that only move the numbers of input 0; the other inputs say where to.
+# Operators that only move the numbers of input 0. Further inputs set shapes, axes or indices.
 MOVES = ("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
          "Transpose", "Unsqueeze")  # fmt: skip
-REPEATS = ("ConstantOfShape", "Expand", "Reshape", "Tile")  # the last input may have the number of sequences
+REPEATS = ("ConstantOfShape", "Expand", "Reshape", "Tile")  # the last input may depend on the batch size
 FOLDED: dict[str, Callable[[Given, Inputs], list[Array]]] = {
     "Cast": _cast, "Concat": _concat, "Constant": _constant, "ConstantOfShape": _constant_of_shape,
     "DequantizeLinear": _dequantize, "Expand": _expand, "Flatten": _flatten, "Gather": _gather,

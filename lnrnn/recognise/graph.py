@@ -1,4 +1,4 @@
-"""Facts about a graph, its nodes and its values: attributes, constants, axes, and values that others need."""
+"""Facts about graphs, nodes and values: attributes, constants, ranks, and which values depend on others."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .folding import FOLDED, MOVES, REPEATS, Unfolded, size_of
 from .interface import DOMAINS, FRONT, PARENT, PLACE, Array, Front, Graph, Node, Value, named
 from .patterns import OPERATORS
 
-# Keys of the results of `constant`, also with any_batch, and of `rank`.
+# Keys of Value.meta for cached results: of `constant`, of `constant` with any_batch, and of `rank`.
 VALUE, ROW, RANK = "lnrnn.constant", "lnrnn.row", "lnrnn.rank"
-MOST_DEPTH = 40  # the most nodes, one after another, that a search for a property visits
+MOST_DEPTH = 40  # a search for a property follows at most this many nodes in a row
 ACTIVATIONS = {operator: name for name, operator in OPERATORS.items()}
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Identity", "Sum", "Cast", "Equal", "Clip", "Max", "Min",
                *ACTIVATIONS)  # fmt: skip
 PASSES = (*MOVES, "Concat")  # operators through which a state passes between a step and the model's interface
 CHANGES = {*ELEMENTWISE, "Exp", "Gemm", "LayerNormalization", "MatMul", "Pow", "Softmax"} - {*MOVES}
-GRAPH, GRAPHS = 5, 10  # types of attributes
+GRAPH, GRAPHS = 5, 10  # AttributeProto.type: one graph, a list of graphs
 
 
 def front_of(graph: Graph | None) -> Front:
@@ -29,29 +29,29 @@ def front_of(graph: Graph | None) -> Front:
 
 
 def attribute(node: Node, name: str, default: Any = None) -> Any:
-    """Returns the value of an attribute. An argument of the function around the node counts as missing."""
+    """Returns an attribute's value. `default` if it is missing or refers to a function's argument."""
     given = node.attributes.get(name)
     return default if given is None or given.is_ref() else given.value
 
 
 def attributes(node: Node) -> dict[str, Any]:
-    """Returns the values of all attributes that are no arguments of the function around the node."""
+    """Returns all attributes as {name: value}, without references to arguments of an ONNX function."""
     return {name: each.value for name, each in node.attributes.items() if not each.is_ref()}
 
 
 def has_references(node: Node) -> bool:
-    """Returns whether attributes of a node are arguments of the function around it."""
+    """Returns whether any attribute refers to an argument of the ONNX function that contains the node."""
     return any(each.is_ref() for each in node.attributes.values())
 
 
 def producer(value: Value | None, *ops: str) -> Node | None:
-    """Returns the node that computes a value if it is one of these operators."""
+    """Returns the node that computes a value if its operator is in `ops`, else None."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type in ops and node.domain in DOMAINS else None
 
 
 def subgraphs(node: Node) -> Iterator[tuple[str, Any]]:
-    """Yields (name, graph) for the graphs in attributes of a node: the branches of an If, for example."""
+    """Yields (attribute name, graph) for each graph in a node's attributes, such as the branches of an If."""
     for name, each in node.attributes.items():
         if each.type == GRAPH and not each.is_ref():
             yield name, each.value
@@ -66,7 +66,7 @@ def parent(graph: Graph | None) -> Node | None:
 
 
 def loop_around(graph: Graph | None, within_if: bool = False) -> Node | None:
-    """Returns the Loop or Scan whose body is the graph, or None. within_if: also around nodes If."""
+    """Returns the Loop or Scan whose body is `graph`, else None. within_if: also if an If is between them."""
     node = parent(graph)
     while within_if and node is not None and node.op_type == "If":
         node = parent(node.graph)
@@ -75,7 +75,7 @@ def loop_around(graph: Graph | None, within_if: bool = False) -> Node | None:
 
 
 def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Returns those nodes that are in the graph of the first one, sorted by their place in it."""
+    """Sorts nodes by their position in the graph of the first node. Drops nodes of other graphs."""
     every = list(nodes)
     return tuple(sorted((n for n in every if n.graph is every[0].graph), key=lambda node: node.meta[PLACE]))
 
@@ -84,7 +84,7 @@ def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def forget(graphs: Iterable[Graph]) -> None:
-    """Removes the results that `constant` and `rank` have stored in values, after a graph has changed."""
+    """Removes the cached results of `constant` and `rank` from all values, after a graph has changed."""
     for graph in graphs:
         of_nodes = (value for node in graph for value in (*node.inputs, *node.outputs) if value is not None)
         for value in (*graph.inputs, *graph.outputs, *of_nodes):
@@ -170,7 +170,7 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 def _computed(node: Node, key: str) -> list[Array | None]:
-    """Computes the outputs of a node whose inputs are constants. key: where `meta` keeps their arrays."""
+    """Returns a node's outputs, computed from constant inputs. key: the key of Value.meta with the arrays."""
     front = front_of(node.graph)
     inputs = [None if v is None else v.meta[key] for v in node.inputs]
     sized = node.op_type != "Tile" and any(a is not None for a in inputs[-1:])
@@ -205,13 +205,13 @@ def _computed(node: Node, key: str) -> list[Array | None]:
 
 
 def constant_input(node: Node, at: int) -> Array | None:
-    """Returns the array of an input that is constant, also in the steps of a Loop, else None."""
+    """Returns the array of input `at` if it is constant, also if a Loop passes it on unchanged, else None."""
     value = node.inputs[at] if at < len(node.inputs) else None
     return None if value is None else constant(outside_of_loops(value))
 
 
 def from_constants(value: Value) -> bool:
-    """Returns whether a value depends on constants alone, and on inputs by their shapes at most."""
+    """Returns whether a value depends only on constants and on the shapes of inputs."""
     values = [value]
     for each in values:
         node = each.producer()
@@ -227,7 +227,7 @@ def from_constants(value: Value) -> bool:
 
 
 def outside_of_loops(value: Value) -> Value:
-    """Returns the value behind nodes that pass it on, and behind a Loop's inputs that never change."""
+    """Follows a value back through no-op nodes and unchanged Loop states. Returns the original value."""
     while True:
         value = _passed_on(value)
         found = first_and_next(value)
@@ -246,9 +246,9 @@ def _passed_on(value: Value) -> Value:
 
 
 def passes_on(node: Node) -> Value | None:
-    """Returns the value that an Identity, a Squeeze after its Unsqueeze, or a product with ones passes on.
+    """Returns the input that a no-op node passes on, else None: Identity, Squeeze of Unsqueeze, Mul by ones.
 
-    The ones must be a number, or have the shape of the value, or a part of the shape of its origin.
+    The ones must be one number, or be filled to the shape of the value or of a value with the same origin.
     """
     if node.op_type == "Identity":
         return node.inputs[0]
@@ -271,13 +271,13 @@ def passes_on(node: Node) -> Value | None:
 
 
 def _constant_axes(node: Node) -> list[int] | None:
-    """Does the same as moved_axes, but faster, and only for axes that the graph itself has as constants."""
+    """Returns the axes of a Squeeze or Unsqueeze if they are constants of its graph. A fast moved_axes."""
     given = constant(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
     return None if given is None else [int(a) for a in np.ravel(given)]
 
 
 def _moved_from(value: Value | None) -> Value | None:
-    """Returns the value in front of reshapes, casts and other operators that only move its numbers."""
+    """Follows a value back through reshapes, casts and other operators that only move its numbers."""
     for _ in range(MOST_DEPTH):
         node = producer(value, *PASSES)
         if node is None or not node.inputs:
@@ -287,9 +287,9 @@ def _moved_from(value: Value | None) -> Value | None:
 
 
 def first_and_next(value: Value) -> tuple[Value, Value] | None:
-    """Returns the first value of a state in the body of a Loop or Scan, and the output with its next value.
+    """Returns (initial value, next value) of the state that `value` is in the body of a Loop or Scan.
 
-    Returns None for other values than the body's inputs with states.
+    Returns None if `value` is no such state.
     """
     body = value.graph
     loop = loop_around(body) if value.is_graph_input() else None
@@ -305,7 +305,7 @@ def first_and_next(value: Value) -> tuple[Value, Value] | None:
 
 
 def rank(value: Value) -> int | None:
-    """Returns the number of axes of a value, or None."""
+    """Returns the number of axes of a value, or None if it is unknown."""
     stack = [value]
     while stack:  # a loop, since chains of nodes may be longer than Python's stack
         top = stack[-1]
@@ -367,7 +367,7 @@ def _rank_of_result(value: Value) -> int | None:
 
 
 def moved_axes(node: Node) -> list[int] | None:
-    """Returns the axes of a Squeeze or Unsqueeze."""
+    """Returns the axes that a Squeeze removes or an Unsqueeze adds, or None if they are unknown."""
     given = constant_input(node, 1) if len(node.inputs) > 1 else None
     axes = attribute(node, "axes") if given is None else given.reshape(-1)
     return None if axes is None else [int(a) for a in axes]
@@ -390,7 +390,7 @@ def dependents(values: Iterable[Value]) -> set[int]:
 
 
 def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
-    """Names the nodes and graph outputs that read values of a step's `nodes`, except the results `new`."""
+    """Returns the names of other nodes, and of graph outputs, that read results of `nodes` except `new`."""
     inside, results = {id(node) for node in nodes}, {id(v) for v in new}
     names: dict[str, None] = {}
     for node in nodes:
@@ -406,7 +406,7 @@ def outside(nodes: Sequence[Node], new: Sequence[Value]) -> tuple[str, ...]:
 
 
 def origin(value: Value) -> Value:
-    """Follows a value back through operators that only move numbers and loops that pass it on."""
+    """Follows a value back through unchanged Loop states and operators that only move numbers."""
     for _ in range(MOST_DEPTH):
         value = outside_of_loops(value)
         before = _before(value)
@@ -417,7 +417,7 @@ def origin(value: Value) -> Value:
 
 
 def _before(value: Value) -> Value | None:
-    """Returns the input whose numbers a value has: moved, or in part reset to a constant by a Where."""
+    """Returns the input whose numbers a node moves, or the only non-constant branch of a Where, or None."""
     where = producer(value, "Where")
     if where is not None:
         others = [v for v in where.inputs[1:] if constant(v) is None]
@@ -443,7 +443,7 @@ def reaches_output(value: Value) -> bool:
 
 
 def changes_states(loop: Node, nodes: Iterable[Node], old: Sequence[Value]) -> bool:
-    """Returns whether arithmetic in a loop surely changes states between two steps of these nodes.
+    """Returns whether a loop surely changes states outside of `nodes`, which compute a cell step from `old`.
 
     Arithmetic that mixes the old states with the new may be a mask, and masks may keep the states.
     """
@@ -458,7 +458,7 @@ def changes_states(loop: Node, nodes: Iterable[Node], old: Sequence[Value]) -> b
 
 
 def _changed(value: Value, known: dict[Value, bool | None], depth: int = 0) -> bool | None:
-    """Returns whether arithmetic is between `value` and a value of `known`; None if no node connects them.
+    """Returns whether arithmetic lies between `value` and a value of `known`; None if no node connects them.
 
     known: receives the results, since a node may read a value twice.
     """

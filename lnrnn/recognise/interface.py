@@ -1,6 +1,6 @@
-"""The interface between the recogniser and a graph: onnx_ir's objects, or another front's.
+"""The interface that the recogniser needs from a graph library. onnx_ir satisfies it; fronts are adapters.
 
-Operators, their attributes and the numbers of dtypes are ONNX's. A recogniser asks:
+Operators, attributes and dtype numbers are ONNX's. The recogniser asks:
 
     what computes a value        `producer()`; `graph`, `is_graph_input()`, `is_initializer()` if no node does
     its inputs                   `inputs` of a node: values, None for one that is left out
@@ -23,7 +23,7 @@ import numpy as np
 
 Array = np.ndarray
 Meta = MutableMapping[str, Any]
-DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
+DOMAINS = ("", "ai.onnx")  # the domains of standard ONNX operators
 FRONT, PARENT, PLACE, PATH = "lnrnn.front", "lnrnn.parent", "lnrnn.place", "lnrnn.path"
 DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
 
@@ -34,7 +34,7 @@ class Value(Protocol):
     @property
     def shape(self) -> Any: ...
     @property
-    def dtype(self) -> Any: ...  # ONNX's number of the dtype, or None
+    def dtype(self) -> Any: ...  # TensorProto.DataType, or None
     @property
     def const_value(self) -> Any: ...  # None or a tensor
     @property
@@ -60,7 +60,7 @@ class Node(Protocol):
     @property
     def outputs(self) -> Sequence[Value]: ...
     @property
-    def attributes(self) -> Mapping[str, Any]: ...  # each with value, type (ONNX's number) and is_ref()
+    def attributes(self) -> Mapping[str, Any]: ...  # with value, type (AttributeProto.type) and is_ref()
     @property
     def graph(self) -> Graph | None: ...
     @property
@@ -80,8 +80,8 @@ class Graph(Protocol):
 class Front:
     """Reads the tensors of one model.
 
-    All its graphs share one Front. left: how many bytes of arrays may still be computed from constants.
-    error: the class of errors for wrong graphs.
+    All graphs of the model share one Front. left: the bytes that constant folding may still allocate.
+    error: the exception class for invalid graphs.
     """
 
     error: type[ValueError] = ValueError
@@ -91,7 +91,7 @@ class Front:
         self.left = left
 
     def array(self, tensor: Any, owner: Value | Node) -> Array:
-        """Returns the numbers of a `const_value` or attribute. owner: the value or node that has it."""
+        """Returns the array of a `const_value` or tensor attribute. owner: the value or node that has it."""
         return np.asarray(tensor)
 
     def dtype(self, number: int) -> np.dtype[Any]:
@@ -104,21 +104,21 @@ class Front:
 
 
 def named(node: Node) -> str:
-    """Returns a text for messages: the name and the operator of a node."""
+    """Returns "'name' (operator)" of a node, for messages."""
     domain = f"{node.domain}." if node.domain not in DOMAINS else ""
     return f"{node.name!r} ({domain}{node.op_type})"
 
 
 def node_path(graph: str, node: Node) -> str:
-    """Returns the path of a node in the graph with the path `graph`."""
+    """Returns "graph/name": the path of a node. graph: the path of the graph that contains the node."""
     name = node.name or f"{node.op_type} of {node.outputs[0].name if node.outputs else 'nothing'}"
     return f"{graph}/{name}" if graph else name
 
 
 def prepare(graph: Graph, front: Front, around: Node | None = None, path: str = "") -> None:
-    """Sets the `meta` of a graph and of its nodes. Each front calls this for the graphs of a model.
+    """Sets the `meta` of a graph and its nodes. Each front must call this for every graph of a model.
 
-    around: the node that has the graph as an attribute. path: the path of the graph in the model.
+    around: the node that has the graph as an attribute, or None. path: the path of this node in the model.
     """
     graph.meta[FRONT], graph.meta[PARENT] = front, around
     for place, node in enumerate(graph):

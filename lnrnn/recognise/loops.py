@@ -1,4 +1,4 @@
-"""Converts a Loop or Scan whose body is one step of a cell, or of several layers, to a Recurrence."""
+"""Converts a Loop or Scan to a Recurrence if its body is one step of a cell, or of stacked cells."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .terms import Terms
 
 @dataclass(frozen=True)
 class CarriedStep:
-    """A step of a cell in a loop's body, and the states that it passes to the next step.
+    """A cell step in a loop's body, and the loop-carried states that it updates.
 
-    choice: the Choice whose mask keeps states unchanged, or None.
+    choice: the mask that keeps finished sequences' states unchanged, as a Choice, or None.
     """
 
     step: Step
@@ -30,11 +30,11 @@ class CarriedStep:
 
 @dataclass
 class Sequences:
-    """The sequences x, y and mask of a Loop or Scan.
+    """The sequences x, y and mask of a Loop or Scan, with their axes and order.
 
-    backwards: whether the first step reads the last element of x. lengths: given in place of a mask.
-    y_axes: the order of y's axes. flipped: whether y has the steps in the reverse order of x. before,
-    after: nodes outside of the loop that the part replaces too.
+    backwards: whether the first step reads the last element of x. lengths: replaces a mask, or None.
+    y_axes: axes of y, such as "TBH". flipped: whether y's steps are in the reverse order of x's. before,
+    after: nodes outside of the loop that the converted part also replaces.
     """
 
     x: Value
@@ -49,7 +49,7 @@ class Sequences:
     before: list[Node]
 
     def turn(self, width: Width) -> None:
-        """If nodes around a loop reverse x, the mask and y, makes them a part of a reverse direction."""
+        """If nodes around the loop reverse x, mask and y, absorbs these nodes and reads x backwards."""
         lengths = self.lengths
         x = reversed_of(self.x, self.axis, width, None, lengths)
         if x is None or self.backwards or self.flipped:
@@ -72,9 +72,9 @@ class Sequences:
 
 
 def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Recurrence:
-    """Returns the recurrence of a Loop or Scan. Raises Unfit if the body does anything else.
+    """Returns the Recurrence of a Loop or Scan. Raises Unfit unless its body is steps of stacked cells.
 
-    groups: the alternatives of each step in the body.
+    groups: the alternative matches of each cell step in the body.
     """
     body = body_of(node, terms.width)
     found = _in_order([_carried_step(group, body) for group in groups])
@@ -115,7 +115,7 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
         if rank(value) not in (None, 2):
             raise Unfit(f"the initial state {value.name!r} must have 2 axes, got {rank(value)}")
     if y is None and not any(v for each in states for v in each):
-        raise Unfit("the file uses none of its outputs")
+        raise Unfit("the file uses no output of it")
     if baked is not None:
         warnings.append(f"a length of {baked} steps is baked in: the {node.op_type} has this number of steps")
     if not sequences.backwards and all(is_zero(v) for each in before for v in each):
@@ -130,7 +130,7 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
 
 
 def _values(sequences: Sequences) -> dict[str, Any]:
-    """Returns the fields of a part that describe x, y, lengths and masks."""
+    """Returns the arguments of GraphPart that describe x, y, lengths, masks and nodes."""
     mask, lengths = sequences.mask, sequences.lengths
     lengths = lengths_of(mask) if lengths is None and mask is not None else lengths
     axes = {"x": _axes(sequences.x, sequences.axis), "h": "BH"}
@@ -152,7 +152,7 @@ def _axes(value: Value, axis: int) -> str:
 
 
 def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
-    """Chooses the alternative of a step whose new states are the old states of the loop's next step."""
+    """Chooses the alternative whose new states the loop carries to the next step. Else raises Unfit."""
     for step in group:
         carried = [body.carried.get(id(v)) for v in step.old]
         if not carried or None in carried:
@@ -176,7 +176,7 @@ def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
 
 
 def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
-    """Orders the steps in a body as layers, so that each reads the h of the layer before."""
+    """Sorts the cell steps of a body as layers: each reads the h of the step before it in the list."""
     chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
     if len(chains) != 1 or len(chains[0]) != len(found):
         raise Unfit(f"its {len(found)} steps must be layers of one network, each with the h of another as x")
@@ -188,13 +188,13 @@ def _is_h(x: Value, of: CarriedStep) -> bool:
 
 
 def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, list[str]]:
-    """Returns y, and warnings. Raises Unfit if the body has other outputs."""
+    """Returns (y or None, warnings). Raises Unfit if the body has other outputs that the file uses."""
     mask = found[0].choice
     states = {id(c.inner) for each in found for c in each.states}
     held = found[-1].states[0].inner
     h, warnings = found[-1].step.new[0], list[str]()
     joined = [j for j in body.joined if used(j.value)]
-    memory: set[int] = set()  # Keras' loops repeat the last output in these values
+    memory: set[int] = set()  # ids of states in which Keras' loops repeat the last output
     for carried in body.carried.values():
         if id(carried.inner) in states or id(carried.inner) in body.counters:
             continue
@@ -210,7 +210,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
         elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner, held):
             memory.add(id(carried.inner))
         else:
-            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, which is no state")
+            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, no state of a cell")
     counted = [c for c in body.carried.values() if id(c.inner) in body.counters and used(c.after)]
     if counted:
         name = counted[0].after.name
@@ -232,8 +232,8 @@ def _is_output(
     value: Value, h: Value, mask: Choice | None, old: Value | None, held: Value,
     memory: set[int] | frozenset[int] = frozenset(),
 ) -> str:  # fmt: skip
-    """Returns whether a value is h in all steps ("h"), or past a sequence's end 0 ("0"), its last value
-    ("repeats") or the state, held ("keeps"). Returns "" if the value is none of these."""
+    """Compares an output with h. Returns "h" if it is h in all steps. For masked steps, returns "0" for
+    zeros, "repeats" for its last value, and "keeps" for the state `held`. Otherwise returns ""."""
     value = outside_of_loops(value)
     if value is h:
         return "h" if mask is None else ""
@@ -248,7 +248,7 @@ def _is_output(
 
 
 def _concatenated(sequence: Value, inner: Value, front: bool) -> list[Joined]:
-    """Returns the value that a ConcatFromSequence makes of a Loop's sequence."""
+    """Returns the outputs of the ConcatFromSequence nodes that join a Loop's sequence."""
     users = list(sequence.consumers())
     if sequence.is_graph_output() or any(
         user.op_type != "ConcatFromSequence"
@@ -271,12 +271,12 @@ def _concatenated(sequence: Value, inner: Value, front: bool) -> list[Joined]:
 
 
 class Unfit(Exception):
-    """Raised for a Loop or Scan that no network replaces. The text says why."""
+    """Raised for a Loop or Scan that no network can replace. The text says why."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that each step passes to the next: the body's input and output, before and after all steps."""
+    """A loop-carried value: input and output of the body, and input and output of the Loop or Scan node."""
 
     inner: Value
     outer: Value
@@ -286,7 +286,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Joined:
-    """A value of all steps that a loop joins from its steps' values, `inner`. backwards: last step first."""
+    """An output `value` of a loop that stacks `inner` of all steps. backwards: the last step comes first."""
 
     inner: Value
     value: Value
@@ -297,9 +297,9 @@ class Joined:
 
 @dataclass
 class Body:
-    """The body of a Loop or Scan (node): the values that it passes on, reads and joins.
+    """The body of a Loop or Scan `node`: the values that it carries, reads and stacks, by id.
 
-    scanned: for each element that a Scan reads, its sequence, the axis, and whether the Scan reads backwards.
+    scanned: (sequence, axis, backwards) of each element that a Scan reads. counters: values that count steps.
     """
 
     node: Node
@@ -311,8 +311,8 @@ class Body:
     counters: dict[int, Linear] = field(default_factory=dict)
 
     def element(self, value: Value) -> tuple[Value, int, bool]:
-        """Returns the sequence whose element in each step is this value, its axis, and whether the first step
-        has its last element."""
+        """Returns (sequence, axis, backwards) if `value` is one element of a sequence in each step. It reads
+        backwards if the first step has the last element. Raises Unfit otherwise."""
         value = outside_of_loops(value)
         if id(value) in self.scanned:
             return self.scanned[id(value)]
@@ -325,7 +325,7 @@ class Body:
         return whole, found.axis, self._backwards(replace(found, whole=whole))
 
     def lengths(self, masked: Choice, steps: Linear, backwards: bool) -> Value | None:
-        """Returns the lengths if a mask compares them with the place in x that a step reads."""
+        """Returns the lengths (B,) if the mask is "index in x of this step < lengths", else None."""
         found = lengths_at(masked, self.width, self.counters)
         fits = found is not None and found[1] == _place(steps, backwards)
         return found[0] if found is not None and fits and found[0].graph is not self.graph else None
@@ -340,13 +340,13 @@ class Body:
 
 
 def _place(length: Linear, backwards: bool) -> Linear:
-    """Returns the index in a sequence of the element that a step reads, in terms of the step's number."""
+    """Returns the index of the element that step number STEP reads. backwards: step 0 reads the last one."""
     step = Linear(0, {STEP: 1})
     return length.plus(Linear(1), -1).plus(step, -1) if backwards else step
 
 
 def body_of(node: Node, width: Width) -> Body:
-    """Returns the body of a Loop or Scan. Raises Unfit."""
+    """Returns the body of a Loop or Scan. Raises Unfit if its signature is invalid."""
     graph = attribute(node, "body")
     if len({id(v) for v in graph.outputs}) != len(graph.outputs):
         raise Unfit("its body has an output twice, for which ONNX Runtime 1.32 computes other numbers")
@@ -414,7 +414,7 @@ def _loop(node: Node, graph: Graph, width: Width) -> Body:
 
 
 def check_steps(body: Body, whole: Value, axis: int) -> int | None:
-    """Raises Unfit unless a Loop has as many steps as a sequence. Returns the number if the file sets it."""
+    """Checks that a Loop has as many steps as a sequence. Returns their number if the file fixes it."""
     if body.node.op_type == "Scan":
         return None
     length = size(whole, axis, body.width)
@@ -439,7 +439,7 @@ def check_steps(body: Body, whole: Value, axis: int) -> int | None:
 
 
 def _always(body: Body, condition: Value | None) -> bool:
-    """Returns whether the condition of a Loop is true in all steps."""
+    """Returns whether a Loop's condition is constantly true, so that only its number of steps ends it."""
     if condition is not None and not all_true(condition):
         return False
     after = outside_of_loops(body.graph.outputs[0])
@@ -447,13 +447,13 @@ def _always(body: Body, condition: Value | None) -> bool:
 
 
 def _check_condition(body: Body, length: Linear) -> None:
-    """Raises Unfit unless the Loop goes on while the number of the next step is less than the length."""
+    """Raises Unfit unless the condition is "index of the next step < length"."""
     before, after = body.node.inputs[1], body.graph.outputs[0]
     for value, step in ((before, Linear(0)), (after, Linear(1, {STEP: 1}))):
         if value is before and (value is None or all_true(value)):
             continue
         assert value is not None
-        both = producer(outside_of_loops(value), "And")  # two counters of one length
+        both = producer(outside_of_loops(value), "And")  # tf2onnx may compare two counters
         for each in (value,) if both is None else both.inputs:
             less = producer(None if each is None else outside_of_loops(each), "Less", "Greater")
             pair = [] if less is None else [number(v, body.width, body.counters) for v in less.inputs]
@@ -464,7 +464,7 @@ def _check_condition(body: Body, length: Linear) -> None:
 
 
 def insertion(carried: Carried) -> tuple[Value, bool] | None:
-    """Returns the value that each step inserts into a sequence, and whether it is inserted at the front."""
+    """Returns (value, at_front) of a SequenceInsert that adds one element in each step, else None."""
     node = producer(outside_of_loops(carried.outer), "SequenceInsert")
     if node is None or node.inputs[0] is not carried.inner or node.inputs[1] is None:
         return None

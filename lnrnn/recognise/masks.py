@@ -1,4 +1,4 @@
-"""Masks of steps, and steps in reverse order, around a Loop or Scan."""
+"""Masks, lengths and reversals of steps around a Loop or Scan."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INTEGERS = 6, 7  # int32, int64
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that is `new` where mask is true, and `old` elsewhere: how files stop a sequence at its end.
+    """where(mask, new, old): how exported files keep the states of a finished sequence.
 
-    has_row: whether the mask is (B,) and gets a second axis by an Unsqueeze. Otherwise it should be (B, 1).
+    has_row: whether the mask is (B,), expanded by an Unsqueeze. Otherwise it should be (B, 1).
     """
 
     mask: Value
@@ -31,7 +31,7 @@ class Choice:
 
 
 def choice(value: Value) -> Choice | None:
-    """Returns the choice that computes a value: Where, or as tf2onnx writes it, m new + (1 - m) old."""
+    """Returns the Choice that computes a value: a Where, or tf2onnx's m new + (1 - m) old. Else None."""
     value = outside_of_loops(value)
     node = producer(value, "Where")
     if node is not None and None not in node.inputs[:3]:
@@ -44,7 +44,7 @@ def choice(value: Value) -> Choice | None:
     products = [producer(v, "Mul") for v in node.inputs]
     if len(products) != 2 or products[0] is None or products[1] is None:
         return None
-    found: dict[bool, tuple[Value, Value]] = {}  # whether the mask is negated: mask, value
+    found: dict[bool, tuple[Value, Value]] = {}  # negated -> (mask, value)
     for product in products:
         assert product is not None
         for at in (0, 1):
@@ -63,7 +63,7 @@ def choice(value: Value) -> Choice | None:
 
 
 def without_axis(mask: Value) -> Value | None:
-    """Returns the mask (B,) behind an Unsqueeze to (B, 1), or None."""
+    """Returns the mask (B,) whose Unsqueeze to (B, 1) is `mask`, or None."""
     node = producer(mask, "Unsqueeze")
     if node is None or node.inputs[0] is None or moved_axes(node) not in ([1], [-1]):
         return None
@@ -84,7 +84,7 @@ def less(mask: Value) -> tuple[Value, Value] | None:
 
 
 def lengths_of(mask: Value, axis: int = 0) -> Value | None:
-    """Returns lengths (B,) if a mask is step < lengths, else None. axis: where the mask has the steps."""
+    """Returns lengths (B,) if a mask is step < lengths, else None. axis: the mask's axis of steps."""
     node = producer(mask, "Transpose")
     if node is not None and node.inputs[0] is not None and rank(mask) in (None, 2):
         mask, axis = outside_of_loops(node.inputs[0]), 1 - axis
@@ -116,7 +116,7 @@ def lengths_at(
 
 
 def _counts(value: Value) -> bool:
-    """Returns whether a value is the sequence 0, 1, 2, ..., a constant or a Range."""
+    """Returns whether a value is 0, 1, 2, ...: a constant, or a Range that starts at 0 with step 1."""
     array, node = constant(value), producer(value, "Range")
     if array is not None:
         return array.ndim == 1 and bool((array == np.arange(len(array))).all())
@@ -125,7 +125,7 @@ def _counts(value: Value) -> bool:
 
 
 def _is_lengths(value: Value, whole: Value) -> bool:
-    """Returns whether a value can be lengths: one integer for each sequence. whole: it, after casts."""
+    """Returns whether a value may be lengths: integers (B,). whole: the value before casts are removed."""
     known = value.dtype in INTEGERS or (value.dtype is None and value is not whole)
     return known and rank(value) in (None, 1)
 
@@ -133,10 +133,10 @@ def _is_lengths(value: Value, whole: Value) -> bool:
 def reversed_of(
     value: Value, axis: int, width: Width, steps: Linear | None = None, lengths: Value | None = None
 ) -> tuple[Value, Node] | None:
-    """If `value` is another value reversed along an axis, returns that value and the node that reverses it.
+    """Returns (original, node) if `node` computes `value` by reversing the original along an axis, else None.
 
-    steps: the length of the axis, if it is known. lengths: given if each sequence is reversed up to its own
-    end.
+    steps: the length of the axis, or None if unknown. lengths (B,): each sequence is reversed within its own
+    length, as ReverseSequence does.
     """
     node = value.producer()
     if node is None or not is_reversal(node, axis, width, steps, lengths) or node.inputs[0] is None:
@@ -147,9 +147,9 @@ def reversed_of(
 def in_order_of_x(
     y: Value, axes: str, width: Width, steps: Linear, lengths: Value | None = None
 ) -> tuple[Value, str, list[Node]] | None:
-    """Returns y with its steps reversed, if the file uses y in no other way: the value, its axes, the nodes.
+    """Follows y to its only use, a reversal. Returns (reversed y, its axes, the nodes between), else None.
 
-    steps: the number of steps. lengths: as for `reversed_of`.
+    steps: the length of the time axis. lengths: as for `reversed_of`.
     """
     ends: list[tuple[Value, str]] = []
     nodes: list[Node] = []
@@ -177,6 +177,6 @@ def in_order_of_x(
 
 
 def all_true(value: Value | None) -> bool:
-    """Returns whether a value is a constant true."""
+    """Returns whether a value is a constant whose elements are all true."""
     array = None if value is None else constant(outside_of_loops(value))
     return array is not None and bool(np.asarray(array).all())

@@ -31,7 +31,7 @@ ROOTS = (
     "Mul", "Add", "Sub", "Sum", "MatMul", "Gemm", "Clip", "Max",
     *(OPERATORS[name] for name in FUNCTIONS["f"] if name in OPERATORS),
 )  # fmt: skip
-MOST_NODES = 400  # of one step
+MOST_NODES = 400  # in one cell step
 MOST_MISSES = 64  # stop after so many consecutive nodes that are no copy of a step
 
 _LETTERS = {"value": "v", "product": "p", "norm": "n", "one": "1", "function": "f"}
@@ -49,7 +49,7 @@ class Step:
     node reads. nodes: all nodes of the step, in the order of the graph. outside: the names of nodes and
     outputs that read other values of the step. constants: the parameters of the step, by (name, gate).
     centred: False with RMS norm. sequence: the x of all steps, if `x` is an element of its product, or None.
-    within: lengths and the step's number, if a mask of these keeps the old states past a sequence's end.
+    within: (lengths, index of the step) if the mask index < lengths keeps old states past a sequence's end.
     """
 
     pattern: Pattern
@@ -98,13 +98,13 @@ class Step:
         )  # fmt: skip
 
     def _adds_zeros(self) -> bool:
-        """Returns whether biases of 0 are added, which have no terms."""
+        """Returns whether the step adds biases of 0, which no constant records: a Sum drops zeros."""
         sums = [node for node in self.nodes if node.op_type in ("Add", "Gemm")]
         added = [constant_input(node, at) for node in sums for at in range(len(node.inputs))]
         return any(a is not None and a.ndim == 1 and a.size >= self.units and not a.any() for a in added)
 
     def _blocks(self, name: str) -> Array:
-        """Joins a parameter from its part for each gate. Missing gains count as 1, missing biases as 0."""
+        """Returns one parameter: its blocks for all gates, joined. Missing gains are 1, missing biases 0."""
         if name.endswith("_c"):
             return self._vector(name, next((gate for n, gate in self.constants if n == name), ""))
         if name.startswith("weight"):
@@ -156,7 +156,7 @@ def _find_copies(
 ) -> None:
     """Adds copies of a matched step, since a comparison of nodes is faster than a match.
 
-    roots: the step's own, and the next ones. own: the terms of the step.
+    roots: the step's root, then later ones. own: the Terms of the match. `found` gets copies, by root.
     """
     misses = 0
     for root in roots[1:]:
@@ -180,7 +180,7 @@ def _find_copies(
 
 
 def _moved(step: Step, of: Pairs) -> Step | None:
-    """Returns a step with the values and nodes of its copy, or None if the copy lacks one of them."""
+    """Returns `step` with the values and nodes of a copy, or None if some are missing. of: maps to copies."""
     given, nodes = (step.x, *step.old, *step.new), copied(of, step.nodes)
     if nodes is None or any(id(v) not in of for v in given):
         return None
@@ -193,15 +193,15 @@ def _multiplies_concat(node: Node) -> bool:
 
 
 def alike(h: Sum) -> Sequence[Pattern]:
-    """Returns the patterns that a sum may match: the equation of h has the same kinds of factors."""
+    """Returns the patterns whose equation of h has factors of the same kinds as this sum."""
     kinds = ("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
     return BY_OUTLINE.get(tuple(sorted(kinds)), ())
 
 
 def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
-    """Returns n + z (h0 - n) or h0 + z (n - h0) with the sum n as an argument of the function identity.
+    """If h is n + z (h0 - n) or h0 + z (n - h0), returns h with n as one atom: the function identity of n.
 
-    h0 is one value. zero: h0 is 0, and its terms are missing. Other sums are returned unchanged.
+    h0 is one value. zero: h0 is 0, so its terms are missing. Other sums are returned unchanged.
     """
     gates = {atom for p in h.terms if len(p) > 1 for atom in p if atom.kind in FUNCTIONS["sigma"]}
     for z in gates if len(h.terms) > 3 - zero else ():
@@ -218,7 +218,7 @@ def with_identity(h: Sum, terms: Terms, zero: bool = False) -> Sum:
 
 
 def match(value: Value, terms: Terms, zero: bool = False) -> list[Step]:
-    """Returns the steps whose new h is this value. zero: whether the old states must be 0, or are values."""
+    """Returns the steps whose new h is this value. zero: match steps whose old states are 0."""
     whole, result = with_identity(terms.sum(value), terms, zero), list[Step]()
     for pattern in PATTERNS if zero else alike(whole):
         matcher = Matcher(pattern, terms, zero)
@@ -234,7 +234,7 @@ def _same(a: Step, b: Step) -> bool:
 
 
 def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
-    """Returns the step for the names that a match has bound, or None if the cell is incomplete."""
+    """Returns the Step of a complete match, or None if names are unbound. bound: see Matcher."""
     if (x := bound.get("x")) is None:
         return None
     old = tuple(bound[name] for name in pattern.states.values() if name in bound)
@@ -262,7 +262,7 @@ def _step(pattern: Pattern, matcher: Matcher, bound: Bound) -> Step | None:
 
 
 def nodes_between(new: Sequence[Value], given: Sequence[Value]) -> tuple[Node, ...] | None:
-    """Returns the nodes that compute `new` from `given` and constants; None if they read another value."""
+    """Returns the nodes that compute `new` from `given` and constants. None if they need any other value."""
     known = {id(v) for v in given}
     seen: dict[int, Node] = {}
     stack = [v.producer() for v in new]
@@ -319,7 +319,7 @@ class Matcher:
             yield from self.sum(self.pattern.of("h"), h, "h", {("value", "h"): value})
 
     def sum(self, wanted: Sequence[Term], given: Sum, gate: str, bound: Bound) -> Iterator[Bound]:
-        """Matches the summands of an equation with the summands of a value."""
+        """Matches the summands `wanted` of an equation with the value `given`. Yields all bindings."""
         if self.zero:
             wanted = [term for term in wanted if not any(_reads_state(f) for f in term.factors)]
         biases = [term for term in wanted if "bias" in term.vector]
@@ -352,7 +352,7 @@ class Matcher:
                     yield from self._summands(rest, others, gate, new)
 
     def _biases(self, wanted: list[Term], given: list[Summand], gate: str, bound: Bound) -> Iterator[Bound]:
-        """Matches biases: constants, or constants times a gate. There may be several to add up, or none."""
+        """Matches biases: constants, or constants times a gate. Several are added up; one may be missing."""
         if not wanted:
             if not given:
                 yield bound

@@ -1,4 +1,4 @@
-"""Says of recurrences that are no part which operator no cell of lnrnn has."""
+"""Explains why recurrences were not converted: names the first operator that no lnrnn cell has."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .part import GraphPart
 from .patterns import OPERATORS
 from .terms import Atom, Terms
 
-Pairs = Sequence[tuple[Value, Value]]  # states: old and new
+Pairs = Sequence[tuple[Value, Value]]  # (old state, new state) of a step
 MOVING = (*MOVES, "Concat", "SequenceAt", "SequenceInsert")
 NO_STEP = "its body is no step of a cell of lnrnn"
-MOST_MATRICES = 16  # the most products with a matrix that `repeated` compares
+MOST_MATRICES = 16  # `repeated` compares at most this many matrix products
 
 
 def unknown(graphs: Iterable[Graph], parts: Sequence[GraphPart], states: Pairs = ()) -> list[str]:
-    """Describes each recurrence that is no part and contains no part. states: the states of the model."""
+    """Returns a text for each recurrence outside of all parts. states: the model's (old, new) states."""
     every = [each for part in parts for each in (part, *part.same)]
     taken = {id(node) for part in every for node in part.nodes}
     paths = [path for part in parts for path in part.paths]
@@ -44,7 +44,7 @@ def unknown(graphs: Iterable[Graph], parts: Sequence[GraphPart], states: Pairs =
 
 
 def repeated(graph: Graph, taken: set[int]) -> Pairs:
-    """Returns two values that a matrix multiplies, if the second depends on the first product."""
+    """Returns [(a, b)] if a constant matrix multiplies a and b, and b depends on a's product. Else ()."""
     first: dict[int, tuple[Value, set[int]]] = {}
     for node in graph:
         if node.op_type not in ("Gemm", "MatMul") or id(node) in taken or None in node.inputs[:2]:
@@ -60,9 +60,9 @@ def repeated(graph: Graph, taken: set[int]) -> Pairs:
 
 
 def misfit(pairs: Pairs, is_step: bool = False) -> str:
-    """Returns a text with the first operator between old and new states that no cell has, or "".
+    """Names the first operator between old and new states that no cell has. Returns "" if there is none.
 
-    is_step: whether the states are known to be a step's states. Otherwise a matrix must multiply an old one.
+    is_step: the pairs are known to be states. Otherwise, they count only if a matrix multiplies an old one.
     """
     terms, inside = new_terms(joined=True), dependents(old for old, _ in pairs)
     others, outer = list[Node](), list[Node]()  # outer: products that are added to states
@@ -97,7 +97,7 @@ def misfit(pairs: Pairs, is_step: bool = False) -> str:
 
 
 def _unfit(pairs: Pairs, terms: Terms) -> list[Node]:
-    """Returns the node at which the longest match of a pattern ends."""
+    """Returns the node at which the longest partial match of a pattern stops, as a list, or []."""
     longest, unfit = 0, list[Node]()
     for new in (outside_of_loops(new) for _, new in pairs):
         for matcher in (Matcher(pattern, terms, False) for pattern in alike(terms.sum(new))):
@@ -108,7 +108,7 @@ def _unfit(pairs: Pairs, terms: Terms) -> list[Node]:
 
 
 def _computing(unfit: Atom | Value) -> list[Node]:
-    """Returns the node that computes a value or an atom."""
+    """Returns the node that computes a value or an atom, as a list, or []."""
     value = unfit.value if isinstance(unfit, Atom) else unfit
     if isinstance(unfit, Atom) and unfit.kind != "value" and value is not None:
         op, matrix = OPERATORS.get(unfit.kind), unfit.matrix and unfit.matrix.value

@@ -1,4 +1,4 @@
-"""Writes the results of ONNX's operators as sums of terms.py. `OPERATORS` is the table."""
+"""Writes the outputs of ONNX operators as sums of products (terms.Sum). `OPERATORS` is the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _sub(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _tanh(terms: Terms, whole: Sum) -> Sum:
-    """Returns tanh(a) for 2 sigmoid(2 a) - 1, else the sum itself."""
+    """Returns tanh(a) if the sum is 2 sigmoid(2 a) - 1, else the sum unchanged."""
     of = argument_of(whole, 2, "sigmoid", -1)
     return (
         whole if of is None else single(terms.function("tanh", None, times(of, constant_sum(np.array(0.5)))))
@@ -34,7 +34,7 @@ def _tanh(terms: Terms, whole: Sum) -> Sum:
 
 
 def argument_of(whole: Sum, factor: float, function: str, constant: float) -> Sum | None:
-    """Returns a if a sum is factor * function(a) + constant."""
+    """Returns a if a sum is factor * function(a) + constant, else None."""
     own = next((p for p in whole.terms if len(p) == 1 and p[0].kind == function), ())
     numbers = [
         (whole.terms.get(product, np.zeros(1)) == n).all() for product, n in ((own, factor), ((), constant))
@@ -54,7 +54,7 @@ def _activation(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _clip(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """min(max(a, 0), n) as n hard_sigmoid(6 a / n - 3), with its bounds in any nodes and order; max(a, 0)."""
+    """Returns nested bounds as a Sum: min(max(a, 0), n) as n hard_sigmoid(6 a / n - 3), relu without n."""
     of, low, high = value, -np.inf, np.inf
     while (found := _bounded(of)) is not None:
         of, low, high = found[0], max(low, found[1]), min(high, found[2])
@@ -68,7 +68,7 @@ def _clip(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _bounded(value: Value) -> tuple[Value, float, float] | None:
-    """Returns a and two numbers if a node computes min(max(a, the first), the second)."""
+    """Returns (a, low, high) if a node computes min(max(a, low), high), else None."""
     node = producer(outside_of_loops(value), "Clip", "Max", "Min", "Relu")
     if node is None or (node.op_type in ("Max", "Min") and len(node.inputs) != 2):
         return None
@@ -86,7 +86,7 @@ def _bounded(value: Value) -> tuple[Value, float, float] | None:
 
 
 def _number(node: Node, at: int) -> float:
-    """Returns the number that all elements of a constant input are. Raises Opaque."""
+    """Returns the number that fills a constant input. Raises Opaque if its elements differ."""
     array = constant_input(node, at)
     if array is None or not array.size or not (array == array.flat[0]).all():
         raise Opaque
@@ -94,7 +94,7 @@ def _number(node: Node, at: int) -> float:
 
 
 def _inverse(terms: Terms, value: Value, depth: int) -> Sum:
-    """Returns 1 / value, for the sqrt(var + eps) of a norm. 1 / (1 + exp(-a)) is sigmoid(a)."""
+    """Returns 1 / value as a Sum, for a norm's sqrt(var + eps) and for sigmoid(a) = 1 / (1 + exp(-a))."""
     if producer(value, "Sqrt") is not None:
         of, eps, is_centred = deviation(value, lambda a: terms.sum(outside_of_loops(a), depth).width)
         whole = terms.sum(outside_of_loops(of), depth)
@@ -106,7 +106,7 @@ def _inverse(terms: Terms, value: Value, depth: int) -> Sum:
 
 
 def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: int) -> Sum:
-    """Returns a times b. transposed: whether the rows of b are not the results."""
+    """Returns the Sum of a @ b. transposed: b is (inputs, outputs) as in MatMul, else (outputs, inputs)."""
     whole = constant(outside_of_loops(b))
     if whole is None or whole.ndim != 2 or whole.dtype != np.float32:
         raise Opaque
@@ -117,7 +117,7 @@ def _matrix_product(terms: Terms, a: Value, b: Value, transposed: bool, depth: i
         if array.ndim < 1 or array.shape[-1] != columns or array.dtype != np.float32:
             raise Opaque
         (same,) = constant_sum(array).terms.values() or (np.zeros(columns),)
-        if same.shape != (columns,):  # states that differ between sequences are no step's
+        if same.shape != (columns,):  # a step's initial state is the same row for each sequence
             raise Opaque
         return constant_sum(same.astype(np.float32) @ (whole if transposed else whole.T))
     node = a.producer()
@@ -156,7 +156,7 @@ def _gemm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _owned(terms: Terms, operand: Value, bias: Sum) -> Sum:
-    """Returns a bias as part of the product with an operand, to tell bias_ih from bias_hh later."""
+    """Multiplies a bias by the atom "one" of a product's operand. This tells bias_ih from bias_hh later."""
     return times(single(terms.one(outside_of_loops(operand))), bias)
 
 
@@ -189,10 +189,10 @@ def _slice(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _element(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """Writes one step of a product that was computed for all steps at once."""
+    """Returns one step of a product that was computed for all steps at once, as a Sum."""
     found = element(value, terms.width)
     found = found and before_reversal(found, terms.width)
-    states = [user for user in value.consumers() if user.op_type == "Mul"]  # no cell multiplies W x by a gate
+    states = [user for user in value.consumers() if user.op_type == "Mul"]  # a Mul: cells only add W x
     if found is None or is_last_axis(found.axis, found.whole) or states:
         raise Opaque
     return terms.element(terms.sum(outside_of_loops(found.whole), depth), value)
@@ -206,7 +206,7 @@ def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     if not is_last or gain is None or gain.ndim > 1 or (given and bias is None):
         raise Opaque
     of, eps = terms.sum(outside_of_loops(a), depth), float(attribute(node, "epsilon", 1e-5))
-    result = of  # zeros, as in the first step of a network that starts at 0
+    result = of  # a sum of zeros, as in the first step of a network that starts at 0
     if of.terms:
         norm = terms.norm(a, of, eps, 0, of.width or gain.size, node.op_type == "LayerNormalization")
         result = times(single(norm), constant_sum(gain))
@@ -222,7 +222,7 @@ def _layer_norm(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
-    """Writes a quotient by a constant, or by a value that _inverse knows."""
+    """Returns a / b as a Sum, if b is a constant or a value that `_inverse` supports."""
     divisor = constant_input(node, 1)
     if divisor is not None:
         return times(terms.input(node, 0, depth), constant_sum(1 / divisor.astype(np.float64)))
@@ -230,12 +230,12 @@ def _div(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
 
 
 def _mean(value: Value | None) -> Value | None:
-    """Returns the argument of a mean over the last axis that keeps the axis."""
+    """Returns a if `value` is the mean of a over its last axis with keepdims=1, else None."""
     return _over_last_axis(producer(value, "ReduceMean"))
 
 
 def _over_last_axis(node: Node | None) -> Value | None:
-    """Returns the argument of a sum or mean over the last axis that keeps the axis."""
+    """Returns a if `node` is a sum or mean of a over its last axis with keepdims=1, else None."""
     if node is None or node.inputs[0] is None or not attribute(node, "keepdims", 1):
         return None
     given = constant_input(node, 1)
@@ -245,14 +245,14 @@ def _over_last_axis(node: Node | None) -> Value | None:
 
 
 def centred(value: Value | None) -> Value | None:
-    """Returns a if the value is a - mean(a)."""
+    """Returns a if the value is a - mean(a), else None."""
     node = producer(value, "Sub")
     return node.inputs[0] if node and node.inputs[0] is _mean(node.inputs[1]) else None
 
 
 def deviation(value: Value, width: Callable[[Value], int | None]) -> tuple[Value, float, bool]:
-    """Returns a, eps and True if the value is sqrt(var + eps), where var is the variance of a. Returns False
-    for the mean of a^2 in place of var. Raises Opaque for other values. width: the size of the last axis."""
+    """Returns (a, eps, centred) of a norm's divisor: centred is True for sqrt(var(a) + eps), and False for
+    sqrt(mean(a^2) + eps). Raises Opaque for other values. width: returns the size of a value's last axis."""
     root = producer(value, "Sqrt")
     if root is None:
         raise Opaque
@@ -260,7 +260,7 @@ def deviation(value: Value, width: Callable[[Value], int | None]) -> tuple[Value
     given = [(root.inputs[0], np.zeros(1))] if total is None else [
         (total.inputs[at], constant_input(total, 1 - at)) for at in (0, 1)]  # fmt: skip
     for variance, eps in given:
-        both = producer(variance, "Sub")  # the mean of a a, minus the mean of a squared
+        both = producer(variance, "Sub")  # the variance may be mean(a^2) - mean(a)^2
         square, divided = _squared(_mean(both.inputs[0] if both else variance)), producer(variance, "Div")
         if divided and (size := constant_input(divided, 1)) is not None:  # a mean, written as sum / size
             square = _squared(_over_last_axis(producer(divided.inputs[0], "ReduceSum")))
@@ -274,7 +274,7 @@ def deviation(value: Value, width: Callable[[Value], int | None]) -> tuple[Value
 
 
 def _squared(value: Value | None) -> Value | None:
-    """Returns a if the value is a a."""
+    """Returns a if the value is a^2, as Pow or Mul, else None."""
     node = producer(value, "Pow", "Mul")
     power = constant_input(node, 1) if node and node.op_type == "Pow" else None
     squared = node and (node.inputs[0] is node.inputs[1] if power is None else power.tolist() in (2, [2]))

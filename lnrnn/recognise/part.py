@@ -1,4 +1,4 @@
-"""`Part` and `GraphPart` describe one recurrent part of an ONNX file, or of a traced module."""
+"""`Part` and `GraphPart`: one recurrent part of an ONNX file or of a traced module."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..rnn.models import Model
 from .graph import attribute, producer
 from .interface import Node, Value, named
 
-WHOLE_FILE = "file of to_onnx"  # a kind of part
-SWAPPED = [1, 0, 2]  # perm of a Transpose between (B, T, *) and (T, B, *), without the last axis
+WHOLE_FILE = "file of to_onnx"  # Part.kind of a file that to_onnx wrote
+SWAPPED = [1, 0, 2]  # perm of a Transpose between (B, T, *) and (T, B, *)
 
 
 class Difference(str):
-    """A text of `Part.warnings`, also given by from_onnx: the network's values differ from the file's."""
+    """A text of `Part.warnings` that from_onnx repeats: the network's values differ from the file's."""
 
 
 class OneStep(str):
-    """A text of `Part.warnings` about a network of one step of a loop, which from_onnx gives by name only."""
+    """A text of `Part.warnings` that from_onnx repeats only for a part given by name: it is one loop step."""
 
 
 REPEATS = Difference(
@@ -103,19 +103,19 @@ class GraphPart(Part):
     layers: tuple[Any, ...] = ()
 
     def public(self) -> Part:
-        """Returns the part without its nodes and values."""
+        """Returns a plain Part, without nodes and values of the graph."""
         return Part(**{each.name: getattr(self, each.name) for each in fields(Part)})
 
 
 def restarts(node: Node) -> str:
-    """Returns the warning that a state has no input of the file."""
+    """Returns the text of a warning: a state starts at 0 in each call, since no input of the file sets it."""
     return f"the state of node {named(node)} begins at 0 in each call of the file"
 
 
 def is_batch_first(part: GraphPart) -> bool:
     """Returns whether x, and y if the file uses it, have the axes (B, T, *) in the file.
 
-    If nodes Transpose at x and y stand between, the part takes them in.
+    Transposes of x and y are absorbed into the part: its x, y, axes and nodes are changed.
     """
     before = None if part.axes.get("x") != "TBI" else _swap(producer(part.x, "Transpose"))
     after = None if part.y is None or part.axes["y"] != "TBH" else _only_swap(part.y)
@@ -134,13 +134,13 @@ def is_batch_first(part: GraphPart) -> bool:
 
 
 def _swap(node: Node | None) -> Node | None:
-    """Returns a Transpose if it swaps steps and sequences."""
+    """Returns the node if it is a Transpose between (B, T, *) and (T, B, *), else None."""
     order = None if node is None else attribute(node, "perm")
     return node if order is not None and list(order) == SWAPPED else None
 
 
 def _only_swap(y: Value) -> Node | None:
-    """Returns the Transpose that is the only user of y and swaps its steps and sequences."""
+    """Returns the Transpose between (T, B, H) and (B, T, H) if it is the only user of y, else None."""
     users = [user for user in y.consumers() if user.op_type != "Shape"]
     if len(users) != 1 or y.is_graph_output() or producer(users[0].outputs[0], "Transpose") is None:
         return None

@@ -28,7 +28,7 @@ from typing import Any
 
 Equations = Mapping[str, str]
 VALUES = ("x", "h0", "c0")
-INSIDE = ("c", "raw")  # values of a step that may be factors, although the step computes them
+INSIDE = ("c", "raw")  # values that a step computes, and that may also be factors
 # ONNX's operators, by lnrnn's names of nonlinearities and gate activations.
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
 FUNCTIONS = {
@@ -54,7 +54,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Term:
-    """A summand: sign, a constant vector or "", and factors."""
+    """A summand: a sign, the name of a constant vector or "", and factors."""
 
     sign: int
     vector: str
@@ -86,7 +86,7 @@ class Pattern:
         return {name: _terms(ast.parse(text, mode="eval").body) for name, text in self.equations.items()}
 
     def of(self, name: str) -> tuple[Term, ...]:
-        """Returns the equation of a value or gate."""
+        """Returns the summands of a value or gate."""
         return self.terms[name] if name in self.terms else self.terms["gate"]
 
     @property
@@ -94,7 +94,7 @@ class Pattern:
         return self.has("weight_hr", "h")
 
     def has(self, constant: str, gate: str) -> bool:
-        """Whether the equation of a gate or value has this constant."""
+        """Returns whether the equation of a gate or value contains this constant."""
         return _has(constant, self.of(gate))
 
 
@@ -152,7 +152,7 @@ GATE = JOINT.replace(", 'GATES'", "")
 
 
 def spanning(equation: str, gates: str) -> str:
-    """Returns an equation whose norms span these gates."""
+    """Replaces 'GATES' in an equation: its norms span these gates."""
     return equation.replace("'GATES'", repr(gates))
 
 
@@ -171,7 +171,7 @@ LSTM_STATES: dict[str | None, Equations] = {
         "raw": "sigma(f) * c0 + sigma(i) * tanh(g)",
     },
 }
-PROJECTED = "weight_hr @ ({})"  # how h is computed with proj_size: this equation is filled in
+PROJECTED = "weight_hr @ ({})"  # the equation of h with proj_size; {} is h without a projection
 LSTM_GATES: dict[str | None, str] = {
     None: PLAIN,
     "split": spanning(SPLIT, "ifgo"),
@@ -181,11 +181,11 @@ LSTM_GATES: dict[str | None, str] = {
 
 
 def _with_peepholes(gate: str, raw: str) -> Equations:
-    """Returns equations of gates. raw: the new c before its norm."""
+    """Returns the equations of the gates i, f and o with peepholes. raw: the name of c before its norm."""
     return {"i": f"{gate} + peephole * c0", "f": f"{gate} + peephole * c0", "o": f"{gate} + peephole * {raw}"}
 
 
-# The update gate multiplies h0, or in Cho et al. 2014 and in some code the new value.
+# The update gate z multiplies h0; in Cho et al. 2014 and in some code it multiplies the new value.
 GRU_STATES: dict[str, str] = {
     "": "f(n) + sigma(z) * h0 - sigma(z) * f(n)",
     "z": "h0 + sigma(z) * f(n) - sigma(z) * h0",

@@ -1,7 +1,7 @@
-"""Compares a foreign network with the network of lnrnn to which it was converted, by running both.
+"""Checks a conversion: runs the original network and lnrnn's on the same inputs, and compares the outputs.
 
-A front runs the foreign network, a torch module or a part of an ONNX file, on the inputs of `probes`.
-lnrnn.reference computes lnrnn's in float64. The permitted difference is the rounding error of each step.
+An importer runs the original, a torch module or a part of an ONNX file, on the inputs of `probes`.
+lnrnn.reference computes the converted network in float64. Rounding errors per step limit the difference.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..rnn.architecture import Architecture
 from ..rnn.settings import architecture
 
 # The permitted difference, in multiples of the rounding error that trials estimate. For 3000 correct modules
-# of all systems, with 5 to 256 units, in float32 and float64, the difference was at most 2.2 (0.5 in the
+# of all frameworks, with 5 to 256 units, in float32 and float64, the difference was at most 2.2 (0.5 in the
 # median). For norms over two units it reached 18, because their results are almost +1 and -1.
 MARGIN = 6.0
-# The permitted difference of two float64 results, relative and absolute. It is far above rounding errors that
-# the network does not magnify, and far below rounding errors of float32.
+# The permitted difference of two float64 results, relative and absolute. It is far above float64's rounding
+# errors, unless the network magnifies them, and far below float32's.
 EXACT, FLOOR = 1e-9, 1e-12
 SINGLE, DOUBLE = (float(np.finfo(kind).eps) for kind in (np.float32, np.float64))
-# The numbers of steps and sequences of random input. No two axes have the same length.
+# The numbers of steps and sequences of random inputs. No two axes of an input have the same length.
 STEPS, BATCH = 7, 3
-LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual; of a cell or more than LARGE parameters
-MANY = 263  # many sequences, since a forward may branch on their number
+LONG, OF_LARGE, LARGE = 220, 60, 10**6  # numbers of steps: usual; of cells and above LARGE parameters
+MANY = 263  # a batch size, since a forward may branch on it
 FACTOR = 8.0
 _OPTIONS = "nonlinearity", "num_heads", "reset_after", "gate_activation", "exp_forget", "state_dtype"
-States = Sequence[Array]  # h, or h and c, (layers * directions, B, *) each
+States = Sequence[Array]  # h, or h and c: arrays (layers * directions, B, H)
 
 
 class Unchecked(Exception):
@@ -47,10 +47,10 @@ class RoundingHidesDifference(Unchecked):
 
 
 class Probe(NamedTuple):
-    """One input on which two networks are compared.
+    """One input on which the original and the converted network are compared.
 
     name: its name in messages. x: (T, B, I). states: the initial states, or None for zeros. factor:
-    multiplies all parameters. usual: whether all numbers are of the order of 1.
+    multiplies all parameters. usual: whether all numbers are about 1 in magnitude.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Probe(NamedTuple):
 def probes(arch: Architecture, most: int | None, started: bool, step: bool = False) -> Iterator[Probe]:
     """Yields all probes for a network, ordinary input first.
 
-    most: the largest number of steps, or None. started, step: whether it takes states, one step at a time.
+    most: the largest number of steps, or None. started: draw initial states. step: run one step only.
     """
     rng = np.random.default_rng(0)
 
@@ -76,7 +76,7 @@ def probes(arch: Architecture, most: int | None, started: bool, step: bool = Fal
         shapes = [(len(arch.suffixes), batch, width) for width in arch.state_widths]
         result = [rng.uniform(-0.9, 0.9, s).astype(np.float32).astype(float) for s in shapes]
         if arch.cell.parts > 1:
-            result[2] = 1 + np.abs(result[2])  # n
+            result[2] = 1 + np.abs(result[2])  # xLSTM's normalizer n must be positive
         return result if started else None
 
     x, start = drawn(STEPS), states()
@@ -89,7 +89,7 @@ def probes(arch: Architecture, most: int | None, started: bool, step: bool = Fal
     yield Probe("a batch of one sequence", drawn(STEPS, 1))
     blank = drawn(STEPS)
     T = len(blank)
-    blank[: T // 3, 0] = blank[-(T // 3) :, 1] = blank[:, 2] = blank[T // 2] = 0  # as padding
+    blank[: T // 3, 0] = blank[-(T // 3) :, 1] = blank[:, 2] = blank[T // 2] = 0  # padding
     yield Probe("input with frames of zeros", blank, states())
     yield Probe("input of 1e-6 to 0.1", drawn(STEPS, low=-6, high=-1), usual=False)
     yield Probe("input of 10 to 10,000", drawn(STEPS, low=1, high=4), usual=False)
@@ -98,7 +98,7 @@ def probes(arch: Architecture, most: int | None, started: bool, step: bool = Fal
     yield Probe(f"a batch of {MANY} sequences", drawn(2, MANY), states(MANY))
     yield Probe(f"parameters {FACTOR:g} times as large", drawn(STEPS), factor=FACTOR, usual=False)
     if arch.cell.parts > 1:
-        return  # in xlstm's modules a NaN stays in its gate or head, and the model's W_ih spreads it
+        return  # a NaN stays in its gate or head in xlstm's modules, but spreads in lnrnn
     unknown = drawn(STEPS)
     unknown[len(unknown) // 2, 0, 0] = np.nan
     yield Probe("input with a NaN", unknown, usual=False)
@@ -109,9 +109,9 @@ def probes(arch: Architecture, most: int | None, started: bool, step: bool = Fal
 
 @dataclass(frozen=True)
 class Leaf:
-    """A placeholder for an array in a structure of tuples and lists: y (kind None), h (kind 0) or c (kind 1).
+    """Stands for an array in nested tuples and lists: y (kind None), h (kind 0) or c (kind 1).
 
-    place: for a state (B, H), the index of layer and direction; None for all, (layers * directions, B, H). A
+    place: the index of layer and direction, for a state (B, H). None: all, (layers * directions, B, H). A
     slice selects some layers and directions.
     """
 
@@ -119,15 +119,15 @@ class Leaf:
     place: Any = None
 
     def of(self, y: Any, states: Any) -> Any:
-        """Returns the array of this place. states: h, or h and c, (layers * directions, B, H) each."""
+        """Returns this Leaf's part of y or of the states (layers * directions, B, H)."""
         whole = y if self.kind is None else states[self.kind]
         return whole if self.place is None else whole[self.place]
 
 
 class Outputs(NamedTuple):
-    """The results of a foreign network. x (T, B, I), states, lengths: its inputs, rounded to its dtype.
+    """The results of the original network. x (T, B, I), states, lengths: its inputs, rounded to its dtype.
 
-    parts: the arrays, y with time first, each with the Leaf that says which of the network's it should be.
+    parts: (Leaf, array) for each output, y with time first. The Leaf says which result of lnrnn it is.
     """
 
     x: Array
@@ -137,10 +137,10 @@ class Outputs(NamedTuple):
 
 
 class Reference:
-    """A network that lnrnn.reference computes in float64, with parameters that differ by a random factor.
+    """The converted network in float64, run by lnrnn.reference. Its parameters may be perturbed at random.
 
-    eps: each factor is 1 + eps or 1 - eps. Several ways to call a module have the same inputs, so the outputs
-    are kept by the bytes of the inputs.
+    eps: each parameter is multiplied by 1 + eps or 1 - eps. Outputs are cached by the bytes of the inputs,
+    since several ways to call a module have the same inputs.
     """
 
     def __init__(self, converted: Converted, eps: float = 0.0, rng: Any = None) -> None:
@@ -153,7 +153,7 @@ class Reference:
     def forward(
         self, x: Array, states: States | None = None, lengths: Array | None = None
     ) -> tuple[Array, States]:
-        """Returns y (T, B, directions * H) and the last states, of x (T, B, I). states: None for zeros."""
+        """Returns y (T, B, directions * H) and last states (layers * directions, B, H). states: None is 0."""
         key = tuple(None if a is None else (a.shape, a.tobytes()) for a in (x, lengths, *(states or ())))
         if key in self._kept:
             return self._kept[key]
@@ -175,7 +175,7 @@ class Reference:
         return self._kept[key]
 
     def _layer(self, suffix: str, taken: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Returns the parameters of one layer in one direction, and the options that are named in `taken`."""
+        """Returns (parameters, options) of one layer and direction. taken: the names of permitted options."""
         norm, stated = self.arch.norm, self.arch.stated
         options: dict[str, Any] = {name: stated[name] for name in _OPTIONS if name in stated}
         options |= {"norm": None, "reverse": self.arch.reverse or suffix.endswith("_reverse")}
@@ -200,7 +200,7 @@ class Reference:
 def compare(
     outputs: Outputs, network: Reference, eps: float, first: bool = False
 ) -> tuple[float, float] | None:
-    """Returns None if the network gives these outputs, else the difference as from `disagreement`."""
+    """Returns None if the network reproduces the outputs, else (difference, limit) as `disagreement` does."""
     rng = np.random.default_rng(1)
 
     def parts(of: Reference) -> list[Array]:
@@ -218,12 +218,12 @@ def disagreement(
     theirs: Sequence[Array], ours: Sequence[Array], disturbed: Callable[[], Sequence[Array]], eps: float,
     first: bool = False,
 ) -> tuple[float, float] | None:  # fmt: skip
-    """Returns None if the arrays agree, else the difference that exceeds its limit most, and this limit.
+    """Returns None if the arrays agree, else (difference, limit) where the difference exceeds its limit most.
 
     Arrays are compared by index of their first axis, which is time for outputs. So early steps have a small
-    limit even if the network magnifies rounding errors at every step. An index is ignored if rounding alone
+    limit even if the network magnifies rounding errors at every step. A step is ignored if rounding alone
     could change its values by more than a quarter. eps: machine epsilon of their dtype. disturbed: computes
-    `ours` again, with parameters that differ by a random relative eps or -eps. Three trials give the limit,
+    `ours` again, with parameters perturbed by a random relative eps or -eps. Three trials give the limit,
     since weights that magnify errors from step to step magnify these changes too.
 
     first: raises RoundingHidesDifference if the arrays agree, but rounding alone could change them by more
@@ -257,10 +257,10 @@ def disagreement(
 
 
 def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
-    """For each index of the first axis, returns the largest magnitude of `ours` and the largest difference.
+    """Returns two vectors, with an element for each index of axis 0: max |ours| and max |theirs - ours|.
 
-    The difference is infinite where only one of the two numbers is finite. Numbers of `ours` above 1e15 are
-    ignored.
+    The difference is infinite where exactly one number is finite. It is 0 where |ours| exceeds 1e15, to
+    ignore such numbers.
     """
     theirs, ours = (a.reshape(len(a), -1) if a.size else np.zeros((0, 1)) for a in (theirs, ours))
     finite = np.isfinite(ours)
@@ -273,7 +273,7 @@ def _rows(theirs: Array, ours: Array) -> tuple[Array, Array]:
 
 
 def _near(of: Array) -> Array:
-    """Returns each step's maximum over itself and the two steps on either side, since steps vary much."""
+    """Returns a moving maximum over 5 steps, since rounding errors vary much from step to step."""
     wide = np.pad(np.where(np.isfinite(of), of, 0), 2)
     result: Array = np.max([wide[k : k + len(of)] for k in range(5)], axis=0)
     return result

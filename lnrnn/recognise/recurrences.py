@@ -1,7 +1,7 @@
-"""Steps that follow each other as a layer, and their Recurrence: a part of a file with its weights.
+"""Joins cell steps into layers, and layers and directions into a Recurrence: a part with its weights.
 
-`chains` finds steps that a Python loop has written one after another, with a length that is baked in.
-`unrolled` makes a recurrence of them. `joined` joins recurrences: two directions to a layer, and layers to a
+`chains` finds unrolled steps, whose number is baked into the file. `unrolled` makes a Recurrence of them.
+`joined` joins two Recurrences: the two directions of a layer, or two successive layers of the same
 network.
 """
 
@@ -41,7 +41,7 @@ ORDERS = ("TB{}", "BT{}", "B{}T")  # of axes; T is the axis of steps
 
 @dataclass(frozen=True)
 class Layer:
-    """The steps of one layer, which have the same weights, in the order in which they are computed."""
+    """The steps of one layer in the order of computation. All have the same weights."""
 
     steps: tuple[Step, ...]
     weights: Weights
@@ -67,7 +67,7 @@ class Layer:
 def same_constants(a: Step, b: Step) -> bool:
     """Returns whether two steps have the same equations and the same constants.
 
-    A step with states of 0 may lack weights. In such a step a file may have added bias_hh to bias_ih.
+    A first step whose states are 0 may lack weights, and its bias_ih may include bias_hh.
     """
     if a.pattern is not b.pattern or a.functions != b.functions or a.units != b.units:
         return False
@@ -93,7 +93,7 @@ def same_constants(a: Step, b: Step) -> bool:
 
 
 def _all_biases(step: Step, name: str, gate: str) -> Array:
-    """Returns the bias `name` of a gate, or bias_ih + bias_hh if its equation only adds the two."""
+    """Returns the bias `name` of a gate. If the equation just adds bias_ih and bias_hh, returns their sum."""
     names = {name}
     if name in ("bias_ih", "bias_hh") and not step.pattern.has("bias_hh", gate):
         names = {"bias_ih", step.pattern.bias_of_h}
@@ -107,7 +107,7 @@ def same_values(a: Sequence[Value], b: Sequence[Value]) -> bool:
 
 
 def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> list[list[Item]]:
-    """Returns the items as chains: lists in which each item a is followed by `following(a)`."""
+    """Splits items into chains: in each list, item a is followed by `following(a)`."""
     after = {id(item): following(item) for item in items}
     later = {id(item) for item in after.values()}
     result = [[item] for item in items if id(item) not in later]
@@ -122,18 +122,18 @@ def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> l
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A part and its weights by layer and direction. reverse: whether one direction reads from the end."""
+    """A part and its weights by layer and direction. reverse: a single direction reads from the last step."""
 
     part: GraphPart
     weights: list[list[Weights]]
     reverse: bool = False
 
     def converted(self, batch_first: bool = False) -> Converted:
-        """Raises ValueError if the layers are not one network."""
+        """Returns the converted network. Raises ValueError if the layers do not form one network."""
         return network(self.weights, batch_first, "ONNX", self.reverse)
 
     def finished(self) -> GraphPart:
-        """Sets the part's network, or the reason why there is no such network, and returns the part."""
+        """Sets the part's network, or the reason for which there is no network. Returns the part."""
         try:
             self.part.converted = self.converted(is_batch_first(self.part))
         except ValueError as error:
@@ -144,9 +144,9 @@ class Recurrence:
 def recurrence(
     first: Node, kind: str, layers: Sequence[Layer], reverse: bool = False, **values: Any
 ) -> Recurrence:
-    """Returns a recurrence of these layers.
+    """Returns a Recurrence of stacked layers.
 
-    first: the node whose path names the part. values: fields of the part, by default the layers' states.
+    first: the node whose path names the part. values: further fields of GraphPart. Default: layers' states.
     """
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))
@@ -165,7 +165,7 @@ def if_used(value: Value, inside: Collection[int] = ()) -> Value | None:
 
 
 def with_unused(nodes: Iterable[Node], more: Iterable[Node]) -> tuple[Node, ...]:
-    """Sorts nodes as in the graph, and adds the nodes of `more` whose outputs only these nodes read."""
+    """Returns `nodes` in the graph's order, with the nodes of `more` whose outputs no other node reads."""
     kept = {id(node): node for node in nodes}
     left = list({id(node): node for node in more}.values())
     changed = True
@@ -193,7 +193,7 @@ def joined(found: Sequence[Recurrence]) -> list[Recurrence]:
 
 
 def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[Recurrence]:
-    """Joins pairs of parts until none is left. values(part): values for the second of a pair to read as x."""
+    """Merges pairs until no pair fits. values(part): the values that the second of a pair may have as x."""
     left: list[Recurrence | None] = list(found)
     by_x: dict[int, list[int]] = {}
     for k, each in enumerate(found):
@@ -210,7 +210,7 @@ def _pairwise(found: Sequence[Recurrence], join: Join, values: Values) -> list[R
 
 
 def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
-    """Returns two directions as one layer, if they read the same x and their y are concatenated, or None."""
+    """Returns a bidirectional layer if both read the same x and a Concat joins their y, else None."""
     p, q = a.part, b.part
     if a.reverse or not b.reverse or p.x is not q.x or p.y is None or q.y is None or p.flipped or q.flipped:
         return None
@@ -230,7 +230,7 @@ def both_directions(a: Recurrence, b: Recurrence) -> Recurrence | None:
 
 
 def one_above(a: Recurrence, b: Recurrence) -> Recurrence | None:
-    """Returns a and b as layers of one network, if only b reads the outputs of a, or None."""
+    """Returns a stack of layers, a below b, if only b reads the y of a, else None."""
     p, q = a.part, b.part
     if a.reverse != b.reverse or p.flipped or not _same(a, b) or q.x is None:
         return None
@@ -280,7 +280,7 @@ def _join(
 
 
 def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
-    """Returns chains of steps: each reads the states of the step before, and all have the same weights."""
+    """Returns chains of steps with the same weights: each step reads the states of the step before."""
     by_state: dict[int, list[Step]] = {}
     every = [_masked(step, terms.width) for group in groups for step in group]
     for step in every:
@@ -294,13 +294,13 @@ def chains(groups: Sequence[Sequence[Step]], terms: Terms) -> list[list[Step]]:
 
     result = [chain for chain in linked(every, following) if len(chain) > 1]
     inside = {id(step.new[0]) for chain in result for step in chain}
-    # A state may start at 0 in the first step, so that this step lacks operators; the step after it has them.
+    # A state may start at 0: then the first step lacks operators, but the second step is complete.
     result += [[step] for step in every if id(step.new[0]) not in inside and step.old]
     return [with_start(chain, terms) for chain in result]
 
 
 def _masked(step: Step, width: Width) -> Step:
-    """Adds to a step the masks that keep its states past the ends of sequences, if there are any."""
+    """Returns the step extended by masks that keep finished sequences' states; unchanged without masks."""
     states = [
         [v for user in new.consumers() for v in user.outputs[:1]
          if (c := choice(v)) is not None and c.new is new and c.old is outside_of_loops(old)]
@@ -318,7 +318,7 @@ def _masked(step: Step, width: Width) -> Step:
 
 
 def with_start(chain: list[Step], terms: Terms) -> list[Step]:
-    """Returns the steps, and before them the step that computes the first old states from constants."""
+    """Returns the chain, with a first step in front if its initial states are constants."""
     old = chain[0].old
     if old[0].producer() is None:
         return chain
@@ -330,7 +330,7 @@ def with_start(chain: list[Step], terms: Terms) -> list[Step]:
 
 
 def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
-    """Returns a recurrence of unrolled steps of one or more layers, or the reason why there is none."""
+    """Returns a Recurrence of unrolled stacked layers, or a text that says why there is none."""
     n, sequence = len(layers[0].steps), layers[0].steps[-1].sequence
     elements = [element(x, terms.width) for x in layers[0].x]
     given = [e for e in elements if e is not None and e.index is not None]
@@ -348,7 +348,7 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
         if n > 1 and indices == list(range(1, n + 1)):
             return (
                 f"step 0 is not one of them: the exporter may have computed its product with a state of 0. "
-                f"The first nodes are those of step 1, which reads element 1 of {first.whole.name!r}"
+                f"The first nodes compute step 1, which reads element 1 of {first.whole.name!r}"
             )
         return f"the steps read elements {indices} of {first.whole.name!r}, in another order"
     within = [step.within for layer in layers for step in layer.steps]
@@ -387,7 +387,7 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
     h = tuple(if_used(layer.new[0], kept) for layer in layers)
     c = tuple(if_used(v, kept) for layer in layers for v in layer.new[1:])
     if y is None and not any((*h, *c)):
-        return "the file uses none of its outputs"
+        return "the file uses no output of it"
     baked, warnings = {"T": n}, list[str]([KEEPS] * (lengths is not None and y is not None))
     warnings += [f"a length of {n} steps is baked in: the file has the nodes of each step"]
     if (sequences := batch(layers[0].steps[0])) is not None:
@@ -403,7 +403,7 @@ def unrolled(layers: Sequence[Layer], terms: Terms) -> Recurrence | str:
 
 
 def _state_axes(layers: Sequence[Layer], terms: Terms) -> str | None:
-    """Returns the axes of the states: "BH", or "DBH" if there is a first axis of one element."""
+    """Returns the axes of the states: "BH", or "DBH" if axis 0 has size 1. None for other shapes."""
     states = [v for layer in layers for v in (*layer.steps[0].old, *layer.new)]
     ranks = {rank(v) for v in states}
     if ranks <= {None, 2}:
@@ -413,7 +413,7 @@ def _state_axes(layers: Sequence[Layer], terms: Terms) -> str | None:
 
 
 def batch(step: Step) -> int | None:
-    """Returns the number of sequences if constants of a step that starts at 0 set it."""
+    """Returns the batch size if constants of a step that starts at 0 fix it, else None."""
     for node in step.nodes if not step.old else ():
         places = (
             (0, 1, 2) if node.op_type == "Gemm" else (0, 1) if node.op_type in ("Add", "Mul", "Sub") else (0,)
@@ -426,8 +426,8 @@ def batch(step: Step) -> int | None:
 
 
 def stacked(values: Sequence[Value], inside: set[int]) -> tuple[Value, int, bool, list[Node]] | None:
-    """Returns the value that joins these values along a new axis, the axis, whether it joins them backwards,
-    and the nodes that compute it."""
+    """Returns (result, axis, backwards, nodes) if nodes stack these values along a new axis, else None.
+    backwards: they are stacked in reverse order."""
     three = rank(values[0]) == 3
     for user in values[0].consumers():
         of_steps = id(user) in inside or user.domain not in DOMAINS
@@ -452,7 +452,7 @@ def stacked(values: Sequence[Value], inside: set[int]) -> tuple[Value, int, bool
 
 
 def _order(given: Sequence[Value | None], values: Sequence[Value]) -> bool | None:
-    """Returns True if `given` is `values` in reverse order, False if they are equal, else None."""
+    """Returns False if `given` equals `values`, True if it is `values` reversed, None otherwise."""
     ids = [id(outside_of_loops(v)) for v in given if v is not None]
     wanted = [id(v) for v in values]
     return False if ids == wanted else True if ids == wanted[::-1] else None

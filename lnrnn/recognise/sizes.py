@@ -1,7 +1,7 @@
-"""Sizes of axes, numbers of shapes, and slices and elements of values.
+"""Symbolic sizes of axes, elements of shapes, and slices.
 
-Exporters compute slices' bounds from shapes, and the number of a Loop's steps from the length of x. `Linear`
-is a linear form of sizes and of the number of a step.
+Exporters compute the bounds of slices, and the number of a Loop's steps, from shapes. `Linear` is an
+affine expression of unknown sizes and of the step's number.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .graph import (
 from .interface import DOMAINS, DTYPES, Node, Value
 
 STEP = "step"  # the number of the current step of the innermost Loop
-MOST_NUMBERS = 16  # of one value
-LARGEST = 2**31  # the largest number that sums and products may have
+MOST_NUMBERS = 16  # elements of a value that `numbers` follows
+LARGEST = 2**31  # larger numbers count as unknown
 WIDE = tuple(number for number, name in DTYPES.items() if name != "bool")
 Size = tuple[int, int]  # the size of a value along an axis: the value's id, and the axis
 Symbol = Size | str
-Width = Callable[[Value], int | None]  # the size of the last axis
+Width = Callable[[Value], int | None]  # returns the size of a value's last axis, or None
 
 
 # --- numbers ------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ Width = Callable[[Value], int | None]  # the size of the last axis
 
 @dataclass(frozen=True)
 class Linear:
-    """A size or index as constant + the sum of factor * symbol; symbols are unknown sizes and the step."""
+    """A size or index: constant + sum of factor * symbol. A symbol is an unknown size or the step number."""
 
     constant: int
     factors: Mapping[Symbol, int] = field(default_factory=dict)
@@ -60,18 +60,18 @@ Numbers = list[Linear | None]
 def numbers(
     value: Value | None, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> Numbers | None:
-    """Returns the elements of a small integer value, such as a shape, with None for unknown ones.
+    """Returns the elements of a small integer value, such as a shape, with None for unknown elements.
 
-    counters: the values of the step's number, by identity.
+    counters: values that count steps, by id of the value.
     """
     return Counting(width, {key: [value] for key, value in (counters or {}).items()}).numbers(value)
 
 
 @dataclass
 class Counting:
-    """Computes `numbers`, and keeps its results, since several nodes may read one value.
+    """Computes `numbers` with a cache, since several nodes may read one value.
 
-    known: numbers of values, by identity.
+    known: elements of values, by id of the value.
     """
 
     width: Width
@@ -138,13 +138,13 @@ class Counting:
 
 
 def number(value: Value | None, width: Width, counters: Mapping[int, Linear] | None = None) -> Linear | None:
-    """Returns the number that a value of one element has, or None."""
+    """Returns the number in a value of one element, or None if it is unknown."""
     result = numbers(value, width, counters)
     return result[0] if result is not None and len(result) == 1 else None
 
 
 def shape(node: Node, width: Width) -> Numbers | None:
-    """Returns the sizes that a Shape node gives. A value of unknown rank counts as (B, H)."""
+    """Returns the sizes that a Shape node outputs. An input of unknown rank counts as (B, H)."""
     data = node.inputs[0]
     if data is None:
         return None
@@ -154,7 +154,7 @@ def shape(node: Node, width: Width) -> Numbers | None:
 
 
 def size(value: Value, axis: int, width: Width) -> Linear:
-    """Returns the size of an axis. Values with the same symbol have the same size."""
+    """Returns the size of an axis as a Linear. Axes with the same symbol have the same size."""
     while True:
         axes = rank(value) or None
         axis = axis if axes is None else axis % axes
@@ -183,7 +183,7 @@ def size(value: Value, axis: int, width: Width) -> Linear:
 
 
 def last_size(value: Value) -> int | None:
-    """Returns the size of the last axis of a state, or None. Slice, Split and Concat must not change it."""
+    """Returns the size of a state's last axis, or None. Slice, Split and Concat may change axes 0 and 1."""
     for _ in range(MOST_DEPTH):
         array = constant(value)
         declared = (value.shape or None) if array is None else array.shape
@@ -212,7 +212,7 @@ def last_size(value: Value) -> int | None:
 
 
 def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Linear | None:
-    """Returns a op b, or None if it is unknown. rounds: quotients are rounded to 0, as for integers."""
+    """Returns a op b, or None if it is unknown. rounds: a quotient is rounded toward 0, as for integers."""
     if a is None or b is None:
         return None
     if any(abs(n) > LARGEST for v in (a, b) for n in (v.constant, *v.factors.values())):
@@ -236,7 +236,7 @@ def _computed(op: str, a: Linear | None, b: Linear | None, rounds: bool) -> Line
 def bounds(
     node: Node, width: Width, counters: Mapping[int, Linear] | None = None
 ) -> tuple[int, Linear, Linear, int] | None:
-    """Returns axis, start, end and step of a Slice along one axis, or None if they are not known."""
+    """Returns (axis, start, end, step) of a Slice along one axis, or None if any is unknown."""
     names = ("starts", "ends", "axes", "steps")
     given: list[Numbers | None]
     if len(node.inputs) > 1:
@@ -259,19 +259,19 @@ def bounds(
 
 
 def in_single_steps(node: Node) -> bool:
-    """Returns whether a SplitToSequence gives single elements and drops the axis that it splits."""
+    """Returns whether a SplitToSequence outputs single elements, without the split axis."""
     if node.op_type != "SplitToSequence":
         return False
     if len(node.inputs) < 2 or node.inputs[1] is None:
         return not attribute(node, "keepdims", 1)
-    # The standard ignores keepdims with this input, torch and ONNX Runtime do not.
+    # The standard ignores keepdims if input 1 is given; torch and ONNX Runtime apply it.
     one = constant_input(node, 1)
     return one is not None and one.ndim == 0 and one.item() == 1 and not attribute(node, "keepdims", 1)
 
 
 @dataclass(frozen=True)
 class Element:
-    """One step whole[index] of a value along an axis, and the nodes that select it. index None: unknown."""
+    """whole[index] along an axis: one step of a sequence. nodes: select it. index: None if unknown."""
 
     whole: Value
     axis: int
@@ -280,7 +280,7 @@ class Element:
 
 
 def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = None) -> Element | None:
-    """Returns the array, axis and index of a value that is one element, such as x[:, t], else None."""
+    """Returns the Element of a value such as x[:, t], or None if it is no single element of a sequence."""
     node = inner = producer(outside_of_loops(value), "Gather", "SequenceAt", "Squeeze")
     if node is not None and node.op_type == "Squeeze":
         inner = producer(node.inputs[0], "Gather", "Slice", "Split")
@@ -316,7 +316,7 @@ def element(value: Value, width: Width, counters: Mapping[int, Linear] | None = 
 
 
 def widened(value: Value) -> tuple[Value, int | None]:
-    """Returns the value in front of casts to wider types and an Unsqueeze, and the axis that this adds."""
+    """Removes widening casts and one Unsqueeze. Returns the value, and the axis of the Unsqueeze or None."""
     axis, value = None, outside_of_loops(value)
     while (node := producer(value, "Cast", "Unsqueeze")) is not None and node.inputs[0] is not None:
         if node.op_type == "Unsqueeze":
@@ -361,7 +361,7 @@ def is_reversal(
 
 
 def before_reversal(found: Element, width: Width, steps: Linear | None = None) -> Element:
-    """Maps an element of a reversed sequence to the same element of the original. steps: the length."""
+    """Returns an element of a reversed sequence as an element of the original one. steps: the length."""
     node, index = found.whole.producer(), found.index
     if node is None or not is_reversal(node, found.axis, width) or node.inputs[0] is None:
         return found

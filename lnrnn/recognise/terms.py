@@ -1,4 +1,4 @@
-"""Values of a graph as sums of products, so that equal equations of different nodes look the same.
+"""Writes values of a graph as sums of products, so that equal equations of different nodes become equal.
 
 A Sum maps products of atoms to constant factors. An atom is a value from outside, a product with a constant
 matrix, a norm, or a function. Sums are multiplied out, and a part of a value (Split, Slice) becomes parts of
@@ -35,18 +35,18 @@ from .interface import DOMAINS, Array, Node, Value
 
 NORMS = "LayerNormalization", "RMSNormalization"
 MOST_NESTED = 16  # the largest depth of nested functions and norms; cells have 4
-MOST_TERMS, MOST_FACTORS = 16, 4  # products of sums with more terms or factors are not expanded
-MOST_NUMBERS = 2**16  # of a constant in a sum; matrices of products are no such constants
+MOST_TERMS, MOST_FACTORS = 16, 4  # larger products of sums are not expanded
+MOST_NUMBERS = 2**16  # elements of a constant in a Sum; matrices of products are not limited
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A part of a constant matrix: its rows and columns.
+    """Some rows and columns of a constant matrix.
 
-    transposed: whether the rows are columns of the constant.
+    transposed: the constant is (columns, rows).
 
-    key: is equal for matrices with the same numbers; `Terms.product` sets it. sequence: a value that the
-    matrix multiplies for all steps at once, if the operand of the product is an element of this product.
+    key: equal for matrices with equal numbers; `Terms.product` sets it. sequence: the value that the matrix
+    multiplies for all steps at once, if the product stands for one step of the result. Else None.
     """
 
     value: Value
@@ -105,7 +105,7 @@ class Sum:
 
     @property
     def atom(self) -> Atom | None:
-        """Returns the atom if the sum consists of one atom, else None."""
+        """The only atom, if the sum is this atom times 1, else None."""
         if len(self.terms) != 1:
             return None
         ((product, factor),) = self.terms.items()
@@ -121,11 +121,11 @@ def single(atom: Atom) -> Sum:
 
 
 class Opaque(Exception):
-    """Raised for a value that is no sum of products, or whose sum would be too large."""
+    """Raised for a value that is no sum of products, or has too large a sum. It then stays one atom."""
 
 
 def is_one(factor: Array) -> bool:
-    """Returns whether a factor is 1, as 6 times the float32 next to 1/6 is."""
+    """Returns whether a factor is 1, up to float32 rounding such as in 6 * (1/6)."""
     return bool((abs(factor - 1) < 1e-7).all())
 
 
@@ -149,7 +149,7 @@ def _ordered(product: tuple[Atom, ...]) -> tuple[Atom, ...]:
 
 
 def constant_sum(c: Array) -> Sum:
-    """Returns a constant as a Sum. A matrix of equal rows becomes a vector."""
+    """Returns a constant array as a Sum. A matrix of equal rows becomes a vector."""
     while c.ndim > 1 and (c.shape[0] == 1 or (len(c) and (c == c[:1]).all())):
         c = c[0]
     if c.size > MOST_NUMBERS:
@@ -160,7 +160,7 @@ def constant_sum(c: Array) -> Sum:
 
 
 def check_size(a: Array, b: Array) -> None:
-    """Raises Opaque if the sum of two constants would be too large for memory."""
+    """Raises Opaque if a + b, with broadcasting, would be too large for memory."""
     try:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
@@ -214,9 +214,9 @@ def _nested(of: Sum) -> int:
 
 
 class Terms:
-    """Writes values of one model as sums, and keeps the results.
+    """Writes values of one model as Sums, and caches them.
 
-    operators: the functions that write the results of nodes as sums, or raise Opaque. joined: whether a
+    operators: by ONNX operator, the function that returns a result's Sum or raises Opaque. joined: whether a
     product with a Concat becomes a sum of products with its parts, for cells with one matrix for x and h.
     states: whether constants of two axes are values, as the initial states of a step.
     """
@@ -225,14 +225,14 @@ class Terms:
         self.operators, self.joined, self.states = operators, joined, states
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
-        self._widths: dict[int, int] = {}  # of copies
+        self._widths: dict[int, int] = {}  # of copies, by id
         self._arrays: dict[int, str] = {}
-        self._cuts: dict[tuple[int, range], tuple[Sum, Sum]] = {}  # sums and their parts
+        self._cuts: dict[tuple[int, range], tuple[Sum, Sum]] = {}  # (id of sum, part) -> (sum, its part)
         self._arguments: dict[int, bool] = {}
-        self._of_part: dict[int, Value] = {}  # by atom, the value that is this part of another value
-        self._scaled: dict[Any, Value] = {}  # values that functions read times a number, by their sums
-        self._elements: set[int] = set()  # values that `element` has written as sums
-        self._alive: list[Value] = []  # whose id is a key
+        self._of_part: dict[int, Value] = {}  # key of an atom -> the value that is this part of another value
+        self._scaled: dict[Any, Value] = {}  # key of a sum a -> its value, if a function reads c * a
+        self._elements: set[int] = set()  # ids of values that `element` has written as sums
+        self._alive: list[Value] = []  # values whose ids are keys above: keeps the ids valid
 
     # -- atoms
 
@@ -285,7 +285,7 @@ class Terms:
         return self._arrays[id(value)], matrix.transposed, matrix.rows, matrix.columns
 
     def outer_value(self, atom: Atom) -> Value | None:
-        """Returns the value of an atom of kind "value"; None if no graph value equals the atom."""
+        """Returns the graph value that equals an atom of kind "value", or None if there is none."""
         if atom.key in self._of_part:
             return self._of_part[atom.key]
         whole = atom.value is not None and atom.start == 0 and atom.width == self.width(atom.value)
@@ -294,7 +294,7 @@ class Terms:
     # -- sums
 
     def cut(self, a: Sum, part: range, depth: int = 0) -> Sum:
-        """Returns a sum that stands for the elements `part` of the last axis, such as one gate."""
+        """Returns the part of a Sum for the elements `part`, a range, of the last axis, such as one gate."""
         if a.width is not None and part == range(a.width):
             return a
         if not depth and (id(a), part) in self._cuts:
@@ -331,9 +331,9 @@ class Terms:
         )
 
     def element(self, whole: Sum, value: Value) -> Sum:
-        """Returns one step of a sum whose products and norms are computed for all steps at once.
+        """Returns step t of a Sum whose products and norms were computed for all steps at once.
 
-        value: the step. It stands for the operands, as `Matrix.sequence` says.
+        value: x of this step. It becomes the operand of the products, see `Matrix.sequence`.
         """
         result = Sum({})
         for product, c in whole.terms.items():
@@ -353,7 +353,7 @@ class Terms:
         return atom
 
     def _of_concat(self, value: Value, start: int, size: int, depth: int) -> Sum | None:
-        """Returns features start .. start + size of a Concat, if one of its inputs contains them all."""
+        """Returns features start .. start + size of a Concat as a Sum, or None unless one input has all."""
         node = producer(value, "Concat")
         if node is None or not is_last_axis(attribute(node, "axis", 1), value):
             return None
@@ -368,7 +368,7 @@ class Terms:
         return None
 
     def operand(self, value: Value, depth: int = 0) -> Sum:
-        """Returns a value as a sum. A value that products, norms or functions read stays one atom."""
+        """Returns a value as a Sum. An argument of a product, norm or function stays one atom."""
         value = outside_of_loops(value)
         array = constant(value)
         if array is not None and array.dtype.kind == "f" and not (self.states and array.ndim == 2):
@@ -387,7 +387,7 @@ class Terms:
         return self.operand(argument(node, at), depth)
 
     def argument(self, value: Value, depth: int) -> Sum:
-        """Returns a function's argument as a sum. Of factor * value, the value is expanded too."""
+        """Returns a function's argument as a Sum. In factor * value, the value is expanded too."""
         whole = self.sum(outside_of_loops(value), depth)
         (product, factor), *others = whole.terms.items() or [((), np.zeros(()))]
         inner = self.outer_value(product[0]) if len(product) == 1 and product[0].kind == "value" else None
@@ -404,7 +404,7 @@ class Terms:
         return self._arguments[id(value)]
 
     def sum(self, value: Value, depth: int = 0) -> Sum:
-        """Returns the sum that computes a value."""
+        """Returns the Sum that computes a value. The value is one atom if its operator is not supported."""
         if id(value) in self._sums:
             return self._sums[id(value)]
         self._alive.append(value)
@@ -432,7 +432,7 @@ class Terms:
             self._alive.append(copy)
 
     def width(self, value: Value, depth: int = 0) -> int | None:
-        """Returns the size of the last axis, or None."""
+        """Returns the size of a value's last axis, or None if it is unknown."""
         if depth > MOST_DEPTH:
             return None
         if id(value) in self._widths:
@@ -453,12 +453,12 @@ class Terms:
         return None
 
 
-# The arguments are the node, its output, and the depth of the recursion.
+# An Operator writes output `value` of a node as a Sum. Arguments: terms, node, value, recursion depth.
 Operator = Callable[[Terms, Node, Value, int], Sum]
 
 
 def is_argument(value: Value, depth: int = 0) -> bool:
-    """Returns whether a value, or a number times it, is the argument of a product, a norm, or a function."""
+    """Returns whether a value, or a multiple of it, is the argument of a matrix product, norm or function."""
     for user in value.consumers():
         scaled = user.op_type == "Mul" and any(
             (c := constant_input(user, at)) is not None and not c.ndim for at in (0, 1))  # fmt: skip
@@ -473,7 +473,7 @@ def is_argument(value: Value, depth: int = 0) -> bool:
         averaged = squares and any(
             each.op_type in ("ReduceMean", "ReduceSum") for each in user.outputs[0].consumers()
         )
-        if averaged and producer(value, "Sub") is None:  # no mean is subtracted: RMS norm, not layer norm
+        if averaged and producer(value, "Sub") is None:  # without a subtracted mean this is RMS norm
             return True
         if user.op_type in ("Gemm", "MatMul") and constant_input(user, 1) is not None:
             return True

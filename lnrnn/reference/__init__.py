@@ -13,7 +13,7 @@ The time loop is in time_loop.py.
 
 from __future__ import annotations
 
-# Types and the parts of the cells can be imported from here too.
+# Types and parts of the cells can be imported from here too.
 # ruff: noqa: F401, F405
 from .cells import *  # noqa: F403
 from .gru import *  # noqa: F403
@@ -53,4 +53,4 @@ __all__ = [
     "layer_norm_backward", "ligru", "ligru_backward", "lstm", "lstm_backward", "rms_norm",
     "rms_norm_backward", "rnn", "rnn_backward", "slstm", "slstm_backward",
 ]  # fmt: skip
-__dir__ = __all__.copy  # dir() shows the public names alone
+__dir__ = __all__.copy  # dir() lists public names only

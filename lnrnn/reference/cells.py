@@ -1,4 +1,4 @@
-"""The RNN and LSTM of lnrnn.reference, whose docstring explains the symbols. Other cells share functions.
+"""The RNN and LSTM of lnrnn.reference, and functions that other cells share. __init__.py explains symbols.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. Gates are in torch's order: i, f, g, o.
 Peepholes: Gers, Schraudolph, Schmidhuber 2002; o reads the new c.
@@ -24,13 +24,13 @@ __all__ = [
     "rnn_step_backward", "sites_of", "sum_of_sides", "sum_of_sides_backward",
 ]  # fmt: skip
 
-# One step's gradients of x_ = W_ih x, of h_ = W_hh h, and of the old state except through h_.
+# Gradients of one step: of x_ = W_ih x, of h_ = W_hh h, and of the old state without its part through h_.
 Gradients = tuple[Array, Array, tuple[Any, ...]]
 Function = Callable[[Array], Array]
 
 
 def gates(a: Array, n: int) -> list[Array]:
-    """Returns `a` (L, n H) as n arrays (L, H)."""
+    """Splits `a` (L, n H) into n arrays (L, H)."""
     return np.split(a, n, axis=-1)
 
 
@@ -39,7 +39,7 @@ def join(*parts: Array) -> Array:
 
 
 def sites_of(num_gates: int) -> dict[str | None, dict[str, Site]]:
-    """Returns the sites of a cell by placement of layer norm; also by "batch", and None for no norm."""
+    """Returns {placement: {position: Site}} of a cell, also with the keys "batch", and None for no norm."""
     n = (num_gates,)
     return {
         None: {"ih": Site(None, "bias_ih", n), "hh": Site(None, "bias_hh", n)},
@@ -51,17 +51,17 @@ def sites_of(num_gates: int) -> dict[str | None, dict[str, Site]]:
 
 
 def sum_of_sides(options: Options, x_: Array, h_: Array, norm: Norm) -> Array:
-    """Returns the pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
+    """Returns pre-activations of RNN and LSTM: norm(x_) + norm(h_) if split, else norm(x_ + h_)."""
     return norm("ih", x_) + norm("hh", h_) if options["placement"] == "split" else norm("", x_ + h_)
 
 
 def sum_of_sides_backward(options: Options, ga: Array, norm: Norm) -> tuple[Array, Array]:
-    """Returns the gradients of x_ and h_, from the gradient ga of the pre-activations."""
+    """Returns the gradients of x_ and h_. ga: the gradient of the pre-activations."""
     return (norm("ih", ga), norm("hh", ga)) if options["placement"] == "split" else (norm("", ga),) * 2
 
 
 def gate_activation(options: Options) -> Activation:
-    """Returns the function of the gates i, f, o or r, z, and its derivative."""
+    """Returns the activation of the gates i, f, o or r, z, with its derivative."""
     return GATE_ACTIVATIONS[options.get("gate_activation", "sigmoid")]
 
 
@@ -101,13 +101,13 @@ def diagonal_blocks(weight: Array, num_heads: int) -> Array:
 
 
 def with_heads(parameters: Mapping[str, ArrayLike | None], num_heads: int) -> dict[str, ArrayLike]:
-    """Returns the parameters with weight_hh (G H, H), the whole block-diagonal matrix."""
+    """Returns the parameters with weight_hh as a block-diagonal matrix (G H, H)."""
     given = {name: value for name, value in parameters.items() if value is not None}
     return given | {"weight_hh": block_diagonal(real(given["weight_hh"]), num_heads)}
 
 
 def heads_backward(tape: Tape, grads: dict[str, Array]) -> dict[str, Array]:
-    """Returns the gradients of the parameters that are the argument of `with_heads`."""
+    """Returns gradients for the parameters that are `with_heads`'s argument: of the blocks of weight_hh."""
     return grads | {"weight_hh": diagonal_blocks(grads["weight_hh"], tape.options["num_heads"])}
 
 
@@ -120,7 +120,7 @@ RNN_SITES: dict[str, dict[str, Site]] = {
 
 
 def rnn_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, Array]:
-    """Computes h' = f(a), where `a` is the result of `sum_of_sides`."""
+    """Computes h' = f(a) with `a` from `sum_of_sides`."""
     f, _ = ACTIVATIONS[options["nonlinearity"]]
     h = f(sum_of_sides(options, x_, h_, norm))
     return (h,), h

@@ -1,4 +1,4 @@
-"""The reference implementation of the GRU. cells.py has the RNN and the LSTM.
+"""The GRU of lnrnn.reference. cells.py has the RNN and the LSTM.
 
 Source: Cho et al. 2014; by default with the reset gate after the product, as in cuDNN and torch. Gates are in
 torch's order: r, z, n. DreamerV2's GRU has layer norm in placement "joint".
@@ -22,7 +22,7 @@ __all__ = [
     "gru_step", "gru_step_backward", "sites_of_reset",
 ]  # fmt: skip
 
-GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the array that r multiplies inside n's f
+GruGates = tuple[Array, Array, Array, Array]  # r, z, n, and the factor of r in the argument of n's f
 GRU_SITES = sites_of(3) | {
     "split": {"ih": Site("gain_ih", "bias_ih", (2, 1)), "hh": Site("gain_hh", "bias_hh", (2, 1))},
     "all": sites_of(3)["split"],
@@ -31,13 +31,13 @@ GRU_SITES = sites_of(3) | {
 
 
 def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
-    """Returns sites of a GRU with the reset gate before the product: W h for r and z, W (r h) for n."""
+    """Returns the Sites of a GRU with reset_after=False: W h for r and z, W (r h) for n."""
     gain, bias = sites["hh"].gain, sites["hh"].bias
     return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 
 
 def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> GruGates:
-    """With X = norm(x_) and Y = norm(h_) returns r, z = sig(X + Y), then n = f(X_n + r Y_n), and Y_n."""
+    """Returns r, z = sig(X + Y), n = f(X_n + r Y_n), and Y_n, with X = norm(x_) and Y = norm(h_)."""
     xr, xz, xn = gates(norm("ih", x_), 3)
     hr, hz, hn = gates(norm("hh", h_), 3)
     r, z = sig(xr + hr), sig(xz + hz)
@@ -47,13 +47,13 @@ def gru_split(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> G
 def gru_split_backward(
     gn: Array, gz: Array, r: Array, hn: Array, norm: Norm, slope: Function
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Returns the gradients of x_ and h_. gn, gz: the gradients of the arguments of n's f and z's sigmoid."""
+    """Returns the gradients of x_ and h_. gn, gz: gradients of the arguments of n's f and of z's sigmoid."""
     gr = gn * hn * slope(r)
     return norm("ih", join(gr, gz, gn)), norm("hh", join(gr, gz, gn * r))
 
 
 def gru_joint(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> GruGates:
-    """Computes r, z = sig(a) and n = f(r a_n), with a = norm(x_ + h_)."""
+    """Computes r, z = sig(a) and n = f(r a_n), with a = norm(x_ + h_). Returns r, z, n, a_n."""
     ar, az, an = gates(norm("", x_ + h_), 3)
     r, z = sig(ar), sig(az)
     return r, z, f(r * an), an
@@ -67,7 +67,7 @@ def gru_joint_backward(
 
 
 def gru_gate(x_: Array, h_: Array, norm: Norm, sig: Function, f: Function) -> GruGates:
-    """Computes r, z = sig(norm(x_ + h_)), n = f(norm(x_n + r h_n)), each norm over the H of its gate."""
+    """Computes r, z = sig(norm(x_ + h_)) and n = f(norm(x_n + r h_n)), with a norm over H for each gate."""
     xr, xz, xn = gates(x_, 3)
     hr, hz, hn = gates(h_, 3)
     r, z = (sig(a) for a in gates(norm("rz", join(xr + hr, xz + hz)), 2))
@@ -109,8 +109,8 @@ def gru_step_backward(options: Options, gstate: State, kept: State, norm: Norm) 
 def gru_reset_step(
     options: Options, x_: Array, h_: Array, state: State, norm: Norm, product: Callable[[Array], Array]
 ) -> tuple[State, State]:
-    """With X = norm(x_) computes r, z = sig(X + norm(U_rz h)), n = f(X_n + norm(U_n (r h))), h' = (1 - z)
-    n + z h.
+    """Computes r, z = sig(X + norm(U_rz h)), n = f(X_n + norm(U_n (r h))) and h' = (1 - z) n + z h, with
+    X = norm(x_).
 
     h_ is U_rz h. product(r) returns U_n (r h).
     """
@@ -126,7 +126,7 @@ def gru_reset_step(
 def gru_reset_step_backward(
     options: Options, gstate: State, kept: State, norm: Norm, product: Callable[[Array], Array]
 ) -> Gradients:
-    """Returns the gradients of gru_reset_step. product(g): the gradient of r, for that of U_n (r h), g."""
+    """Returns the gradients of gru_reset_step. product(g) returns r's gradient. g: gradient of U_n (r h)."""
     (gh,) = gstate
     r, z, n, h = kept
     _, slope = gate_activation(options)

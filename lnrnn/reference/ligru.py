@@ -1,7 +1,7 @@
-"""The LiGRU of lnrnn.reference, whose cells.py has the other cells.
+"""The LiGRU of lnrnn.reference. cells.py has the RNN and the LSTM.
 
-Source: Ravanelli et al. 2018 (arXiv 1803.10225). It is a GRU without reset gate, with relu for tanh, and with
-a norm of W_ih x alone. Gates are in the order z, n.
+Source: Ravanelli et al. 2018 (arXiv 1803.10225). It is a GRU without reset gate, with relu in place of tanh,
+and with a norm of W_ih x alone. Gates are in the order z, n.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIGRU_SITES = sites_of(2) | {"input": {"ih": Site("gain_ih", "bias_ih", (2,))}}
 
 
 def ligru_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """Computes z = sig(a_z), n = f(a_n), h' = (1 - z) n + z h. With placement "input" a = norm(x_) + h_."""
+    """Computes z = sig(a_z), n = f(a_n), h' = (1 - z) n + z h. For placement "input", a = norm(x_) + h_."""
     (h,) = state
     f, _ = ACTIVATIONS[options["nonlinearity"]]
     a = norm("ih", x_) + h_ if options["placement"] == "input" else sum_of_sides(options, x_, h_, norm)

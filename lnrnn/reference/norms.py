@@ -1,4 +1,4 @@
-"""The activations and norms of lnrnn.reference.
+"""Activations and norms of lnrnn.reference.
 
 Sources. Layer norm: Ba, Kiros, Hinton 2016 (arXiv 1607.06450). Batch norm: Ioffe, Szegedy 2015 (arXiv
 1502.03167). Batch norm by time step, and policies for steps without statistics: Cooijmans et al. 2016 (arXiv
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 Array = np.ndarray
 Moments = tuple[Array, Array]  # mean and biased variance
-BY_ROW = ("layer", "rms")  # norms with statistics of each row, which have a placement
+BY_ROW = ("layer", "rms")  # norms with statistics of each row
 Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
@@ -25,7 +25,7 @@ def real(x: ArrayLike) -> Array:
     return array.astype(np.result_type(array.dtype, np.float64), copy=False)
 
 
-# --- activations: the function, and its derivative as a function of the output y = f(a) ---------------------
+# --- activations: (function, derivative as a function of the output y = f(a)) -------------------------------
 
 
 def sigmoid(a: ArrayLike) -> Array:
@@ -92,13 +92,13 @@ def standardize_backward(
 
 
 def affine(ahat: Array, weight: ArrayLike | None, bias: ArrayLike | None) -> Array:
-    """Returns weight ahat + bias; weight and bias may be None."""
+    """Returns weight * ahat + bias. weight and bias may be None."""
     y: Array = ahat if weight is None else np.multiply(ahat, weight)
     return y if bias is None else np.add(y, bias)
 
 
 def _normalized_axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """Returns the axes to normalise, which are the last ones, as negative numbers."""
+    """Returns the last axes, of shape normalized_shape, as negative numbers."""
     ndim = np.size(normalized_shape)
     return tuple(range(-ndim, 0))
 
@@ -182,7 +182,7 @@ def rms_norm_backward(
 
 
 def _channels(v: Any, ndim: int) -> Any:
-    """Reshapes the vector v (C,), to broadcast along axis 1 of an array with ndim axes. None remains None."""
+    """Reshapes a vector v (C,) to broadcast along axis 1 of an array with ndim axes. None stays None."""
     return None if v is None else real(v).reshape((1, -1) + (1,) * (ndim - 2))
 
 

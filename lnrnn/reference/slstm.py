@@ -1,6 +1,6 @@
-"""The sLSTM of lnrnn.reference, whose docstring explains the symbols.
+"""The sLSTM of lnrnn.reference. __init__.py explains the symbols.
 
-The cell is that of Beck et al. 2024 (arXiv 2405.04517), with a layer norm of each head behind it. Gates are
+The cell is from Beck et al. 2024 (arXiv 2405.04517), followed by a layer norm of each head. Gates are
 i, f, z, o.
 """
 
@@ -29,36 +29,36 @@ SITES: dict[str, Site] = {"ih": Site(None, "bias_ih", (4,)), "hh": Site(None, "b
 
 
 def log_sigmoid(a: Array) -> Array:
-    """Returns log(1 / (1 + exp(-a))), without an overflow of exp."""
+    """Returns log(1 / (1 + exp(-a))) without overflow in exp."""
     return np.asarray(np.minimum(a, 0) - np.log1p(np.exp(-np.abs(a))))
 
 
 def as_bfloat16(a: Array) -> Array:
-    """Returns each number rounded to the nearest bfloat16, ties to even; the dtype of `a` stays."""
+    """Rounds each number to the nearest bfloat16, ties to even. The dtype of `a` stays."""
     bits = a.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(a), a, rounded.astype(np.uint32).view(np.float32)).astype(a.dtype)
 
 
 def by_head(a: Array, heads: int) -> Array:
-    """Reshapes (..., H) to (..., heads, H / heads)."""
+    """Reshapes a (..., H) to (..., heads, H / heads)."""
     return a.reshape(*a.shape[:-1], heads, a.shape[-1] // heads)
 
 
 def alive(tape: Tape, y: Array) -> Array:
-    """Returns whether each sequence has each step, (T, B, 1)."""
+    """Returns bool (T, B, 1): whether each sequence has each step. y: (T, B, *)."""
     return (np.arange(len(y))[:, None] < tape.lengths)[..., None]
 
 
 def slstm_step(options: Options, x_: Array, h_: Array, state: State, norm: Norm) -> tuple[State, State]:
-    """Computes exponential gates i and f, scaled by exp(-m) so that none of them is above 1.
+    """Computes one step with exponential gates i and f, scaled by exp(-m) so that neither exceeds 1.
 
     lf = log sigmoid(f), or f with exp_forget::
 
         m' = max(i, lf + m)         i' = exp(i - m')    f' = exp(lf + m - m')
         c' = f' c + i' tanh(z)      n' = f' n + i'      h' = sigmoid(o) c' / n'
 
-    A unit whose n is 0 has no past: there m' = i and f' = 0.
+    A unit with n = 0 has no past: m' = i and f' = 0.
     """
     i, f, z, o = gates(sum_of_sides(options, x_, h_, norm), 4)
     _, c, n, m = state

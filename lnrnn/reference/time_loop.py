@@ -39,10 +39,10 @@ from .norms import (
 )
 
 State = tuple[Array, ...]
-Zoneout = tuple[Array | None, ...]  # d (T, B, H) for each state, in the order in which steps are computed
+Zoneout = tuple[Array | None, ...]  # d (T, B, H) or None for each state, in the order of computation
 Options = Mapping[str, Any]
 Norm = Callable[[str, Array], Array]
-# A cell's functions. With the reset gate before the product they also take Reset.forward or Reset.backward.
+# A cell's functions. If reset_after is False, they also take Reset.forward or Reset.backward.
 Forward = Callable[..., tuple[State, Any]]  # (options, x_, h_, state, norm)
 Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, gradient of the state, kept, norm)
 
@@ -51,11 +51,11 @@ Backward = Callable[..., tuple[Array, Array, tuple[Any, ...]]]  # (options, grad
 
 @dataclass(frozen=True)
 class Site:
-    """One place of a cell with a norm: the names of its gain and bias, and the gates that share statistics.
+    """One position of a norm in a cell: names of gain and bias, and the gates that share statistics.
 
-    spans: the first spans[0] gates (H units each) have one mean and variance, the next spans[1] the next, and
-    so on. first: the index of the gate at which the site's part of gain and bias begins. normed: False for a
-    site that has a gain alone.
+    spans: the first spans[0] gates (H units each) share one mean and variance, the next spans[1] gates the
+    next, and so on. first: the index of the gate where the site's slice of gain and bias begins. normed:
+    False for a site with a gain but no norm.
     """
 
     gain: str | None
@@ -65,12 +65,12 @@ class Site:
     normed: bool = True
 
     def cut(self, a: Array) -> list[Array]:
-        """Returns `a` (..., gates * H) as a list of arrays, one for each of the spans."""
+        """Splits `a` (..., gates * H) by the spans into a list of arrays."""
         hidden = a.shape[-1] // sum(self.spans)
         return np.split(a, hidden * np.cumsum(self.spans)[:-1], axis=-1)
 
     def share(self, width: int) -> slice:
-        """Returns the slice of gain and bias for this site, whose input has `width` units."""
+        """Returns this site's slice of gain and bias. width: the number of units of its input."""
         start = self.first * width // sum(self.spans)
         return slice(start, start + width)
 
@@ -79,18 +79,18 @@ class Site:
 class Normed:
     """Results of `normalize` that `normalize_backward` needs."""
 
-    ahat: Array  # (L, W) the standardised input; the input itself without a norm
+    ahat: Array  # (L, W) standardised input; without a norm the input
     mean: Array | None
-    var: Array | None  # mu and var broadcast to (L, W)
-    axis: int | None  # over which the mean was taken; None if the statistics were given
+    var: Array | None  # mean and var: broadcast to (L, W)
+    axis: int | None  # axis of the mean; None for given statistics
 
 
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
-    """Returns the norm of `a` (L, W), before gain and bias.
+    """Returns the norm of `a` (L, W) before gain and bias, as Normed.
 
-    kind "layer" computes the mean over the units of a row, for each of the site's spans. "rms" takes a
-    mean of 0. "batch" computes it
-    over the rows, or uses the `given` (mean, variance) of this step. None is no norm.
+    kind "layer": statistics of each row, for each of the site's spans. "rms": the same with a mean
+    of 0. "batch": statistics over
+    the rows, or the `given` (mean, variance) of this step. None: no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)
@@ -107,7 +107,7 @@ def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments
 
 
 def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, site: Site) -> Array:
-    """Returns the gradient of `a` in `normalize`, from the gradient g of ahat."""
+    """Returns the gradient of `a` of `normalize`. g: the gradient of ahat."""
     if kind is None or normed.var is None:
         return g
     if normed.axis != -1:
@@ -119,16 +119,16 @@ def normalize_backward(g: Array, normed: Normed, kind: str | None, eps: float, s
 
 @dataclass
 class Norms:
-    """The norms of a cell at one time step: gain (a - mu) / sigma + bias at each of the `sites`.
+    """The norms of a cell at one step: gain (a - mu) / sigma + bias at each of the `sites`.
 
-    For a name that is not in `sites`, `forward` returns its input. Gain and bias are optional.
+    For names that are not in `sites`, `forward` returns its input. Gain and bias are optional.
     """
 
     sites: dict[str, Site]
     kind: str | None
     eps: float
     parameters: dict[str, Array]
-    given: dict[str, Moments | None]  # by site; None takes the moments of the batch
+    given: dict[str, Moments | None]  # by site; None: moments of the batch
     at: dict[str, Normed] = field(default_factory=dict)
 
     def forward(self, name: str, a: Array) -> Array:
@@ -143,7 +143,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """Returns the gradient of the norm's input, from gz, the gradient of its output. Adds to `grads`."""
+        """Returns the gradient of the norm's input. gz: of its output. Adds gain's and bias's to `grads`."""
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -168,13 +168,13 @@ def reverse_sequences(x: Array, lengths: Array) -> Array:
 
 
 def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
-    """Returns W_hh v + inner_bias_hh for these rows of W_hh and for v (L, H)."""
+    """Returns W_hh v + inner_bias_hh for v (L, H), restricted to these rows of W_hh."""
     bias = p.get("inner_bias_hh")
     return affine(v @ p["weight_hh"][rows].T, None, None if bias is None else bias[rows])
 
 
 def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: Array, rows: slice) -> Array:
-    """Returns the gradient of v, from g of `product`. Adds to the gradients of W_hh and inner_bias_hh."""
+    """Returns the gradient of v. g: of `product`. Adds the gradients of W_hh and inner_bias_hh to `grads`."""
     if "inner_bias_hh" in grads:
         grads["inner_bias_hh"][rows] += g.sum(0)
     grads["weight_hh"][rows] += g.T @ v
@@ -184,15 +184,15 @@ def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: 
 
 @dataclass
 class Reset:
-    """Computes U_n (r h) of one step of a GRU whose reset gate comes before the product.
+    """Computes U_n (r h) of one step of a GRU with reset_after=False.
 
-    h (L, H): the old state after dropout, which the other rows of W_hh multiply.
+    h (L, H): the old state after dropout, by which W_hh's other rows are multiplied.
     """
 
     parameters: dict[str, Array]
     h: Array
     r: Array = field(init=False)
-    gh: Array = field(init=False)  # the part of h's gradient that comes through this product
+    gh: Array = field(init=False)  # the part of h's gradient through this product
 
     @property
     def rows(self) -> slice:
@@ -203,7 +203,7 @@ class Reset:
         return product(self.parameters, r * self.h, self.rows)
 
     def backward(self, grads: dict[str, Array], g: Array) -> Array:
-        """Returns the gradient of r, from the gradient g of the product."""
+        """Returns the gradient of r. g: the gradient of the product."""
         gv: Array = product_backward(self.parameters, grads, g, self.r * self.h, self.rows)
         self.gh = gv * self.r
         gr: Array = gv * self.h
@@ -212,14 +212,14 @@ class Reset:
 
 @dataclass
 class Step:
-    """The values of one time step that `backward` needs, with rows for the L active sequences only."""
+    """The values of one step that `backward` needs. Rows are the L active sequences."""
 
-    alive: Array  # (L,) the active sequences
+    alive: Array  # (L,) indices of active sequences
     x: Array  # (L, I)
-    h: Array  # (L, P) the factor of W_hh
+    h: Array  # (L, P) multiplied by W_hh
     norms: Norms
     kept: Any
-    output: Array  # (L, H) the cell's output, which W_hr projects to h
+    output: Array  # (L, H) the cell's output before W_hr
     reset: Reset | None = None
 
     @property
@@ -230,9 +230,9 @@ class Step:
 
 @dataclass
 class Tape:
-    """The record of a run: options, parameters, steps, and batch norm's statistics.
+    """The record of a forward run: options, parameters, steps, and batch norm's statistics.
 
-    The statistics are of the active sequences, at the steps that used the batch's own statistics.
+    Statistics are over active sequences, at steps that used the batch's own statistics.
     """
 
     options: Options
@@ -291,12 +291,12 @@ def run(
     steps = int(lengths.max(initial=0))
     rows = (
         slice(None) if options.get("reset_after", True) else slice(2 * hidden)
-    )  # the rows of W_hh that are multiplied by h
+    )  # rows of W_hh that multiply h
     given: dict[str, Moments] = {}
     if norm == "batch" and statistics is not None:
         given = {name: (real(mean), real(var)) for name, (mean, var) in statistics.items()}
         for known in given.values() if steps else ():
-            statistics_at(steps - 1, known, overrun)  # with "raise", this raises before anything is computed
+            statistics_at(steps - 1, known, overrun)  # raises before any computation
 
     tape = Tape(options, p, backward, lengths, x.shape, reverse)
     if states_mask is not None:
@@ -336,13 +336,13 @@ def run(
 
 
 def zoned(zoneout: Zoneout, t: int, alive: Array, old: State, new: State) -> State:
-    """Applies zoneout: returns d old + (1 - d) new for each state, with the mask or rate d of step t."""
+    """Applies zoneout: returns d old + (1 - d) new for each state. d: the mask or rate at step t."""
     each = zip(zoneout, old, new, strict=True)
     return tuple(n if d is None else d[t, alive] * o + (1 - d[t, alive]) * n for d, o, n in each)
 
 
 def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[State, State]:
-    """Returns the gradients of the new and of the old state, from the gradient g of the result of `zoned`."""
+    """Returns the gradients of new and old states. g: the gradient of `zoned`'s result."""
     factors = [np.zeros(1) if d is None else d[t, alive] for d in zoneout]
     each = list(zip(factors, g, strict=True))
     return tuple((1 - d) * part for d, part in each), tuple(d * part for d, part in each)
@@ -351,7 +351,7 @@ def zoned_backward(zoneout: Zoneout, t: int, alive: Array, g: State) -> tuple[St
 def used_statistics(
     steps: Sequence[Step], sites: Mapping[str, Site], hidden: int
 ) -> tuple[dict[str, Moments], Array]:
-    """Returns the fields `statistics` and `count` of Tape."""
+    """Returns Tape's fields `statistics` and `count`."""
     used = [s for s in steps if any(normed.axis == 0 for normed in s.norms.at.values())]
     statistics = {}
     for name, site in [(n, s) for n, s in sites.items() if s.normed]:

@@ -1,1 +1,1 @@
-"""Recurrent networks: their classes, calls, streams, training and statistics."""
+"""Recurrent networks: classes, calls, streams, training and batch norm statistics."""

@@ -1,4 +1,4 @@
-"""The immutable description of a network: its cell, its arguments, the names and shapes of its arrays."""
+"""Architecture: the immutable description of a network, with names and shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .cells import (
 from .specs import KINDS, BatchNormSpec, LayerNormSpec, norm_spec
 
 Norm = LayerNormSpec | BatchNormSpec | None
-BLOCK = (8, 4)  # outputs, inputs: a block of sparse weights, as in include/lnrnn/kernels/table.h
-WEIGHTS = ("weight_ih", "weight_hh")  # that may be sparse
+BLOCK = (8, 4)  # (outputs, inputs) of a block of sparse weights, as in include/lnrnn/kernels/table.h
+WEIGHTS = ("weight_ih", "weight_hh")  # parameters that may be sparse
 LIMIT = 2**31 - 1  # the largest size: products of two sizes do not overflow int64
 _SIZE = Integer(1, LIMIT)
 TAKES["Network"] = {
@@ -39,16 +39,16 @@ TAKES["Network"] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The cell and the arguments of a model's constructor, checked by the class method `checked`.
+    """The cell and the checked arguments of a network's constructor. `checked` creates it.
 
-    norm: a spec with the cell's defaults. nonlinearity: "tanh" for a cell without this argument.
+    norm: a spec with the cell's defaults filled in. nonlinearity: "tanh" for a cell without this argument.
 
-    The other fields are computed from these. arguments: the constructor's arguments by name, in its order,
-    without dropout, seed and rng. suffixes: the endings of names for each layer and direction (_l0_reverse),
-    in the order of the state's first axis. shapes: of all parameters by name, layer after layer.
+    The other fields are derived. arguments: the constructor's arguments by name, in its order,
+    without dropout, seed and rng. suffixes: endings of parameter names (_l0_reverse), by layer and direction,
+    in the order of the state's first axis. shapes: of all parameters, {name: shape}, layer after layer.
 
-    A side is a place of a norm or bias. "ih" and "hh" are the products W_ih x and W_hh h, "" is their sum.
-    "c" is a cell state, "y" an SLSTM's h on its way to y. sites: maps a side to the names, without suffix, of
+    A side is a position of a norm or bias. "ih" is W_ih x, "hh" is W_hh h, and "" is the sum of both.
+    "c" is a cell state, and "y" an SLSTM's output h. sites: maps a side to the names, without suffix, of
     its "gain", "bias", "mean" and "variance". sides: maps a side to the width of batch norm's statistics;
     empty for other norms.
     """
@@ -70,8 +70,8 @@ class Architecture:
     peepholes: bool = False
     exp_forget: bool = False
     state_dtype: StateDtype = "float32"
-    # These fields are not functools.cached_property, which has a lock before Python 3.12. If another thread
-    # forks while the lock is held, it stays locked in the child process.
+    # These fields are not functools.cached_property, which holds a lock before Python 3.12. If another thread
+    # forks while the lock is held, the lock is never released in the child process.
     arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
     suffixes: tuple[str, ...] = field(init=False, repr=False, compare=False)
     shapes: Mapping[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
@@ -99,7 +99,7 @@ class Architecture:
 
     @classmethod
     def checked(cls, cell: Cell, *, norm: Any, **arguments: Any) -> Architecture:
-        """Returns the architecture for a user's arguments. Raises ValueError or TypeError for a wrong one."""
+        """Returns the architecture for a user's arguments. Raises ValueError or TypeError for wrong ones."""
         for name in {"nonlinearity", "bias"} & arguments.keys():
             value = arguments[name]
             named = isinstance(value, str) and value in KINDS
@@ -137,9 +137,9 @@ class Architecture:
         return f"{self.cell.name}({self.shown(self.norm)})"
 
     def shown(self, norm: Norm, **more: Any) -> str:
-        """Returns the arguments of a constructor as text, without usual values but with the norm.
+        """Returns constructor arguments as text for reprs, without default values, but always with the norm.
 
-        norm: the norm with the current `overrun`. more: other arguments, which are left out if false.
+        norm: the norm with the current `overrun`. more: further arguments, shown if true.
         """
         kind = self.norm_kind
         named = {name: v for name, v in self.stated.items() if name not in USUAL or v != USUAL[name]}
@@ -154,33 +154,33 @@ class Architecture:
 
     @property
     def reversed(self) -> tuple[bool, ...]:
-        """Whether each layer and direction reads sequences from their ends."""
+        """Whether each layer and direction reads sequences from the last step."""
         return ((False, True) if self.bidirectional else (self.reverse,)) * self.num_layers
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The arguments in files: all, but values of DEFAULTS only if cell.written has their names."""
+        """The arguments stored in files: those with default values only if cell.written lists them."""
         usual = {n: v for n, v in DEFAULTS.items() if n not in self.cell.written}
         return {n: v for n, v in self.arguments.items() if n not in usual or v != usual[n]}
 
     @property
     def h_width(self) -> int:
-        """The number of values of h, and of y in each direction, for one sequence at one step."""
+        """The width of h, and of y in one direction: proj_size, or hidden_size."""
         return self.proj_size or self.hidden_size
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The number of values in a row of each array of a state in C: of h, or of h and the cell state."""
+        """The width of each state array in C: h, or h and the cell state (an SLSTM's c, n and m joined)."""
         return (self.h_width, self.cell.parts * self.hidden_size)[: self.cell.states]
 
     @property
     def state_widths(self) -> tuple[int, ...]:
-        """The number of values in a row of each array of a state in Python: h, c and so on."""
+        """The width of each state array in Python: h, c and so on."""
         return self.h_width, *(self.hidden_size for _ in self.cell.state_names[1:])
 
     @property
     def norm_kind(self) -> str | None:
-        """The name of the norm in arguments and files."""
+        """The norm's name in arguments and files: "layer", "rms", "batch" or None."""
         return next((name for name, spec in KINDS.items() if type(self.norm) is spec), None)
 
     @property
@@ -189,36 +189,36 @@ class Architecture:
         return self.norm if isinstance(self.norm, BatchNormSpec) else None
 
     def configuration(self, dtype: str, overrun: str | None) -> dict[str, Any]:
-        """Returns the configuration that a model file has (configuration.c, file_format.architecture_of)."""
+        """Returns the JSON configuration of a model file. file_format.architecture_of reads it back."""
         norm: dict[str, Any] | None = None
         if self.norm is not None:
             norm = {"kind": self.norm_kind, **vars(self.norm)}
-            norm.pop("bias", None)  # the network has its own argument `bias`
+            norm.pop("bias", None)  # the network's argument `bias` has this value
             norm |= {"overrun": overrun} if self.batch_norm else {}
         return {"dtype": dtype, **self.stated, "cell": self.cell.name, "norm": norm}
 
     def description(self, dtype: str, overrun: str | None, **options: Any) -> Description:
-        """Returns the configuration as an object of the compiled module. options: further entries."""
+        """Returns the configuration as a _core.Description. options: further entries."""
         return Description(json.dumps({**self.configuration(dtype, overrun), **options}))
 
 
 def suffixes(num_layers: int, bidirectional: bool) -> tuple[str, ...]:
-    """Returns the endings of names for each layer and direction, in the order of the state's first axis: _l0,
-    _l0_reverse, ..."""
+    """Returns the endings of parameter names, by layer and direction in the order of the state's first axis:
+    _l0, _l0_reverse, ..."""
     ends = ("", "_reverse") if bidirectional else ("",)
     return tuple(f"_l{k}{end}" for k in range(num_layers) for end in ends)
 
 
 @lru_cache(maxsize=64)
 def vectors(cell: Cell, hidden_size: int, norm: Norm, bias: bool) -> Mapping[str, int]:
-    """Returns lengths of the gains and biases of a layer and direction, by name without suffix."""
+    """Returns {name without suffix: length} of the gains and biases of one layer and direction."""
     made = Architecture(cell, hidden_size, hidden_size, 1, "tanh", bias, False, False, norm)
     return {name.removesuffix("_l0"): shape[0] for name, shape in made.shapes.items() if len(shape) == 1}
 
 
-# Arguments that reprs show only with other values than these, and the values of DEFAULTS.
+# Arguments that reprs omit if they have these values. Values of DEFAULTS are omitted too.
 USUAL = {"num_layers": 1, "bias": True, "batch_first": False, "bidirectional": False}
-# Arguments that older versions did not have. Files, reprs and fingerprints omit an argument with its default
+# Arguments that older versions lacked. Files, reprs and fingerprints omit them if they have the default
 # value.
 DEFAULTS = {each.name: each.default for each in fields(Architecture) if each.default is not MISSING}
 DEFAULTS["nonlinearity"] = "tanh"

@@ -1,6 +1,6 @@
-"""Checks the arguments of a call, and converts sequences to the form for C: time first, float32.
+"""Checks arguments of calls, and converts sequences for C: time first, float32.
 
-Other threads may change shapes and lengths of the caller's arrays at any time. So the functions check and
+Other threads may change shapes and lengths of a caller's arrays at any time. So these functions check and
 return a new view of x and a copy of lengths.
 """
 
@@ -40,7 +40,7 @@ TAKES["Stream.__call__"] = {
 }  # fmt: skip
 TAKES["Stream.state"] = {"state": STATE.of, "lanes": _LANES}
 
-# The type of a state: h, or of an LSTM (h, c), or of an SLSTM (h, c, n, m).
+# The type of a state: h, (h, c) for an LSTM, or (h, c, n, m) for an SLSTM.
 State = TypeVar("State", bound="Array | tuple[Array, ...]", covariant=True)
 
 
@@ -52,19 +52,19 @@ def refuse_packed(x: Any, batch_first: bool) -> None:
 
 
 def rows_as_they_are(x: Array) -> bool:
-    """Returns whether C can read float32 x (.., D), of two or three axes, without a copy.
+    """Returns whether C can read float32 x (..., D) with two or three axes without a copy.
 
-    x must be aligned, with a contiguous last axis. The other strides must be multiples of 4 bytes.
+    x must be aligned, its last axis contiguous, and its other strides multiples of 4 bytes.
     """
     step = x.strides
     return step[-1] == 4 and not (step[0] | step[-2]) % 4 and x.flags.aligned
 
 
 def integers(name: str, value: Any) -> Array:
-    """Returns value as an array. Integers become a contiguous array of int64; uint64 stays, as it may not
-    fit.
+    """Returns value as an array. Integers become C-contiguous int64, except uint64, which might overflow.
+    Other dtypes are left for a later check.
 
-    An array that is contiguous int64 is not copied.
+    A contiguous int64 array is not copied.
     """
     given = real(name, value)
     kind = given.dtype
@@ -74,7 +74,7 @@ def integers(name: str, value: Any) -> Array:
 
 
 def different_lanes(lanes: Any, count: int) -> Array:
-    """Returns the argument lanes, different indices below `count`, as a new array (R,) int64."""
+    """Returns the argument lanes as a new int64 array (R,). Raises ValueError if an index occurs twice."""
     found: Array = check("Stream.state", {"lanes": lanes}, {"last lane": count - 1})[0].reshape(-1)
     each, times = np.unique(found, return_counts=True)
     if (times > 1).any():
@@ -105,15 +105,15 @@ def checked_batch(
 
 
 def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tuple[Array, Array]:
-    """Returns values (N, 1, D) float32, and a copy of offsets, (B + 1,) int64."""
+    """Returns values as (N, 1, D) float32, and a copy of offsets (B + 1,) int64."""
     x = check("Network.ragged", {"values": values}, {"D": input_size})[0][...]
-    # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
+    # NumPy ignores the stride of an axis of length 1, but C checks it. reshape sets the usual stride.
     x = np.require(x, FLOAT32, ["C", "A"]).reshape(-1).reshape(len(x), 1, input_size)
     return x, checked_offsets("offsets", offsets, TAKES["Network.ragged"]["offsets"], len(x))
 
 
 def checked_offsets(name: str, value: Any, takes: Takes, steps: int) -> Array:
-    """Returns a copy of offsets into `steps`, (B + 1,) int64. takes: their constraint, with the axis B+1."""
+    """Returns a copy of ascending offsets into `steps`, (B + 1,) int64. takes: the constraint on them."""
     found = takes.check(name, value, {"N": steps})
     if not found.size:
         raise bad_value(name, "of shape (B+1,)", found)
@@ -126,7 +126,7 @@ def checked_offsets(name: str, value: Any, takes: Takes, steps: int) -> Array:
 
 
 def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
-    """Returns name and value of each state in an argument: [(name, h)], or (name[0], h), (name[1], c), ..."""
+    """Returns (name, value) of each array in a state argument, such as (name[0], h) and (name[1], c)."""
     if cell.states == 1:
         return [(name, value)]
     names = cell.state_names
@@ -137,24 +137,24 @@ def states(name: str, value: Any, cell: Cell) -> list[tuple[str, Any]]:
 
 
 def side_by_side(found: Sequence[Array], cell: Cell) -> list[Array]:
-    """Converts a user's state to the engine's arrays. An SLSTM's c, n and m become one array."""
+    """Converts a user's state arrays to the engine's: an SLSTM's c, n and m are joined on the last axis."""
     return list(found) if cell.parts == 1 else [found[0], np.concatenate(found[1:], axis=-1)]
 
 
 def time_first(x: Any, unbatched: bool, batch_first: bool) -> Any:
-    """Returns a view (T, B, *) of an array or tensor in the caller's order of axes."""
+    """Returns a view (T, B, *) of an array or tensor that has the caller's order of axes."""
     return x[:, None] if unbatched else x.swapaxes(0, 1) if batch_first else x
 
 
 def as_caller(y: Any, unbatched: bool, batch_first: bool) -> Any:
-    """Returns a view of an array or tensor (T, B, *) in the caller's order of axes."""
+    """Returns a view, in the caller's order of axes, of an array or tensor (T, B, *)."""
     return y[:, 0] if unbatched else y.swapaxes(0, 1) if batch_first else y
 
 
-# The cell decides the type State, which mypy cannot see.
+# mypy cannot see that the cell decides the type State.
 def as_state(found: Sequence[Array], cell: Cell, unbatched: bool = False) -> State:  # type: ignore[type-var]
-    """Returns the user's state from arrays (num_layers * directions, B, *); without the axis B if
-    unbatched."""
+    """Converts engine arrays (num_layers * directions, B, *) to a user's state: h, or a tuple (h, c, ...).
+    The axis B is removed if unbatched."""
     if cell.parts > 1:
         found = [found[0], *map(np.ascontiguousarray, np.split(found[1], cell.parts, axis=-1))]
     if unbatched:

@@ -1,4 +1,4 @@
-"""Network.calibrate: exact statistics for batch norm inside a cell, from any number of sequences."""
+"""Network.calibrate: exact batch norm statistics of any number of sequences."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Array = np.ndarray
 
 
 def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
-    """Joins all batches to one batch. Returns its x (T, B, D) and its Rows. batches: see Network.calibrate.
+    """Joins batches into one. Returns x (T, B, D) and its Rows. batches: as in Network.calibrate.
 
-    Raises ValueError, TypeError or SequenceTooLongError for a wrong batch.
+    Raises ValueError, TypeError or SequenceTooLongError for an invalid batch.
     """
     if made.batch_norm is None:
         raise bad_value("norm", "batch norm for calibrate", made.norm)
@@ -36,7 +36,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
         x, lengths, unbatched = checked_batch(x, lengths, made.input_size, made.batch_first)
         if resets is not None:
             resets = checked_resets(resets, x.shape[:2], unbatched, made.batch_first)
-        # Copy x, because an iterator may yield the same array with new contents.
+        # Copies x, because an iterator may yield the same array with new contents.
         parts.append((np.array(x), np.full(x.shape[1], len(x)) if lengths is None else lengths, resets))
     lengths = np.concatenate([n for _, n, _ in parts]) if parts else np.empty(0, np.int64)
     T, B = int(lengths.max(initial=0)), len(lengths)
@@ -54,7 +54,7 @@ def joined(made: Architecture, batches: Iterable[Any]) -> tuple[Array, Rows]:
 
 
 def statistics(snapshot: Snapshot, x: Array, rows: Rows) -> dict[str, StepStatistics]:
-    """Returns statistics of each layer and direction by suffix, with all rows as one batch."""
+    """Returns {suffix: StepStatistics}, computed with all rows of x as one batch."""
     made, T, B = snapshot.architecture, rows.longest, x.shape[1]
     seen = [blank(made.sides, T) for _ in made.suffixes]
     start = engine.state_arrays(made, "h0", None, B, False)

@@ -15,14 +15,14 @@ STATE_DTYPES: tuple[StateDtype, ...] = get_args(StateDtype)
 
 @dataclass(frozen=True)
 class Cell:
-    """A recurrent cell, with H hidden units.
+    """A recurrent cell with H hidden units.
 
-    name: the name of the object here, of its class in models.py, and of its CellKind in C. gates: weight
-    matrices have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
-    placement of layer norm, from the paper. spans: the numbers of gates normalised together in W_ih x and in
-    W_hh h, if "split". options: the arguments of the constructor that not all cells have. written: those
-    that files have even if they are the default.
-    parts: the number of arrays of the user's state that the cell state joins along its last axis.
+    name: of this module's object, of the class in models.py, and of CellKind in C. gates: weight matrices
+    have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
+    placement of layer norm, from the paper. spans: numbers of gates normalised together in W_ih x and
+    W_hh h, for placement "split". options: constructor arguments that not all cells have. written: options
+    that files always contain, even with the default value.
+    parts: the number of user's state arrays that the cell state joins on its last axis (SLSTM: c, n, m).
     """
 
     name: str
@@ -41,11 +41,11 @@ class Cell:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The letters of the arrays of the user's state."""
+        """The letters of the user's state arrays: h, c, n, m."""
         return ("h", "c", "n", "m")[: 1 + (self.states - 1) * self.parts]
 
     def __reduce__(self) -> str:
-        return self.name  # a copy or pickle gives the object of this module: cells are compared by `is`
+        return self.name  # copies and pickles give this module's object: cells are compared with `is`
 
 
 RNN = Cell("RNN", 1, 1, "joint", (1,), ("nonlinearity",), ("nonlinearity",))

@@ -1,7 +1,7 @@
-"""Training with checkpoints, which are the states at every K-th step (Chen et al. 2016, arXiv 1604.06174).
+"""Training with checkpoints: states are stored at every K-th step (Chen et al. 2016, arXiv 1604.06174).
 
-The backward pass computes the steps between two checkpoints again, from the last checkpoint to the first. In
-this file, `line` is the index of a layer and direction, and a row is a sequence or a part of one (rows.py).
+The backward pass recomputes the steps between two checkpoints, from the last checkpoint to the first. In
+this file, `line` is the index of a layer and direction. rows.py defines a row: a sequence or a part of it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Array = np.ndarray
 
 
 def _training(statistics: Any, masks: MaskArrays | None, tape: Array | None = None) -> list[Array | None]:
-    """Returns the arrays of engine.Training for one layer in one direction."""
+    """Returns the arrays of engine.Training for one layer and direction, in C's order."""
     return [tape, *(masks or (None, None, None)), *(statistics or {}).values(), *[None] * 5]
 
 
 class Checkpoints:
-    """The states of one layer and direction that `forward` stores before steps 0, K, 2 K ... of each row."""
+    """States of one layer and direction that `forward` stores before steps 0, K, 2 K ... of each row."""
 
     def __init__(self, every: int, tape_width: int) -> None:
         self.every, self.tape_width = every, tape_width
-        self.states: list[tuple[Array, ...]] = []  # (rows that have such a step, *): h, or h and c
+        self.states: list[tuple[Array, ...]] = []  # (rows that reach this step, *): h, or h and c
 
     def arrays(self) -> Iterator[Array]:
         for pair in self.states:
             yield from pair
 
     def _parts(self, table: Array) -> Iterator[tuple[int, int, Array]]:
-        """Yields t0, t1 and the rows that have a step t0, for t0 = 0, K, 2 K ... and t1 = t0 + K."""
+        """Yields (t0, t1, rows that have step t0) for t0 = 0, K, 2 K ... and t1 = t0 + K."""
         longest = int(table[0, LENGTH]) if len(table) else 0
         for t0 in range(0, longest, self.every):
             yield t0, min(t0 + self.every, longest), table[table[:, LENGTH] > t0]
@@ -45,7 +45,7 @@ class Checkpoints:
         self, network: Network, line: int, reverse: bool, *, x: Array, y: Array, before: list[Array],
         after: list[Array], rows: Array, statistics: Mapping[str, Array] | None, masks: MaskArrays | None,
     ) -> None:  # fmt: skip
-        """Runs Network.forward for one line. before, after: h, or h and c, (number of states, *) each."""
+        """Runs Network.forward for one layer and direction. before, after: [h] or [h, c], (rows, *) each."""
         for old, new in zip(before, after, strict=True):
             new[...] = old
         _blank_past_the_end(y, rows)
@@ -66,8 +66,8 @@ class Checkpoints:
         statistics: Mapping[str, Array] | None, masks: MaskArrays | None, gy: Array,
         gafter: list[Array | None], gx: Array | None, gbefore: list[Array], grads: list[Array], add: bool,
     ) -> None:  # fmt: skip
-        """Runs Network.backward for one line. gafter, gbefore: the gradients of the states, (number of
-        states, *)."""
+        """Runs Network.backward for one layer and direction. gafter, gbefore: gradients of last and initial
+        states, (rows, *) each."""
         for g, given in zip(gbefore, gafter * len(gbefore), strict=False):
             g[...] = 0 if given is None else given
         parts = list(self._parts(rows))
@@ -110,7 +110,7 @@ class Checkpoints:
 
 
 def _steps(rows: Array, t0: int, t1: int, reverse: bool) -> Array:
-    """Returns `rows` with only the steps t0 to t1 - 1, counted from the row's end if reverse."""
+    """Returns `rows` restricted to steps t0 .. t1 - 1, counted from the last step if reverse."""
     found, end = rows.copy(), np.minimum(rows[:, LENGTH], t1)
     found[:, FIRST] += rows[:, LENGTH] - end if reverse else t0
     found[:, LENGTH] = end - t0

@@ -1,4 +1,4 @@
-"""Draws the random masks of a training call, for dropout and zoneout."""
+"""Draws random masks of training calls, for dropout and zoneout."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .batches import FLOAT32
 from .specs import DropoutSpec
 
 Array = np.ndarray
-# The dropout factors of h in W_hh h, (B, P), and where zoneout keeps the old h and the old c, (T, B, *).
+# Dropout factors of h in W_hh h, (B, P); where zoneout keeps the old h, and the old c: bool (T, B, *) each.
 MaskArrays = tuple[Array | None, Array | None, Array | None]
-DRAWN = 2**16  # how many numbers are drawn at a time
+DRAWN = 2**16  # random numbers to draw at a time
 
-# Purposes of random numbers. The purpose is the first number of a generator's spawn key.
+# Purposes of random numbers, as the first number of a generator's spawn key.
 BETWEEN, INPUTS, STATES, ZONEOUT_H, ZONEOUT_C = range(5)
 
 
@@ -43,10 +43,10 @@ def checked_seed(seed: Any) -> Entropy:
 
 
 def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], rate: float) -> Array:
-    """Returns an array of booleans, each True with the probability `rate`.
+    """Returns a boolean array whose elements are True with probability `rate`.
 
-    Each key (purpose, layer, direction) has its own Philox generator, whose raw numbers are the same in every
-    version of NumPy.
+    Each key (purpose, layer, direction) has its own Philox generator, whose raw numbers are equal in all
+    versions of NumPy.
     """
     numbers = np.random.Philox(np.random.SeedSequence(entropy, spawn_key=key))
     found = np.empty(shape, bool)
@@ -59,7 +59,7 @@ def drawn(entropy: Entropy, key: tuple[int, int, int], shape: tuple[int, ...], r
 
 
 def factors(dropped: Array, rate: float) -> Array:
-    """Returns factors of float32: 0 for dropped values, 1 / (1 - rate) for others."""
+    """Returns float32 dropout factors: 0 where `dropped`, 1 / (1 - rate) elsewhere."""
     return np.where(dropped, FLOAT32.type(0), FLOAT32.type(1 / (1 - rate)))
 
 
@@ -67,9 +67,9 @@ def factors(dropped: Array, rate: float) -> Array:
 class Masks:
     """The masks of one training call. A mask is None if it drops nothing.
 
-    inputs: by layer, factors (B, width of its input). between: by layer, which inputs stay, times `scale`,
-    (T, B, width). states: by layer and direction, factors (B, P). zoneout: by layer and direction, where the
-    old h, and the old c, is kept, (T, B, *). Steps are in the order of x in both directions.
+    inputs: by layer, factors (B, input width). between: by layer, True where an input is kept and multiplied
+    by `scale`, (T, B, width). states: by layer and direction, factors (B, P). zoneout: by layer, direction,
+    True where the old h, and the old c, is kept, (T, B, *). Steps have the order of x in both directions.
     """
 
     inputs: tuple[Array | None, ...]
@@ -83,20 +83,20 @@ class Masks:
         return [mask for mask in each if mask is not None]
 
     def of_layer(self, k: int) -> MaskArrays:
-        """Returns the masks of layer and direction number k, for the compiled module."""
+        """Returns the masks of layer and direction number k, in the order of the compiled module."""
         return self.states[k], *self.zoneout[k]
 
     def drops_input(self, layer: int) -> bool:
         return self.inputs[layer] is not None or self.between[layer] is not None
 
     def of_input(self, layer: int) -> tuple[Array | None, float, Array | None]:
-        """Returns the masks of a layer's input for the compiled module: `between`, `scale` and `inputs`."""
+        """Returns the input masks of a layer for the compiled module: `between`, `scale`, `inputs`."""
         return self.between[layer], self.scale, self.inputs[layer]
 
     def on_input(self, layer: int, x: Array, out: Array) -> None:
-        """Multiplies x (T, B, width), a layer's input or its gradient, by the masks. out may be x."""
+        """Multiplies x (T, B, width), a layer's input or its gradient, by the input masks. out may be x."""
         inputs, between = self.inputs[layer], self.between[layer]
-        with np.errstate(invalid="ignore", over="ignore"):  # values after the end of a sequence are arbitrary
+        with np.errstate(invalid="ignore", over="ignore"):  # values past a sequence's end are arbitrary
             if between is not None:
                 np.multiply(x, between, out=out)
                 np.multiply(out, FLOAT32.type(self.scale), out=out)
@@ -108,9 +108,9 @@ class Masks:
 def draw(
     made: Architecture, spec: DropoutSpec, zoneout: Sequence[float], entropy: Entropy, T: int, B: int
 ) -> Masks | None:
-    """Returns the masks for B sequences of T steps, or None if nothing is dropped.
+    """Returns masks for B sequences of T steps, or None if nothing is dropped.
 
-    Masks depend on entropy (None is random), B and the rates. The masks of step t do not depend on T.
+    Masks depend on entropy (None: random), B and the rates. Masks of step t do not depend on T.
     """
     layers, directions, P = made.num_layers, made.directions, made.h_width
     if spec.between and layers == 1:
@@ -121,7 +121,7 @@ def draw(
         )
     if not (spec.inputs or spec.states or zoneout or (spec.between and layers > 1)):
         return None
-    entropy = np.random.SeedSequence(entropy).entropy  # the same for all generators, also for None
+    entropy = np.random.SeedSequence(entropy).entropy  # one entropy for all generators, also for None
     widths = [made.input_size if n == 0 else directions * P for n in range(layers)]
     inputs = tuple(
         factors(drawn(entropy, (INPUTS, n, 0), (B, width), spec.inputs), spec.inputs) if spec.inputs else None

@@ -1,7 +1,7 @@
-"""Functions that run whole sequences through a Snapshot, which is one unchanging version of a network.
+"""Runs whole sequences through a Snapshot, an immutable version of a network.
 
-network.py, training.py and calibration.py call them. `run` computes outputs. `with_batch`
-returns a new snapshot, with other statistics, by which the caller replaces the old one.
+network.py, training.py and calibration.py call these functions. `run` computes outputs. `with_batch`
+returns a snapshot with updated statistics, by which the caller replaces the old one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Array = np.ndarray
 
 
 class Training(NamedTuple):
-    """Arrays of a call that records a tape or statistics. C reads the masks, and writes the other arrays.
+    """Arrays of a call that records a tape or statistics. C reads the masks and writes all other arrays.
 
-    statistics, tapes, masks: one item for each layer and direction. statistics.blank returns an item of
-    statistics, Masks.of_layer one of masks. outputs: for each layer, from `empty_outputs`. dropped: for each
-    layer None, or an array to which C writes the inputs after dropout, followed by Masks.of_input. The first
-    layer has None here, because the caller applies the dropout of x.
+    statistics, tapes, masks: one item for each layer and direction. statistics.blank creates an item of
+    statistics, Masks.of_layer an item of masks. outputs: for each layer, from `empty_outputs`. dropped: for
+    each layer None, or (array to which C writes the input after dropout, *Masks.of_input). The first
+    layer has None, because the caller applies dropout to x.
     """
 
     statistics: Sequence[Mapping[str, Any]] | None = None
@@ -37,14 +37,14 @@ class Training(NamedTuple):
     dropped: Sequence[tuple[Array, Array | None, float, Array | None] | None] = ()
 
     def arrays(self, made: Architecture) -> list[Array | None]:
-        """Returns all arrays in the order of lnrnn_training_array_of (network.h); None for unused ones."""
+        """Returns all arrays in the order of lnrnn_training_array_of (network.h), None for unused arrays."""
         found: list[Array | None] = []
         for k in range(len(self.statistics or self.tapes or made.suffixes)):
             found.append(self.tapes[k] if self.tapes else None)
             found += self.masks[k] if self.masks else (None, None, None)
             found += self.statistics[k].values() if self.statistics else ()
         for k in range(made.num_layers):
-            # The last layer needs no array, because it writes its outputs to the y of the call.
+            # The last layer needs no array: it writes its outputs to the call's y.
             y = self.outputs[k] if self.outputs and k < made.num_layers - 1 else None
             found.append(None if y is None else as_caller(y, False, made.batch_first))
             dropped = self.dropped[k] if self.dropped else None
@@ -62,16 +62,16 @@ class Training(NamedTuple):
 
 
 def empty_outputs(made: Architecture, T: int, B: int) -> Array:
-    """Returns a new, uninitialised array (T, B, directions * P), a view of (B, T, *) with batch_first."""
+    """Returns an uninitialised array (T, B, directions * P). With batch_first, its memory is (B, T, *)."""
     wide = made.directions * made.h_width
     found: Array = empty((B, T, wide)).swapaxes(0, 1) if made.batch_first else empty((T, B, wide))
     return found
 
 
 def state_arrays(made: Architecture, name: str, value: Any, batch: int, unbatched: bool) -> list[Array]:
-    """Returns h, or h and the cell state, of an argument: arrays (num_layers * directions, B, *) float32.
+    """Returns float32 arrays (num_layers * directions, B, *) of a state argument: h, or h and the cell state.
 
-    A value of None means zeros. Raises ValueError or TypeError that names the argument.
+    value None means zeros. Raises ValueError or TypeError, which names the argument.
     """
     lines = len(made.suffixes)
     cell = made.cell
@@ -94,11 +94,11 @@ def run(
     threads: int = 0,
     out: Array | None = None,
 ) -> tuple[Array, list[Array]]:
-    """Runs all layers and directions on x (T, B, D) float32.
+    """Runs all layers and directions on x (T, B, D) float32. Returns y and the sequences' last states.
 
-    start: see `state_arrays`. threads: the largest number of threads; 0: the number set for all calls. out:
-    where to write y, float32, the last axis contiguous, without memory in common with x. Returns y (T, B,
-    directions * P), in memory (B, T, *) with batch_first, and the sequences' last states.
+    start: from `state_arrays`. threads: the thread limit; 0: the global limit. out: receives y; float32, last
+    axis contiguous, no memory shared with x. y is (T, B, directions * P), with batch_first in memory
+    (B, T, *).
     """
     made = snapshot.architecture
     y = empty_outputs(made, x.shape[0], x.shape[1]) if out is None else out
@@ -112,7 +112,7 @@ def run(
 
 
 def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads: int) -> Any:
-    """Runs Network.__call__ for this snapshot. threads: the maximum; 0: the number set for all calls."""
+    """Runs Network.__call__ for this snapshot. threads: the thread limit; 0: the global limit."""
     if lengths is not None:
         lengths = integers("lengths", lengths)
     made = snapshot.architecture
@@ -129,8 +129,8 @@ def call(snapshot: Snapshot, x: Any, h0: Any, lengths: Any, resets: Any, threads
 
 
 def with_batch(snapshot: Snapshot, seen: Sequence[Mapping[str, Any]]) -> Snapshot:
-    """Returns the snapshot with running statistics updated after a training batch. seen: the statistics of
-    the batch for each layer and direction, with the names of statistics.blank."""
+    """Returns the snapshot with running statistics updated after a training batch. seen: its statistics
+    for each layer and direction, under the names of statistics.blank."""
     made, old = snapshot.architecture, snapshot.statistics
     momentum = made.batch_norm.momentum if made.batch_norm else None
     pairs = zip(made.suffixes, seen, strict=True)

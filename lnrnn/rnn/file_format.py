@@ -1,9 +1,9 @@
-"""Networks in safetensors files, with their arrays as tensors and a configuration in the metadata.
+"""Networks in safetensors files: arrays as tensors, and a configuration in the metadata.
 
-In schema 2, two tensors may stand for a weight W (n, k). W.blocks (count, 8, 4) has the blocks that are not
-0. W.mask (n / 8, k / 4) is true where these are, in C order. Files without such weights have schema 1.
+In schema 2, two tensors may represent a weight W (n, k). W.blocks (count, 8, 4) has the nonzero blocks.
+W.mask (n / 8, k / 4) is True where a block is nonzero, in C order. Files without such weights have schema 1.
 
-Python writes the files with the package safetensors. The C code in pyx/file/ reads and checks them.
+Python writes files with the package safetensors. The C code in pyx/file/ reads and checks them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .specs import KINDS
 from .statistics import StepStatistics, named_shapes
 
 Array = np.ndarray
-ENTRIES = 256  # more bytes than a second tensor adds to a header
+ENTRIES = 256  # upper bound of a tensor's bytes in the header
 
 
 def _safetensors() -> Any:
     try:
-        with CHANGES:  # a fork waits for this import; else its locks could stay locked in the child
+        with CHANGES:  # a fork waits for this import; its locks would stay locked in the child
             import safetensors.numpy
     except ImportError:
         raise ImportError("saving models needs safetensors: pip install safetensors") from None
@@ -38,14 +38,14 @@ def _safetensors() -> Any:
 
 
 def _tensors(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the tensors of a file. A weight is stored as blocks if the file is smaller then."""
+    """Returns the tensors of a file. Weights are stored as blocks where this makes the file smaller."""
     found: dict[str, Array] = {}
     for name, w in state.items():
         found[name] = w
         if not name.startswith(WEIGHTS) or w.shape[0] % BLOCK[0] or w.shape[1] % BLOCK[1]:
             continue
         grid = w.reshape(len(w) // BLOCK[0], BLOCK[0], -1, BLOCK[1]).swapaxes(1, 2)
-        mask: Array = (grid.view(np.int32) != 0).any((2, 3))  # compares bits, because -0.0 is stored too
+        mask: Array = (grid.view(np.int32) != 0).any((2, 3))  # compares bits, to keep -0.0
         if np.count_nonzero(~mask) * w.nbytes > mask.size * (mask.nbytes + ENTRIES):
             found |= {f"{name}.blocks": grid[mask], f"{name}.mask": mask}
             del found[name]
@@ -53,21 +53,21 @@ def _tensors(state: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
-    """Writes a snapshot of a network to path; see lnrnn.io.save."""
+    """Writes a snapshot to a file, see lnrnn.io.save."""
     made = snapshot.architecture
     config = made.configuration(snapshot.dtype, snapshot.overrun)
     if snapshot.zoneout:
         config["zoneout"] = zoneout_entry(made, snapshot.zoneout)
     if snapshot.dropout:
         config["dropout"] = snapshot.dropout
-    if snapshot.activation_bits == 8:  # absent for the default, so that older versions can read the file
+    if snapshot.activation_bits == 8:  # absent for the default: older versions can read the file
         config["activation_bits"] = 8
     tensors = _tensors(snapshot.state())
     schema = "2" if any(name.endswith(".mask") for name in tensors) else "1"
     metadata = {"format": "lnrnn", "schema": schema, "config": json.dumps(config)}
     data = memoryview(_safetensors().numpy.save(tensors, metadata))
     end = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(bytes(data[8:end])) | {"__metadata__": metadata}  # save() orders entries at random
+    header = json.loads(bytes(data[8:end])) | {"__metadata__": metadata}  # save() orders entries randomly
     text = json.dumps(header, separators=(",", ":")).encode()
     with replacing(path) as put:  # some versions of safetensors overwrite the old file in place
         for part in (data[:8], text.ljust(end - 8), data[end:]):
@@ -75,7 +75,7 @@ def write(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Snapshot:
-    """Returns the snapshot that `write` wrote to path; see lnrnn.io.load."""
+    """Returns the snapshot in a file that `write` wrote, see lnrnn.io.load."""
     text, (eps, momentum, *zoneout, dropout), arrays = _core.read_model(os.fspath(path))
     config = json.loads(text)
     if norm := config["norm"]:
@@ -98,7 +98,7 @@ def read(path: str | os.PathLike[str]) -> Snapshot:
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """Returns the architecture for a result of Architecture.configuration."""
+    """Returns the architecture of a result of Architecture.configuration."""
     cell = CELLS[config["cell"]]
     config = {**DEFAULTS, **config}
     arguments = {name: config[name] for name in argument_names(cell)}

@@ -1,10 +1,10 @@
-"""Networks as functions of their parameters, for the operators of lnrnn.torch.
+"""Networks as functions of their parameters, for the custom operators of lnrnn.torch.
 
-Everything that `forward` saves for `backward` is an array. `described` returns a text for an architecture,
-because operators accept texts. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
+All that `forward` saves for `backward` are arrays. `described` converts an architecture to text, which
+operators accept as an argument. Parameters are arrays in the order of `Architecture.shapes`. Statistics are
 arrays in the order of statistics.named_shapes, for each layer and direction. `lengths` is None or (B,) int64.
-With resets it is (1 + T, B): row 0 has lengths, row 1 + t has 1 for each state that is reset before step t.
-If x is (N, D), as in torch's PackedSequence, it is the table (B, 6) of packed_rows, and y has the same order.
+With resets it is (1 + T, B): row 0 has lengths, row 1 + t is 1 for states that are reset before step t.
+If x is (N, D), the data of a torch PackedSequence, it is the table (B, 6) of packed_rows. y has x's order.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Array = np.ndarray
 
 
 def described(made: Architecture) -> str:
-    """Returns an architecture as JSON text, for operators of torch. `architecture` converts it back.
+    """Returns an architecture as JSON text, for torch operators. `architecture` converts the text back.
 
-    The text also has a dtype of weights, float32: see `with_dtype`.
+    The text has the weights' dtype float32; `with_dtype` replaces it.
     """
     overrun = made.batch_norm.overrun if made.batch_norm else None
     return json.dumps(made.configuration("float32", overrun))
@@ -49,7 +49,7 @@ def architecture(network: str) -> Architecture:
 
 @lru_cache(maxsize=256)
 def with_dtype(network: str, dtype: Dtype) -> str:
-    """Returns a JSON description (see `described`) with another dtype of the packed weights."""
+    """Returns JSON text of `described` with another dtype of the packed weights."""
     check("Network.to_dtype", {"dtype": dtype})
     return json.dumps(json.loads(network) | {"dtype": dtype})
 
@@ -61,31 +61,31 @@ def dtype_of(network: str) -> Dtype:
 
 
 def whole(array: Array) -> Array:
-    """Returns a parameter as a C-contiguous array of float32, which is a copy only if needed."""
+    """Returns a parameter as a C-contiguous float32 array, copied only if needed."""
     if array.dtype is FLOAT32 and array.flags.carray:
-        return array  # the same as from np.require, which is slower
+        return array  # np.require would return the same, but slower
     return np.require(array, FLOAT32, ["C", "A"])
 
 
 def divided(lengths: Array | None) -> tuple[Array | None, Array | None]:
-    """Divides an operator's `lengths`, (B,) or (1 + T, B), into lengths (B,) and resets (T, B) bool."""
+    """Splits an operator's `lengths`, (B,) or (1 + T, B), into lengths (B,) and bool resets (T, B)."""
     if lengths is None or lengths.ndim == 1:
         return lengths, None
     return lengths[0], lengths[1:] != 0
 
 
 def _apart(made: Architecture, array: Array, table: Any) -> Array:
-    """Returns the data (N, *) of a PackedSequence with one sequence after another, as for ragged calls."""
+    """Returns PackedSequence data (N, *) sequence after sequence, as in ragged calls."""
     return as_caller(_core.by_sequence(whole(array), table)[:, None], False, made.batch_first)  # type: ignore[no-any-return]
 
 
 def _together(array: Array, table: Any) -> Array:
-    """Returns an array in the order of a PackedSequence: the inverse of `_apart`."""
+    """Returns an array in the order of PackedSequence data: the inverse of `_apart`."""
     return _core.by_step(array.reshape(-1, array.shape[-1]), table)
 
 
 def _batch(made: Architecture, x: Array, lengths: Any) -> tuple[Array, Rows]:
-    """Returns x (T, B, D), checked, and the rows of a call."""
+    """Returns (x (T, B, D), Rows) of a call, checked."""
     if x.ndim == 2:
         return time_first(_apart(made, x, lengths), False, made.batch_first), Rows(lengths)
     lengths, resets = divided(lengths)
@@ -98,7 +98,7 @@ def _batch(made: Architecture, x: Array, lengths: Any) -> tuple[Array, Rows]:
 
 
 def call_packed(snapshot: Snapshot, x: Array, h0: Any, table: Array) -> tuple[Array, Any]:
-    """Runs a network on x (N, D) of a PackedSequence. table: from packed_rows. Returns y and the state."""
+    """Runs a network on PackedSequence data x (N, D). table: from packed_rows. Returns y and last state."""
     made = snapshot.architecture
     batch, rows = _batch(made, x, table)
     start = engine.state_arrays(made, "h0", h0, len(table), False)
@@ -108,7 +108,7 @@ def call_packed(snapshot: Snapshot, x: Array, h0: Any, table: Array) -> tuple[Ar
 
 
 class Served:
-    """A network with copies of parameters and statistics, kept so that weights are packed only once."""
+    """A network with copies of its arrays, cached so that weights are packed only once."""
 
     def __init__(
         self, made: Architecture, parameters: Sequence[Array], statistics: Sequence[Array], overrun: Any,
@@ -141,7 +141,7 @@ def _by_suffix(made: Architecture, statistics: Sequence[Array]) -> dict[str, Ste
 
 
 def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Array]) -> list[Array]:
-    """Returns running statistics after training on a batch. seen: the batch's statistics, from `forward`."""
+    """Returns running statistics after a training batch. seen: the batch's statistics, from `forward`."""
     momentum = made.batch_norm.momentum if made.batch_norm else None
     found: list[Array] = []
     for old, batch in zip(_by_suffix(made, statistics).values(), _seen(made, seen), strict=True):
@@ -150,7 +150,7 @@ def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Arra
 
 
 def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]:
-    """Returns statistics of a batch for each layer and direction, with the names of statistics.blank."""
+    """Returns a batch's statistics by layer and direction, under the names of statistics.blank."""
     names = list(named_shapes(made.sides, 0)) if made.sides else []
     return [
         dict(zip(names, arrays[k : k + len(names)], strict=True))
@@ -167,15 +167,15 @@ def saved_arrays(made: Architecture) -> int:
 
 
 class _Kept(NamedTuple):
-    """Objects that `forward` creates and `backward` needs again, kept to save their creation."""
+    """Objects of a `forward` call that `backward` reuses, because creating them takes time."""
 
     snapshot: Snapshot  # with packed weights
     rows: Rows
     start: tuple[Array, ...]
-    addresses: Sequence[int] | None  # of parameters that the snapshot uses in place; None: copies
+    addresses: Sequence[int] | None  # of parameters that the snapshot uses in place; None: it has copies
 
 
-# The objects of each call, by the address of the call's first tape. They are deleted with this tape.
+# {address of a call's first tape: its weak reference and objects}. An entry is deleted with its tape.
 _kept: dict[int, tuple[weakref.ref[Array], _Kept]] = {}
 
 
@@ -217,16 +217,16 @@ def forward(
     snapshot: Snapshot | None = None,
     addresses: Sequence[int] | None = None,
 ) -> tuple[Array, list[Array], list[Array], list[Array]]:
-    """Does the work of Network.forward_train.
+    """Computes Network.forward_train.
 
-    start: [h0] or [h0, c0], or empty for zeros. snapshot: a network with equal parameters, whose packed
-    weights are used again; not for batch norm. addresses: the parameters' addresses, which `backward`
+    start: [h0] or [h0, c0], or [] for zeros. snapshot: a network with equal parameters whose packed weights
+    are reused, or None; not for batch norm. addresses: of the parameters, which `backward`
     compares.
 
-    Returns y, the last states, the statistics of the batch, and the arrays for `backward`. The statistics,
-    under batch norm, are (T, width) float64 and counts (T,) for each layer and direction. With `record`, the
-    arrays are the outputs of all layers but the last, (T, B, *), and the tape of each layer and direction.
-    Of an SLSTM the last cell state follows. Shapes do not depend on the lengths. x must not change before
+    Returns (y, last states, batch statistics, saved arrays). Batch norm's statistics are (T, width) float64
+    and counts (T,) for each layer and direction. With `record`, the saved arrays are the outputs (T, B, *)
+    of all layers but the last, and the tape of each layer and direction. An SLSTM's last cell state follows.
+    Shapes do not depend on the lengths. x must not change before
     `backward`.
     """
     shared = None if snapshot else addresses
@@ -268,17 +268,17 @@ def forward(
 
 
 def _ends(made: Architecture, end: Sequence[Array]) -> list[Array]:
-    """Converts a state from arrays of the compiled module to the arrays h, c, .. of a user."""
+    """Converts a state from engine arrays to the user's arrays [h, c, ...]."""
     return list(_arrays(as_state(end, made.cell)))
 
 
 def _kept_end(made: Architecture, end: Sequence[Array]) -> list[Array]:
-    """Returns the last cell state of an SLSTM, in a list; an empty list for other cells."""
+    """Returns [the last cell state] of an SLSTM, [] for other cells."""
     return [end[1]] if made.cell.parts > 1 else []
 
 
 def _active(tape: Array, rows: int, active: int) -> Array:
-    """Returns the used part of a tape, which has memory for T * B rows; active: the number of rows without
+    """Returns the used part of a tape that has memory for T * B rows. active: the number of steps without
     padding."""
     return tape[: len(tape) // max(rows, 1) * active]
 
@@ -288,7 +288,7 @@ def _arrays(value: Any) -> tuple[Array, ...]:
 
 
 def _state(arrays: Sequence[Any]) -> Any:
-    """Returns the argument h0 from a list of arrays: None, h, or (h, c)."""
+    """Converts a list of arrays to the argument h0: None, h, or (h, c)."""
     return None if not arrays or all(a is None for a in arrays) else arrays[0] if len(arrays) == 1 else arrays
 
 
@@ -306,10 +306,10 @@ def backward(
     grad_x: bool,
     addresses: Sequence[int],
 ) -> tuple[Array | None, list[Array], list[Array]]:
-    """Does the work of Network.backward, after `forward` with the same arguments.
+    """Computes Network.backward, after `forward` with the same arguments.
 
-    parameters: returns the parameters, which have moved if their storage was freed meanwhile: their addresses
-    show it. Returns gx, the gradients of the initial states, and the gradients of the parameters.
+    parameters: a function that returns them. Their addresses differ from `addresses` if their storage was
+    replaced meanwhile. Returns (gx, gradients of initial states, gradients of parameters).
     """
     entry = _kept.get(_address(saved[made.num_layers - 1])) if x.size else None
     if entry is not None and entry[1].addresses not in (None, addresses):
@@ -325,7 +325,7 @@ def backward(
     else:
         snapshot, rows, states, _ = entry[1]
         x = x if table is None else _apart(made, x, table)
-        # NumPy ignores the stride of an axis of length 1, but C checks it. reshape gives it the usual value.
+        # NumPy ignores the stride of an axis of length 1, but C checks it. reshape sets the usual stride.
         x = time_first(whole(x).reshape(-1).reshape(x.shape), False, made.batch_first)
     T, B, _ = x.shape
     active = int(rows.table[:, LENGTH].sum())

@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU, LiGRU and SLSTM: their equations and constructors. Network has all other methods."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM: equations and constructors. Network has all other methods."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class RNN(Network[np.ndarray]):
 
 
 def _with_arguments(model: type[T]) -> type[T]:
-    """Adds RNN's arguments, but nonlinearity and `model`'s own, to `model`'s docstring. Returns `model`."""
+    """Adds RNN's arguments to `model`'s docstring if it lacks them, except nonlinearity. Returns model."""
     own, listed = inspect.getdoc(model), inspect.getdoc(RNN)
     if own and listed:  # not under python -OO
         shared = listed[listed.index("Parameters\n") : listed.index("Raises\n")]

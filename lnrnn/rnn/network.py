@@ -1,6 +1,6 @@
-"""The base class of the networks: inference, training, calibration. settings.py has the parameters.
+"""The base class of networks: inference, training, calibration. settings.py has parameters and options.
 
-lnrnn.reference implements the equations readably in NumPy, include/lnrnn/kernels/ fast in C.
+lnrnn.reference implements the equations readably in NumPy; include/lnrnn/kernels/ is the fast C.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TAKES["Network.tape_bytes"] = {"T": Integer(0, LIMIT), "B": Integer(0, LIMIT), "
 
 
 def _if_refused(function: Function) -> Function:
-    """Returns a compiled function, which calls `function` for arguments that it refuses."""
+    """Returns a compiled method, which calls the Python `function` for arguments that it does not support."""
     found: Any = functools.update_wrapper(call_network, function, ("__doc__", "__name__", "__qualname__"))
     return cast(Function, found)
 
@@ -252,8 +252,8 @@ class Network(Settings, Generic[State]):
         y, state, tape, seen = training.forward(
             self, self._snapshot, x, h0, lengths, resets, dropout, seed, checkpoint
         )
-        if seen:  # last, so that an interrupted call leaves the statistics unchanged
-            # Update the newest statistics, because another thread may have set some meanwhile.
+        if seen:  # last: an interrupted call leaves the statistics unchanged
+            # Updates the newest statistics, because another thread may have set them meanwhile.
             self._change(lambda old: engine.with_batch(old, seen))
         return y, state, tape
 

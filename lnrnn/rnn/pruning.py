@@ -1,4 +1,4 @@
-"""lnrnn.GradualPruner: block-sparse weights by training, for networks of lnrnn and modules of torch."""
+"""lnrnn.GradualPruner: trains block-sparse weights, for networks of lnrnn and modules of torch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class GradualPruner:
         self._choices = choices(weights, density, block, keep_diagonal)
         if self._of_torch:
             self._check_parameters(found)
-        self._masks: dict[str, np.ndarray] = {}  # by weight, which blocks stay
+        self._masks: dict[str, np.ndarray] = {}  # by weight: bool (rows, columns), True for kept blocks
         self.steps_done = 0
 
     def step(self, *_: object) -> None:
@@ -109,7 +109,7 @@ class GradualPruner:
         self.steps_done += 1
 
     def _prune(self, due: bool, left: float) -> None:
-        """Sets removed blocks to 0. due: chooses them anew. left: as for `Choice.largest`."""
+        """Zeroes removed blocks. due: choose them again. left: as for Choice.largest."""
         weights = self._weights()
         for name, choice in self._choices.items():
             w = weights.get(name)
@@ -117,7 +117,7 @@ class GradualPruner:
             if w is None or w.shape != shape:
                 shown = "no such parameter" if w is None else str(tuple(w.shape))
                 raise ValueError(message("model", f"with {name} of the shape {shape}, as before", shown))
-            if due:  # w has removed blocks again, after the update
+            if due:  # an update makes removed blocks nonzero
                 array = w.detach().double().cpu().numpy() if self._of_torch else w
                 self._masks[name] = choice.largest(array, left, self._masks.get(name))
             keep = self._masks[name]
@@ -165,7 +165,7 @@ class GradualPruner:
         return dict(self._model.state_dict())
 
     def _check_parameters(self, weights: Mapping[str, Any]) -> None:
-        """Refuses weights that hooks compute, and different densities for one parameter with two names."""
+        """Refuses weights that hooks compute, and different densities for one parameter under two names."""
         if _DONE in self._choices:
             raise ValueError(message("density", f"of weights with other names than {_DONE}", _DONE))
         for path, layer in self._model.named_modules():

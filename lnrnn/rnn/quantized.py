@@ -1,7 +1,7 @@
-"""Quantised weights, w = (q - zero point) * scale, as arguments of load_state_dict and of the importers.
+"""Quantized weights w = (q - zero point) * scale, as arguments of load_state_dict and in importers.
 
-A network stores w in float32, which is exact except for one rounding of the product. If `kept_by_int8` is
-True, the packed weights of dtype "int8" are the integers q - zero point.
+A network stores w in float32, exact except for the rounding of this product. If `kept_by_int8` is
+True, the packed weights of dtype "int8" are exactly the integers q - zero point.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from ..errors import bad_type, bad_value, message, real
 
 Array = np.ndarray
 Quantized = tuple[ArrayLike, ArrayLike, ArrayLike]  # q, scale, zero point
-# int8 weights are -128 .. 127 times a scale. If an output has more inputs, sums of -128 could exceed 32 bits.
+# int8 weights are -128 .. 127 times a scale. With more inputs per output, int32 sums of -128 could overflow.
 LOWEST, HIGHEST, MOST_INPUTS = -128, 127, (2**31 - 1) // (127 * 128)
-# Weights below 2^-100 would become zeros with dtype "int8", and 255 times a larger scale could be infinite.
+# Weights below 2^-100 would become 0 with dtype "int8", and 255 times a larger scale could overflow.
 LEAST_SCALE, MOST_SCALE = 1e-30, 1e36
 
 
 def kept_by_int8(integers: Array, inputs: int) -> bool:
-    """Returns whether dtype "int8" keeps q - zero point. If not, it rounds the weights of some outputs."""
+    """Returns whether dtype "int8" keeps the integers q - zero point of all outputs unchanged."""
     lowest = LOWEST if inputs <= MOST_INPUTS else LOWEST + 1
     return bool(integers.min(initial=0) >= lowest and integers.max(initial=0) <= HIGHEST)
 
 
 def dequantized(name: str, value: Any, dtype: str = "float32") -> Any:
-    """Returns float32 weights for (q, scale, zero_point), and every other value unchanged.
+    """Returns float32 weights for a triple (q, scale, zero_point), and all other values unchanged.
 
-    q (n, k): int8 or uint8. scale, zero_point: one number, or (n,) with one for each output. dtype: the
-    network's dtype. Raises ValueError or TypeError for other triples, and if dtype is "int8" for integers
-    that int8 cannot hold.
+    q (n, k): int8 or uint8. scale, zero_point: a number, or (n,), one for each output. dtype: the
+    network's dtype. Raises ValueError or TypeError for other triples, and for dtype "int8" if int8
+    cannot hold q - zero_point.
     """
     if not (isinstance(value, tuple) and len(value) == 3 and getattr(value[0], "ndim", 0) == 2):
         return value
@@ -64,7 +64,7 @@ def dequantized(name: str, value: Any, dtype: str = "float32") -> Any:
 
 
 def _per_output(name: str, value: Any, outputs: int) -> Array:
-    """Returns a scale or zero point as an array of shape (1, 1) or (outputs, 1)."""
+    """Returns a scale or zero point as an array (1, 1) or (outputs, 1)."""
     array = real(name, value)
     if array.shape not in ((), (outputs,)):
         raise bad_value(name, f"a number, or of shape ({outputs},), one for each output", array)

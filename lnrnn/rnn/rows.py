@@ -1,7 +1,7 @@
 """The rows of a call: a table of sequences and their steps, for the compiled module.
 
-A row is a sequence or, with resets, a part of one between two resets (lnrnn_row in pyx/rnn/layer.h). Rows are
-independent of each other. A line is a layer in one direction.
+A row is a sequence, or the part of a sequence between two resets (lnrnn_row in pyx/rnn/layer.h). Rows are
+independent of each other. A line is one layer and direction.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..arguments import check
 
 Array = np.ndarray
 
-# The columns of a table.
+# Columns of the table.
 SEQUENCE, FIRST, LENGTH, END, STATE, START = range(6)
 
 
 def _sorted(columns: Sequence[Any], rows: int) -> Array:
-    """Returns a table (rows, 6) int64 of columns, which are numbers or arrays. Long rows are first."""
+    """Returns a table (rows, 6) int64, sorted by descending length. columns: numbers or arrays."""
     table = np.empty((rows, 6), np.int64)
     for k, column in enumerate(columns):
         table[:, k] = column
@@ -31,9 +31,9 @@ def _sorted(columns: Sequence[Any], rows: int) -> Array:
 
 @dataclass(frozen=True)
 class Parts:
-    """Resets divide sequences into parts. Each part is a row of the call, with a state of the same index.
+    """Parts of sequences between resets. Each part is a row of the call and has a state of the same index.
 
-    count: the number R of parts. first, last (B,): the indices of each sequence's first and last part. fresh
+    count: the number R of parts. first, last (B,): indices of each sequence's first and last part. fresh
     (B,): whether a sequence is reset before its first step.
     """
 
@@ -43,22 +43,22 @@ class Parts:
     fresh: Array
 
     def reached(self, reverse: bool) -> Array:
-        """Returns the part of each sequence that a line (layer and direction) reads last."""
+        """Returns (B,): the part of each sequence that a layer and direction reads last."""
         return self.first if reverse else self.last
 
     def begun(self, reverse: bool) -> Array:
-        """Returns the part of each sequence that a line (layer and direction) reads first."""
+        """Returns (B,): the part of each sequence that a layer and direction reads first."""
         return self.last if reverse else self.first
 
     def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:
-        """Returns the gradient (lines, R, H) of the argument hn of `Rows.finish`, from ghn (lines, B, H)."""
+        """Maps ghn (lines, B, H), gradients of sequences' last states, to those of parts (lines, R, H)."""
         found = np.zeros((len(ghn), self.count, ghn.shape[2]), ghn.dtype)
         for k, given in enumerate(ghn):
             found[k, self.reached(reversed_[k])] = given
         return found
 
     def finish_backward(self, gh0: Array, reversed_: Sequence[bool]) -> Array:
-        """Returns the gradient (lines, B, H) of the argument h0 of `Rows.begin`, from gh0 (lines, R, H)."""
+        """Maps gh0 (lines, R, H), gradients of parts' initial states, to those of sequences (lines, B, H)."""
         found: Array = np.stack([g[self.begun(reversed_[k])] for k, g in enumerate(gh0)])
         for k, g in enumerate(found):
             if not reversed_[k]:
@@ -68,8 +68,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a call: independent runs of steps. table: (R, 6) int64, long rows first. parts: None if
-    there are no resets; then each row is a sequence."""
+    """Independent runs of steps. table: (R, 6) int64, longest rows first. parts: the division by resets, or
+    None; then each row is a sequence."""
 
     table: Array
     parts: Parts | None = None
@@ -83,9 +83,9 @@ class Rows:
         return [self.table] + ([] if parts is None else [parts.first, parts.last, parts.fresh])
 
     def after(self, steps: Array) -> Rows:
-        """Returns these rows for sequences that continue after steps[b] steps, int64, of sequence b.
+        """Returns these rows for a stream whose sequence b has already run steps[b] steps. steps: int64 (B,).
 
-        Rows with equal lengths and equal steps are adjacent.
+        Rows with equal lengths and equal numbers of past steps become adjacent.
         """
         table, parts = np.array(self.table), self.parts
         goes_on = table[:, FIRST] == 0
@@ -95,16 +95,16 @@ class Rows:
         return Rows(table[np.lexsort((table[:, START], -table[:, LENGTH]))], parts)
 
     def steps(self) -> Array:
-        """Returns the number of steps of each sequence (B,) from its last reset to its end."""
+        """Returns (B,): each sequence's number of steps from its last reset to its end."""
         taken = np.empty(len(self.table), np.int64)
         taken[self.table[:, STATE]] = self.table[:, START] + self.table[:, LENGTH]
         return taken if self.parts is None else taken[self.parts.last]
 
     def begin(self, h0: Array, reversed_: Sequence[bool]) -> Array:
-        """Returns the first states of the rows, (lines, R, H), from h0 (lines, B, H) of the sequences.
+        """Returns the rows' initial states (lines, R, H) from the sequences' h0 (lines, B, H).
 
         reversed_: Architecture.reversed. A forward line starts with a sequence's first part, a reverse line
-        with its last part. All other parts start at zero.
+        with its last part. Other parts start from zeros.
         """
         parts = self.parts
         if parts is None:
@@ -118,7 +118,7 @@ class Rows:
         return found
 
     def finish(self, hn: Array, reversed_: Sequence[bool]) -> Array:
-        """Returns the final states of the sequences, (lines, B, H), from hn (lines, R, H) of the rows."""
+        """Returns the sequences' last states (lines, B, H) from the rows' hn (lines, R, H)."""
         parts = self.parts
         if parts is None:
             return hn
@@ -126,7 +126,7 @@ class Rows:
 
 
 def padded(lengths: Array | None, T: int, B: int) -> Rows:
-    """Returns the rows of B sequences, padded to T steps if they have lengths (B,)."""
+    """Returns the Rows of B sequences of T steps. lengths (B,): the rest is padding; None: no padding."""
     if lengths is None:
         return _whole(T, B)
     place = np.arange(B)
@@ -142,7 +142,7 @@ def _whole(T: int, B: int) -> Rows:
 
 
 def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
-    """Returns the rows of `padded`, divided before each step of a sequence at which resets (T, B) is True."""
+    """Returns the Rows of `padded`, split before each step where resets (T, B) is True."""
     within: Array = resets.T if lengths is None else resets.T & (np.arange(T) < lengths[:, None])
     fresh = np.array(within[:, 0]) if T else np.zeros(B, bool)
     cut = np.array(within)
@@ -163,20 +163,20 @@ def reset(resets: Array, lengths: Array | None, T: int, B: int) -> Rows:
 
 
 def ragged(offsets: Array) -> Rows:
-    """Returns rows of sequences in x (N, 1, D): sequence i has the steps offsets[i] to offsets[i + 1] - 1."""
+    """Returns Rows for x (N, 1, D): sequence i has steps offsets[i] .. offsets[i + 1] - 1."""
     count = len(offsets) - 1
     return Rows(_sorted((0, offsets[:-1], np.diff(offsets), offsets[1:], np.arange(count), 0), count))
 
 
 def by_state(table: Array) -> Array:
-    """Returns a table of `ragged` whose column SEQUENCE has the sequence's index, for messages; it has 0."""
+    """Returns a table of `ragged` with the index of each sequence in column SEQUENCE, for error messages."""
     named = np.array(table)
     named[:, SEQUENCE] = named[:, STATE]
     return named
 
 
 def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_first: bool) -> Array:
-    """Returns a copy of the argument resets as (T, B) bool. shape: (T, B)."""
+    """Returns a copy of the argument resets as bool (T, B). shape: (T, B)."""
     T, B = shape
     expected = (T,) if unbatched else (B, T) if batch_first else (T, B)
     (given,) = check("Network.__call__", {"resets": resets}, {"steps": expected})
@@ -185,7 +185,7 @@ def checked_resets(resets: Any, shape: tuple[int, ...], unbatched: bool, batch_f
 
 
 def call_rows(resets: Any, lengths: Array | None, x: Array, unbatched: bool, batch_first: bool) -> Rows:
-    """Returns the rows of a call. x (T, B, D) and lengths are checked, resets is the user's argument."""
+    """Returns the Rows of a call. x (T, B, D) and lengths are checked; resets is the user's argument."""
     T, B = x.shape[:2]
     if resets is None:
         return padded(lengths, T, B)

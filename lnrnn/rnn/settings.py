@@ -1,4 +1,4 @@
-"""The base class of Network: its parameters, statistics and settings, all in one snapshot."""
+"""The base class of Network: parameters, statistics and options, all in one snapshot."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from .statistics import StepStatistics, named_shapes
 
 Array = np.ndarray
 Made = TypeVar("Made", bound="Settings")
-# Types of an argument of numpy.random.default_rng.
+# Argument types of numpy.random.default_rng.
 RNG = int | Sequence[int] | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
-_OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # how the names of parameters and statistics end
-DRAWN = 2**16  # random values that are drawn at a time, as float64
+_OF_A_LAYER = re.compile(r"_l\d+(_reverse)?$")  # endings of names of parameters and statistics
+DRAWN = 2**16  # random float64 values to draw at a time
 TAKES["Network.to_dtype"] = {"dtype": Choice(DTYPES)}
 DROPS_NOTHING = "has no effect with num_layers=1: it drops outputs of all layers but the last"
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> Array:
-    """Returns rng.uniform(-bound, bound, shape) in float32, without as large an array in float64."""
+    """Returns rng.uniform(-bound, bound, shape) as float32, without a float64 array of the same size."""
     values = np.empty(shape, FLOAT32)
     flat = values.reshape(-1)
     for at in range(0, flat.size, DRAWN):
@@ -49,7 +49,7 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 
 
 class Settings(Closed):
-    """The parameters, statistics and settings of a network, which Network computes with."""
+    """The parameters, statistics and options of a network. Network adds the computations."""
 
     __slots__ = (
         "input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "num_directions",
@@ -72,7 +72,7 @@ class Settings(Closed):
         made = Architecture.checked(self._cell, **arguments)
         (rate,) = check("Network.rates", {"dropout": dropout})
         if rate and made.num_layers == 1:
-            # stacklevel=3 shows the line that calls the constructor.
+            # stacklevel=3 points at the line that calls the constructor.
             warnings.warn(f"dropout={rate} {DROPS_NOTHING}", UserWarning, stacklevel=3)
         rng = _generator(seed, rng)
         bound = made.hidden_size**-0.5
@@ -93,7 +93,7 @@ class Settings(Closed):
         self._hold(Snapshot(made, parameters, statistics, overrun, "float32", dropout=rate))
 
     def _hold(self, snapshot: Snapshot) -> None:
-        """Sets all attributes of a network that has none yet, from a snapshot."""
+        """Sets all attributes of a new network from a snapshot."""
         for name, value in snapshot.architecture.arguments.items():
             if name != "norm":
                 setattr(self, name, value)
@@ -125,12 +125,12 @@ class Settings(Closed):
         return [*super().__dir__(), *self._state()]
 
     def _state(self) -> dict[str, Array]:
-        """Returns parameters and statistics by name, not copied; nothing if `_hold` has not been called."""
+        """Returns {name: array} of parameters and statistics, not copied; {} before `_hold`."""
         snapshot = getattr(self, "_snapshot", None)
         return {} if snapshot is None else snapshot.state()
 
     def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
-        """Replaces the network's snapshot by change(snapshot)."""
+        """Replaces the network's snapshot by change(snapshot), under the lock CHANGES."""
         with CHANGES:
             self._snapshot = change(self._snapshot)
 
@@ -332,7 +332,7 @@ class Settings(Closed):
         return (exact if report.kept else other)._with(rounding=report)
 
     def _with(self, **fields: Any) -> Self:
-        """Returns a copy whose snapshot has other fields."""
+        """Returns a copy of the network whose snapshot has other values in these fields."""
         other = copy.copy(self)
         other._change(lambda old: old.changed(**fields))
         return other
@@ -356,7 +356,7 @@ class Settings(Closed):
 
 
 def _generator(seed: Any, rng: Any) -> np.random.Generator:
-    """Returns the generator that draws initial parameters, from the constructor's arguments seed and rng."""
+    """Returns the random generator for initial parameters. seed, rng: arguments of the constructor."""
     if rng is None:
         return np.random.default_rng(*check("Network", {"seed": seed}))
     if seed is not None:
@@ -369,7 +369,7 @@ def _generator(seed: Any, rng: Any) -> np.random.Generator:
 
 
 def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
-    """Returns the checked argument activation_bits of `to_dtype`, or its default for None."""
+    """Returns the argument activation_bits of `to_dtype`, checked, or its default; None unless int8."""
     if dtype != "int8":
         if given is not None:
             raise bad_value("activation_bits", f"None with dtype {dtype!r}", given, "choose dtype 'int8'")
@@ -382,7 +382,7 @@ def checked_activation_bits(dtype: Dtype, given: Any) -> ActivationBits | None:
 
 
 def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Array]) -> None:
-    """Raises ValueError for statistics that no training can give, such as a negative variance."""
+    """Raises ValueError for impossible statistics, such as a negative variance."""
     count, most = arrays[f"count{suffix}"], made.batch_norm.max_steps if made.batch_norm else None
     if most is not None and len(count) != most:
         raise bad_value(f"count{suffix}", f"of shape ({most},)", count)
@@ -398,7 +398,7 @@ def _check_statistics(made: Architecture, suffix: str, arrays: Mapping[str, Arra
 def _compared(
     exact: Settings, other: Settings, given: Any, tolerance: float | None, threshold: float
 ) -> Rounding:
-    """Returns the report of `to_dtype`. exact: the float32 network. given: its argument `check`."""
+    """Returns the Rounding report of `to_dtype`. exact: the float32 network. given: the argument `check`."""
     if isinstance(given, str) or not any(hasattr(given, f"__{n}__") for n in ("len", "array", "dlpack")):
         raise bad_type("check", "an array x, or a dict of arguments of a call", given, INPUT)
     with np.errstate(over="ignore"):
@@ -417,17 +417,17 @@ def _compared(
 
 
 def architecture(network: Settings) -> Architecture:
-    """Returns the network's architecture. Other modules of lnrnn call this."""
+    """Returns a network's architecture, for other modules of lnrnn."""
     return network._snapshot.architecture
 
 
 def made_of(model: type[Made], snapshot: Snapshot) -> Made:
-    """Returns a new network of the class `model` with the contents of a snapshot."""
+    """Returns a new network of class `model` with this snapshot."""
     network = model.__new__(model)
     network._hold(snapshot)
     return network
 
 
 def snapshot(network: Settings) -> Snapshot:
-    """Returns the current version of a network, which the next call would use."""
+    """Returns a network's current snapshot, which the next call uses."""
     return network._snapshot

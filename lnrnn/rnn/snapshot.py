@@ -1,4 +1,4 @@
-"""Snapshot: one unchanging version of a network, with its compiled form."""
+"""Snapshot: an immutable version of a network, with its packed weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .statistics import StepStatistics
 Array = np.ndarray
 Dtype = Literal["float32", "bfloat16", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-# The numbers of bits to which the inputs of int8 weights may be rounded. The first is the default.
+# Permitted bits of inputs and states with int8 weights. The first value is the default.
 ActivationBits = Literal[14, 8]
 ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
 LAST_STEP = _core.LAST_STEP  # the largest step number of a stream
@@ -32,13 +32,13 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """One version of a network: its parameters by name, its statistics by suffix, and its settings.
+    """One version of a network: parameters by name, statistics by suffix, and options.
 
-    zoneout: a rate for each state, or (). activation_bits: the argument of to_dtype. dropout: between layers.
-    rounding: the report of to_dtype, about these numbers.
+    zoneout: a rate for each state, or (). activation_bits: as in to_dtype. dropout: rate between layers.
+    rounding: the report of to_dtype for these parameters, or None.
 
-    A snapshot never changes. A network has an attribute with its current snapshot, and a setter replaces this
-    with the result of `changed`. So a call uses the same values to its end, even if other threads set new
+    A snapshot never changes. A network refers to its current snapshot, and a setter replaces the snapshot by
+    the result of `changed`. So a call uses the same values to its end, even if other threads set new
     values. Streams and copies share a snapshot and its packed weights.
     """
 
@@ -51,7 +51,7 @@ class Snapshot:
     activation_bits: ActivationBits | None = None
     dropout: float = 0.0
     rounding: Rounding | None = None
-    # Both fields are computed when first needed. They need no lock, because all threads compute equal values.
+    # Both fields are computed on first use. They need no lock, because all threads compute equal values.
     _compiled: _core.Network | None = field(default=None, init=False, repr=False)
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
@@ -67,7 +67,7 @@ class Snapshot:
         return norm
 
     def shown(self) -> str:
-        """Returns the arguments and settings as text, without usual values, for reprs."""
+        """Returns arguments and options as text for reprs, without default values."""
         dtype = "" if self.dtype == "float32" else self.dtype
         rates = self.zoneout[0] if len(self.zoneout) == 1 else self.zoneout
         more = {"activation_bits": self.activation_bits, "dropout": self.dropout, "zoneout": rates}
@@ -77,24 +77,24 @@ class Snapshot:
         return f"{self.architecture.cell.name}({self.shown()})"
 
     def state(self) -> dict[str, Array]:
-        """Returns parameters and statistics by name, not copied."""
+        """Returns {name: array} of parameters and statistics, not copied."""
         found = dict(self.parameters)
         for suffix, statistics in self.statistics.items():
             found |= {name + suffix: array for name, array in statistics.arrays.items()}
         return found
 
     def refuse_overrun(self, table: Array, kind: str = "sequence") -> None:
-        """Raises SequenceTooLongError if a step of a sequence has no statistics and `overrun` is "raise".
+        """Raises SequenceTooLongError if a step lacks statistics and `overrun` does not permit this.
 
-        table: a table of rows.Rows. kind: the word for a sequence in the message.
+        table: of rows.Rows. kind: "sequence" or "lane", for the message.
         """
         for statistics in self.statistics.values():
             statistics.refuse_overrun(table, self.overrun, kind)
 
     def fingerprint(self) -> str:
-        """Returns a SHA-256, as hexadecimal digits, of everything that results depend on except the kernels.
+        """Returns a SHA-256 in hexadecimal of all that results depend on, except the kernels.
 
-        Equal networks have equal fingerprints, in all processes and on all machines.
+        Equal networks have equal fingerprints in all processes and on all machines.
         """
         found = self._fingerprint
         if found is None:
@@ -113,13 +113,13 @@ class Snapshot:
         return found
 
     def compiled(self) -> _core.Network:
-        """Returns the network as an object of the compiled module, which has the packed weights."""
+        """Returns the _core.Network of this snapshot, which holds the packed weights."""
         made = self._compiled
         if made is None:
             description = _description(
                 self.architecture, self.overrun, self.dtype, self.zoneout, self.activation_bits
             )
-            # C needs from counts only which steps are known. No thread can change these new arrays.
+            # C needs only to know which steps have counts. These new arrays are private to the call.
             counts = {
                 f"count{suffix}": (np.arange(len(s.count)) < s.known).astype(np.int64)
                 for suffix, s in self.statistics.items()
@@ -136,7 +136,7 @@ class Snapshot:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # Packed weights depend on the machine, so they are left out and packed again when needed.
+        # Packed weights depend on the machine, so pickles omit them.
         return self.__dict__ | {"_compiled": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ class Snapshot:
 
 
 def zoneout_entry(made: Architecture, zoneout: tuple[float, ...]) -> Any:
-    """Returns zoneout in the form of a configuration: a number, or for an LSTM a pair."""
+    """Returns zoneout as in a configuration: a number, or a pair for an LSTM."""
     return (zoneout if made.cell.states == 2 else zoneout[0]) if zoneout else 0
 
 
@@ -165,5 +165,5 @@ def _description(
 
 
 def tape_width(made: Architecture) -> int:
-    """Returns the number of floats in a tape for one step, sequence, layer and direction."""
+    """Returns the number of floats in a tape per step, sequence, layer and direction."""
     return _description(made, None if made.batch_norm is None else "raise", "float32", (), None).tape_width

@@ -1,4 +1,4 @@
-"""lnrnn.sparsify: block-sparse weights, and the choice of blocks for it and for lnrnn.GradualPruner."""
+"""lnrnn.sparsify: block-sparse weights. GradualPruner uses the same choice of blocks."""
 
 from __future__ import annotations
 
@@ -85,17 +85,17 @@ def sparsify(rnn: N, density: Density, block: tuple[int, int] = BLOCK, keep_diag
 
 
 class Choice(NamedTuple):
-    """How to choose the blocks of a weight that stay."""
+    """How to choose the blocks of one weight that are kept."""
 
-    rows: int  # of blocks
+    rows: int  # number of blocks
     columns: int
-    densities: tuple[float, ...]  # the density of each gate, or one density for the weight
-    keep_diagonal: bool  # of each square
+    densities: tuple[float, ...]  # for each gate, or one density for all gates
+    keep_diagonal: bool  # of each square matrix
 
     def largest(self, w: Array, left: float = 0.0, among: Array | None = None) -> Array:
-        """Returns which blocks stay, bool (rows, columns). left: the share of all others that stay, too.
+        """Returns bool (rows, columns), True for the largest blocks. left: the share of others kept too.
 
-        among: the blocks to choose from, with the diagonal if that is kept.
+        among: permitted blocks, bool (rows, columns), or None for all. A kept diagonal is always permitted.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.square(w, dtype=np.float64)
@@ -116,7 +116,7 @@ class Choice(NamedTuple):
 
 
 def with_blocks(w: Array, keep: Array) -> Array:
-    """Returns w with zeros outside the blocks of `keep`, as `Choice.largest` returns them."""
+    """Returns w with zeros where `keep` (rows, columns), from Choice.largest, is False for the block."""
     rows, columns = keep.shape
     blocks = w.reshape(rows, BLOCK[0], columns, BLOCK[1])
     return np.where(keep[:, None, :, None], blocks, np.float32(0)).reshape(w.shape)
@@ -125,7 +125,7 @@ def with_blocks(w: Array, keep: Array) -> Array:
 def choices(
     weights: Iterable[tuple[str, Any, tuple[int, ...]]], density: Any, block: Any, keep_diagonal: bool
 ) -> dict[str, Choice]:
-    """Returns the choice of each weight with a density below 1. weights: (name, its layer, shape)."""
+    """Returns {name: Choice} for all weights with a density below 1. weights: (name, its layer, shape)."""
     if not isinstance(block, (tuple, list)) or tuple(block) != BLOCK:
         raise bad_value("block", f"{BLOCK}", block, "no other size has kernels")
     given = dict(density) if isinstance(density, Mapping) else dict.fromkeys(WEIGHTS, density)
@@ -147,7 +147,7 @@ def choices(
 
 
 def _checked(words: str, value: Any) -> tuple[float, ...]:
-    """Returns the densities of the gates, or of the whole weight."""
+    """Returns the densities, checked: one for each gate, or one for the whole weight. words: for messages."""
     several = isinstance(value, (tuple, list)) and len(value) > 0
     densities = tuple(Number(0, 1).check(words, each) for each in (value if several else [value]))
     if 0 in densities:
@@ -158,7 +158,7 @@ def _checked(words: str, value: Any) -> tuple[float, ...]:
 def _choice(
     name: str, layer: Any, shape: tuple[int, ...], densities: tuple[float, ...], keep_diagonal: bool
 ) -> Choice:
-    """Checks that the blocks divide the gates of a weight, and that sparse kernels exist for it."""
+    """Returns the Choice of a weight. Raises ValueError unless blocks fit its gates and kernels exist."""
     gates, shown = len(densities), densities[0] if len(densities) == 1 else densities
     last = name.rpartition(".")[2]
     recurrent = "hh" in (last if OF_LAYERS.fullmatch(last) else ".".join(name.split(".")[-2:]))

@@ -15,7 +15,7 @@ Placement = Literal["joint", "split", "gate", "input", "output"]
 CellNorm = Literal["out", "carry"]
 Span = Literal["all"]
 Overrun = Literal["raise", "last", "mean", "batch"]
-PLACEMENTS: tuple[Placement, ...] = ("joint", "split", "gate", "input")  # of all cells but the SLSTM
+PLACEMENTS: tuple[Placement, ...] = ("joint", "split", "gate", "input")  # of all cells except SLSTM
 OVERRUNS: tuple[Overrun, ...] = get_args(Overrun)
 
 _RATE = Number(0, below=1)
@@ -39,7 +39,7 @@ def _check_fields(spec: Any, function: str) -> None:
 
 
 def _call(spec: Any) -> str:
-    """Returns the call that creates a spec, without default arguments."""
+    """Returns the repr of a spec: a constructor call without default arguments."""
     usual = vars(type(spec)())
     given = [f"{name}={value!r}" for name, value in vars(spec).items() if value != usual[name]]
     return f"{type(spec).__name__}({', '.join(given)})"
@@ -129,7 +129,7 @@ class RMSNormSpec(LayerNormSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.eps is None:
-            # 1.1920929e-07 has the same bits in float32 as the number with 16 digits.
+            # 1.1920929e-07 has the same float32 bits as the number with 16 digits.
             object.__setattr__(self, "eps", float(str(np.finfo(np.float32).eps)))
 
 
@@ -212,14 +212,14 @@ class DropoutSpec:
 
 
 def dropout_spec(dropout: Any) -> DropoutSpec:
-    """Returns the argument `dropout` of forward_train (a rate between layers, a spec or None) as a spec."""
+    """Returns the argument `dropout` of forward_train (rate between layers, spec or None) as DropoutSpec."""
     if dropout is None or isinstance(dropout, DropoutSpec):
         return dropout or DropoutSpec()
     return DropoutSpec(*check("Network.rates", {"dropout": dropout}))
 
 
 def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
-    """Returns the value of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
+    """Returns the argument of `Network.zoneout` as a rate for each state of the cell, or () if all are 0."""
     if cell.parts > 1:
         if _RATE.check("zoneout", zoneout):
             raise bad_value("zoneout", f"0 for {cell.name}, whose states belong together", zoneout)
@@ -234,15 +234,15 @@ def zoneout_rates(zoneout: Any, cell: Cell) -> tuple[float, ...]:
     return rates if any(rates) else ()
 
 
-# The names of the norms in arguments and files.
+# Names of norms in arguments and files.
 KINDS: dict[str, type[LayerNormSpec | BatchNormSpec]] = {
     "layer": LayerNormSpec, "rms": RMSNormSpec, "batch": BatchNormSpec,
 }  # fmt: skip
 
 
 def _resolved(spec: LayerNormSpec, cell: Cell) -> LayerNormSpec:
-    """Returns the spec with the defaults of a cell: placement is a string, and cell is None for a cell
-    without c."""
+    """Returns the spec with a cell's defaults filled in. placement is then a string; cell is None if the cell
+    has no c."""
     behind = cell.placement == "output"
     known = ("output",) if behind else PLACEMENTS
     placement = Choice(known).check("placement", spec.placement or cell.placement)
@@ -262,7 +262,7 @@ def _resolved(spec: LayerNormSpec, cell: Cell) -> LayerNormSpec:
 
 
 def norm_spec(norm: Any, cell: Cell) -> LayerNormSpec | BatchNormSpec | None:
-    """Returns the argument `norm` of a recurrent model as a spec with the defaults of this cell, or None."""
+    """Returns the argument `norm` of a network as a spec with this cell's defaults filled in, or None."""
     if isinstance(norm, str):
         norm = KINDS[Choice((*KINDS, None)).check("norm", norm)]()
     if isinstance(norm, (BatchNormSpec, RMSNormSpec)) and cell.placement == "output":

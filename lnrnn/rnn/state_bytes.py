@@ -1,6 +1,6 @@
-"""States of streams as bytes in safetensors' form: the length of a JSON header, the header, raw arrays.
+"""Serializes states of streams in the safetensors format: header length, JSON header, raw arrays.
 
-The bytes may come from anywhere, so `decode` checks all of them and executes nothing.
+The bytes may come from an untrusted source, so `decode` checks all of them and executes nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .snapshot import LAST_STEP
 Array = np.ndarray
 FORMAT, VERSION = "lnrnn state", "2"
 _BEFORE = b'{"__metadata__":{"digest":"'
-_DIGEST = slice(8 + len(_BEFORE), 8 + len(_BEFORE) + 16)  # where the digest of all other bytes is
-MOST_HEADER = 1 << 20  # bytes; a header has about 100 for each array
+_DIGEST = slice(8 + len(_BEFORE), 8 + len(_BEFORE) + 16)  # position of the digest of all other bytes
+MOST_HEADER = 1 << 20  # bytes; each array takes about 100
 _DTYPES = {"F32": "<f4", "I64": "<i8", "F64": "<f8", "F16": "<f2", "BOOL": "|b1"}
 _DTYPES |= {f"{kind.upper()}{8 * n}": f"<{kind}{n}" for kind in "iu" for n in (1, 2, 4)} | {"U64": "<u8"}
 _NAMES = {np.dtype(text).newbyteorder("="): name for name, text in _DTYPES.items()}
@@ -32,7 +32,7 @@ _OF_FILE = "state."  # prefix of the names of an ONNX file's states
 
 
 def encode(state: Any, step: Any, fingerprint: str, notes: Mapping[str, str] | None = None) -> bytes:
-    """Returns the fields of a StreamState as bytes. notes: more entries of the metadata."""
+    """Serializes the fields of a StreamState. notes: further entries of the metadata, or None."""
     arrays = {"step": real("step", step).astype(np.int64)}
     if isinstance(state, Mapping):
         arrays |= {_OF_FILE + name: real(f"state[{name!r}]", array) for name, array in state.items()}
@@ -61,14 +61,14 @@ def encode(state: Any, step: Any, fingerprint: str, notes: Mapping[str, str] | N
 
 
 def _digest(data: Any) -> bytes:
-    """Returns 64 bits of the SHA-256 of all other bytes. They show damage, not changes on purpose."""
+    """Returns 64 bits of the SHA-256 of all other bytes. They detect damage, not deliberate changes."""
     found = hashlib.sha256(data[: _DIGEST.start])
     found.update(data[_DIGEST.stop :])
     return found.hexdigest()[:16].encode()
 
 
 def decode(data: Any) -> tuple[Any, Array, str, dict[str, str]]:
-    """Returns state, step, fingerprint and the metadata from a result of `encode`, in new arrays."""
+    """Returns (state, step, fingerprint, metadata) from bytes of `encode`. Arrays are copies."""
     try:
         raw = memoryview(data).cast("B")
     except TypeError:
@@ -80,7 +80,7 @@ def decode(data: Any) -> tuple[Any, Array, str, dict[str, str]]:
     if notes.get("version") != VERSION:
         _refuse(f"version {notes.get('version')!r:.40}; this lnrnn reads version {VERSION!r}")
     if raw[_DIGEST] != _digest(raw):
-        _refuse("damaged ones, with another digest")
+        _refuse("damaged bytes, with another digest")
     fingerprint = notes.get("fingerprint")
     if not isinstance(fingerprint, str) or not re.fullmatch("[0-9a-f]{64}", fingerprint):
         _refuse("a header without the fingerprint of a network")
@@ -112,7 +112,7 @@ def _float32(name: str, array: Any) -> Array:
 
 
 def _refuse_sizes(arrays: dict[str, Array], refuse: Any) -> None:
-    """Refuses a step that is not (R,), and states that are not (layers, R, *), with equal layers and R."""
+    """Calls `refuse` unless step is (R,), and all states are (layers, R, *) with equal layers and R."""
     lanes, layers = arrays["step"].shape, None
     for name, array in arrays.items():
         if name != "step":
@@ -122,7 +122,7 @@ def _refuse_sizes(arrays: dict[str, Array], refuse: Any) -> None:
 
 
 def _split(raw: memoryview) -> tuple[dict[str, Any], memoryview]:
-    """Returns the header as a new dict, and the bytes after it."""
+    """Returns (header as a dict, bytes after the header)."""
     if len(raw) < 8:
         _refuse(f"{len(raw)} bytes, without the length of a header")
     length = int.from_bytes(raw[:8], "little")
@@ -145,7 +145,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _arrays(header: dict[str, Any], content: memoryview) -> dict[str, Array]:
-    """Returns copies of the arrays that the header describes. They must fill `content`, without gaps."""
+    """Returns copies of the arrays that the header describes. They must fill `content` without gaps."""
     found: dict[str, Array] = {}
     places = []
     for name, entry in header.items():

@@ -1,4 +1,4 @@
-"""The statistics that batch norm inside a cell keeps for every time step."""
+"""Batch norm's running statistics, which a cell has for every time step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _names(side: str) -> tuple[str, str]:
 
 
 def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, ...]]:
-    """Returns names, without suffix, and shapes of the arrays of one layer and direction.
+    """Returns {name without suffix: shape} of the statistics of one layer and direction.
 
-    sides: a field of Architecture, with the width of the statistics at each place of a norm.
+    sides: as in Architecture: the width of the statistics at each position of a norm.
     """
     found: dict[str, tuple[int, ...]] = {
         name: (steps, width) for s, width in sides.items() for name in _names(s)
@@ -31,26 +31,26 @@ def named_shapes(sides: Mapping[str, int], steps: int) -> dict[str, tuple[int, .
 
 
 def blank(sides: Mapping[str, int], steps: int) -> dict[str, Array]:
-    """Returns zeros with the names and shapes of `named_shapes`, to which C writes statistics of a batch."""
+    """Returns zeros with the names and shapes of `named_shapes`, to which C writes a batch's statistics."""
     shapes = named_shapes(sides, steps)
     return {name: np.zeros(shape, np.int64 if name == "count" else float) for name, shape in shapes.items()}
 
 
 def of_steps(batch: Mapping[str, Array] | None, t0: int, t1: int, *, copy: bool = False) -> Any:
-    """Returns the steps t0 to t1 - 1 of arrays from `blank`, as views or copies; None without a batch."""
+    """Returns steps t0 .. t1 - 1 of arrays from `blank`, as views or copies. None gives None."""
     if batch is None:
         return None
     return {name: array[t0:t1].copy() if copy else array[t0:t1] for name, array in batch.items()}
 
 
 def refuse_beyond(max_steps: int | None, table: Array) -> None:
-    """Raises SequenceTooLongError for a sequence longer than max_steps. table: a table of rows.Rows."""
+    """Raises SequenceTooLongError for a sequence longer than max_steps. table: of rows.Rows."""
     if max_steps is not None:
         _refuse(max_steps, table, "raise max_steps of the BatchNormSpec")
 
 
 def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None:
-    """Raises SequenceTooLongError for the first sequence or lane with more than `known` steps."""
+    """Raises SequenceTooLongError for the first sequence or lane (`what`) with more than `known` steps."""
     ends = np.where(table[:, LENGTH] > 0, table[:, START] + table[:, LENGTH], 0)
     over = ends > known
     if over.any():
@@ -61,15 +61,15 @@ def _refuse(known: int, table: Array, hint: str, what: str = "sequence") -> None
 
 
 class StepStatistics:
-    """Batch norm's running statistics for one layer and direction.
+    """Batch norm's running statistics of one layer and direction.
 
-    Statistics are mean and biased variance, float64 (steps, width), for each place of a norm, and count
+    Statistics are mean and biased variance, float64 (steps, width), for each position of a norm, and count
     (steps,). count[t] is the number of training sequences that had a step t. It never rises with t, so the
-    known steps are the first ones. An object never changes, because other threads may use it.
+    known steps come first. An object never changes, because other threads may use it.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        """arrays: as in `named_shapes`; they are not copied, and become read-only."""
+        """arrays: named as in `named_shapes`. They are not copied, and become read-only."""
         for array in arrays.values():
             array.setflags(write=False)
         self.arrays = dict(arrays)
@@ -82,9 +82,9 @@ class StepStatistics:
         return cls(blank(sides, steps))
 
     def updated(self, batch: Mapping[str, Array], momentum: float | None) -> StepStatistics:
-        """Returns the statistics after a training batch. batch: its statistics, in arrays from `blank`.
+        """Returns the running statistics after a training batch. batch: its statistics, from `blank`.
 
-        A step without old statistics gets the batch's. Other steps get (1 - momentum) old + momentum batch.
+        A step without old statistics gets the batch's values, others (1 - momentum) old + momentum batch.
         momentum None pools both by their counts (Chan, Golub, LeVeque 1979). Counts do not exceed 2**53.
         """
         count = batch["count"]
@@ -112,9 +112,9 @@ class StepStatistics:
         return StepStatistics(arrays | {"count": new_count})
 
     def refuse_overrun(self, table: Array, overrun: str | None, what: str = "sequence") -> None:
-        """Raises SequenceTooLongError for a step without statistics, unless `overrun` permits it.
+        """Raises SequenceTooLongError if a step lacks statistics, unless `overrun` permits this.
 
-        table: a table of rows.Rows. The last argument is the word for a sequence in the message.
+        table: of rows.Rows. The last argument is "sequence" or "lane", for the message.
         """
         if overrun == "batch" or (overrun != "raise" and self.known):
             return

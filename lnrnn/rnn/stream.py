@@ -109,7 +109,7 @@ class StreamState(Generic[State]):
 
 
 def _shown(steps: Array) -> str:
-    """Returns a text for the step numbers of lanes: one number, or the smallest and the largest."""
+    """Returns lanes' step numbers as text: one number, or the smallest and the largest."""
     if not len(steps):
         return "()"
     least, most = int(np.min(steps)), int(np.max(steps))
@@ -187,7 +187,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     ) -> None:
         """Creates a stream. All arguments are checked, because they may come from a pickle.
 
-        snapshot: a network with one direction. state: h, or h and c, (num_layers, B, *) each.
+        snapshot: of a network with one forward direction. state: h, or h and c, (num_layers, B, *) each.
         steps_done: an integer or (B,).
         """
         (lanes,) = check("Network.stream", {"lanes": lanes})
@@ -201,7 +201,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
             self._lanes.put(self._all, arrays, self._steps("steps_done", steps_done, lanes))
 
     def _converted(self, x: Any, lanes: Any, out: Any, lengths: Any, resets: Any, threads: Any) -> Array:
-        """Computes a call with arguments that `__call__` of the compiled module does not accept."""
+        """Computes a call whose arguments the compiled `__call__` does not accept, after converting them."""
         most = 0 if threads is None else thread_limit(threads)
         if lanes is not None:
             lanes = integers("lanes", lanes)
@@ -215,14 +215,14 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         return self._checked(x, lanes, out, lengths, resets, most)
 
     def _checked(self, x: Any, lanes: Any, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """Computes a call with arguments that `Lanes.step` of the compiled module does not accept."""
+        """Computes a call whose arguments the compiled `Lanes.step` does not accept, or raises an error."""
         if self._together:
             for name, value in (("lanes", lanes), ("lengths", lengths), ("resets", resets)):
                 self._refuse_apart(name, value)
         lanes = self._chosen(lanes)
         x = real("x", x)[...]
         step = len(lanes), self._snapshot.architecture.input_size
-        if x.shape != step and (len(lanes) != 1 or x.shape != step[1:]):  # the table takes longer
+        if x.shape != step and (len(lanes) != 1 or x.shape != step[1:]):  # faster than `check`
             check("Stream.__call__", {"x": x}, self._axes(len(lanes)))
         if x.ndim == 3:
             return self._chunk(x, lanes, out, lengths, resets, threads)
@@ -244,7 +244,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         return found
 
     def _chunk(self, x: Any, lanes: Array, out: Any, lengths: Any, resets: Any, threads: int) -> Array:
-        """Computes a call with several steps: x has three dimensions, in the caller's order of axes."""
+        """Computes a call with several steps: x has three axes, in the caller's order."""
         made = self._snapshot.architecture
         batch, lengths, _ = checked_batch(x, lengths, made.input_size, made.batch_first)
         rows = call_rows(resets, lengths, batch, False, made.batch_first).after(self._lanes.steps[lanes])
@@ -270,14 +270,14 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         return found
 
     def _axes(self, lanes: int) -> dict[str, Any]:
-        """Returns the sizes of the axes of x, for its constraint."""
+        """Returns the named sizes that the constraint on x refers to."""
         made = self._snapshot.architecture
         outer, inner = (lanes, "T") if made.batch_first else ("T", lanes)
         one = (made.input_size,) if lanes == 1 else None
         return {"R": lanes, "D": made.input_size, "one": one, "outer": outer, "inner": inner}
 
     def _result(self, x: Array, out: Any) -> Array | None:
-        """Returns the checked argument `out` as an array. x: checked."""
+        """Returns the argument `out`, checked, or None. x: checked already."""
         if out is None:
             return None
         known = {"y": (*x.shape[:-1], self._snapshot.architecture.h_width), "dtype of y": FLOAT32}
@@ -285,7 +285,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         return found
 
     def _next_input(self, pair: str, x: Any) -> Array:
-        """Returns a copy of x for the compiled step of all lanes. pair: the name of (self, x) in messages."""
+        """Returns a copy of x for `step_all`, checked. pair: the text for (self, x) in messages."""
         axes = self._axes(len(self._all)) | {"outer": None}
         x = TAKES["Stream.__call__"]["x"].check(f"{pair}[1]", x, axes)[...]
         rows = padded(None, 1, len(self._all)).after(self._lanes.steps)
@@ -308,7 +308,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
             raise ValueError(message(name, expected, got, "reset the lane"))
 
     def _chosen(self, lanes: Any) -> Array:
-        """Returns the argument lanes, checked, as (R,) int64."""
+        """Returns the argument lanes as an int64 array (R,), checked. None gives all lanes."""
         return self._all if lanes is None else different_lanes(lanes, len(self._all))
 
     @property
@@ -341,9 +341,9 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         self._lanes.put(self._all, [], self._steps("steps_done", value, len(self._all)))
 
     def _steps(self, name: str, value: Any, lanes: int, do: str = "") -> Array:
-        """Returns the argument `name`, an integer or an array of one for each lane, as (lanes,) int64.
+        """Returns argument `name`, an integer or one for each lane, as int64 (lanes,).
 
-        do: the advice that the message of a wrong shape gives.
+        do: advice in the message for a wrong shape.
         """
         if not isinstance(value, (np.ndarray, list, tuple)) or not np.ndim(value):
             value = Integer(0, LAST_STEP).check(name, value)
@@ -420,7 +420,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
 
 
 def stream_states(name: str, value: Any, lanes: int, made: Architecture) -> list[Array]:
-    """Returns the argument `name`, the state of `lanes` lanes, as the arrays of the engine."""
+    """Returns argument `name`, the state of `lanes` lanes, as engine arrays: [h] or [h, cell state]."""
     known = [{"state": (made.num_layers, lanes, width), "dtype": FLOAT32} for width in made.state_widths]
     named = states(name, value, made.cell)
     takes = TAKES["Stream.state"]["state"]

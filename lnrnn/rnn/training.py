@@ -1,4 +1,4 @@
-"""Training: forward runs that record a tape, and back-propagation through time."""
+"""Training: forward calls that record a tape, and back-propagation through time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CHECKPOINT = Optional(Integer(1, LIMIT))
 
 
 class Run(NamedTuple):
-    """The arrays of one layer in one direction, from a forward run."""
+    """The arrays of one layer and direction from a forward call."""
 
-    statistics: Any  # statistics of the batch, in arrays from statistics.blank, or None
-    record: Any  # the array that C writes in forward and reads in backward, or Checkpoints
+    statistics: Any  # the batch's statistics, in arrays from statistics.blank, or None
+    record: Any  # the tape that C writes in forward and reads in backward, or Checkpoints
     x: Array  # (T, B, inputs)
     y: Array  # (T, B, P)
 
@@ -49,17 +49,17 @@ class Tape:
     A tape is for one network in one process. copy.copy returns it; pickle and copy.deepcopy raise TypeError.
     """
 
-    owner: object  # the network, of lnrnn
-    network: Network  # the compiled network
+    owner: object  # a network of lnrnn
+    network: Network  # its compiled form
     architecture: Architecture
     rows: Rows
-    layout: tuple[bool, tuple[int, ...]]  # whether x has no batch axis, and the shape of y for the caller
+    layout: tuple[bool, tuple[int, ...]]  # whether x has no batch axis, and the shape of the caller's y
     start: tuple[Array, ...]  # h0, or h0 and c0
     masks: Masks | None
     x: Array  # (T, B, D)
-    training: engine.Training  # training.tapes has arrays, or Checkpoints
+    training: engine.Training  # training.tapes: arrays, or Checkpoints
     end: Array | None = None  # an SLSTM's last cell state
-    isa: str = field(default_factory=isa)  # the instruction set, on which the layout depends
+    isa: str = field(default_factory=isa)  # the instruction set, on which the tape's layout depends
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -74,7 +74,7 @@ class Tape:
         return tuple(found)
 
     def inputs(self, layer: int) -> Array:
-        """Returns the input (T, B, *) of a layer: x, or the outputs of the layer below after dropout."""
+        """Returns the input (T, B, *) of a layer: x, or outputs of the layer below, after dropout."""
         dropped = self.training.dropped[layer]
         if dropped is not None:
             return dropped[0]
@@ -88,7 +88,7 @@ class Tape:
         for k, run in enumerate(self.runs):
             held += [run.y, *run.kept()]
             dropped = self.masks is not None and self.masks.drops_input(k // directions)
-            if k % directions == 0 and (k == 0 or dropped):  # otherwise x is the y of the layer below
+            if k % directions == 0 and (k == 0 or dropped):  # otherwise x is y of the layer below
                 held.append(run.x)
         return sum(array.nbytes for array in held)
 
@@ -121,10 +121,10 @@ def forward(
     seed: Any = None,
     checkpoint: Any = None,
 ) -> tuple[Array, State, Tape, list[dict[str, Any]]]:
-    """See Network.forward_train. owner: the network of the snapshot.
+    """Computes Network.forward_train. owner: the network of the snapshot.
 
-    The fourth result has the statistics of the batch for each layer and direction, in arrays from
-    statistics.blank; it is empty without batch norm.
+    The fourth result is the batch's statistics for each layer and direction, in arrays from
+    statistics.blank; [] without batch norm.
     """
     _refuse(snapshot)
     made = snapshot.architecture
@@ -175,22 +175,22 @@ def forward(
 
 
 def _ended(tape: Tape, end: Sequence[Array]) -> Tape:
-    """Returns the tape with the last states, if gradients need them."""
+    """Returns the tape with an SLSTM's last cell state, which its gradients need; else the tape unchanged."""
     return tape if tape.architecture.cell.parts == 1 else replace(tape, end=end[1])
 
 
 def _move_m(cells: Array, gradients: Array, sign: int) -> None:
-    """Converts an SLSTM's gradients of c, n and m for the compiled module, or back.
+    """Converts an SLSTM's gradients of c, n and m, in place, to the compiled module's gradients or back.
 
     The module varies m at constant c exp(m) and n exp(m). Its gradient of m is 0 unless a loss depends on the
-    last c, n or m. The usual gradient of m is larger by gc c + gn n. sign: -1, or 1 for the way back.
+    last c, n or m. The usual gradient of m is larger by gc c + gn n. sign: -1 to the module's, 1 back.
     """
     (gc, gn, gm), (c, n, _) = (np.split(a, 3, axis=-1) for a in (gradients, cells))
     gm += FLOAT32.type(sign) * (gc * np.where(n == 0, 0, c) + gn * n)
 
 
 def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
-    """Returns the item of the field `dropped` of engine.Training for this layer."""
+    """Returns the item of engine.Training.dropped for this layer: None, or arrays for C."""
     if masks is None or not layer or not masks.drops_input(layer):
         return None
     return np.empty_like(outputs[layer - 1]), *masks.of_input(layer)
@@ -199,7 +199,7 @@ def _dropped(masks: Masks | None, layer: int, outputs: Sequence[Array]) -> Any:
 def short(
     owner: object, snapshot: Snapshot, x: Any, h0: Any, lengths: Any
 ) -> tuple[Array, State, Tape] | None:
-    """Computes `forward` by one call of C, without batch norm, masks and checkpoints; None if C refuses."""
+    """Computes `forward` without options by one call of C. None if C does not accept the arguments."""
     compiled, made = snapshot.compiled(), snapshot.architecture
     found = compiled.train(x, h0, lengths) if made.cell.parts == 1 or h0 is None else None
     if found is None:
@@ -215,7 +215,7 @@ def short(
 
 
 def _forward_checkpoints(tape: Tape) -> list[Array]:
-    """Runs all layers with Checkpoints, and returns the final states of the sequences."""
+    """Runs all layers with Checkpoints. Returns the sequences' last states."""
     masks, D, outputs = tape.masks, tape.architecture.directions, tape.training.outputs or ()
     reverse = tape.architecture.reversed
     before = [tape.rows.begin(s, reverse) for s in tape.start]
@@ -261,7 +261,7 @@ def backward(
     )
     if gend is not None and made.cell.parts > 1:
         if tape.end is None:
-            raise AssertionError("internal error: the gradient of a cell state that the tape has not")
+            raise AssertionError("internal error: a gradient of a cell state, but the tape lacks this state")
         gend[1] = gend[1].copy()
         _move_m(tape.end, gend[1], -1)
     if add_to is not None:
@@ -309,7 +309,7 @@ def _backward_checkpoints(
     given: list[Array],
     add: bool,
 ) -> None:
-    """Replaces Network.backward of the compiled module for Checkpoints. grad: the gradient of y."""
+    """Computes Network.backward of the compiled module, layer by layer, for Checkpoints. grad: of y."""
     made, masks, table = tape.architecture, tape.masks, tape.rows.table
     P, D = made.h_width, made.directions
     count = len(given) // len(made.suffixes)
@@ -338,14 +338,14 @@ def _backward_checkpoints(
 
 
 def _apart(array: Array, add_to: dict[str, Array]) -> Array:
-    """Returns array, or a copy if it may share memory with an array of `add_to`."""
+    """Returns array, or a copy if it may share memory with an array in `add_to`."""
     return array.copy() if any(np.may_share_memory(array, g) for g in add_to.values()) else array
 
 
 def refuse_gradients(add_to: Any, made: Architecture) -> None:
-    """Raises ValueError or TypeError unless gradients can be added to the arrays of `add_to`.
+    """Raises ValueError or TypeError unless `add_to` has arrays to which gradients can be added.
 
-    Names and shapes must agree with the parameters. Arrays must be float32, C-contiguous and writeable, and
+    Names and shapes must equal the parameters'. Arrays must be float32, C-contiguous and writeable, and
     share no memory.
     """
     if not isinstance(add_to, dict):

@@ -1,7 +1,7 @@
-"""Converts Arrow columns to sequences.Sequences, and results to Arrow columns.
+"""Converts Arrow columns to sequences.Sequences, and results to Arrow arrays.
 
-A row of a column is a list of steps, a step is a list of numbers. If the column's type is
-list<fixed_size_list<float, D>> or list<list<float>>, float32 values without nulls are not copied.
+A row is a list of steps, and a step is a list of numbers. For types
+list<fixed_size_list<float, D>> and list<list<float>>, float32 values without nulls are not copied.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def is_table(value: Any) -> bool:
 
 
 def check_type(kind: Any, width: int, name: str) -> None:
-    """Raises TypeError unless the column's type `kind` is a list of steps or null (all rows are null).
+    """Raises TypeError unless the Arrow type `kind` of a column is a list of steps, or null.
 
-    Raises ValueError if the steps have another width. If the type permits any width, `sequences` checks it.
+    Raises ValueError if steps have another width. If the type permits any width, `sequences` checks it.
     """
     types = pyarrow().types
     if types.is_null(kind):
@@ -73,9 +73,9 @@ def sequences(column: Any, width: int, name: str) -> Sequences:
 
 
 def result(given: Sequences, values: Array, into: Into, like: Any) -> Any:
-    """Returns the results of `run` as an Array: fixed_size_list<float, W>, for "all" a list of these.
+    """Returns results of `run` as an Array: fixed_size_list<float, W>, or for "all" a list of these.
 
-    That list is a large_list if `like`, the type of the input column, is one. Rows without a result are null.
+    like: the input column's type; for a large list, results are a large_list. Missing results are null.
     """
     pa = pyarrow()
     absent = _array(pa, pa.bool_(), len(given), np.packbits(given.absent, bitorder="little"))
@@ -96,7 +96,7 @@ def result(given: Sequences, values: Array, into: Into, like: Any) -> Any:
 
 
 def reasons(given: Sequences) -> Any:
-    """Returns an Array with the reason why each bad row is bad, a string; null for other rows."""
+    """Returns a string Array: the reason why a row is bad, null for other rows."""
     pa = pyarrow()
     if not given.bad:
         return pa.nulls(len(given), pa.string())
@@ -104,7 +104,7 @@ def reasons(given: Sequences) -> Any:
 
 
 def plain_type(kind: Any) -> Any:
-    """Returns the type with each fixed_size_list replaced by a list."""
+    """Returns an Arrow type with each fixed_size_list replaced by a list."""
     pa = pyarrow()
     if not _is_list(pa.types, kind):
         return kind
@@ -130,17 +130,17 @@ def _is_number(types: Any, kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
-# The functions below do not use Arrow's conversions from and to NumPy, because these import pandas. The
+# The functions below avoid Arrow's conversions from and to NumPy, which import pandas. This
 # import takes half a second and 60 MB in each process.
 
 
 def _array(pa: Any, kind: Any, length: int, memory: Array) -> Any:
-    """Returns an Array without nulls that uses the memory of a NumPy array."""
+    """Returns an Arrow Array without nulls that shares memory with a NumPy array. kind: its type."""
     return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(memory)])
 
 
 def _memory(array: Any, dtype: Any) -> Array:
-    """Returns the values of an Array of numbers, not copied; arbitrary values in place of nulls."""
+    """Returns an Arrow Array of numbers as a NumPy array, not copied. Nulls get arbitrary values."""
     buffer, first, count = array.buffers()[1], array.offset, len(array)
     if not count:
         return np.zeros(0, dtype)
@@ -148,7 +148,7 @@ def _memory(array: Any, dtype: Any) -> Array:
 
 
 def _nulls(array: Any) -> Array:
-    """Returns bool (B,): whether each entry is null."""
+    """Returns bool (B,): whether each element is null."""
     if not array.null_count:
         return np.zeros(len(array), bool)
     first, end = array.offset, array.offset + len(array)
@@ -159,9 +159,9 @@ def _nulls(array: Any) -> Array:
 
 
 def _lists(pa: Any, column: Any) -> tuple[Array, Any]:
-    """Returns, for a column of lists, offsets (B + 1,) int64 and the Array of the lists' entries."""
+    """Returns (offsets (B + 1,) int64, Array of the lists' elements) of an Array of lists."""
     kind = column.type
-    if not len(column):  # there may be no buffer of offsets
+    if not len(column):  # there may be no offsets buffer
         return np.zeros(1, np.int64), column.values[:0]
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
@@ -177,9 +177,9 @@ def _integers(pa: Any, kind: Any) -> Any:
 
 
 def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
-    """Returns the numbers of an Array of steps, (N, width) float32, and the faults of wrong steps by index.
+    """Returns (numbers (N, width) float32, {index of an invalid step: reason}) of an Array of steps.
 
-    The numbers of a wrong step are arbitrary.
+    Numbers of invalid steps are arbitrary.
     """
     wrong: dict[int, str] = {}
     count = len(steps)
@@ -200,7 +200,7 @@ def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
         values = flat.reshape(count, width)
         empty = None if holes is None else holes.reshape(count, width).any(1)
     else:
-        # Steps of another width do not fit into the result, so they become zeros.
+        # Steps of another width become zeros.
         right = sizes == width
         places = starts[right, None] + np.arange(width)
         values, empty = np.zeros((count, width), flat.dtype), np.zeros(count, bool)
@@ -215,7 +215,7 @@ def _numbers(pa: Any, steps: Any, width: int) -> tuple[Array, dict[int, str]]:
 
 
 def _flat(pa: Any, numbers: Any) -> Array:
-    """Returns an Array of numbers, not copied but for booleans; arbitrary values in place of nulls."""
+    """Returns an Array of numbers as a NumPy array, copied only for booleans. Nulls get arbitrary values."""
     if pa.types.is_boolean(numbers.type):
         numbers = numbers.cast(pa.uint8())
     return _memory(numbers, _dtype(pa, numbers.type))

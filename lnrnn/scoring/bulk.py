@@ -1,7 +1,7 @@
-"""`lnrnn score`: runs a Scorer over Parquet files, in bounded memory, with an output for each file.
+"""`lnrnn score`: runs a Scorer over Parquet files in bounded memory, with one output for each file.
 
-An output is written under another name, and gets its own when it is complete. Its metadata have all facts on
-which it depends, so that a later run keeps it, or refuses to replace it.
+An output is written under a temporary name, and renamed when it is complete. Its metadata list all facts
+on which it depends, so that a later run keeps it, or refuses to replace it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .report import Log, Report
 from .scorer import Scorer, model_of, named
 
 CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
-KEY = "lnrnn"  # the key of the facts in an output's metadata
+KEY = "lnrnn"  # key of these facts in an output's metadata
 
 
 @dataclass(eq=False)
 class _Target:
-    """An input and its output.
+    """An input file and its output.
 
-    state: source.state() when `facts` were read. facts: the contents of the output's metadata. rows,
-    bad_rows: the numbers of rows written.
+    state: source.state() when `facts` were read. facts: for the output's metadata. rows,
+    bad_rows: numbers of rows written so far.
     """
 
     source: Input
@@ -51,10 +51,10 @@ class Command:
     """The arguments of `lnrnn score`.
 
     scorer: a Scorer with bad="null". output: a file for one source, otherwise a folder with a file for each
-    source. nulls: whether bad rows get a null and a reason, and a file of a folder that cannot be scored is
-    left out. Otherwise the first one raises a ValueError. keep: the names of columns to copy; None copies
-    all. compression: one of CODECS. overwrite: whether other files with the names of outputs are replaced.
-    workers: how many files, and how many batches of rows, are computed at a time. log: see report.py.
+    source. nulls: bad rows get a null and a reason, and files of a folder that cannot be scored are
+    skipped. Otherwise the first of them raises ValueError. keep: names of columns to copy; None copies
+    all. compression: one of CODECS. overwrite: replace other files with the names of outputs.
+    workers: how many files, and batches of rows, are computed at the same time. log: see report.py.
     """
 
     scorer: Scorer
@@ -67,10 +67,10 @@ class Command:
     log: Log
 
     def run(self, sources: Iterable[str]) -> int:
-        """Writes outputs for the sources (see inputs.find). Returns how many sources are left out.
+        """Writes outputs for the sources (see inputs.find). Returns the number of skipped sources.
 
-        Keeps an output that an earlier run has written with equal arguments. Raises the errors of Scorer, and
-        OSError. Raises ValueError if a source cannot be read, or if an output must not be written. Raises
+        Keeps outputs of earlier runs with equal arguments. Raises the errors of Scorer, and
+        OSError. Raises ValueError if a source cannot be read or an output must not be written. Raises
         KeyboardInterrupt with a text that says how far the run came.
         """
         parquet.packages()
@@ -79,7 +79,7 @@ class Command:
         _check_output(self.output, files, self._folder)
         self.output = Path(os.path.realpath(self.output))
         self._model = model_of(self.scorer)
-        self._room = Semaphore(workers + 1)  # bounds the number of batches in memory
+        self._room = Semaphore(workers + 1)  # limits the batches in memory
         with Report(self.log, len(files)) as self._report:
             try:
                 self._write_all(files, workers)
@@ -98,12 +98,12 @@ class Command:
                 for each in as_completed([writers.submit(self._write, target) for target in todo]):
                     each.result()
             except BaseException:
-                for pool in (writers, self._pool):  # files that are being written end at their next batch
+                for pool in (writers, self._pool):  # files in progress end after a batch
                     pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
     def _opened(self, source: Input) -> _Target | None:
-        """Prepares the output of an input. Returns None if it is complete, or if the input is left out."""
+        """Prepares an input's output. Returns None if it is complete, or if the input is skipped."""
         path, scorer = self.output / source.name if self._folder else self.output, self.scorer
         try:
             state = source.state()
@@ -151,9 +151,9 @@ class Command:
         raise ValueError(f"there is {path} already: {reason}; choose another output, or give --overwrite")
 
     def _schema(self, source: Input, file: Any) -> tuple[list[str] | None, Any]:
-        """Returns the names of the columns to read, with None for all, and the output's schema.
+        """Returns (names of the columns to read or None for all, the output's Arrow schema).
 
-        Raises InputError if the input has not the columns that are needed.
+        Raises InputError if the input lacks a column.
         """
         pa, _ = parquet.packages()
         schema, own = file.schema_arrow, [self.scorer.column, self.scorer.id_column]
@@ -170,19 +170,19 @@ class Command:
         return None if self.keep is None else read.names, result.with_metadata(kept)
 
     def _shown(self, result: Any) -> Any:
-        """Returns the columns of the output, of a table with the scorer's results.
+        """Selects the output's columns from a table with the scorer's results.
 
-        Results are lists of any size, because pyarrow before version 26 cannot read nulls among lists of a
-        fixed size from Parquet.
+        Results become lists of variable size: pyarrow before version 26 cannot read nulls among fixed-size
+        lists from Parquet.
         """
         names = result.schema.names
-        given = len(names) - 2  # the last two are the results and the reasons
+        given = len(names) - 2  # the last two are results and reasons
         kept = [k for k, name in enumerate(names[:given]) if self.keep is None or name in self.keep]
         results = range(given, given + (2 if self.nulls else 1))
         return columns.in_plain_lists(result, self.scorer.output).select([*kept, *results])
 
     def _scored(self, source: Input, index: int, first: int, batch: Any) -> tuple[Any, int]:
-        """Returns the output's rows for a batch, and the number of bad rows. first: its first row."""
+        """Returns (output rows, bad row count) of a batch. index: its row group. first: its first row."""
         result = self.scorer(batch)
         reasons = result.column(result.num_columns - 1)
         bad_rows = len(reasons) - reasons.null_count
@@ -219,7 +219,7 @@ class Command:
         pa, pq = parquet.packages()
         pending, first = deque[Future[tuple[Any, int]]](), 0
         names, schema = self._schema(target.source, file)
-        # Most floats differ, so a dictionary would be as large as they are.
+        # Most floats differ, so a dictionary would be as large as the floats.
         plain = [each for each in schema if not pa.types.is_nested(each.type)]
         coded = [each.name for each in plain if not pa.types.is_floating(each.type)]
         sink = pa.PythonFile(SimpleNamespace(write=write, closed=False, close=int, flush=int), mode="w")
@@ -249,8 +249,8 @@ class Command:
 
 
 def _check_output(output: Path, files: Sequence[Input], folder: bool) -> None:
-    """Raises ValueError for an output of another format, among inputs, or of an earlier version."""
-    if re.match("[a-z][a-z0-9+.-]+:/", str(output)):  # a Path keeps only one slash of "//"
+    """Raises ValueError if the output has another format, lies among inputs, or is of an older version."""
+    if re.match("[a-z][a-z0-9+.-]+:/", str(output)):  # a Path turns "//" into "/"
         raise ValueError(message("the output", "on this machine", str(output)))
     own = os.path.realpath(output)
     if os.path.exists(own + ".parts"):

@@ -1,4 +1,4 @@
-"""Reads the column of sequences in a dict, DataFrame or Arrow table, and adds columns of results."""
+"""Reads a column of sequences from a dict, DataFrame or Arrow table, and adds columns of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sequences import Array, Bad, Into, Sequences, bad_rows, float32
 
 
 class Asked(Protocol):
-    """The arguments of a Scorer that choose the columns."""
+    """The arguments of a Scorer that choose columns."""
 
     column: str
     into: Into
@@ -26,17 +26,17 @@ class Asked(Protocol):
     id_column: str | None
 
 
-# Its arguments are the Sequences and the results of `run`.
+# Arguments: the Sequences, and the result of `run`. Returns a column or a table.
 WithResults = Callable[[Sequences, Array], Any]
 OFFSETS, ERROR = "_offsets", "_error"
 _OFFSETS = Takes("B+1", INTEGERS, "N", "the {} steps of its column")
 
 
 def sequences_of(table: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Reads a table's column of sequences. Also returns a function that adds the results to the table.
+    """Reads a table's column of sequences. Returns (Sequences, function that adds the results to the table).
 
-    width: the model's input_size. Raises TypeError for another type of table. Raises ValueError for a column
-    that is absent, that exists twice, or that has the name of a new column.
+    width: the model's input_size. Raises TypeError for unknown types of table. Raises ValueError for a column
+    that is absent, exists twice, or has the name of a new column.
     """
     column, offsets, reasons = asked.column, None, objects.reasons
     add: Callable[[Any, dict[str, Any]], Any]
@@ -98,7 +98,7 @@ def _add_to_pandas(table: Any, added: dict[str, Any]) -> Any:
     for name, cells in added.items():
         if arrow.is_column(cells):
             cells = pandas.arrays.ArrowExtensionArray(cells)
-        elif series:  # set the dtype of reasons: pandas would infer it from the bad rows
+        elif series:  # explicit: pandas would infer the dtype from the bad rows
             cells = pandas.array(cells, "string")
         series[name] = pandas.Series(cells, index=table.index)
     return table.assign(**series)
@@ -110,14 +110,14 @@ def cell(table: Any, column: str, row: int) -> Any:
     values = table[column]
     if len(values) <= row:
         raise ValueError(f"column {column!r} has {len(values)} entries, and no row {row}")
-    entry = getattr(values, "iloc", values)[row]  # in a Series by position, not by label
+    entry = getattr(values, "iloc", values)[row]  # a Series by position, not by label
     if hasattr(entry, "as_py"):
         return entry.as_py()
     return entry.item() if isinstance(entry, np.generic) else entry
 
 
 def in_plain_lists(table: Any, column: str) -> Any:
-    """Replaces fixed_size_lists in a column of an Arrow table, if there are any, by lists."""
+    """Replaces fixed_size_lists in a column of an Arrow table by lists. Returns other tables unchanged."""
     if not arrow.is_table(table):
         return table
     at = table.schema.names.index(column)
@@ -126,7 +126,7 @@ def in_plain_lists(table: Any, column: str) -> Any:
 
 
 def check_names(names: list[Any], column: str, *results: str) -> None:
-    """Raises ValueError unless `names` has the column once and none of the new columns `results`."""
+    """Raises ValueError unless `names` contains the column once, and none of the new columns `results`."""
     count = names.count(column)
     if count != 1:
         known = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
@@ -154,7 +154,7 @@ def _is_frame(table: Any, package: str) -> bool:
 
 
 def _of_array(cells: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Reads an array (B, T, width), for width 1 also (B, T). Its results for "all" are (B, T, W)."""
+    """Reads an array (B, T, width), or (B, T) for width 1. Results for "all" are (B, T, W)."""
     column = f"column {asked.column!r}"
     array = real(column, cells)
     if width == 1 and array.ndim == 2:
@@ -173,7 +173,7 @@ def _of_array(cells: Any, asked: Asked, width: int) -> tuple[Sequences, WithResu
 
 
 def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Reads a column of values (N, width), for width 1 also (N,), and a column of offsets (B + 1,)."""
+    """Reads a column of values (N, width), or (N,) for width 1, and a column of offsets (B + 1,)."""
     column = f"column {asked.column!r}"
     flat = real(column, values)
     if width == 1 and flat.ndim == 1:
@@ -186,10 +186,10 @@ def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Seque
 
 
 def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
-    """Returns the results of `run` as an array (B, W), for "all" (steps, W).
+    """Returns the results of `run` as an array (B, W), or (steps, W) for "all".
 
-    Bad rows become NaN. Steps that belong to no row become 0. offsets: the offsets in the table, because
-    `given` does not have the steps of bad rows.
+    Bad rows become NaN, and steps outside of all rows 0. offsets: of the table, because
+    `given` lacks the steps of bad rows.
     """
     if asked.into != "all":
         result[given.absent] = np.nan

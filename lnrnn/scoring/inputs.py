@@ -1,4 +1,4 @@
-"""Finds the inputs of `lnrnn score`: files, folders and patterns, here or at addresses of fsspec."""
+"""Finds inputs of `lnrnn score`: files, folders and patterns, local or at addresses of fsspec."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WILD = re.compile(r"[*?[]")
 
 
 class InputError(ValueError):
-    """Raised for a file that cannot be scored. `lnrnn score --bad null` then goes on with the next file."""
+    """Raised for a file that cannot be scored. `lnrnn score --bad null` then continues with the next file."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file to read.
+    """An input file.
 
-    name: the name of its output, relative to the folder of outputs. path: an absolute path, or a path in
-    fs. fs: a file system of fsspec, or None for the system's own.
+    name: of its output, relative to the folder of outputs. path: an absolute path, or a path in
+    fs. fs: an fsspec file system, or None for local files.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Input:
     def open(self) -> Any:
         """Returns a binary file object. Raises InputError if the file cannot be opened."""
         with self._found():
-            # without fsspec's cache, since pyarrow has a cache
+            # pyarrow has a cache, so fsspec's is disabled
             return open(self.path, "rb") if self.fs is None else self.fs.open(self.path, cache_type="none")
 
     def state(self) -> tuple[int, int | str]:
-        """Returns the number of bytes, and the time of modification or fsspec's key of this version."""
+        """Returns (number of bytes, modification time or fsspec's key of this version)."""
         with self._found():
             if self.fs is None:
                 found = os.stat(self.path)
@@ -53,7 +53,7 @@ class Input:
 
     @contextmanager
     def _found(self) -> Iterator[None]:
-        """A context that replaces errors by an InputError that names the file."""
+        """A context that converts OSErrors to InputErrors with the file's name."""
         try:
             yield
         except FileNotFoundError:
@@ -63,7 +63,7 @@ class Input:
 
 
 class _Found(NamedTuple):
-    """The files of an argument. root: the folder of relative names. folder: whether it is a folder."""
+    """The files of one argument. root: the folder to which names are relative. folder: it is a folder."""
 
     root: str
     files: list[str]
@@ -72,13 +72,13 @@ class _Found(NamedTuple):
 
 
 def find(arguments: Iterable[str]) -> tuple[list[Input], bool]:
-    """Returns the inputs, sorted by name, and whether the output is a folder.
+    """Returns (inputs sorted by name, whether the output is a folder).
 
-    arguments: files, folders, patterns with `*`, `?`, `[...]` and `**`, or addresses of these for fsspec. One
-    file has an output file. In folders, names that begin with a dot or an underscore are left out, except
-    `_name=value`. Names are relative to the deepest folder that contains all arguments.
+    arguments: files, folders, patterns with `*`, `?`, `[...]` and `**`, or fsspec addresses of these. A
+    single file has an output file. In folders, names that begin with a dot or an underscore are skipped,
+    except `_name=value`. Names are relative to the deepest folder that contains all arguments.
 
-    Raises InputError if an argument has no file, and ValueError if two files have the same name.
+    Raises InputError if an argument matches no file, and ValueError if two files have the same name.
     """
     found = [_found(str(argument)) for argument in arguments]
     many = len(found) > 1 or found[0].folder
@@ -121,7 +121,7 @@ def _found(argument: str) -> _Found:
 
 
 def _walked(path: str) -> Iterator[str]:
-    """Yields the files below a folder. A folder that links to itself is read once."""
+    """Yields the files below a folder. Folders that contain themselves by links are read once."""
     seen = set()
     for folder, below, names in os.walk(path, followlinks=True):
         seen.add(os.path.realpath(folder))
@@ -130,7 +130,7 @@ def _walked(path: str) -> Iterator[str]:
 
 
 def _fixed(pattern: str) -> str:
-    """Returns the folder before the first part of a path that has wildcards."""
+    """Returns the folder before the first path component with wildcards."""
     parts = pattern.split("/")
     return "/".join(parts[: next(k for k, part in enumerate(parts) if WILD.search(part))]) or "/"
 

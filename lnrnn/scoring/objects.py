@@ -1,4 +1,4 @@
-"""Converts columns of Python objects (lists, arrays) to sequences.Sequences, and results to objects."""
+"""Converts columns of Python objects (lists, arrays) to sequences.Sequences, and results to object arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .sequences import Array, Into, Sequences, float32
 
 
 def sequences(rows: Iterable[Any], width: int) -> Sequences:
-    """Returns the rows as Sequences. A row is an array (T, width), nested lists of numbers, or a null.
+    """Returns rows as Sequences. A row is an array (T, width), nested lists of numbers, or null.
 
     For width 1 a row may also be (T,). None, NaN and pandas.NA are null.
     """
@@ -39,7 +39,7 @@ def sequences(rows: Iterable[Any], width: int) -> Sequences:
 
 
 def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> Array:
-    """Returns the results of `run` as an array of objects (B,), with None for a row without a result.
+    """Returns results of `run` as an object array (B,), with None for rows without a result.
 
     The objects are arrays (W,). For "all" they are arrays (T, W), or lists of arrays (W,) if no row has two
     axes.
@@ -57,7 +57,7 @@ def result(given: Sequences, values: Array, into: Into, rows: Iterable[Any]) -> 
 
 
 def reasons(given: Sequences) -> Array:
-    """Returns an array of objects (B,): the reason why a row is bad, a string, or None for other rows."""
+    """Returns an object array (B,): the reason why a row is bad, as a string, None for other rows."""
     cells: Array = np.empty(len(given), object)
     for row, reason in given.bad.items():
         cells[row] = reason
@@ -71,7 +71,7 @@ def _is_null(row: Any) -> bool:
 
 
 def _steps(row: Any, width: int) -> Array:
-    """Returns a row as an array (T, width). Raises TypeError or ValueError that names the fault."""
+    """Returns a row as an array (T, width). Raises TypeError or ValueError, which says why it is invalid."""
     if isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 1:
         row = list(row)
     if isinstance(row, (list, tuple)) and not len(row):
@@ -94,7 +94,7 @@ def _steps(row: Any, width: int) -> Array:
 
 
 def _check_each(row: Iterable[Any], width: int) -> None:
-    """Raises ValueError for the first step of a row that is not `width` numbers."""
+    """Raises ValueError or TypeError for the first step of a row that is not `width` numbers."""
     for place, step in enumerate(row):
         if _is_null(step):
             raise ValueError(f"step {place} is null")

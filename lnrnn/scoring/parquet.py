@@ -1,4 +1,4 @@
-"""Reads Parquet files in batches of rows that fit into memory."""
+"""Reads Parquet files in batches of rows that fit in memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .inputs import Input, InputError
 from .scorer import Scorer
 from .sequences import result_width
 
-PIECE_BYTES = 2**26  # bytes of rows in a batch; reading and writing needs about as many
-BUFFER = 2**20  # the number of bytes to read from the disk at a time
+PIECE_BYTES = 2**26  # bytes of a batch's rows; reading and writing need about as many again
+BUFFER = 2**20  # bytes to read from the disk at a time
 
 
 def packages() -> tuple[Any, Any]:
@@ -24,7 +24,7 @@ def packages() -> tuple[Any, Any]:
 
 @contextmanager
 def reading(source: object, where: str = "") -> Iterator[None]:
-    """A context that replaces errors by an InputError that says that the file cannot be read."""
+    """A context that converts errors to InputErrors: the file cannot be read. where: a place in the file."""
     pa, _ = packages()
     try:
         yield
@@ -36,9 +36,9 @@ def reading(source: object, where: str = "") -> Iterator[None]:
 
 @contextmanager
 def opened(source: Input) -> Iterator[tuple[Any, Any]]:
-    """A context with a binary file, and with a pyarrow.parquet.ParquetFile of it.
+    """A context that opens an input. Yields (binary file, pyarrow.parquet.ParquetFile).
 
-    From this machine the ParquetFile reads row groups page by page, from elsewhere column by column.
+    The ParquetFile reads row groups of local files page by page, and of remote files column by column.
     """
     _, pq = packages()
     far = source.fs is not None
@@ -53,14 +53,14 @@ def opened(source: Input) -> Iterator[tuple[Any, Any]]:
 
 
 def identity(source: Input, binary: Any) -> dict[str, str]:
-    """Returns facts that show a change of the input without reading all of the file. binary: it, opened.
+    """Returns facts that reveal changes of the input without reading the whole file. binary: the open file.
 
-    The facts of equal files on this machine are equal, so they have no time.
+    Equal local files have equal facts, so there is no time among these.
     """
     with reading(source):
         end = max(binary.seek(0, 2) - 8, 0)
         binary.seek(end)
-        binary.seek(max(end - int.from_bytes(binary.read(4), "little"), 0))  # the footer's number of bytes
+        binary.seek(max(end - int.from_bytes(binary.read(4), "little"), 0))  # the footer's length
         facts = {"the SHA-256 of the input's footer": hashlib.sha256(binary.read()).hexdigest()}
     return facts if source.fs is None else {**facts, "the input's version": str(source.state()[1])}
 
@@ -68,9 +68,9 @@ def identity(source: Input, binary: Any) -> dict[str, str]:
 def batches(
     file: Any, source: Input, scorer: Scorer, model: Model, names: list[str] | None
 ) -> Iterator[tuple[int, Any]]:
-    """Yields the RecordBatches of a file in order, each with the number of its row group.
+    """Yields (number of the row group, RecordBatch) for all rows of a file in order.
 
-    names: the columns to read, or None for all.
+    names: columns to read, or None for all.
     """
     for index in range(file.num_row_groups):
         rows = _rows_at_a_time(file.metadata.row_group(index), scorer, model, names)
@@ -84,7 +84,7 @@ def batches(
 
 
 def _rows_at_a_time(group: Any, scorer: Scorer, model: Model, names: list[str] | None) -> int:
-    """Returns how many rows of a row group take about PIECE_BYTES with results, by the mean size of a row."""
+    """Returns the number of rows that take about PIECE_BYTES with results. group: a row group's metadata."""
     rows = max(group.num_rows, 1)
     own = numbers = 0
     for each in (group.column(k) for k in range(group.num_columns)):

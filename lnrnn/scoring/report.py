@@ -1,6 +1,6 @@
-"""Writes the messages of `lnrnn score` to stderr: progress, files that are left out, and a summary.
+"""Writes messages of `lnrnn score` to stderr: progress, skipped files, and a summary.
 
-Lines are text or JSON. On a terminal, text has a progress bar instead of lines of progress.
+Lines are text or JSON. On a terminal, a progress bar replaces lines of progress.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from ..packages import require
 from .inputs import Input, InputError
 
-EVERY = 60.0  # the least number of seconds between two lines of progress
+EVERY = 60.0  # seconds between two lines of progress, at least
 Log = Literal["text", "json"]
 LOGS: tuple[Log, ...] = get_args(Log)
 
@@ -24,8 +24,8 @@ LOGS: tuple[Log, ...] = get_args(Log)
 class Report:
     """A context that counts rows and files, and reports them. inputs: the number of files.
 
-    files: the number of complete outputs. kept: the number of complete outputs from an earlier run. total:
-    the rows of all files that can be read.
+    files: complete outputs. kept: complete outputs of an earlier run. total: rows of all
+    readable files.
     """
 
     def __init__(self, log: Log, inputs: int) -> None:
@@ -35,7 +35,7 @@ class Report:
         self._rows = self._bad_rows = self._before = 0
         self._lock = threading.Lock()
         tqdm = require("tqdm", "lnrnn score", "score").tqdm
-        hidden = True if sys.stderr is None or self._json else None  # None: hidden if stderr is no terminal
+        hidden = True if sys.stderr is None or self._json else None  # None: hidden without a terminal
         self._bar = tqdm(total=0, unit=" rows", unit_scale=True, disable=hidden)
 
     def __enter__(self) -> Report:
@@ -50,7 +50,7 @@ class Report:
         self.add(rows, bad_rows)
 
     def add(self, rows: int, bad_rows: int) -> None:
-        """Counts rows that are written."""
+        """Counts rows that have been written."""
         with self._lock:
             self._rows, self._bad_rows = self._rows + rows, self._bad_rows + bad_rows
             self._bar.total = self.total
@@ -64,12 +64,12 @@ class Report:
                 self._say("progress", done, {"seconds_left": round(left, 1)})
 
     def complete(self) -> None:
-        """Counts an output that is complete."""
+        """Counts a complete output."""
         with self._lock:
             self.files += 1
 
     def fail(self, source: Input, error: InputError, rows: int = 0, bad_rows: int = 0) -> None:
-        """Reports a file that is left out, and subtracts its rows from the counts."""
+        """Reports a skipped file, and subtracts its rows from the counts."""
         with self._lock:
             self.bad_files += 1
             self._rows, self._bad_rows = self._rows - rows, self._bad_rows - bad_rows
@@ -93,8 +93,8 @@ class Report:
 
 
 def say(line: str) -> None:
-    if sys.stderr is not None:  # sys.stderr is None in processes without one
-        with suppress(OSError):  # if nobody reads stderr, the work continues
+    if sys.stderr is not None:  # None in processes without stderr
+        with suppress(OSError):  # work continues if stderr is closed
             print(line, file=sys.stderr, flush=True)
 
 

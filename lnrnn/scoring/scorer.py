@@ -21,7 +21,7 @@ from ..state import Closed
 from . import columns
 from .sequences import BAD, INTO, Bad, Into, Sequences, run
 
-KEPT = 4  # the largest number of models in memory at a time
+KEPT = 4  # models in memory at the same time, at most
 _TEXT = Instance(str, "a string")
 TAKES["Scorer"] = {
     "column": _TEXT, "into": Choice(INTO), "output": Optional(_TEXT), "bad": Choice(BAD),
@@ -30,29 +30,29 @@ TAKES["Scorer"] = {
 }  # fmt: skip
 _ONE_COLUMN = "make one column of lists of steps, as docs/scoring.md shows under Other layouts"
 _CLUSTER = "use lnrnn.Scorer in Dask's map_partitions or Ray's map_batches, as docs/scoring.md shows"
-# Arguments of the Scorer and options of `lnrnn score` that earlier versions had, with the remedies.
+# Arguments and options of earlier versions, with remedies.
 GONE = {
     "columns": _ONE_COLUMN, "flat": _ONE_COLUMN, "long": _ONE_COLUMN, "engine": _CLUSTER, "address": _CLUSTER,
     "only-results": "name a column that identifies rows with --keep",
     "compression-level": "compress the output again with pyarrow.parquet",
 }  # fmt: skip
 
-_LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # the SHA-256 and the model of each file
+_LOADED: dict[tuple[object, ...], tuple[str, Model]] = {}  # file and its identity -> (SHA-256, model)
 _LOCK = threading.Lock()
 if hasattr(os, "register_at_fork"):
-    # A fork waits until the lock is free, because a lock that another thread holds stays locked in the child.
+    # A fork waits for the lock: if another thread held it, it would stay locked in the child.
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def loaded(path: str, sha256: str) -> Model:
-    """Returns the model that `save` wrote to path, from memory if this process has loaded the file before.
+    """Returns the model in a file, from memory if this process has loaded the file before.
 
     Raises the errors of lnrnn.load, and ValueError if the file's SHA-256 is not `sha256`. Also raises
-    ValueError for overrun="batch", because the result of a row would then depend on other rows.
+    ValueError for overrun="batch", because a row's result would depend on other rows.
     """
     with _LOCK:
         if not os.path.isfile(path):
-            return load(path)  # load raises an error that says why
+            return load(path)  # load raises the error
         key = path, *_identity(path)
         kept = _LOADED.pop(key, None)
         actual = kept[0] if kept else digest(path)
@@ -62,7 +62,7 @@ def loaded(path: str, sha256: str) -> Model:
                 expected, do = "'raise', 'last' or 'mean'", "set model.overrun and save the model again"
                 got = f"'batch' in {path}, which makes the result of a row depend on other rows"
                 raise ValueError(message("overrun", expected, got, do))
-            if key != (path, *_identity(path)):  # the file was replaced while it was read
+            if key != (path, *_identity(path)):  # the file was replaced while being read
                 actual = digest(path)
         if actual != sha256:
             raise ValueError(f"{path} has changed: its SHA-256 was {sha256}, and is {actual}")
@@ -73,7 +73,7 @@ def loaded(path: str, sha256: str) -> Model:
 
 
 def digest(path: str) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal. Raises the errors of lnrnn.load if there is no file."""
+    """Returns the SHA-256 of a file in hexadecimal. Raises the errors of lnrnn.load if there is no file."""
     if not os.path.isfile(path):
         load(path)
     hashed = hashlib.sha256()
@@ -84,7 +84,7 @@ def digest(path: str) -> str:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Returns numbers that change if the file is written, or if another file gets its name."""
+    """Returns device, inode, size and time of a file: they change if it is written or replaced."""
     stat = os.stat(path)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -271,12 +271,12 @@ class Scorer(Closed):
 
 
 def _here() -> tuple[str, str]:
-    package: Any = sys.modules[__name__.partition(".")[0]]  # which imports this module
+    package: Any = sys.modules[__name__.partition(".")[0]]  # it imports this module
     return package.__version__, _core.isa()
 
 
 def model_of(scorer: Scorer) -> Model:
-    """Returns a Scorer's model. Raises ValueError if this process has another lnrnn, kernel set or file."""
+    """Returns a Scorer's model. Raises ValueError if lnrnn, the instruction set or the file differs."""
     (version, isa), here = _here(), f"process {os.getpid()} on {platform.node()}"
     if version != scorer.version:
         raise ValueError(
@@ -291,7 +291,7 @@ def model_of(scorer: Scorer) -> Model:
 
 
 def named(scorer: Scorer, table: Any, row: int) -> str:
-    """Returns the row's entry in the id_column, for a message; empty without an id_column."""
+    """Returns " (column = value)" of a row's id_column for a message, or "" without an id_column."""
     if scorer.id_column is None:
         return ""
     name = columns.cell(table, scorer.id_column, row)

@@ -1,4 +1,4 @@
-"""Sequences in one array, one after another: each column is converted to this form for the model."""
+"""Sequences: rows of a column, concatenated in one array for the model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ INTO: tuple[Into, ...] = get_args(Into)
 Bad = Literal["raise", "null"]
 BAD: tuple[Bad, ...] = get_args(Bad)
 
-PIECE = 2**24  # how many numbers of y are computed at a time, 64 MiB for each layer; this changes no result
+PIECE = 2**24  # numbers of y computed at a time: 64 MiB for each layer; no result depends on it
 
-ROWS = 32  # each thread's batch has at least so many rows in the mean; this changes no result
+ROWS = 32  # least mean number of rows in a thread's batches; no result depends on it
 
 
 @dataclass
 class Sequences:
     """B rows of a column.
 
-    values (N, D) float32; offsets (B + 1,) int64 from 0 to N: row b is values[offsets[b]:offsets[b + 1]].
-    null (B,) bool: whether a row is null. bad: the reasons why rows are bad, by row. Null and bad rows have
-    no steps here and get no result.
+    values (N, D) float32. offsets (B + 1,) int64 from 0 to N: row b is values[offsets[b]:offsets[b + 1]].
+    null (B,) bool: whether a row is null. bad: {row: reason why it is bad}. Null and bad rows have
+    no steps here, and get no result.
     """
 
     values: Array
@@ -42,7 +42,7 @@ class Sequences:
 
     @classmethod
     def of(cls, values: Array, offsets: Array, null: Array, bad: dict[int, str]) -> Sequences:
-        """Removes steps of null and bad rows, and values before the first offset and after the last."""
+        """Creates Sequences without steps of null and bad rows, and without values outside of the offsets."""
         lengths = np.diff(offsets)
         without = null.copy()
         without[list(bad)] = True
@@ -61,13 +61,13 @@ class Sequences:
 
     @property
     def absent(self) -> Array:
-        """(B,) bool: whether a row is null or bad, so that it gets no result."""
+        """(B,) bool: whether a row is null or bad and so gets no result."""
         result = self.null.copy()
         result[list(self.bad)] = True
         return result
 
     def less_long(self, model: Model) -> Sequences:
-        """Also marks as bad the rows with more steps than batch norm has statistics for. Returns self."""
+        """Returns Sequences in which rows with more steps than batch norm has statistics for are bad, too."""
         known = model.known_steps
         if known is None or (model.overrun != "raise" and known):
             return self
@@ -80,8 +80,8 @@ class Sequences:
 
 
 def float32(values: Array) -> tuple[Array, dict[int, str]]:
-    """Returns steps (N, width) as float32, and the fault of each that has a finite number beyond float32."""
-    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are found below
+    """Returns (values (N, width) as float32, {step with a finite number beyond float32's range: reason})."""
+    with np.errstate(over="ignore"):  # numbers out of range become infinite, and are found below
         result = np.ascontiguousarray(values, np.float32)
     if values.dtype.itemsize <= 4:
         return result, {}
@@ -90,7 +90,7 @@ def float32(values: Array) -> tuple[Array, dict[int, str]]:
 
 
 def bad_rows(offsets: Array, null: Array, wrong: dict[int, str]) -> dict[int, str]:
-    """Returns the reasons why rows are bad, by row: the fault of the row's first wrong step."""
+    """Returns {row: reason of its first invalid step}. wrong: {step: reason}."""
     reasons: dict[int, str] = {}
     places = sorted(wrong)
     rows = np.searchsorted(offsets, places, side="right") - 1
@@ -105,12 +105,12 @@ def result_width(model: Model) -> int:
 
 
 def run(model: Model, given: Sequences, into: Into, threads: int | None) -> Array:
-    """Returns the result of each row, (B, directions * H) float32; for "all" y, (N, directions * H).
+    """Returns each row's result (B, directions * H) float32, or for "all" y (N, directions * H).
 
-    A row without steps has zeros. Rows are computed in batches, so that memory for y is bounded. Rows are
-    sorted by length, so that the rows of a batch have nearly equal lengths. If one batch is enough, values
-    are not copied. With enough batches of many rows, each thread computes batches of its own: copies and
-    results are then divided over the threads too.
+    Rows without steps get zeros. Rows are computed in batches, which limits the memory for y. They are
+    sorted by length first, so that a batch has rows of similar length. If one batch suffices, values
+    are not copied. With many batches of many rows, each thread computes its own batches, so that copies
+    and results are parallel too.
     """
     lengths, wide = given.lengths, result_width(model)
     rows = len(given.values) if into == "all" else len(given)
@@ -152,7 +152,7 @@ def _result(model: Model, values: Array, offsets: Array, into: Into, threads: in
 
 
 def _means(y: Array, offsets: Array) -> Array:
-    """Returns the mean over each row's steps, computed in float64 and rounded to float32 once."""
+    """Returns the mean over each row's steps (B, W), computed in float64 and rounded to float32 once."""
     result = np.zeros((len(offsets) - 1, y.shape[1]), np.float32)
     with np.errstate(all="ignore"):  # infinities and NaN stay in their rows
         for row, (first, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
@@ -162,9 +162,9 @@ def _means(y: Array, offsets: Array) -> Array:
 
 
 def _pieces(lengths: Array, budget: int) -> list[Array]:
-    """Returns the indices of rows, longest first, in arrays of rows with at most `budget` steps in all.
+    """Returns batches: arrays of row indices, longest rows first, with at most `budget` steps in each.
 
-    A row counts for at least one step. A row of more than `budget` steps is alone in its array.
+    A row counts as one step at least. A row of more than `budget` steps forms a batch alone.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(np.maximum(lengths[order], 1))
@@ -182,6 +182,6 @@ def _offsets(lengths: Array) -> Array:
 
 
 def _steps(starts: Array, lengths: Array) -> Array:
-    """Returns the indices of the steps of all rows, one row after another. Row b begins at starts[b]."""
+    """Returns the step indices of all rows, concatenated. Row b begins at starts[b]."""
     ends = np.cumsum(lengths, dtype=np.int64)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

@@ -1,6 +1,6 @@
-"""Lanes for a number of sessions that grows. The lanes of a pool are in blocks, so growth copies no state.
+"""Lanes for a growing number of sessions. A pool's lanes are in blocks, so that growth copies no state.
 
-A new block has as many lanes as all before it, up to LARGEST. A lane uses memory from its first session on.
+A new block doubles the number of lanes, up to LARGEST new ones. Lanes use no memory before their first use.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..rnn.snapshot import Snapshot
 
 Array = np.ndarray
 FIRST, LARGEST, PART = 1 << 16, 1 << 17, 1024
-FREE = np.inf  # the time in Block.last of a lane without a session
+FREE = np.inf  # Block.last of a lane without a session
 
 
 def zeros(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Returns zeros whose memory the kernel provides in small pages, each when it is first written.
+    """Returns zeros in memory that the kernel allocates in small pages, each at its first write.
 
-    NumPy asks for huge pages. The first write to one takes 0.2 ms, and 5 ms in some virtual machines.
+    NumPy asks for huge pages. Their first write takes 0.2 ms, and 5 ms in some virtual machines.
     """
     private = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
     size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -35,7 +35,7 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> Array:
     except OSError as error:
         raise MemoryError(f"no memory for {size} bytes of sessions") from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
+        with suppress(OSError):  # kernels without huge pages
             memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
@@ -43,7 +43,7 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> Array:
 class Block:
     """Lanes `start` to `end` - 1 of a pool.
 
-    last (lanes,) float64: when each was used last. kept (lanes,) int64: the step of its last checkpoint.
+    last (lanes,) float64: times of last use. kept (lanes,) int64: step numbers of last checkpoints.
     """
 
     def __init__(self, network: _core.Network, start: int, lanes: int) -> None:
@@ -53,7 +53,7 @@ class Block:
 
 
 class Blocks:
-    """The lanes of a pool, by their numbers. None is removed. Free lanes of small number come first."""
+    """The lanes of a pool, by number. Lanes are never removed. Free lanes of small number are taken first."""
 
     def __init__(self, snapshot: Snapshot, most: int | None) -> None:
         self.most = most
@@ -61,8 +61,8 @@ class Blocks:
         self.blocks: list[Block] = []
         self._starts = np.zeros(0, np.int64)
         self._free: list[int] = []
-        self._used = 0  # the number of lanes that have had a session
-        # (PART,) each: small, so that growth is short, and no lists, which the garbage collector would read.
+        self._used = 0  # lanes that have had a session
+        # (PART,) arrays of ids: small, so that growth is quick; no lists: garbage collection would scan them.
         self._ids: list[Array] = []
         self._grow()
 
@@ -74,7 +74,7 @@ class Blocks:
         self._starts = np.array([block.start for block in self.blocks])
 
     def take(self) -> int:
-        """Returns a lane without a session, which keeps an old state until `put`."""
+        """Returns a lane without a session. Its old state remains until `put`."""
         if self._free:
             return heapq.heappop(self._free)
         if self._used == self.blocks[-1].end:
@@ -100,25 +100,25 @@ class Blocks:
         return found
 
     def put(self, lane: int, id: Hashable, states: list[Array | None], step: int, last: float) -> None:
-        """Sets a lane. states: (layers, 1, *) each, or None for zeros."""
+        """Sets a lane. states: (layers, 1, *) each, or None for zeros. last: time of last use."""
         block, k = self._place(lane)
         block.lanes.put(np.array([k], np.int64), states, np.array([step], np.int64))
         block.last[k], block.kept[k] = last, step
         self._ids[lane // PART][lane % PART] = id
 
     def get(self, lane: int) -> tuple[list[Array], int, float]:
-        """Returns copies of the states (layers, 1, *), the step and the time of the last use."""
+        """Returns (copies of the states (layers, 1, *), step number, time of last use)."""
         block, k = self._place(lane)
         states = [array[:, k : k + 1].copy() for array in block.lanes.states]
         return states, int(block.lanes.steps[k]), float(block.last[k])
 
     def keep(self, lane: int, step: int) -> None:
-        """Records the step at which the session of a lane was last stored."""
+        """Records the step number at which the session of a lane was last stored."""
         block, k = self._place(lane)
         block.kept[k] = step
 
     def _split(self, rows: Array) -> list[tuple[Block, Array, Array]]:
-        """Returns each block that has some of the lanes `rows`, their indices in `rows`, and in the block."""
+        """Returns (block, positions in `rows`, indices in the block) for each block with lanes of `rows`."""
         which = np.searchsorted(self._starts, rows, "right") - 1
         order = np.argsort(which, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
@@ -126,16 +126,16 @@ class Blocks:
         return [(block, part, rows[part] - block.start) for block, part in found]
 
     def steps(self, rows: Array) -> Array:
-        """Returns the step of each lane, (R,) int64."""
+        """Returns the step number of each lane, (R,) int64."""
         found = np.empty(len(rows), np.int64)
         for block, part, places in self._split(rows):
             found[part] = block.lanes.steps[places]
         return found
 
     def step(self, rows: Array, x: Array, out: Array | None, now: float | None) -> Array | None:
-        """Computes one step of the lanes `rows` and sets the time of their last use, unless it is None.
+        """Computes one step of the lanes `rows`, and sets their time of last use to `now` unless it is None.
 
-        x (R, D) -> y (R, P), in `out` if given. Returns None as Lanes.step of the compiled module does.
+        x (R, D) -> y (R, P), written to `out` if given. Returns None like _core.Lanes.step.
         """
         if len(self.blocks) == 1 or not len(rows):
             block = self.blocks[0]
@@ -160,13 +160,13 @@ class Blocks:
         return y
 
     def idle(self, before: float) -> Iterator[Hashable]:
-        """Yields the ids of sessions that were used last before this time."""
+        """Yields ids of sessions whose last use was before this time."""
         for block in self.blocks:
             n = max(0, min(self._used, block.end) - block.start)
             yield from map(self.id, (np.flatnonzero(block.last[:n] < before) + block.start).tolist())
 
     def due(self, every: int) -> Iterator[Hashable]:
-        """Yields the ids of sessions that have made `every` steps or more since the last checkpoint."""
+        """Yields ids of sessions with at least `every` steps since their last checkpoint."""
         for block in self.blocks:
             n = max(0, min(self._used, block.end) - block.start)
             late = (block.lanes.steps[:n] - block.kept[:n] >= every) & (block.last[:n] < FREE)

@@ -1,4 +1,4 @@
-"""The errors of a session pool, which name the sessions."""
+"""Exceptions of session pools. They contain the ids of the sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a step of a pool: ids and frames, and why it refuses them."""
+"""Checks the arguments of a pool's step: ids and frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def not_live(ids: Any, pool: Container[Hashable]) -> SessionError:
 
 
 def frames(ids: Any, x: Any, width: int, bad: Bad) -> tuple[Array, Array | None]:
-    """Returns x as float32 (R, width), and the indices of frames to reset. Raises if x is wrong."""
+    """Returns (x as float32 (R, width), indices of frames to reset or None). Raises if x is invalid."""
     x = real("x", x)[...]
     wide = len(ids), width
     if x.shape != wide:
@@ -53,14 +53,14 @@ def frames(ids: Any, x: Any, width: int, bad: Bad) -> tuple[Array, Array | None]
 
 
 def refuse_twice(ids: Any, rows: Array) -> None:
-    """Raises if two ids are equal. rows (R,): their lanes."""
+    """Raises SessionError if two ids are equal. rows (R,): their lanes."""
     if len(set(rows.tolist())) != len(rows):
         twice = [id for id, count in Counter(ids).items() if count > 1]
         raise SessionError(message("ids", "different", f"{described(twice[0])} twice"), twice)
 
 
 def refuse_last(ids: Any, steps: Array, snapshot: Snapshot) -> None:
-    """Raises if a session cannot make another step. steps (R,): how many each has made."""
+    """Raises SessionError if a session cannot make another step. steps (R,): steps made so far."""
     try:
         snapshot.refuse_overrun(padded(None, 1, len(steps)).after(steps).table)
     except SequenceTooLongError as error:

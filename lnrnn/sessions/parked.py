@@ -1,7 +1,7 @@
-"""Sessions without a lane: their states in the memory of the pool, and as values of a store.
+"""Sessions without a lane: states in the pool's memory, and values of a store.
 
-In memory a state is a bytes object: the time of its last use, its step and its floats. So a session needs few
-bytes more than its floats. Values of a store have the form of `StreamState.to_bytes`.
+In memory, a state is a bytes object: time of last use, step number, floats. So a session needs few
+bytes besides its floats. Values of a store have the format of `StreamState.to_bytes`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pack(states: list[Array], step: int, last: float) -> bytes:
 
 
 def unpack(data: bytes, like: list[Array]) -> tuple[list[Array], int]:
-    """Returns states (layers, 1, *) and the step. like: arrays (layers, lanes, *) of the same network."""
+    """Returns (states (layers, 1, *), step number). like: arrays (layers, lanes, *) of the same network."""
     states, at = [], _HEAD.size
     for array in like:
         layers, _, width = array.shape
@@ -56,9 +56,9 @@ def last_use(data: bytes) -> float:
 
 
 def pop_old(parked: dict[Hashable, bytes], before: float, most: int) -> list[Hashable]:
-    """Removes sessions that were used last before this time. Returns their ids, at most so many."""
+    """Removes sessions whose last use was before this time, at most `most`. Returns their ids."""
     old: list[Hashable] = []
-    for id, data in parked.items():  # in the order in which they were parked
+    for id, data in parked.items():  # in the order of parking
         if last_use(data) >= before or len(old) >= most:
             break
         old.append(id)
@@ -68,7 +68,7 @@ def pop_old(parked: dict[Hashable, bytes], before: float, most: int) -> list[Has
 
 
 def _name(id: Hashable) -> str:
-    """Returns a text of a session's id; ids that are not equal have different texts."""
+    """Returns a session's id as text. Unequal ids have different texts."""
     if isinstance(id, str):
         return f"s:{id}"
     if isinstance(id, (int, np.integer)):
@@ -79,12 +79,12 @@ def _name(id: Hashable) -> str:
 
 
 def _short(name: str) -> str:
-    """Returns the name, or its hash if it is long, because the header of a state is bounded."""
+    """Returns the name, or its hash if it is long: the header of a state is limited."""
     return name if len(name) < 200 else hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Values:
-    """The values of a pool's sessions in its store, each with its id, and "session": "parked" or "living"."""
+    """The values of a pool's sessions in its store, with the id, and "session": "parked" or "living"."""
 
     def __init__(self, store: Store, prefix: str, snapshot: Snapshot) -> None:
         for name in ("get", "__setitem__", "__delitem__"):
@@ -93,7 +93,7 @@ class Values:
         self._store, self._prefix, self._snapshot = store, prefix, snapshot
 
     def key(self, id: Hashable) -> str:
-        """Returns the key of a session; ids that are not equal have different keys."""
+        """Returns the store's key of a session. Unequal ids have different keys."""
         return self._prefix + _name(id)
 
     def value(self, id: Hashable, states: list[Array], step: int, session: str) -> bytes:
@@ -102,9 +102,9 @@ class Values:
         return encode(state, [step], self._snapshot.fingerprint(), notes)
 
     def take(self, id: Hashable) -> tuple[list[Array], int, str] | None:
-        """Returns states (layers, 1, *), step, and "parked" or "living", or None without a value.
+        """Returns (states (layers, 1, *), step number, "parked" or "living"), or None without a value.
 
-        The value stays in the store, as for a living session.
+        The value stays in the store, marked as living.
         """
         key = self.key(id)
         data = self._asked(id, "read", lambda: self._store.get(key))
@@ -123,7 +123,7 @@ class Values:
             text = f"the store's value of session {id!r:.60} cannot be used: {error}"
             raise StoreError(text, (id,)) from error
         if notes["session"] == "parked":
-            # The process may end before it parks the session again. Then this value is a checkpoint.
+            # The process may end before it parks the session again. Then this value serves as a checkpoint.
             self.put(id, self.value(id, states, int(step[0]), "living"))
         return states, int(step[0]), notes["session"]
 
@@ -132,16 +132,16 @@ class Values:
         self._asked(id, "write", lambda: self._store.__setitem__(key, value))
 
     def put_all(self, values: Mapping[Hashable, bytes]) -> dict[Hashable, StoreError]:
-        """Stores many values. Returns the error of each session whose value was not stored."""
+        """Stores many values. Returns {id: error} of the values that were not stored."""
         update: Any = getattr(self._store, "update", None)
         if update is not None and len(values) > 1:
             try:
                 update({self.key(id): value for id, value in values.items()})
                 return {}
-            except Exception:  # some values may be stored: store each alone, to find which fail
+            except Exception:  # some values may be stored: store each alone to find failures
                 pass
         errors: dict[Hashable, StoreError] = {}
-        failures = 0  # in succession: each may wait for a timeout
+        failures = 0  # consecutive failures: each may wait for a timeout
         for id, value in values.items():
             try:
                 if failures == MOST_FAILURES:
@@ -156,9 +156,9 @@ class Values:
         return errors
 
     def remove(self, id: Hashable, live: bool) -> bool:
-        """Removes the session's value. Returns whether there was one."""
+        """Removes a session's value. Returns whether there was a value."""
         key = self.key(id)
-        # `get` may take a session from another pool: not if this pool would remove one that it had.
+        # For a session that is not live, `get` is called first. It may take the session from another pool.
         if not live and self._asked(id, "read", lambda: self._store.get(key)) is None:
             return False
         try:
@@ -170,7 +170,7 @@ class Values:
         return True
 
     def _asked(self, id: Hashable, verb: str, call: Callable[[], T]) -> T:
-        """Returns call(). The errors of a store are of any class, so all become a StoreError."""
+        """Returns call(). Converts exceptions of a store, of any class, to StoreError."""
         try:
             return call()
         except TakenError as error:

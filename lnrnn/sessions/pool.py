@@ -1,4 +1,4 @@
-"""SessionPool: sessions by id, on the lanes of a network."""
+"""SessionPool: sessions by id on the lanes of a network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TAKES["SessionPool"] = {
     "on_call": Optional(_FUNCTION), "clock": _FUNCTION,
 }  # fmt: skip
 TAKES["SessionPool.maintain"] = {"limit": Integer(1)}
-TABLES = 64  # dicts of ids. A dict that grows copies its entries, which would take 40 ms at a million.
+TABLES = 64  # number of dicts of ids: a growing dict copies its entries, which would take 40 ms at a million
 
 
 class SessionPool(Closed):
@@ -118,7 +118,7 @@ class SessionPool(Closed):
         self._drop_after, self._every, prefix, self._on_call, self._clock = more
         if store is None and checkpoint_every is not None:
             raise bad_value("checkpoint_every", "None without a store", checkpoint_every)
-        self._snapshot = rnn.stream()._snapshot  # refuses networks that cannot stream
+        self._snapshot = rnn.stream()._snapshot  # raises for networks that cannot stream
         if self._snapshot.overrun == "batch":
             wanted = "'raise', 'last' or 'mean'"
             raise bad_value("rnn.overrun", wanted, "batch", "its lanes are not independent")
@@ -169,7 +169,7 @@ class SessionPool(Closed):
         return y
 
     def _step(self, ids: Any, x: Any, out: Any) -> tuple[Array, int]:
-        """Returns y, and the number of sessions that were reset."""
+        """Returns (y, number of sessions that were reset)."""
         rows = _core.lanes_of(self._tables, ids)
         if rows is None:
             raise not_live(ids, self)
@@ -189,7 +189,7 @@ class SessionPool(Closed):
         return y, len(bad)
 
     def _checked(self, ids: Any, rows: Array, x: Any, out: Any, now: float | None) -> Array:
-        """Computes a step that the fast way, Blocks.step, does not accept, or raises the error."""
+        """Computes a step whose arguments Blocks.step does not accept, or raises the error."""
         refuse_twice(ids, rows)
         wide = len(rows), self._snapshot.architecture.h_width
         (result,) = check("Stream.__call__", {"out": out}, {"y": wide, "dtype of y": FLOAT32})
@@ -206,7 +206,7 @@ class SessionPool(Closed):
         return [None] * len(self._blocks.blocks[0].lanes.states)
 
     def _tables_of(self, id: Hashable) -> tuple[dict[Hashable, int], dict[Hashable, bytes]]:
-        """Returns the two dicts for this id, of live and of parked sessions, among TABLES of each."""
+        """Returns (dict of live sessions, dict of parked sessions) for an id, from TABLES dicts of each."""
         try:
             k = hash(id) & (TABLES - 1)
         except TypeError:
@@ -299,7 +299,7 @@ class SessionPool(Closed):
         self._live -= 1
 
     def _park(self, ids: list[Hashable]) -> tuple[list[Hashable], dict[Hashable, StoreError]]:
-        """Parks live sessions. Returns the ids of parked sessions, and the errors of all others by id."""
+        """Parks live sessions. Returns (ids of parked sessions, {id: error} of the others)."""
         errors = self._put(ids, "parked") if self._values is not None else {}
         done = [id for id in ids if id not in errors]
         for id in done:
@@ -310,7 +310,7 @@ class SessionPool(Closed):
         return done, errors
 
     def _put(self, ids: list[Hashable], session: str) -> dict[Hashable, StoreError]:
-        """Stores the states of live sessions. Returns the error of each whose state was not stored."""
+        """Stores states of live sessions. Returns {id: error} of states that were not stored."""
         assert self._values is not None
         values, steps = {}, {}
         for id in ids:
@@ -359,7 +359,7 @@ class SessionPool(Closed):
         return result
 
     def _drop(self, before: float, left: int, result: Maintained) -> None:
-        """Ends sessions that were used last before this time: live ones, and those parked in the pool."""
+        """Ends sessions whose last use was before this time: live ones, and those parked in the pool."""
         for id in list(islice(self._blocks.idle(before), left)):
             try:
                 self.leave(id)

@@ -1,4 +1,4 @@
-"""A store in Redis for pools of several processes."""
+"""RedisStore: a store for pools of several processes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..arguments import TAKES, Integer, check
 from .errors import TakenError
 
 TAKES["sessions.RedisStore"] = {"seconds": Integer(1, 2**31 - 1)}
-# Scripts. KEYS: the key of a session, a hash with the fields owner and state. ARGV: the owner, the seconds.
+# Lua scripts. KEYS: the key of a session, a hash with fields owner and state. ARGV: owner, seconds.
 _GET = """
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return redis.call('HGET', KEYS[1], 'state')
 """
-# A key without an owner has expired, or belongs to a server that has lost its data.
+# A key without an owner has expired, or the server has lost its data.
 _OWNED = """
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner and owner ~= ARGV[1] then return 0 end

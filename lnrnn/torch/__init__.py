@@ -19,7 +19,7 @@ from .accelerate import Report, accelerate
 from .modules import GRU, LSTM, RNN, SLSTM, LiGRU, from_network
 
 __all__ = ["GRU", "LSTM", "LiGRU", "RNN", "Report", "SLSTM", "accelerate", "from_network"]
-__dir__ = __all__.copy  # dir() shows the public names alone
+__dir__ = __all__.copy  # dir() lists public names only
 
 for _cls in (RNN, LSTM, GRU, LiGRU, SLSTM):
     _cls.__module__ = __name__  # pickles name the public module

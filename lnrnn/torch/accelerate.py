@@ -1,4 +1,4 @@
-"""`accelerate` changes a model so that lnrnn's kernels compute its recurrent modules."""
+"""`accelerate` lets lnrnn's kernels compute the recurrent modules of a torch model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .twin import Twin
 
 Tensor = torch.Tensor
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantised layers
+_QUANTISED = re.compile(r"torch\.(ao\.)?nn\.(quantiz|intrinsic|qat)")  # modules with quantized layers
 _ALREADY = "lnrnn computes it already"
 _LAYER = re.compile(r"(RNN|LSTM|GRU)(Cell)?")
 
@@ -70,7 +70,7 @@ class Report:
     _frozen: bool = False
 
     def restore(self) -> None:
-        """Restores all modules, with the present values of their parameters. Moves `replaced` into `left`."""
+        """Restores all modules, with their current parameters. Moves `replaced` into `left`."""
         while self._undo:
             self._undo.pop()()
         self.left += [(name, "restore() has restored it") for name, _ in self.replaced]
@@ -241,7 +241,7 @@ def _set_dtype(model: torch.nn.Module, dtype: Dtype, report: Report) -> None:
 
 
 def _replace(model: torch.nn.Module, report: Report) -> None:
-    first: dict[int, str] = {}  # the first name of each module in the report
+    first: dict[int, str] = {}  # {id of a module: its first name in the report}
 
     def note(name: str, module: torch.nn.Module, why: str | None, what: str) -> None:
         first[id(module)] = name
@@ -275,13 +275,13 @@ def _replace(model: torch.nn.Module, report: Report) -> None:
 
 
 def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a recurrent module of torch.nn. Returns (None, description), or (the reason why not, "")."""
+    """Replaces a recurrent module of torch.nn. Returns (None, description), or (reason against it, "")."""
     why = _why_left(module)
     if why is not None:
         return why, ""
     try:
         torch_nn.accelerate_module(module)
-    except ValueError as error:  # sizes that lnrnn does not have
+    except ValueError as error:  # sizes without a kernel
         return str(error), ""
     report._undo.append(partial(torch_nn.restore_module, module))
     vars(module)["_frozen"] = report._frozen
@@ -289,7 +289,7 @@ def _replace_native(module: Any, report: Report) -> tuple[str | None, str]:
 
 
 def _replace_custom(module: Any, report: Report) -> tuple[str | None, str]:
-    """Replaces a custom module. Returns the same as `_replace_native`, or ("", "") for another module."""
+    """Replaces a custom module. Returns a pair as `_replace_native`, or ("", "") if it is not recurrent."""
     if type(module).__module__.startswith("torch.nn.") or any(map(_recurrent, module.modules())):
         return "", ""
     if isinstance(vars(module).get("forward"), Forward):
@@ -323,7 +323,7 @@ def _recurrent(module: torch.nn.Module) -> bool:
 
 
 def _why_left(module: Any) -> str | None:
-    """Returns the reason why a recurrent module cannot be replaced, or None if it can be."""
+    """Returns the reason why a recurrent module cannot be replaced, or None."""
     cls, own = type(module), vars(module)
     if isinstance(module, (Twin, Accelerated)):
         return _ALREADY

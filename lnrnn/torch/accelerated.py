@@ -1,4 +1,4 @@
-"""The base of the classes with which lnrnn's kernels compute recurrent modules of torch.nn."""
+"""The base class of accelerated modules of torch.nn, which lnrnn's kernels compute."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from .kept import COMPILES, SEQUENCES, STEPS, Keeping, counted, forget
 from .twin import ENGINES
 
 Tensor = torch.Tensor
-# The attributes of torch.nn's modules that decide which lnrnn network computes them.
+# Attributes of torch.nn's modules on which the lnrnn network of a module depends.
 _SIZES = {"bias", "bidirectional", "hidden_size", "input_size", "mode", "num_layers", "proj_size"}
-_traced = torch.compiler.is_dynamo_compiling  # takes less time than is_compiling
+_traced = torch.compiler.is_dynamo_compiling  # faster than torch.compiler.is_compiling
 
 
 @cache
 def _untraced() -> Any:
-    """Returns Accelerated.forward, with tracing by torch.compile disabled.
+    """Returns Accelerated.forward with tracing by torch.compile disabled.
 
-    torch.compile does not trace modules of torch.nn, but it would trace functions that such a module calls.
+    torch.compile does not trace into modules of torch.nn, but would trace this function.
     """
     disable: Any = torch.compiler.disable
     return disable(Accelerated.forward)
 
 
 def network_of(module: Any, cell: str, input_size: int, **options: Any) -> str:
-    """Describes, as text, the network without norms that has the sizes of a module of torch.nn.
+    """Returns text of functional.described: a network without norm, with the sizes of a torch.nn module.
 
-    Raises ValueError if lnrnn has no such network.
+    Raises ValueError if lnrnn has no such network. cell: the name of lnrnn's cell.
     """
     arguments: dict[str, Any] = dict(num_layers=1, batch_first=False, bidirectional=False, norm=None)
     arguments |= dict(input_size=input_size, hidden_size=module.hidden_size, bias=bool(module.bias))
@@ -44,23 +44,23 @@ def network_of(module: Any, cell: str, input_size: int, **options: Any) -> str:
 
 
 class Accelerated(Keeping):
-    """The base of these classes, to which torch_nn.accelerate_module sets the class of a module.
+    """Base class of accelerated modules. torch_nn.accelerate_module replaces a module's class by a subclass.
 
-    A derived class has a class of torch.nn as a further base, and defines the first six methods.
+    A subclass also derives from a class of torch.nn, and defines the first six methods.
     """
 
-    _names: Any  # takes a module, returns the names of its parameters in lnrnn's order
-    _networks_of: Any  # takes a module, returns descriptions of its networks; ValueError if lnrnn has none
-    _usual: Any  # describes the network that computes a call with tensors; None if there are several
-    # Takes a module, returns (axis of steps, length, numbers). torch is faster for a call with gradients if x
-    # has at most this length and fewer numbers than this.
+    _names: Any  # (module) -> names of its parameters in lnrnn's order
+    _networks_of: Any  # (module) -> texts of `network_of` for its networks; may raise ValueError
+    _usual: Any  # () -> text of the network that computes a call with tensors, or None
+    # (module) -> (axis of steps, length, size). torch is faster in a call with gradients if x has at most
+    # this length on this axis, and fewer elements than this size.
     _small_calls: Any
-    _unsupported_arguments: Any  # takes (x, hx), returns why lnrnn cannot compute the call, or None
-    _computed: Any  # takes x, hx and the parameters, returns the result of a call that lnrnn can compute
+    _unsupported_arguments: Any  # (x, hx) -> why lnrnn cannot compute the call, or None
+    _computed: Any  # (x, hx, parameters) -> the result of a call that lnrnn can compute
     _engine: str | None = None
     _networks: tuple[str, ...] = ()
     _small: tuple[int, int, float] = (0, 0, 0.0)
-    # The attributes of torch.nn's modules.
+    # Attributes of torch.nn's modules.
     input_size: int
     hidden_size: int
     bias: bool
@@ -95,14 +95,14 @@ class Accelerated(Keeping):
         super().__setattr__(name, value)
 
     def __prepare_scriptable__(self) -> Any:
-        """torch.jit.script calls this for each module."""
+        """torch.jit.script calls this method for each module."""
         raise RuntimeError(
             f"torch.jit.script cannot compile {type(self).__name__} of lnrnn.torch.accelerate: call "
             "restore() of its report first, or use torch.jit.trace"
         )
 
     def small_calls(self) -> str | None:
-        """Returns which calls with gradients torch computes, because it is faster; None if there are none."""
+        """Returns a text: calls with gradients that torch computes because it is faster. None: no calls."""
         steps, numbers = self._small[1:]
         rows = math.ceil(numbers / self.input_size) - 1
         if rows < 1:
@@ -127,7 +127,7 @@ class Accelerated(Keeping):
         return self._forward(input, hx)
 
     def _is_small(self, x: Any, parameters: dict[str, Any]) -> bool:
-        """Returns whether a call needs gradients and is so small that torch is faster."""
+        """Returns whether a call needs gradients and is small enough for torch to be faster."""
         axis, most, numbers = self._small
         if type(x) is not Tensor or axis >= x.dim() or x.shape[axis] > most or x.numel() >= numbers:
             return False
@@ -147,12 +147,12 @@ class Accelerated(Keeping):
         if reason and self._engine == "lnrnn":
             raise ValueError(f"engine='lnrnn' cannot serve this call: {reason}")
         given = self._frozen or self._engine or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if reason or not (given or counted(parameters)):  # else each call would pack the weights
+        if reason or not (given or counted(parameters)):  # otherwise each call would pack the weights
             return self._by_torch(input, hx)
         return self._computed(input, hx, parameters)
 
     def _by_torch(self, input: Any, hx: Any) -> Any:
-        """Returns the result of torch.nn's own forward."""
+        """Computes a call with torch.nn's own forward."""
         return super().forward(input, hx)
 
     def _parameter_list(self) -> list[Tensor | None]:
@@ -168,7 +168,7 @@ class Accelerated(Keeping):
         return None
 
     def _unsupported_states(self, hx: Any, shapes: Sequence[tuple[int, ...]]) -> str | None:
-        """Returns the reason why lnrnn cannot take states. hx: None, or a state for each of the shapes."""
+        """Returns the reason why lnrnn cannot take hx, or None. shapes: the required shape of each state."""
         if hx is None:
             return None
         if len(shapes) == 2 and not (isinstance(hx, (tuple, list)) and len(hx) == 2):

@@ -1,4 +1,4 @@
-"""Classes derived from torch.nn's RNNCell, LSTMCell and GRUCell that compute with lnrnn's kernels."""
+"""Accelerated RNNCell, LSTMCell and GRUCell: subclasses of torch.nn's that lnrnn's kernels compute."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Tensor = torch.Tensor
 
 
 class AcceleratedCell(Accelerated):
-    """Base class of the accelerated RNNCell, LSTMCell and GRUCell. A call computes one step."""
+    """Base class of accelerated RNNCell, LSTMCell and GRUCell. A call computes one step."""
 
     _steps = True
     _cell: str  # the name of the cell in lnrnn
     _states = 1
     _nonlinearities: tuple[str, ...] = ("tanh",)
-    # The gates, and the multiply-adds from which a step with gradients is faster than torch's (Zen 4).
+    # The gates; the multiply-adds above which a step with gradients is faster than in torch (Zen 4).
     _gates: int
     _least = 6e6
 
@@ -52,7 +52,7 @@ class AcceleratedCell(Accelerated):
         return end[0] if len(end) == 1 else tuple(end)
 
     def _by_torch(self, input: Any, hx: Any) -> Any:
-        # For a 2-D state and a 1-D input, torch raises an error or ends the process; its RNNCell computes.
+        # With a 2-D state and a 1-D input, torch's LSTMCell and GRUCell raise an error or crash.
         h = hx[0] if self._states == 2 and isinstance(hx, (tuple, list, Tensor)) and len(hx) else hx
         if self._gates > 1 and [getattr(t, "ndim", None) for t in (input, h)] == [1, 2]:
             raise ValueError(f"{self._cell}Cell: Expected hidden to be 1D, as the input, got 2D instead")

@@ -1,4 +1,4 @@
-"""PackedSequence, dropout between layers, and torch's transforms, for modules.py and torch_nn.py."""
+"""PackedSequence, dropout between layers, and checks of torch's modes, for modules.py and torch_nn.py."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .kept import Keeping, arrays
 
 Tensor = torch.Tensor
 _jit: Any = torch.jit
-LayerResult = tuple[Tensor, list[Tensor], list[Tensor]]  # y, the last states, the statistics of the batch
+LayerResult = tuple[Tensor, list[Tensor], list[Tensor]]  # y, last states, batch statistics
 
 
 def exporting() -> str | None:
-    """Returns the reason if torch.onnx.export runs: ONNX has operators for torch's operations alone."""
+    """Returns a text if torch.onnx.export runs, else None: ONNX can express torch's operations only."""
     traced = torch.compiler.is_dynamo_compiling()
     return "it is exported to ONNX" if not traced and torch.onnx.is_in_onnx_export() else None
 
 
 def other_system() -> str | None:
-    """Returns the reason if an active transform of torch is not supported by lnrnn's operators, else None."""
+    """Returns a text if a mode or transform of torch is active that lnrnn's operators lack, else None."""
     if torch.is_autocast_enabled("cpu"):
         return "it is under torch.autocast"
     if reason := exporting():
@@ -40,15 +40,15 @@ def other_system() -> str | None:
 
 
 def _rows(x: PackedSequence) -> Any:
-    """Returns the table of `packed_rows` for a PackedSequence, or None if its fields do not agree."""
+    """Returns the table of `packed_rows` for a PackedSequence, or None if its fields are inconsistent."""
     sizes, order, back = arrays((x.batch_sizes, x.sorted_indices, x.unsorted_indices))
     return _core.packed_rows(sizes, order, back, len(x.data))
 
 
 def contradicts_itself(x: PackedSequence) -> str | None:
-    """Returns a text if x contradicts itself, else None. pad_packed_sequence would write to other memory.
+    """Returns a text if the fields of x are inconsistent, or None. pad_packed_sequence could crash on them.
 
-    Sizes without memory, as in torch.compile, are not read.
+    Fake tensors, as in torch.compile, have no data and are not checked.
     """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or _rows(x) is not None:
         return None
@@ -63,10 +63,10 @@ def run_packed(
     network: str, x: PackedSequence, start: Sequence[Tensor], parameters: Sequence[Tensor],
     statistics: Sequence[Tensor], overrun: str | None, module: Keeping,
 ) -> tuple[PackedSequence, Any] | None:  # fmt: skip
-    """Runs a network, which does not change its statistics. Returns None for `through_padding`.
+    """Runs a network without updating statistics. Returns None if `through_padding` must run it.
 
-    x.data: (N, D). start: h0, or h0 and c0, each (layers * directions, B, *), or empty for zeros. parameters,
-    statistics: float32 on the CPU. module: it keeps the packed weights. Returns y, and h or (h, c).
+    x.data: (N, D). start: [h0] or [h0, c0], (layers * directions, B, *) each, or [] for zeros. parameters,
+    statistics: float32 on the CPU. module: caches packed weights. Returns y, and h or (h, c).
     """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or other_system():
         return None
@@ -84,10 +84,10 @@ def run_packed(
 def through_padding(
     x: PackedSequence, batch_first: bool, call: Callable[[Tensor, Tensor], tuple[Tensor, Any]]
 ) -> tuple[PackedSequence, Any]:
-    """Calls a function of padded sequences and lengths with a PackedSequence, and packs its y.
+    """Calls a function of (padded x, lengths) for a PackedSequence. Returns (packed y, last states).
 
-    call(padded x, lengths (B,)) returns y and the last states. batch_first: the order of axes for `call`. As
-    in torch, states are in the order of the sequences before these were sorted.
+    call(padded x, lengths (B,)) returns y and last states. batch_first: the order of axes for `call`. As
+    in torch, last states have the order of the unsorted sequences.
     """
     padded, lengths = pad_packed_sequence(x, batch_first)
     y, end = call(padded, lengths)
@@ -102,15 +102,15 @@ def layer_by_layer(
     x: Tensor, start: Sequence[Tensor], rate: float, layers: int, directions: int,
     lists: Sequence[Sequence[Tensor]], run: Callable[..., LayerResult], packed: PackedSequence | None = None,
 ) -> LayerResult:  # fmt: skip
-    """Runs layers one after another, with dropout between them. Returns y (T, B, *), last states, statistics.
+    """Runs layers one after another, with dropout between. Returns (y (T, B, *), last states, statistics).
 
-    x (T, B, I); start: states (layers * directions, B, H), or empty for zeros; lists: tensors of all layers.
-    run(k, input, states, *tensors) returns the results of layer k; tensors: its part of each of `lists`.
-    packed: the PackedSequence that was padded to x. Masks are then drawn for its data, as in torch.
+    x: (T, B, I). start: states (layers * directions, B, H), or [] for zeros. lists: tensors of all layers.
+    run(k, input, states, *tensors) returns a LayerResult; tensors: layer k's slice of each list of `lists`.
+    packed: the PackedSequence that was padded to x, or None. Masks are then drawn for its data, as in torch.
     """
     ends, seen = [], []
     for k in range(layers):
-        if k:  # contiguous, because torch draws masks in memory order
+        if k:  # contiguous: torch draws masks in memory order
             x = F.dropout(x.contiguous(), rate) if packed is None else x * _mask(packed, x, rate)
         state = [s[directions * k :][:directions] for s in start]
         own = [each[len(each) // layers * k :][: len(each) // layers] for each in lists]
@@ -121,7 +121,7 @@ def layer_by_layer(
 
 
 def _mask(packed: PackedSequence, x: Tensor, rate: float) -> Tensor:
-    """Returns the dropout mask for x (T, B, *), drawn for the steps of `packed` and then padded."""
+    """Returns a dropout mask for x (T, B, *), drawn for the steps of `packed` and then padded."""
     drawn = F.dropout(x.new_ones(len(packed.data), x.shape[-1]), rate)
     order = packed.sorted_indices, packed.unsorted_indices
     return pad_packed_sequence(PackedSequence(drawn, packed.batch_sizes, *order))[0]

@@ -1,4 +1,4 @@
-"""Replaces the forward of a custom recurrent module, and computes calls with lnrnn's kernels."""
+"""Replaces a custom recurrent module's forward by one that lnrnn's kernels compute."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Form:
-    """The structure of the arguments and of the result of calls that lnrnn can compute for a module.
+    """The structure of arguments and results of a kind of call that lnrnn can compute for a module.
 
-    states: the arguments after x; result: the result. Both have a Leaf in place of each tensor. signature:
-    the `signature` of the arguments after x. step: 0 if x is a sequence; else x is one step, with 2 axes
-    (B, I) or 3 axes (1, B, I).
+    states: the arguments after x; result: the result. Both contain a Leaf for each tensor. signature: of the
+    arguments after x, see `signature`. step: 0 if x is a sequence; 2 if x is one step (B, I);
+    3 if x is one step (1, B, I).
     """
 
     states: tuple[Any, ...]
@@ -45,7 +45,7 @@ class Form:
         return [leaf for leaf in tree_leaves(self.states) if leaf is not None]
 
     def of_kept(self) -> Iterator[tuple[type, ...]]:
-        """Yields types of the arguments after x for which the fast way, Kept.call, computes this step."""
+        """Yields type tuples of the arguments after x for which Kept.call can compute this step."""
         place = 0 if self.step == 2 else None
         one, two = Leaf(0, place), (Leaf(0, place), Leaf(1, place))
         if self.step and self.result in (one, two):
@@ -53,7 +53,7 @@ class Form:
 
 
 def signature(value: Any) -> Any:
-    """Returns a key by which calls find their Form: a state with the rank in place of each tensor."""
+    """Returns a hashable key of a call's arguments: their structure, with ranks in place of tensors."""
     if isinstance(value, Tensor):
         return value.dim()
     if isinstance(value, (tuple, list)):
@@ -62,7 +62,7 @@ def signature(value: Any) -> Any:
 
 
 def built(template: Any, y: Any, ends: Sequence[Tensor]) -> Any:
-    """Replaces each Leaf in a template by a tensor. ends: h, or h and c, (layers * directions, B, H)."""
+    """Replaces each Leaf of a structure by its tensor. ends: [h] or [h, c], (layers * directions, B, H)."""
     if isinstance(template, Leaf):
         return template.of(y, ends)
     if type(template) in (tuple, list):
@@ -74,7 +74,7 @@ _disabled: Any = None
 
 
 def _untraced() -> Any:
-    """Returns Forward.served, with tracing by torch.compile disabled."""
+    """Returns Forward.served with tracing by torch.compile disabled."""
     global _disabled  # functools.cache warns under torch.compile
     if _disabled is None:
         disable: Any = torch.compiler.disable
@@ -83,7 +83,7 @@ def _untraced() -> Any:
 
 
 class Forward:
-    """Replaces a module's forward: computes the calls that it can, and leaves others to the module's own."""
+    """A replacement of a module's forward. Calls that lnrnn cannot compute go to the module's own forward."""
 
     def __init__(
         self, module: torch.nn.Module, arch: Architecture, recipes: Sequence[Recipe], forms: Sequence[Form],
@@ -91,18 +91,18 @@ class Forward:
     ) -> None:  # fmt: skip
         self._module, self._recipes, self.forms = module, tuple(recipes), tuple(forms)
         self._by_call = {(form.step or 3, form.signature): form for form in reversed(self.forms)}
-        self.trains = trains  # whether the module has the network's results in training too
+        self.trains = trains  # training gives the network's results too
         self._network, self._places = functional.described(arch), len(arch.suffixes)
         self._widths, self._input_size = arch.state_widths, arch.input_size
-        self._axis = 0 if arch.batch_first else 1  # the axis of the sequences
+        self._axis = 0 if arch.batch_first else 1  # axis of the sequences in x
         self._converted: list[Tensor] = []  # lnrnn's parameters
-        self._record: Record | None = None  # the state of the module's parameters at their conversion
+        self._record: Record | None = None  # versions of the module's parameters when they were converted
         self._kept: Kept | None = None
         self._paths = [name for name, _ in module.named_parameters()]
         parts = [path.rpartition(".") for path in self._paths]
         self._owners = [(module.get_submodule(part)._parameters, name) for part, _, name in parts]
         self._names = [*inspect.signature(module.forward).parameters]
-        # The numbers of axes of x in calls that Kept.call computes, by the types of the arguments after x.
+        # For Kept.call: {types of the arguments after x: bits of permitted numbers of axes of x}.
         self._axes: dict[tuple[type, ...], int] = {}
         for form in forms if trains else ():
             for types in form.of_kept():
@@ -111,24 +111,24 @@ class Forward:
         self.watch()
 
     def watch(self) -> None:
-        """Records the module's attributes. A later change of one makes calls use the module's own forward."""
+        """Records the module's attributes. If one changes later, calls use the module's own forward."""
         self._settings = Settings(self._module)
 
     @property
     def __code__(self) -> Any:
-        """The code of the module's own forward, for torch.export, which reads the names of its arguments."""
+        """The code object of the module's own forward, whose argument names torch.export reads."""
         return type(self._module).forward.__code__
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         result = None
         if not torch.compiler.is_compiling():
             result = self.served(arguments, named)
-        elif torch.compiler.is_dynamo_compiling():  # torch.export needs torch's operations, not kernels
+        elif torch.compiler.is_dynamo_compiling():  # torch.export needs torch's operations
             result = _untraced()(self, arguments, named)
         return type(self._module).forward(self._module, *arguments, **named) if result is None else result
 
     def served(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Returns the result of a call, or None if the module's own forward must compute it."""
+        """Computes a call with lnrnn. Returns None if the module's own forward must compute it."""
         states = arguments[1:]
         sources: list[Any] = [owner.get(name) for owner, name in self._owners]
         if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in sources)):
@@ -181,7 +181,7 @@ class Forward:
     def _packed(
         self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
     ) -> Served:
-        """Implements Keeping._packed for a custom module. parameters: the result of `_parameters`."""
+        """Returns packed weights, see Keeping._packed. parameters: from `_parameters`, or other tensors."""
         own, kept = parameters is self._converted, self._kept
         if own and kept is not None and kept.network == network:
             return kept.served
@@ -191,7 +191,7 @@ class Forward:
         return served
 
     def _positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Returns the arguments of a call in the order of the module's forward; () if some are absent."""
+        """Returns a call's arguments in the order of the module's forward, or () if arguments are missing."""
         names = self._names[len(arguments) :][: len(named)]
         return (*arguments, *(named[name] for name in names)) if {*names} == {*named} else ()
 
@@ -205,7 +205,7 @@ class Forward:
         return self._converted
 
     def forget(self) -> None:
-        """Drops converted and packed weights, so that the next call reads the module's parameters."""
+        """Drops converted and packed weights, so that the next call reads the module's parameters again."""
         pack_again(self._module.parameters())
         self._record, self._converted, self._kept = None, [], None
 
@@ -214,9 +214,9 @@ class Forward:
 
 
 def keeper(module: torch.nn.Module) -> Any:
-    """Returns a function that drops the weights which a module keeps between calls, or None without any.
+    """Returns a function that drops a module's cached weights, or None if it caches none.
 
-    So it is for modules that lnrnn does not compute, and for frozen ones, which keep the weights until then.
+    Frozen modules return None too: they must keep their weights until the user changes this.
     """
     forward = vars(module).get("forward")
     if isinstance(forward, Forward):

@@ -1,7 +1,7 @@
-"""Replaces the forward of custom recurrent modules, so that lnrnn's kernels compute it.
+"""Finds the network of a custom recurrent module, and replaces the module's forward.
 
-As in `lnrnn.from_torch`, a module's equation is known by the names of its parameters, or read from
-a graph of its calls. Each form of a call is then compared with lnrnn.reference on the probes of from_torch.
+As in `lnrnn.from_torch`, parameter names show the equation, or a trace of calls does. Each kind of
+call is then compared with lnrnn.reference on the probes of from_torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .custom_weights import recipes
 
 Tensor = torch.Tensor
 Convert = Callable[[Any], Converted]
-ONE_STEP = "one step at a time"  # in the description of a cell
+ONE_STEP = "one step at a time"  # part of a cell's description
 _NAME = re.compile(
     r"RNN|LSTM|GRU|(?:Rnn|Lstm|Gru)(?![a-z])|(?<![A-Za-z])(?:rnn|lstm|gru)(?![a-z])|[Rr]ecurrent"
     r"|(?:Cells?|(?<![A-Za-z])cells?)(?:Base|Layer)?_?\d*$"
@@ -44,7 +44,7 @@ _STATE = re.compile(
 
 
 def shown(module: torch.nn.Module) -> str:
-    """Returns why a module of an unknown class may be recurrent; "" if nothing shows it."""
+    """Returns a text that says why a module seems recurrent, or "" if it does not."""
     name = getattr(module, "original_name", type(module).__name__)  # of a scripted module
     if not any(is_lazy(p) or p.dim() > 1 for p in module.parameters()):
         return ""
@@ -65,7 +65,7 @@ def shown(module: torch.nn.Module) -> str:
 
 
 def _matrices(module: torch.nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the names and shapes of the module's matrices, and of its Linears' matrices."""
+    """Yields (name, shape) of the matrices of a module and its Linear children."""
     linear = [(f"{name}.", m) for name, m in module.named_children() if isinstance(m, torch.nn.Linear)]
     for before, part in (("", module), *linear):
         for name, p in part.named_parameters(recurse=False):
@@ -78,7 +78,7 @@ class Refused(Exception):
 
 
 class Differs(Exception):
-    """Raised if a module and a network give different results. at_first: on ordinary input already."""
+    """Raised if module and network give different results. at_first: on ordinary input already."""
 
     def __init__(self, text: str, at_first: bool = True) -> None:
         super().__init__(text)
@@ -86,10 +86,10 @@ class Differs(Exception):
 
 
 def replace_forward(module: torch.nn.Module, own: bool) -> str:
-    """Replaces the forward of a custom module. Returns a description for the report.
+    """Replaces a custom module's forward. Returns its description for the report.
 
-    own: whether the module may be recurrent if its parameters have unknown names. Raises Refused, or
-    UnknownCell if it may not.
+    own: try a trace if parameter names are unknown. Raises Refused with a reason, or UnknownCell if
+    names are unknown and `own` is False.
     """
     if any(p.dtype is not torch.float32 or not p.is_cpu for p in module.parameters()):
         raise Refused(
@@ -98,7 +98,7 @@ def replace_forward(module: torch.nn.Module, own: bool) -> str:
     settings = Settings(module)
     if settings.unseen:
         raise Refused(
-            f"calls do not compare the contents of {', '.join(dict.fromkeys(settings.unseen))}; make arrays "
+            f"lnrnn cannot notice changes inside of {', '.join(dict.fromkeys(settings.unseen))}; make arrays "
             "buffers, with persistent=False, and sets and objects with slots dicts"
         )
     with torch.inference_mode(False), one_thread():
@@ -124,7 +124,7 @@ def restore_forward(module: torch.nn.Module) -> None:
 
 
 def _refuse_script() -> Any:
-    """torch.jit.script calls this for each module."""
+    """torch.jit.script calls this method for each module."""
     raise RuntimeError(
         "torch.jit.script cannot compile a forward that lnrnn.torch.accelerate has replaced: call restore() "
         "of its report first, or use torch.jit.trace"
@@ -135,7 +135,7 @@ Found = tuple[Architecture, Forward]
 
 
 def _by_names(module: Any, settings: Settings) -> Found | None:
-    """Returns the network whose parameters have such names; None if the module's equation is another."""
+    """Returns (architecture, Forward) according to parameter names, or None if the equation is another."""
     try:
         return _agreed(module, settings, convert_torch)
     except Differs as reason:
@@ -159,7 +159,7 @@ def _by_graph(module: Any, settings: Settings) -> Found:
 
 
 def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
-    """Returns a network of lnrnn, and the new forward. Raises Differs if the module has other results."""
+    """Returns (architecture, Forward) of a network that agrees with the module. Raises Differs otherwise."""
     converted = convert(module)
     if converted.zoneout not in (0, (0, 0)):
         raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
@@ -168,7 +168,7 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
     reason = Differs("it returns something else, or does not run in a usual way")
     tested = Tested(module, convert)
     given = [*inspect.signature(module.forward).parameters.values()]
-    optional = len(given) > 1 and given[1].default is None  # then module(x) and module(x, None) are one call
+    optional = len(given) > 1 and given[1].default is None  # module(x) equals module(x, None)
     every = [(way, Lifted.of(way)) if way.axes == "BI" else (way,) for way in ways(arch)]
     for way in chain.from_iterable(every):
         if forms and way.batch_first is not order:
@@ -191,7 +191,7 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
 
 
 class Lifted(Way):
-    """A way to call a cell on a step with an axis of length 1 in front: x (1, B, I), states (1, B, H)."""
+    """Calls a cell with x (1, B, I) and states (1, B, H): one step with an axis of size 1 in front."""
 
     @classmethod
     def of(cls, way: Way) -> Lifted:
@@ -202,9 +202,9 @@ class Lifted(Way):
 
 
 def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_ends: bool) -> Form | None:
-    """Calls the module in a way, and returns the Form of such calls, or None if its result is no y and state.
+    """Returns the Form of calls of this way, or None if results are no y and states. Runs the module.
 
-    has_ends: whether the states that the module returns are the network's.
+    has_ends: the module returns the network's last states.
     """
     generator = torch.Generator().manual_seed(0)
     step = 0 if way.batch_first is not None else 3 if isinstance(way, Lifted) else 2
@@ -219,7 +219,7 @@ def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_end
                 module.train(training)
                 result = module(x.clone(), *filled(way.states, [s.clone() for s in ends]))
                 changed += settings.changed(written=True)
-        except Exception:  # with unexpected arguments, a module may raise any exception
+        except Exception:  # modules may raise any exception for unexpected arguments
             if not training:
                 return None
     if changed:
@@ -252,10 +252,10 @@ def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_end
 
 
 def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> bool:
-    """Compares a module with a network. Raises Differs if they differ in evaluation mode, or if the module
-    does not run. Returns whether they agree in training mode too."""
+    """Raises Differs unless the module has the network's results in evaluation mode. Returns whether the
+    results also agree in training mode."""
     for training in (False, True):
-        # A module that computes one step cannot know how many there are. Noise in training shows in few.
+        # A module that computes one step cannot count steps. A few steps suffice to see noise in training.
         most = STEPS if training or way.batch_first is None else None
         given, passed, reason = probes(arch, most, bool(way.kinds), way.axes == "BI"), 0, ""
         try:
@@ -264,7 +264,7 @@ def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> b
                     reason = f"on {probe.name}{', where it fails' * (outputs is None)}"
                     break
                 passed += 1
-        except Unchecked as unchecked:  # on the first probe
+        except Unchecked as unchecked:  # raised for the first probe
             reason = f"{unchecked}"
         if reason and training:
             return False

@@ -1,6 +1,6 @@
-"""Notices changes of a custom module's attributes and buffers after its forward was replaced.
+"""Detects changes of a custom module's attributes and buffers after its forward was replaced.
 
-After such a change, of a rate or a flag for example, the new forward may have wrong results.
+After a change, e.g. of a rate or flag, the new forward could give wrong results.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from .layouts import identical
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
-# Attributes that are not compared: attributes of every module, such as its submodules, and replaced forwards.
+# Attributes to ignore: those of all modules, such as submodules, and replaced forwards.
 _TORCH = frozenset(vars(torch.nn.Module())) | {"forward", "__prepare_scriptable__", "_compiled_call_impl"}
 _NONE: frozenset[str] = frozenset()
-_END = (object(),)  # put between views, so that an element cannot move from one view to the next
+_END = (object(),)  # separates views: an element cannot move from one view to the next unnoticed
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-MOST = 300  # limit on the objects in attributes to compare; those nearest to the module come first
+MOST = 300  # limit of recorded objects; objects nearest to the module come first
 
 
 class Settings:
-    """Notices changes of the attributes and buffers of a module and its submodules (parts) after a record.
+    """Records attributes and buffers of a module and its submodules, to detect later changes.
 
-    Contents of dicts, lists, tuples and objects in attributes are also compared. unseen: the names of
-    attributes with arrays, sets and objects with slots.
+    Contents of dicts, lists, tuples and objects are recorded too. unseen: names of attributes that cannot be
+    recorded: arrays, sets and objects with slots.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._parts = list(module.modules())
-        # An object, dict or sequence; its values, by name if it is no sequence; further names. The last entry
-        # is the name of the module's attribute, or the path of a submodule with a dot.
+        # Entries: an object, dict or sequence. Its values, by name unless it is a sequence. Names to ignore.
+        # The name of the module's attribute, or the path of a submodule with a dot at its end.
         self._contents: list[tuple[Any, Any, frozenset[str], str]] = []
-        self._tensors: list[list[Any]] = []  # a tensor, its version, a copy, the attribute's name
-        self._constants: list[tuple[Any, str, Any]] = []  # numbers and strings of classes
-        self._views: list[Any] = []  # of the values in _contents, and of the keys of dicts
-        self._empty: list[Any] = []  # the dicts without keys
-        self._objects: list[Any] = []  # in these views, when nothing had changed
+        self._tensors: list[list[Any]] = []  # [tensor, version, copy, attribute's name]
+        self._constants: list[tuple[Any, str, Any]] = []  # (module, name, value) of class attributes
+        self._views: list[Any] = []  # views of the objects in _contents
+        self._empty: list[Any] = []  # dicts without keys
+        self._objects: list[Any] = []  # contents of these views when nothing had changed
         self.unseen: list[str] = []
         inside: deque[tuple[Any, str]] = deque()
         seen = {id(part) for part in self._parts}
@@ -53,7 +53,7 @@ class Settings:
             for of, then in ((part, named), (part._parameters, absent)):
                 names = own if of is part else part._parameters
                 self._contents.append((of, then, frozenset(names.keys() - then.keys()), before))
-            # Hooks of the outermost module are left out, because torch calls them before and after forward.
+            # Hooks of the outermost module are ignored: torch calls them outside of forward.
             for name in ("_buffers", "_modules", *(() if part is module else _HOOKS)):
                 self._contents.append((own[name], {**own[name]}, _NONE, before + name.lstrip("_")))
             inside.extend((value, before + name) for name, value in {**named, **part._buffers}.items())
@@ -67,7 +67,7 @@ class Settings:
             inside.extend((inner, name) for inner in self._note(value, name))
 
     def _note(self, value: Any, name: str) -> Sequence[Any]:
-        """Records a value of an attribute. Returns the values that it contains, to be recorded too."""
+        """Records the value of an attribute. Returns the values inside of it, to be recorded next."""
         if isinstance(value, torch.Tensor):
             if not isinstance(value, torch.nn.Parameter):
                 t = value
@@ -90,7 +90,7 @@ class Settings:
         return {**vars(self), "_views": [], "_empty": [], "_objects": []}
 
     def same(self) -> bool:
-        """Fast test: returns whether all values are the objects that `hold` saw. Others may be equal too."""
+        """A fast test: True if all values are the objects of the last `hold`. Equal values may give False."""
         now = [*chain.from_iterable(self._views)]
         return (
             len(now) > 0
@@ -101,7 +101,7 @@ class Settings:
         )
 
     def hold(self, training: bool) -> bool:
-        """Returns whether no attribute changed since the probes, and no module trains unless `training`."""
+        """Returns whether no attribute has changed, and no module is in training mode unless `training`."""
         if not self.same():
             if next(self.changed(), None) is not None:
                 return False
@@ -112,9 +112,9 @@ class Settings:
         return training or not any(part.training for part in self._parts)
 
     def changed(self, written: bool = False) -> Iterator[str]:
-        """Yields the names of changed attributes.
+        """Yields the names of attributes that have changed since the record.
 
-        written: whether to compare all numbers, because tensor.data.add_(1) does not change the version.
+        written: compare all numbers of tensors, because tensor.data.add_(1) does not increase the version.
         """
         for of, then, others, where in self._contents:
             if isinstance(then, list):
@@ -153,7 +153,7 @@ def _constants(part: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
             break
         for name, value in vars(cls).items():
             if type(value) in _SIMPLE and not (name.startswith("__") or name in vars(part)):
-                yield part, name, getattr(part, name)  # a derived class may have another value
+                yield part, name, getattr(part, name)  # subclasses may override it
 
 
 def _has_slots(cls: type) -> bool:
@@ -166,7 +166,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Returns whether all numbers are equal. Two NaNs are equal."""
+    """Returns whether all numbers are equal, where NaN equals NaN."""
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

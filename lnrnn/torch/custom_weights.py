@@ -1,4 +1,4 @@
-"""Converts the parameters of a custom module to parameters of lnrnn's network."""
+"""Computes the parameters of lnrnn's network from a custom module's parameters."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..rnn.architecture import Architecture
 
 Tensor = torch.Tensor
 Array = np.ndarray
-STEP = 4  # between the numbers of elements; constants that a module adds to elements are below STEP / 2
+STEP = 4  # spacing of the numbers that identify elements; constants added by a module must be below STEP / 2
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to compute a parameter of lnrnn: a sum of elements of the module's parameters, plus a constant.
+    """How to compute one parameter of lnrnn: a sum of the module's elements with signs, plus a constant.
 
-    sources: indices into the module's parameters. terms: for each summand the places of its elements, and
-    their signs, or None if all are positive. A place is an index into the concatenated sources, followed by
-    a zero. Without terms, the only source is lnrnn's parameter.
+    sources: indices of the module's parameters. terms: for each summand (index, signs or None). index:
+    positions in the concatenated sources, which a zero follows. signs: None if all are
+    positive. Without terms, the only source is lnrnn's parameter itself.
     """
 
     sources: tuple[int, ...]
@@ -32,7 +32,7 @@ class Recipe:
     constant: Tensor | None = None
 
     def parameter(self, given: Sequence[Tensor]) -> Tensor:
-        """Computes the parameter. given: the module's parameters, in the order of named_parameters()."""
+        """Computes the parameter. given: the module's parameters in the order of named_parameters()."""
         if not self.terms:
             return given[self.sources[0]]
         flat = torch.cat([*(given[k].reshape(-1) for k in self.sources), given[0].new_zeros(1)])
@@ -45,9 +45,9 @@ class Recipe:
 
 
 def recipes(module: torch.nn.Module, convert: Callable[[Any], Converted], arch: Architecture) -> list[Recipe]:
-    """Returns a Recipe for each parameter of lnrnn, by converting copies of the module with known numbers.
+    """Returns a Recipe for each lnrnn parameter, found by converting copies of the module with known numbers.
 
-    Raises ValueError if a parameter is computed in another way, as by the statistics of a batch norm.
+    Raises ValueError if a parameter is no such sum, e.g. if it depends on batch norm's statistics.
     """
     copied = copy.deepcopy(module)
     parameters = [*copied.parameters()]
@@ -68,7 +68,7 @@ def recipes(module: torch.nn.Module, convert: Callable[[Any], Converted], arch: 
         return np.array_equal(recipe.parameter(drawn).numpy(), want[name])
 
     def made(name: str, terms: Sequence[tuple[Array, Array]]) -> Recipe:
-        """Creates a Recipe. terms: for each summand, the signed source (from 1) and place of each element."""
+        """Returns a Recipe. terms: for each summand, signed numbers of sources from 1, and positions."""
         constant = owners[name] - STEP * sum(of for of, _ in terms)
         used = sorted({int(k) - 1 for of, _ in terms for k in np.unique(np.abs(of)) if k} or {0})
         ends = np.cumsum([0, *(parameters[k].numel() for k in used)])

@@ -1,4 +1,4 @@
-"""Derives classes with lnrnn's forward from torch.nn's classes, and from classes derived from these."""
+"""Derives classes with lnrnn's forward from classes of torch.nn and their subclasses."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch.nn.utils.parametrize import is_parametrized
 
 _BASES = RNNBase, RNNCellBase
 
-# Methods of torch.nn's classes that a derived class may replace: lnrnn's forward does not depend on them.
+# Methods that a subclass may override, because lnrnn's forward does not use them.
 _FREE = {"forward", "extra_repr", "reset_parameters", "flatten_parameters"}
 
 
 def replaced(cls: Any) -> Any:
-    """Returns the original class of a class that `derived` has made; other classes as they are."""
+    """Returns the class from which `derived` made a class, or the class itself if it is another one."""
     return vars(cls).get("_replaces", cls)
 
 
 def derived(cls: Any, own: Any) -> Any:
-    """Returns a class derived from `cls`, whose super().forward is own.forward.
+    """Returns a subclass of `cls` whose super().forward is own.forward.
 
-    own: the class with lnrnn's forward, which is derived from the same class of torch.nn as `cls`. Raises
-    TypeError if Python cannot derive the class.
+    own: the class with lnrnn's forward; it and `cls` derive from the same class of torch.nn. Raises
+    TypeError if Python cannot create the class.
     """
     if cls is replaced(own):
         return own
@@ -37,7 +37,7 @@ def derived(cls: Any, own: Any) -> Any:
 
 
 def _reduce(module: Any, protocol: Any) -> Any:
-    """Pickles and copies name the class that is replaced, because the derived class has no name."""
+    """Pickles a module under its original class, because the derived class has no importable name."""
     cls: Any = next(base for base in type(module).__mro__ if "_own" in vars(base))
     result = super(cls, module).__reduce_ex__(protocol)
     if type(module) is cls and result[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
@@ -51,18 +51,18 @@ def _new(cls: Any, own: Any) -> Any:
 
 
 def restore_class(module: Any) -> None:
-    """Sets a module's class back to the original one, which computes with torch."""
+    """Restores a module's original class, which computes with torch."""
     cls: Any = type(module)
     if "_replaces" in vars(cls):
         module.__class__ = cls._replaces
-    elif is_parametrized(module):  # torch has derived a class for this module since then
+    elif is_parametrized(module):  # torch has derived a class from the derived one since then
         cls.__bases__ = tuple(map(replaced, cls.__bases__))
 
 
 def why_not(module: Any, base: Any, own: Any) -> str | None:
-    """Returns why the class of a module cannot be replaced as `derived` does it, or None if it can be.
+    """Returns the reason why `derived` cannot replace a module's class, or None.
 
-    base: the class of torch.nn.
+    base: the class of torch.nn. own: the class with lnrnn's forward.
     """
     cls: Any = type(module)
     between = cls.__mro__[: cls.__mro__.index(base)]

@@ -1,17 +1,17 @@
-"""Packed weights, which are kept between calls without gradients: by module, or by first parameter.
+"""Caches packed weights between calls without gradients, by module or by first parameter.
 
-A module keeps the packed weights of its own parameters. So no weak reference to a parameter exists, and
-torch.utils.swap_tensors can swap it.
+A module caches the packed weights of its own parameters. No weak reference to these exists, so that
+torch.utils.swap_tensors can swap them.
 
-A `Record` of tensors says whether they have changed. It compares the address of the memory, torch's
-counter of writes (`tensor._version`), sizes, strides, and 8 elements of each tensor. So it notices all writes
-that torch counts: in-place operations, optimisers, load_state_dict, module.to(), and `p.data = new`. Torch
-does not count writes of fused optimisers, and those through p.data, NumPy or an alias. Such a write is
-noticed only if it changes one of the elements. An optimiser's step does so, but a write of few elements
-perhaps does not.
+A `Record` of tensors detects later writes. It compares memory addresses, torch's
+write counters (`tensor._version`), sizes, strides, and 8 elements of each tensor. So it detects all writes
+that torch counts: in-place operations, optimizers, load_state_dict, module.to(), and `p.data = new`. Torch
+does not count writes of fused optimizers, nor writes through p.data, NumPy or an alias. The record detects
+such a write only if one of the 8 elements changes. An optimizer's step changes them, but a write of few
+elements may not.
 
-A record keeps the memory of its tensors, unless their storage is resized, as by FSDP. So no other tensor can
-get their address, while the record exists.
+A record keeps the storage of its tensors alive, unless it is resized, as by FSDP. So no other tensor can
+get the same address while the record exists.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Tensor = torch.Tensor
 PLAIN = Tensor, torch.nn.Parameter
 FEW_STEPS = 4
 _words_at = _core.words_at
-SEQUENCES, STEPS = 0b1100, 0b110  # as bits, the numbers of axes that x may have: 2 and 3, 1 and 2
-SAMPLES = 8  # elements of each tensor that are compared
+SEQUENCES, STEPS = 0b1100, 0b110  # bit n: x may have n axes
+SAMPLES = 8  # elements compared for each tensor
 _TYPES = {
     torch.float32: np.dtype("f4").str,
     torch.float64: np.dtype("f8").str,
@@ -47,7 +47,7 @@ _TYPES = {
 
 
 class _Memory:
-    """Shows a tensor's memory to NumPy. After t.numpy(), FSDP could not resize the storage."""
+    """Exposes a tensor's memory to NumPy. Unlike t.numpy(), this lets FSDP resize the storage."""
 
     def __init__(self, t: Tensor) -> None:
         self.tensor, size = t, t.element_size()
@@ -67,37 +67,37 @@ def _array(t: Tensor) -> Any:
 
 
 def arrays(tensors: Sequence[Any]) -> list[Any]:
-    """Returns tensors as NumPy arrays of the same memory. None stays None."""
+    """Returns NumPy arrays that share memory with tensors. None stays None."""
     try:
         return [t if t is None else _array(t) for t in tensors]
-    except RuntimeError:  # negative views and autograd's zeros do not have their numbers in memory
+    except RuntimeError:  # negative views and autograd's zeros have no such memory
         return [
             t if t is None else (torch.zeros(t.shape, dtype=t.dtype) + t.detach()).numpy() for t in tensors
         ]
 
 
 def counted(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether torch counts all writes: not to inference tensors, nor to shared memory."""
+    """Returns whether torch counts all writes to tensors: not for inference tensors or shared memory."""
     return not any(
         type(t) in PLAIN and (t.is_inference() or t.untyped_storage().is_shared()) for t in tensors
     )
 
 
 def by_attributes(tensors: tuple[Tensor, ...]) -> tuple[Any, tuple[int, ...]]:
-    """Returns layouts and addresses of tensors, as the C function layouts.read, for torch before 2.10."""
+    """Returns (layouts, addresses) of tensors. Replaces the C function layouts.read for torch before 2.10."""
     layout = [(t.dtype, t.device, t.shape, t.stride()) for t in tensors]
     return layout, tuple([t.data_ptr() for t in tensors])
 
 
-# Of a tuple of tensors: their dtypes, devices, shapes and strides, and their addresses.
+# read(tensors) -> (dtypes, devices, shapes and strides; addresses).
 read: Any = by_attributes
-with suppress(AttributeError, RuntimeError, ValueError):  # without it, by_attributes reads tensors
+with suppress(AttributeError, RuntimeError, ValueError):  # without read_layouts, by_attributes is used
     read_layouts(Tensor.__dlpack_c_exchange_api__, ())
     read = partial(read_layouts, Tensor.__dlpack_c_exchange_api__)
 
 
 def _places(t: Tensor) -> Any:
-    """Returns the addresses of a few elements, equally spaced, whose change shows a write."""
+    """Returns addresses of at most SAMPLES equally spaced elements, to detect writes."""
     n = min(t.numel(), SAMPLES)
     at = np.arange(n) * (t.numel() - 1) // max(n - 1, 1)
     index = np.unravel_index(at, (1, *t.shape)) if n else (at,)
@@ -106,10 +106,10 @@ def _places(t: Tensor) -> Any:
 
 
 class Record:
-    """The state of tensors at one time, to notice later writes. `seen` creates it, if writes can be noticed.
+    """The state of tensors at one time, to detect later writes. `seen` creates records.
 
-    objects: whether other tensor objects count as changed. The record then has references to the tensors.
-    frozen: whether only other objects count as changed.
+    objects: other tensor objects also count as changed; the record then refers to the tensors.
+    frozen: only other objects count as changed.
     """
 
     def __init__(self, tensors: Sequence[Tensor | None], objects: bool, frozen: bool) -> None:
@@ -123,14 +123,14 @@ class Record:
             self.words = _words_at(self.places)
 
     def holds(self, tensors: list[Any]) -> bool:
-        """Returns whether the record is of these tensors, and no later write is visible.
+        """Returns whether these are the recorded tensors, and no write to them is visible.
 
-        Without `objects` they must be on the CPU and of no subclass.
+        Without `objects` they must be on the CPU and no subclass of Tensor.
         """
         if self.tensors is not None:
             if not identical(tensors, self.tensors):
                 return False
-        # An inference tensor has no version. A negative view may have the memory of a recorded tensor.
+        # Inference tensors have no version. A negative view may share memory with a recorded tensor.
         elif [t is None or t.is_inference() or t.is_neg() for t in tensors] != self.absent:
             return False
         if self.frozen:
@@ -142,11 +142,11 @@ class Record:
 
 
 def seen(tensors: Sequence[Tensor | None], objects: bool = False, frozen: bool = False) -> Record | None:
-    """Returns a record of tensors, or None if writes cannot be noticed.
+    """Returns a Record of tensors, or None if writes to them cannot be detected.
 
-    This is so for inference tensors, which have no counter, and for shared memory, into which other processes
-    write. Make the record before the tensors are read, so that it shows writes of other threads while they
-    are read.
+    None is for inference tensors, which have no write counter, and for shared memory, to which other
+    processes may write. Create the record before reading the tensors. Then it also detects writes of other
+    threads meanwhile.
     """
     for t in () if frozen else (t for t in tensors if t is not None):
         if type(t) not in PLAIN or not t.is_cpu or t.is_neg() or t.is_conj() or not counted([t]):
@@ -156,20 +156,20 @@ def seen(tensors: Sequence[Tensor | None], objects: bool = False, frozen: bool =
     return Record(tensors, objects, frozen)
 
 
-# Returns None if torch.compile is not active.
+# COMPILES() is None if torch.compile is inactive.
 COMPILES = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _grad, _threads, _from_numpy = torch.is_grad_enabled, torch.get_num_threads, torch.from_numpy
-# In these modes a call must pass through torch's dispatcher, or another part of torch computes it.
+# While one of these modes is active, calls must pass through torch's dispatcher or other parts of torch.
 _dispatches, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _profiled, _traced = torch._C._autograd._profiler_enabled, torch._C._get_tracing_state
 _autocast, _forward_ad = torch._C._is_any_autocast_enabled, vars(forward_ad)
 
 
 class Kept:
-    """A network whose packed weights are kept between calls of a module. A copy or a pickle of it is None.
+    """A network with packed weights, cached between calls of a module. Copies and pickles become None.
 
-    network: the JSON text from functional.described. record: the Record of the tensors with the weights, or
-    None. step: whether a call is one step, with x (B, D), (D,) or (1, B, D), and states with as many axes.
+    network: text of functional.described. record: the Record of the weights' tensors, or
+    None. step: a call is one step, x is (B, D), (D,) or (1, B, D), and states have as many axes.
     """
 
     def __init__(
@@ -180,15 +180,15 @@ class Kept:
         arch = architecture(network)
         self.batch_first, self.inputs, self.lines = arch.batch_first, arch.input_size, len(arch.suffixes)
         self.widths, self.pair = arch.state_widths, len(arch.state_widths) > 1
-        self.last: tuple[Any, ...] = (None,)  # layout of the last arguments, and their `_sizes`
+        self.last: tuple[Any, ...] = (None,)  # layout of the last arguments, and result of `_sizes`
         simple = arch.cell.parts == 1 and overrun is None and record is not None
-        self.packed = served.snapshot.compiled() if simple else None  # None: `call` cannot compute it
+        self.packed = served.snapshot.compiled() if simple else None  # None: `call` returns None
 
     def __reduce__(self) -> Any:
         return type(None), ()
 
     def serves(self, network: str, overrun: str | None, tensors: list[Any]) -> bool:
-        """Returns whether a call can use it: the network is the same, and its weights have not changed."""
+        """Returns whether the cached weights are valid for a call of this network with these tensors."""
         return (
             self.network == network
             and self.overrun == overrun
@@ -197,10 +197,10 @@ class Kept:
         )
 
     def call(self, network: str, tensors: list[Any], x: Any, state: Any, axes: int) -> Any:
-        """Runs the network on tensors. Returns (y, h) or (y, (h, c)), of a cell h or (h, c).
+        """Runs the network on tensors. Returns (y, h) or (y, (h, c)); for a cell h or (h, c).
 
-        Returns None if a mode of torch is active or the weights may have changed. It also does so for an
-        argument that is no float32 tensor on the CPU, of the right shape. tensors: those of `record`. axes:
+        Returns None if a mode of torch is active, or if the weights may have changed. Each argument must be a
+        float32 tensor on the CPU of the right shape; otherwise the result is None. tensors: of record. axes:
         bit n is set if x may have n axes.
         """
         if (
@@ -226,7 +226,7 @@ class Kept:
         else:
             return None
         for t in given:
-            # The memory of a negative view has the numbers with the other sign.
+            # A negative view's memory has the numbers with opposite signs.
             if type(t) is not Tensor or t.is_neg():
                 return None
         last = self.last
@@ -252,7 +252,7 @@ class Kept:
         return end if self.step else (_from_numpy(y), end)
 
     def _sizes(self, given: tuple[Tensor, ...]) -> tuple[int, int, int, Any]:
-        """Returns the number of axes of x, T, B, and the index that removes axes which states do not have.
+        """Returns (axes of x, T, B, index). The index removes axes that the caller's states do not have.
 
         Returns zeros if the arguments do not fit together.
         """
@@ -272,18 +272,18 @@ class Kept:
 def made(
     network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
 ) -> Served:
-    """Returns a new network, which packs copies of these tensors."""
+    """Returns a new Served network with copies of these tensors."""
     return Served(architecture(network), arrays(parameters), arrays(statistics), overrun, dtype_of(network))
 
 
-# Networks with packed weights, by their first parameter, while this tensor exists.
+# {first parameter: Kept}, as long as the parameter exists.
 _served: Any = WeakTensorKeyDictionary()
 
 
 def packed(
     network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
 ) -> Served:
-    """Returns a network with packed weights, which is packed again only if the tensors have changed."""
+    """Returns the cached network of these tensors. It is created again if the tensors have changed."""
     tensors = [*parameters, *statistics]
     kept = _served.get(parameters[0])
     if kept is None or not kept.serves(network, overrun, tensors):
@@ -294,24 +294,24 @@ def packed(
 
 
 def pack_again(tensors: Iterable[Any]) -> None:
-    """Drops packed weights of networks whose first parameter is one of these tensors."""
+    """Drops cached networks whose first parameter is one of these tensors."""
     for t in tensors:
         if t is not None:
             _served.pop(t, None)
 
 
 def forget(part: torch.nn.Module) -> None:
-    """Drops a module's packed weights, so that its next call packs them again."""
+    """Drops a module's packed weights; its next call packs them again."""
     vars(part).pop("_kept", None)
     pack_again(part._parameters.values())
 
 
 class Keeping(torch.nn.Module):
-    """The base class of modules that keep packed weights between calls without gradients."""
+    """Base class of modules that cache packed weights between calls without gradients."""
 
     _kept: Kept | None = None
     _frozen: bool = False
-    _steps: bool = False  # whether a call is one step
+    _steps: bool = False  # a call is one step
 
     @property
     def frozen(self) -> bool:
@@ -340,22 +340,22 @@ class Keeping(torch.nn.Module):
     def _packed(
         self, network: str, parameters: Sequence[Tensor], statistics: Sequence[Tensor], overrun: str | None
     ) -> Served:
-        """Returns a network with packed weights, and keeps it for the next call."""
+        """Returns a network with packed weights for this call, and caches it for the next call."""
         kept, sources = self._kept, [*self._parameters.values(), *statistics]
         if kept is None or not kept.serves(network, overrun, sources):
             known = {id(t) for t in sources}
-            # Weights that are computed from parameters have no record.
+            # Derived weights, such as parametrized ones, have no record.
             record = seen(sources, True, self._frozen) if all(id(t) in known for t in parameters) else None
             found = made(network, parameters, statistics, overrun)
             kept = vars(self)["_kept"] = Kept(network, overrun, record, found, self._steps)
         return kept.served
 
     def _packed_to_train(self, network: str, parameters: Sequence[Tensor], steps: int) -> Snapshot | None:
-        """Returns the network of a call with gradients if its packed weights serve more than this call.
+        """Returns a Snapshot whose packed weights may serve several calls with gradients, or None.
 
-        They do if they are packed already, or if the call has few steps. Then more calls probably follow
-        before the weights change, as from a decoder's loop. Otherwise the weights are packed without a copy.
-        Shorter weights, and weights of a frozen module, serve calls without gradients only.
+        Weights are cached if they are packed already, or if the call has few steps. Then more calls may
+        follow before the weights change, as in a decoder's loop. Otherwise None lets the call pack the
+        weights without a copy. Rounded weights, and those of frozen modules, are not for gradients.
         """
         kept = self._kept
         if self._frozen or dtype_of(network) != "float32":

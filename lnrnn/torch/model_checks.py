@@ -1,4 +1,4 @@
-"""Compares outputs, times and weights of a model, for `check` of accelerate."""
+"""Compares a model's outputs, times and weights, for the argument `check` of accelerate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays = list[np.ndarray]
 
 
 def call(model: torch.nn.Module, check: Any) -> Callable[[], Any]:
-    """Returns a function that calls the model with the input `check`."""
+    """Returns a function without arguments that calls the model on the input `check`."""
     if isinstance(check, dict):
         return partial(model, **check)
     if isinstance(check, (Tensor, PackedSequence)):
@@ -36,7 +36,7 @@ def call(model: torch.nn.Module, check: Any) -> Callable[[], Any]:
 
 
 def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
-    """Returns the tensors of a call as arrays. once: the result of `call`."""
+    """Returns the tensors of a call's result as arrays. once: from `call`."""
     with unchanged(model, torch):
         result = [*map(numbers, tensors(once()))]
     if not result:
@@ -45,10 +45,10 @@ def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
 
 
 def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str]) -> float | None:
-    """Returns the time of a call with torch's forward in the modules `replaced`, over the time as they are.
+    """Returns the speed-up of a call: its time with torch's forward in `replaced`, over its time now.
 
-    The two take turns, up to 6 times in 0.2 s. The first call of each, which packs weights, counts only if
-    the first two take 1 s. Returns None if a call fails, as a model that keeps a state may do.
+    Both alternate, up to 6 times in 0.2 s. Each first call packs weights, and counts only if
+    the first two take 1 s. Returns None if a call fails, as for a stateful model.
     """
     modules = [*map(model.get_submodule, replaced)]
     now = [(module, type(module), vars(module).get("forward")) for module in modules]
@@ -79,9 +79,9 @@ def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str
 def compare_outputs(
     model: torch.nn.Module, run: Callable[[], Arrays], before: Arrays, replaced: Sequence[str], report: str
 ) -> None:
-    """Raises ValueError if the outputs of `run` differ from `before`, the outputs before the change.
+    """Raises ValueError if outputs of run() differ from `before`, the outputs before the modules changed.
 
-    replaced: the names of the modules that have changed. report: a text for messages.
+    replaced: names of the changed modules. report: text for messages.
     """
     weights = [p for name in replaced for p in model.get_submodule(name).parameters()]
     weights = weights or list(model.parameters()) if replaced else []
@@ -91,12 +91,12 @@ def compare_outputs(
     generator = torch.Generator().manual_seed(1)
 
     def finite(outputs: Arrays) -> Arrays:
-        """Returns one row, to be compared with one limit, with 0 where the outputs before are not finite."""
+        """Joins outputs to one row (1, n), with 0 where the outputs before are not finite."""
         return [np.concatenate([np.where(np.isfinite(b), a, 0).ravel()
                                 for a, b in zip(outputs, before, strict=True)])[None]]  # fmt: skip
 
     def disturbed() -> Arrays:
-        with unchanged(model, torch):  # its end restores the weights
+        with unchanged(model, torch):  # restores the weights at its end
             for p in {id(p): p for p in weights}.values():
                 signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
                 p.mul_((1 + eps * signs).to(p))
@@ -124,9 +124,9 @@ def compare_outputs(
 
 
 def compare_weights(model: torch.nn.Module, run: Callable[[], Arrays]) -> None:
-    """Raises ValueError if outputs of `run` show that calls keep other weights than the present ones.
+    """Raises ValueError if outputs of run() show that modules have cached outdated weights.
 
-    The next calls of all modules that lnrnn computes read their weights again.
+    Afterwards, all modules that lnrnn computes read their weights again.
     """
     kept = {name: forget for name, module in model.named_modules() if (forget := keeper(module))}
 
@@ -138,7 +138,7 @@ def compare_weights(model: torch.nn.Module, run: Callable[[], Arrays]) -> None:
     if not kept:
         return
     before, now = run(), fresh()
-    if not _equal(before, now) and _equal(now, fresh()):  # else the model's outputs are random
+    if not _equal(before, now) and _equal(now, fresh()):  # otherwise outputs are random
         raise ValueError(
             f"model has weights that were written without notice, as through p.data or NumPy, in "
             f"{', '.join(name or 'the model' for name in kept)}. Calls since then used their former numbers, "

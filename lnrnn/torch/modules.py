@@ -1,4 +1,4 @@
-"""RNN, LSTM, GRU, LiGRU and SLSTM as torch modules: their arguments. All other methods are in twin.py."""
+"""RNN, LSTM, GRU, LiGRU and SLSTM as torch modules. Here are the constructors, in twin.py all else."""
 
 from __future__ import annotations
 

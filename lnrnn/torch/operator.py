@@ -1,18 +1,18 @@
-"""The operators torch.ops.lnrnn, which call lnrnn's C kernels from torch.
+"""Custom operators torch.ops.lnrnn, which call lnrnn's C kernels.
 
-- run: runs a network on whole sequences; it is differentiable
-- infer: as run, without derivatives; run calls infer if no gradients are needed
-- forward_train: as run, and returns the tensors that backward needs; run calls it if gradients are needed
-- backward: computes the gradients; plain.py computes the derivatives of these gradients
+- run: runs a network on whole sequences; differentiable
+- infer: run without derivatives; run calls it if no gradients are needed
+- forward_train: run that also returns tensors for backward; run calls it if gradients are needed
+- backward: computes gradients; plain.py computes second derivatives
 - update_statistics: updates batch norm's running statistics after a training batch, in place, on any device
 
-Arguments. network: functional.described(architecture). start: h0, or h0 and c0, each (layers * directions, B,
-*), or empty for zeros. lengths: int64 or None, see rnn/functional.py, also for x with two axes. parameters:
+Arguments. network: text of functional.described. start: [h0] or [h0, c0], (layers * directions, B,
+*) each, or [] for zeros. lengths: int64 or None, see rnn/functional.py, also for x with two axes. parameters:
 in the order of Architecture.shapes. statistics: for each layer and direction, in the order of
 statistics.named_shapes. All tensors are float32 on the CPU, except statistics and lengths.
 
-Operators are defined with Library.define and implemented with Library.impl, because each call through
-torch.library.custom_op takes longer. The compiled module gets tensors as NumPy arrays that share memory.
+Operators are defined with Library.define and implemented with Library.impl, because calls through
+torch.library.custom_op take longer. The compiled module gets tensors as NumPy arrays that share memory.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def run(
     training: bool = False,
     module: Any = None,
 ) -> list[Tensor]:
-    """Calls the operator run. Returns [y, h] or [y, h, c], in training also the statistics of batch norm.
+    """Calls the operator run. Returns [y, h] or [y, h, c]; training adds batch norm's statistics.
 
-    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes. module: a Keeping or a Forward that
-    keeps the packed weights, or None.
+    x: (T, B, D), or (B, T, D) with batch_first; y has the same axes. module: a Keeping or Forward that
+    caches packed weights, or None.
     """
     if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
-    # The code below does the same as the operator's autograd kernel, but faster. torch.func needs it too.
+    # The code below is a faster form of the operator's autograd kernel. torch.func needs it too.
     given = x, *start, *parameters
     if _derived(given):
         return _differentiable(network, module, len(start), lengths, given)
@@ -81,9 +81,9 @@ def run(
 
 
 def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Returns whether a call may skip torch's dispatcher, which takes as long as a short network.
+    """Returns whether a call may bypass torch's dispatcher, which takes as long as a short network.
 
-    It may if no mode, transform or profiler is active, and all tensors are ordinary ones on the CPU. The
+    No mode, transform or profiler may be active, and all tensors must be plain CPU tensors. The
     benchmark "training with lnrnn.torch" measures the gain.
     """
     return not (
@@ -108,7 +108,7 @@ def _addresses(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def _threads() -> Any:
-    """Returns a context in which lnrnn uses at most torch.get_num_threads() threads."""
+    """Returns a context that limits lnrnn to torch.get_num_threads() threads."""
     most = torch.get_num_threads()
     return _limited(most) if most < get_num_threads() else nullcontext()
 
@@ -273,8 +273,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 class _Run(torch.autograd.Function):
-    """The operator run with gradients. Inputs: network, module, number of states, lengths, x, states,
-    parameters. Outputs: as of forward_train."""
+    """Autograd function of the operator run. Inputs: network, module, number of states, lengths, x, states,
+    parameters. Outputs: of forward_train."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -299,7 +299,7 @@ class _Run(torch.autograd.Function):
                 own = [t for t, g in zip(outputs, (gy, *gend), strict=True) if g is not None]
                 grads = torch.autograd.grad(own, given, gout, allow_unused=True)
             return (None,) * 4 + tuple(g if want else None for g, want in zip(grads, wanted, strict=True))
-        if torch.is_grad_enabled():  # a second derivative may follow
+        if torch.is_grad_enabled():  # second derivatives may follow
             lists = start, parameters, saved, gend
             flat = (tensor for each in lists for tensor in each)
             sizes = tuple(map(len, lists))
@@ -314,16 +314,16 @@ class _Run(torch.autograd.Function):
 
 
 class _RunUnderFunc(_Run):
-    """The same as `_Run`, with a separate setup_context, which torch.func needs and which is slower."""
+    """`_Run` with a separate setup_context, which torch.func needs and which is slower."""
 
     forward = staticmethod(_results_to_derive)  # type: ignore[assignment]
     setup_context = staticmethod(_save)
 
 
 class _Once(torch.autograd.Function):
-    """The operator backward as a differentiable function; plain.py computes its derivative.
+    """Autograd function of the operator backward; plain.py computes its derivative.
 
-    Arguments: network, wanted, the sizes of the lists of tensors, and then all tensors (see `_sorted`).
+    Inputs: network, wanted, sizes of the lists of tensors, then all tensors (see `_sorted`).
     """
 
     @staticmethod
@@ -344,13 +344,13 @@ class _Once(torch.autograd.Function):
             raise RuntimeError(_REFUSAL.format("second derivative of batch norm"))
         x, lengths, gy, start, parameters, saved, gend = _sorted(ctx.sizes, ctx.saved_tensors)
         vjp: Any = torch.func.vjp
-        # Inside of vjp, tensors cannot be read as NumPy arrays, and plain.run needs the lengths as an array.
+        # Inside of vjp, tensors cannot be read as NumPy arrays, but plain.run needs lengths as an array.
         lengths = None if lengths is None else lengths.cpu().numpy()
         given, ends = (x, *start, *parameters), (gy, *gend)
         there = [k for k, g in enumerate(ends) if g is not None]
 
         def first(*tensors: Tensor) -> tuple[Tensor, ...]:
-            """Returns the wanted gradients. tensors: `given`, then the gradients of the outputs."""
+            """Returns the wanted gradients. tensors: `given`, then the outputs' gradients."""
 
             def outputs(*given: Tensor) -> tuple[Tensor, ...]:
                 result = _plainly(ctx.network, len(start), lengths, *given)
@@ -375,13 +375,13 @@ class _Once(torch.autograd.Function):
 
 
 def _sorted(sizes: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Divides ``tensors`` into x, lengths, gy, and lists of the given sizes."""
+    """Splits ``tensors`` into x, lengths, gy, and lists of these sizes."""
     left = iter(tensors)
     return next(left), next(left), next(left), *([next(left) for _ in range(n)] for n in sizes)
 
 
 def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) -> list[Tensor]:
-    """Returns the results of `run`, computed by plain.py. rest: the states, if given, and the parameters."""
+    """Computes `run` with plain.py. rest: the first `states` tensors are states, then parameters follow."""
     arch, start = architecture(network), list(rest[:states])
     if not start:
         B = len(lengths) if x.dim() == 2 else x.shape[0 if arch.batch_first else 1]
@@ -392,7 +392,7 @@ def _plainly(network: str, states: int, lengths: Any, x: Tensor, *rest: Tensor) 
 
 
 def _batched(t: Tensor) -> bool:
-    """Returns whether t is a batch of gradients, from torch.autograd.grad(is_grads_batched=True)."""
+    """Returns whether t is a batch of gradients from torch.autograd.grad(is_grads_batched=True)."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(t))
 
 
@@ -413,7 +413,7 @@ def _differentiable(
 
 
 def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
-    inside = getattr(forward_ad, "_current_level", 0) >= 0  # a dual_level
+    inside = getattr(forward_ad, "_current_level", 0) >= 0  # within dual_level
     unpack: Any = forward_ad.unpack_dual
     if inside and any(unpack(t).tangent is not None for t in tensors):
         _refuse_jvp(None)
@@ -431,7 +431,7 @@ def _run_autograd(
 
 
 _library.impl("run", _run_autograd, "Autograd")
-for _name in ("infer", "forward_train", "backward", "update_statistics"):  # run and _Run have the derivatives
+for _name in ("infer", "forward_train", "backward", "update_statistics"):  # run and _Run compute derivatives
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 

@@ -1,6 +1,6 @@
-"""The plain engine: recurrent layers in torch operations, one time step after another.
+"""The engine "torch": recurrent layers as torch operations, one time step after another.
 
-It runs on any device and dtype, and can be differentiated any number of times.
+It runs on any device and dtype, and has derivatives of any order.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def run(
     arch: Architecture, x: Tensor, start: Sequence[Tensor], lengths: Any, parameters: Mapping[str, Tensor],
     statistics: Mapping[str, Tensor], overrun: Overrun | None, training: bool,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
-    """Runs x (T, B, D), or (B, T, D) with batch_first. Returns y with the same axes, last states, statistics.
+    """Runs x (T, B, D), or (B, T, D) with batch_first. Returns (y with x's axes, last states, statistics).
 
-    start: h0, or h0 and c0, each (layers * directions, B, *); lengths: see rnn/functional.py; parameters and
-    statistics by name. The returned statistics are the batch's, for operator.update_statistics; they
-    are empty without batch norm and in evaluation.
+    start: [h0] or [h0, c0], (layers * directions, B, *) each. lengths: see rnn/functional.py. parameters,
+    statistics: by name. The returned list has the batch's statistics, for operator.update_statistics. It
+    is empty without batch norm and in evaluation.
     """
     lengths = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
     call = partial(
@@ -43,7 +43,7 @@ def run(
     lengths, resets = divided(lengths)
     if resets is not None:
         return _in_parts(arch, x, start, lengths, resets, call)
-    without = np.empty((*x.shape[:-1], 0), np.float32)  # an array for checked_batch, with x's shape
+    without = np.empty((*x.shape[:-1], 0), np.float32)  # an array with x's shape for checked_batch
     _, ends, _ = checked_batch(without, lengths, 0, arch.batch_first)
     x = time_first(x, False, arch.batch_first)
     T, B, _ = x.shape
@@ -56,7 +56,7 @@ def run(
         else:
             step_statistics(arch, "_l0", statistics).refuse_overrun(table, overrun)
         ends = full if learning or overrun == "batch" else ends
-    alive, steps = None, len(x)  # without lengths no mask, so that an exported graph takes any batch
+    alive, steps = None, len(x)  # no mask without lengths: exported graphs take any batch size
     times = torch.arange(steps, device=x.device)[:, None, None]
     backwards = times.flip(0)
     if ends is not None:
@@ -84,7 +84,7 @@ def _in_parts(
     arch: Architecture, x: Tensor, start: Sequence[Tensor], lengths: Any, resets: Array,
     call: Callable[..., tuple[Tensor, list[Tensor], list[Tensor]]],
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
-    """Returns the results of `run` with resets (T, B): each part of a sequence is a sequence for `call`."""
+    """Computes `run` with resets (T, B): each part of a sequence between resets is a sequence for `call`."""
     x = time_first(x, False, arch.batch_first)
     T, B, _ = x.shape
     rows = reset(resets, lengths, T, B)
@@ -107,7 +107,7 @@ def _in_parts(
     start = [torch.where(tensor(np.stack(given))[..., None], s[:, tensor(sequence)], 0) for s in start]
     y, end, seen = call(as_caller(own, False, arch.batch_first), start, length)
     y = time_first(y, False, arch.batch_first)
-    # The part (T, B) of each step of the caller, and the step within the part.
+    # For each of the caller's steps: its part (T, B), and its number within the part.
     cut = np.zeros((B, T), bool)
     cut[sequence[length > 0], first[length > 0]] = True
     part = parts.first + np.maximum(cut.cumsum(1).T - 1, 0)
@@ -126,7 +126,7 @@ def _packed(
     arch: Architecture, x: Tensor, start: Sequence[Tensor], table: Any,
     call: Callable[..., tuple[Tensor, list[Tensor], list[Tensor]]],
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
-    """Returns the results of `run` for x (N, D) in the order of a PackedSequence. table: from packed_rows."""
+    """Computes `run` for PackedSequence data x (N, D). table: from packed_rows. call: `run` for padded x."""
     lengths, order = table[:, LENGTH], table[:, STATE]
     alive = np.arange(lengths[0])[:, None] < lengths  # (T, B)
     place = np.zeros(alive.shape, np.int64)
@@ -138,7 +138,7 @@ def _packed(
 
 
 def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Tensor]) -> StepStatistics:
-    """Returns copies of the statistics of one layer in one direction, in float64."""
+    """Returns copies of the statistics of one layer and direction, in float64."""
     return StepStatistics(
         {
             name: statistics[name + suffix].cpu().numpy().astype(np.int64 if name == "count" else float)
@@ -148,9 +148,9 @@ def step_statistics(arch: Architecture, suffix: str, statistics: Mapping[str, Te
 
 
 class Norms:
-    """The norms and biases of one layer in one direction, called for each side (see Architecture).
+    """The norms and biases of one layer and direction. It is called for each side, see Architecture.
 
-    Under batch norm in training, `seen` collects the statistics of the batch.
+    For batch norm in training, `seen` collects the batch's statistics.
     """
 
     def __init__(
@@ -171,11 +171,11 @@ class Norms:
             self.seen["count"][:] = alive.sum((1, 2)).cpu().numpy()
 
     def arrays(self) -> list[np.ndarray]:
-        """Returns the statistics of the batch, in the order of statistics.named_shapes."""
+        """Returns the batch's statistics in the order of statistics.named_shapes."""
         return list(self.seen.values())
 
     def __call__(self, side: str, a: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Returns a (B, width), normalised, scaled and shifted. rows: the part of gain and bias to use."""
+        """Returns a (B, width) normalised, scaled and shifted. side: position. rows: of gain and bias."""
         names, H = self.sites.get(side, {}), self.arch.hidden_size
         of_rows = F.rms_norm if isinstance(self.spec, RMSNormSpec) else F.layer_norm
         if isinstance(self.spec, BatchNormSpec):
@@ -223,7 +223,7 @@ class Norms:
 def _layer(
     arch: Architecture, x: Tensor, state: list[Tensor], norms: Norms, steps: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Runs one layer in one direction on x (T, B, D), in the order of steps. Returns y and last states."""
+    """Runs one layer and direction on x (T, B, D), already reversed if needed. Returns y and last states."""
     p, step = norms.parameters, _STEPS[arch.cell.name]
     x_ = F.linear(x, p["weight_ih"], p.get("inner_bias_ih"))
     outputs, alive = [], norms.alive
@@ -246,7 +246,7 @@ def _layer(
 def _hidden_product(
     arch: Architecture, p: Mapping[str, Tensor], h: Tensor, rows: slice = slice(None)
 ) -> Tensor:
-    """Returns W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: the rows of some gates."""
+    """Returns W_hh h + inner_bias_hh, (B, gates * H), for h (B, H). rows: only these rows of W_hh."""
     weight, bias = p["weight_hh"][rows], p.get("inner_bias_hh")
     bias = None if bias is None else bias[rows]
     if arch.num_heads == 1:
@@ -257,8 +257,8 @@ def _hidden_product(
     return h_ if bias is None else h_ + bias
 
 
-# Each function computes one step of a cell. x_, h_: the products (B, gates * H). state: [h] or [h, c].
-# Returns the next state.
+# Functions for one step of a cell. x_, h_: products (B, gates * H). state: [h] or [h, c].
+# They return the next state.
 
 
 def _sum(x_: Tensor, h_: Tensor, norm: Norms) -> Tensor:
@@ -314,7 +314,7 @@ def _slstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm
     i, f, z, o = _sum(x_, h_, norm).chunk(4, -1)
     _, c, n, m = state
     kept = (f if arch.exp_forget else F.logsigmoid(f)) + m
-    fresh = n == 0  # and so no gradient passes to c and m
+    fresh = n == 0  # then no gradient flows to c and m
     new_m = torch.where(fresh, i, torch.maximum(i, kept))
     i_gate = torch.exp(i - new_m)
     f_gate = torch.where(fresh, 0, torch.exp(torch.where(fresh, 0, kept - new_m)))
@@ -327,7 +327,7 @@ def _slstm(arch: Architecture, x_: Tensor, h_: Tensor, state: list[Tensor], norm
 
 
 def _gru_reset(arch: Architecture, x_: Tensor, state: list[Tensor], norm: Norms) -> list[Tensor]:
-    """Computes a step of a GRU whose reset gate comes before the product."""
+    """Computes a GRU step with reset_after=False: the reset gate multiplies h before W_hh."""
     H, p = arch.hidden_size, norm.parameters
     rz, last = slice(2 * H), slice(2 * H, None)
     x_rz, x_n = torch.split(norm("ih", x_), [2 * H, H], -1)

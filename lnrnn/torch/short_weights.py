@@ -1,4 +1,4 @@
-"""Weights of bfloat16 and int8 in modules that lnrnn computes: packed weights for calls without gradients."""
+"""bfloat16 and int8 weights of modules that lnrnn computes, for calls without gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .twin import Twin
 
 
 def use(module: torch.nn.Module, dtype: Dtype) -> list[Callable[[], None]]:
-    """Sets the dtype of a module's packed weights, if it has any. Returns functions that undo the change."""
+    """Sets the dtype of a module's packed weights, if lnrnn computes it. Returns functions that undo this."""
     forward = vars(module).get("forward")
     holder = vars(forward if isinstance(forward, Forward) else module)
     if not (isinstance(forward, Forward) or isinstance(module, (Accelerated, Twin))):
@@ -36,12 +36,12 @@ def use(module: torch.nn.Module, dtype: Dtype) -> list[Callable[[], None]]:
 
 
 def _restore(holder: dict[str, Any], name: str, old: Any) -> None:
-    if name in holder:  # else another report has restored the module
+    if name in holder:  # otherwise another report has restored the module
         holder[name] = old
 
 
 def _changed(value: Any, dtype: Dtype) -> Any:
-    """Sets another dtype in a text of functional.described, or in a tuple that contains such texts."""
+    """Replaces the dtype in texts of functional.described, also within tuples."""
     if isinstance(value, tuple):
         return tuple(_changed(each, dtype) for each in value)
     return with_dtype(value, dtype) if isinstance(value, str) else value
@@ -51,9 +51,9 @@ def measured(
     model: torch.nn.Module, once: Callable[[], Any], original: Sequence[np.ndarray], dtype: Dtype,
     tolerance: float | None, threshold: float,
 ) -> Rounding:  # fmt: skip
-    """Sets the dtype of all modules that lnrnn computes, except modules in `kept` of the returned report.
+    """Sets the dtype of all modules that lnrnn computes, except `kept` of the returned Rounding report.
 
-    once: calls the model on the input `check`. original: the outputs without lnrnn.
+    once: calls the model on the input `check`. original: outputs of torch.
     """
     modules = dict(model.named_modules())
     parts = [name for name, module in modules.items() if use(module, "float32")]
@@ -70,7 +70,7 @@ def measured(
                 for t in tensors(once())
             ]
         seconds = math.nan
-        with suppress(Exception), unchanged(model, torch):  # a model that keeps a state may fail
+        with suppress(Exception), unchanged(model, torch):  # a stateful model may fail
             _, seconds = timed(once)
         return found, seconds
 

@@ -1,6 +1,6 @@
-"""Classes derived from torch.nn's RNN, LSTM and GRU that compute with lnrnn's kernels.
+"""Accelerated RNN, LSTM and GRU: subclasses of torch.nn's that lnrnn's kernels compute.
 
-`accelerate_module` sets the class of a module, which keeps its parameters, attributes and hooks.
+`accelerate_module` replaces a module's class. The module keeps its parameters, attributes and hooks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Tensor = torch.Tensor
 
 
 class AcceleratedLayer(Accelerated):
-    """The base of AcceleratedRNN, AcceleratedLSTM and AcceleratedGRU."""
+    """Base class of AcceleratedRNN, AcceleratedLSTM and AcceleratedGRU."""
 
-    # The gates, and the steps and multiply-adds up to which torch trains faster (Zen 4).
+    # (gates, steps, multiply-adds): torch trains faster up to these numbers (Zen 4).
     _least: tuple[int, int, float]
-    # The attributes of torch.nn.RNNBase.
+    # Attributes of torch.nn.RNNBase.
     proj_size: int
     num_layers: int
     mode: str
@@ -34,7 +34,7 @@ class AcceleratedLayer(Accelerated):
 
     @staticmethod
     def _names(module: Any) -> list[str]:
-        """Returns the names of a module's parameters, in lnrnn's order."""
+        """Returns the names of a module's parameters in lnrnn's order."""
         leaves = ["weight_ih", "weight_hh"]
         leaves += ["weight_hr"] if module.proj_size else []
         leaves += ["bias_ih", "bias_hh"] if module.bias else []
@@ -43,8 +43,8 @@ class AcceleratedLayer(Accelerated):
 
     @staticmethod
     def _networks_of(module: Any) -> tuple[str, ...]:
-        """Returns texts of four networks: the module's time first and batch first, its first layer's, a later
-        layer's.
+        """Returns texts of `network_of`: the whole module time first, the module batch first, its first layer
+        alone, a later layer alone.
 
         Raises ValueError if lnrnn has no such network.
         """
@@ -79,7 +79,7 @@ class AcceleratedLayer(Accelerated):
             return through_padding(
                 input, False, lambda x, lengths: self._run(x, start, lengths, False, parameters, input)
             )
-        unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # axis: of the sequences in x
+        unbatched, axis = input.dim() == 2, 0 if self.batch_first else 1  # axis of the sequences
         if unbatched:
             input, start = input.unsqueeze(axis), [s.unsqueeze(1) for s in start]
         y, end = self._run(input, start, None, self.batch_first, parameters)
@@ -92,7 +92,7 @@ class AcceleratedLayer(Accelerated):
         self, x: Tensor, start: list[Tensor], lengths: Tensor | None, batch_first: bool,
         parameters: Sequence[Tensor], packed: PackedSequence | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """Returns y, and h or (h, c), for a batch. packed: the PackedSequence that was padded to x."""
+        """Returns y, and h or (h, c). packed: the PackedSequence that was padded to x, or None."""
         if self.training and self.dropout and self.num_layers > 1:
 
             def layer(k: int, x: Tensor, start: Sequence[Tensor], own: Sequence[Tensor]) -> LayerResult:
@@ -121,7 +121,7 @@ class AcceleratedLayer(Accelerated):
             return wrong
         axes: tuple[int, ...] = (self.num_layers * (2 if self.bidirectional else 1),)
         if packed or data.dim() == 3:
-            # A symbolic size stays one: torch.export would take the number of int(...) for the only one.
+            # A symbolic size must stay symbolic: int(...) would make torch.export fix it.
             batch = int(x.batch_sizes[0]) if packed else data.shape[0 if self.batch_first else 1]
             axes = *axes, batch
         widths = (self.proj_size or self.hidden_size, self.hidden_size)[: 1 + (self.mode == "LSTM")]
@@ -154,18 +154,18 @@ CLASSES: dict[Any, Any] = {cls._replaces: cls for cls in (*_LAYERS, *cells.CLASS
 
 
 def base_class(module: torch.nn.Module) -> Any:
-    """Returns the class of torch.nn from which a module's class is derived, or None for other modules."""
+    """Returns the torch.nn class from which a module's class derives, or None for other modules."""
     return next((base for base in type(module).__mro__ if base in CLASSES), None)
 
 
 def parameter_names(module: torch.nn.Module) -> list[str]:
-    """Returns the names of a module's parameters, in lnrnn's order."""
+    """Returns the names of a module's parameters in lnrnn's order."""
     found: list[str] = CLASSES[base_class(module)]._names(module)
     return found
 
 
 def accelerate_module(module: torch.nn.Module) -> None:
-    """Lets lnrnn compute a module: its class becomes a subclass of its own and an accelerated one.
+    """Lets lnrnn compute a module: replaces its class by a subclass that is also an Accelerated class.
 
     Raises ValueError if lnrnn has no such network.
     """
@@ -173,7 +173,7 @@ def accelerate_module(module: torch.nn.Module) -> None:
     networks = own._networks_of(module)
     module.__class__ = derived.derived(type(module), own)
     vars(module).update(_networks=networks, _small=own._small_calls(module))
-    forget(module)  # an earlier call of this function may have left packed weights
+    forget(module)  # packed weights may remain from before
 
 
 def restore_module(module: torch.nn.Module) -> None:

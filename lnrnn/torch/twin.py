@@ -1,4 +1,4 @@
-"""The base class of the torch modules, which run on lnrnn's kernels or on torch operations."""
+"""The base class of lnrnn.torch's modules, which run on lnrnn's kernels or on torch operations."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def _statistics_names(arch: Architecture) -> list[str]:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    """Returns an array as a tensor with memory of its own. torch lacks foreign byte orders and strides."""
+    """Returns an array as a new tensor, in native byte order and C order, which torch requires."""
     array = real(name, value)
     kind = array.dtype.newbyteorder("=") if array.dtype.kind in "biuf" else np.dtype(np.float32)  # bfloat16
     return torch.from_numpy(np.array(array, kind, order="C"))
 
 
 class Twin(Keeping):
-    """The base class of RNN, LSTM, GRU, LiGRU and SLSTM in lnrnn.torch."""
+    """Base class of RNN, LSTM, GRU, LiGRU and SLSTM in lnrnn.torch."""
 
     _served: ClassVar[type[models.Model]]
     architecture: Architecture
-    # `_make` sets these. The annotations tell type checkers that they are no tensors or modules.
+    # Set by `_make`. The annotations tell type checkers that these are no tensors or modules.
     input_size: int
     hidden_size: int
     num_layers: int
@@ -63,10 +63,10 @@ class Twin(Keeping):
     reset_after: bool  # of a GRU
     _engine: str | None = None
     _dropout: float = 0.0
-    # Traced code uses only _network, functional.described(architecture), and _states, the number of states.
+    # Traced code uses only _network (text of functional.described) and _states (the number of states).
     _network: str
     _states: int
-    _layers: tuple[tuple[Architecture, str], ...]  # each layer as a network, and its description
+    _layers: tuple[tuple[Architecture, str], ...]  # (architecture, text) of each layer as a network
 
     def _make(self, arguments: dict[str, Any]) -> None:
         """Initialises the module. arguments: the constructor's locals()."""
@@ -77,8 +77,8 @@ class Twin(Keeping):
         (self._engine,) = check("torch.modules", {"engine": engine})
         self.dropout = dropout
         if seed is None and rng is None:
-            seed = int(torch.randint(2**62, ()))  # so torch.manual_seed controls the initial values
-        # lnrnn's model checks the arguments, and draws the initial values.
+            seed = int(torch.randint(2**62, ()))  # so that torch.manual_seed controls initial values
+        # lnrnn's network checks the arguments and draws the initial values.
         model = self._served(**arguments, seed=seed, rng=rng)
         self.architecture = architecture(model)
         self._describe()
@@ -107,13 +107,13 @@ class Twin(Keeping):
 
     @property
     def sides(self) -> Mapping[str, int]:
-        """The places of batch norm in each layer, with the widths of their statistics; empty without batch
+        """The positions of batch norm in each layer, with the widths of their statistics; empty without batch
         norm."""
         return self.architecture.sides
 
     @property
     def known_steps(self) -> int | None:
-        """The number of time steps that have statistics of batch norm; None without batch norm."""
+        """The number of time steps with batch norm statistics; None without batch norm."""
         return int((self.get_buffer("count_l0") > 0).sum()) if self.sides else None
 
     @property
@@ -155,7 +155,7 @@ class Twin(Keeping):
         (self._dropout,) = check("Network.rates", {"dropout": value})
 
     def _parameter_list(self) -> list[Tensor]:
-        # Read _parameters first, because getattr is slower, but only getattr returns parametrized parameters.
+        # _parameters is read first, because getattr is slower; only getattr returns parametrized parameters.
         own: dict[str, Any] = self._parameters
         return [own[n] if n in own else getattr(self, n) for n in self.architecture.shapes]
 
@@ -163,7 +163,7 @@ class Twin(Keeping):
         return {name: getattr(self, name) for name in _statistics_names(self.architecture)}
 
     def _unsupported(self, parameters: list[Tensor], inputs_learn: bool) -> str | None:
-        """Returns why C cannot compute a call, or None. inputs_learn: if x or a state needs gradients."""
+        """Returns why C cannot compute a call, or None. inputs_learn: x or a state needs gradients."""
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
                 return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
@@ -174,14 +174,14 @@ class Twin(Keeping):
         return exporting()
 
     def lnrnn_arguments(self) -> tuple[str, dict[str, Any]]:
-        """Returns the name of lnrnn's class and the arguments of its constructor, for lnrnn.from_torch."""
+        """Returns (name of lnrnn's class, its constructor's arguments), for lnrnn.from_torch."""
         names = [*self.architecture.arguments]
         if self._dropout and self.num_layers > 1:
             names.append("dropout")
         return self._served.__name__, {name: getattr(self, name) for name in names}
 
     def __prepare_scriptable__(self) -> Any:
-        """torch.jit.script calls this for each module."""
+        """torch.jit.script calls this method for each module."""
         raise RuntimeError(
             f"torch.jit.script cannot compile lnrnn.torch.{type(self).__name__}: use torch.jit.trace, or "
             "torch.export"
@@ -247,7 +247,7 @@ class Twin(Keeping):
             raise bad_type("x", "a torch tensor or a PackedSequence", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
             raise bad_value("x", f"of two or three dimensions, the last of size {self.input_size}", x)
-        unbatched, axis = x.dim() == 2, 0 if self.batch_first else 1  # the axis of the sequences
+        unbatched, axis = x.dim() == 2, 0 if self.batch_first else 1  # axis of the sequences
         if unbatched:
             x = x.unsqueeze(axis)
         start = self._start(h0, x, x.shape[axis], unbatched)
@@ -296,7 +296,7 @@ class Twin(Keeping):
         self, arch: Architecture, network: str, x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
-        whole = self if network == self._network else None  # not for a single layer
+        whole = self if network == self._network else None  # a single layer caches no weights
         result = operator.run(
             network, x, start, lengths, parameters, statistics, self.overrun, self.training, whole
         )
@@ -317,9 +317,9 @@ class Twin(Keeping):
         self, run: Callable[..., LayerResult], x: Tensor, start: Sequence[Tensor], lengths: Tensor | None,
         parameters: Sequence[Tensor], statistics: Sequence[Tensor],
     ) -> LayerResult:  # fmt: skip
-        """Calls `run` for one layer after another, with dropout between layers."""
+        """Calls `run` for each layer in turn, with dropout between. Returns y, last states, statistics."""
 
-        # Masks are drawn time first, also with batch_first, as torch.nn's modules do on a CPU.
+        # Masks are drawn time first, even with batch_first, as in torch.nn on a CPU.
         def layer(k: int, x: Tensor, start: Sequence[Tensor], *own: Sequence[Tensor]) -> LayerResult:
             return run(*self._layers[k], x, start, lengths, *own)
 
@@ -349,7 +349,7 @@ class Twin(Keeping):
         return through_padding(x, self.batch_first, lambda padded, lengths: self.forward(padded, h0, lengths))
 
     def _start(self, h0: Any, x: Tensor, batch: int, unbatched: bool) -> list[Tensor]:
-        """Returns the initial state [h] or [h, c], (num_layers * directions, B, *) each; empty for zeros."""
+        """Returns the initial state [h] or [h, c], (num_layers * directions, B, *) each; [] for zeros."""
         if h0 is None:
             return []
         arch = self.architecture
@@ -367,7 +367,7 @@ class Twin(Keeping):
         return result
 
     def _lengths(self, lengths: Any, batch: int, unbatched: bool) -> Tensor | None:
-        """Returns lengths as (B,) int64. The engine checks the values, because tracing has no values."""
+        """Returns lengths as int64 (B,). The engine checks the values later: tracing has no values."""
         if lengths is None:
             return None
         if not isinstance(lengths, Tensor):
@@ -384,7 +384,7 @@ class Twin(Keeping):
         return result
 
     def _with_resets(self, lengths: Tensor | None, resets: Any, x: Tensor, unbatched: bool) -> Tensor:
-        """Returns lengths and resets as one tensor (1 + T, B) int64. x: (T, B, D) or (B, T, D)."""
+        """Returns lengths and resets as one int64 tensor (1 + T, B). x: (T, B, D) or (B, T, D)."""
         if not isinstance(resets, Tensor):
             resets = torch.as_tensor(real("resets", resets))
         expected = (x.shape[int(self.batch_first)],) if unbatched else x.shape[:2]
@@ -394,7 +394,7 @@ class Twin(Keeping):
             raise bad_value("resets", f"of shape {tuple(expected)}, as x", resets)
         resets = (resets[:, None] if unbatched else resets.T if self.batch_first else resets).long()
         if lengths is None:
-            lengths = torch.ones_like(resets).sum(0)  # T for each, computed so that traces keep T free
+            lengths = torch.ones_like(resets).sum(0)  # T for each sequence, but symbolic in traces
         return torch.cat([lengths.to(resets.device)[None], resets])
 
     # --- batch norm's statistics ----------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class Twin(Keeping):
         own = {n: _tensor(n, v) for n in names if isinstance(v := state_dict[n], np.ndarray)}
         state_dict = {**state_dict, **own}
         if self.sides and self.norm.max_steps is None:
-            # Without max_steps the buffers get as many steps as the state dict has.
+            # Without max_steps, buffers get as many steps as the state dict has.
             for name, old in self.named_buffers():
                 new = state_dict.get(prefix + name)
                 if isinstance(new, Tensor) and new.dim() == old.dim():

@@ -12,8 +12,8 @@ typedef struct {
 } configuration;
 
 enum { SIZE, NUMBER, FLAG, CHOICE, RATES, NORM };
-/* Bits of an entry of ENTRIES. OPTIONAL: it may be missing. NULLABLE: it may be null. Other bits: the
- * networks that may have it, and GRU: it may be missing in a GRU. */
+/* Bits of `of` in ENTRIES. OPTIONAL: the entry may be missing. NULLABLE: the entry may be null. GRU: the
+ * entry may be missing in a GRU. The other bits are the kinds of networks that may have the entry. */
 enum {
     ALL = 1,
     ACTIVATED = 2,
@@ -99,7 +99,7 @@ static const char *read_value(int k, const lnrnn_json_value *v, configuration *c
         c->pair = v->kind == '[';
         c->d.zoneout[0] = c->d.zoneout[1] = v->number;
         return c->pair || (number && v->number >= 0) ? NULL
-                                                     : "a number of at least 0, or of an LSTM a list of two";
+                                                     : "a number of at least 0, or in an LSTM a list of two";
     default: c->norm = v->kind == '{'; return c->norm || null ? NULL : "null or an object";
     }
 }
@@ -120,8 +120,8 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
         snprintf(name, sizeof name, "%.32s%s%.32s", outer, *inner ? "." : "", inner);
         while (k < NUM_ENTRIES && strcmp(name, ENTRIES[k].name))
             k++;
-        LNRNN_CHECK(k < NUM_ENTRIES && !strchr(outer, '.'),
-                    "its configuration has the entry '%s' that is unknown", name);
+        LNRNN_CHECK(k < NUM_ENTRIES && !strchr(outer, '.'), "its configuration has the unknown entry '%s'",
+                    name);
         LNRNN_CHECK(!(seen >> k & 1), "its configuration has the entry '%s' twice", name);
         seen |= 1u << k;
         const char *const expected = read_value(k, &v, &c), *const quote = v.kind == '"' ? "'" : "";
@@ -129,7 +129,7 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
         LNRNN_CHECK(!expected, "%s must be %s, got %s%.*s%s", name, expected, quote,
                     shown < 54 ? (int)shown : 54, v.text, quote);
     }
-    LNRNN_CHECK(!json.wrong, "its configuration is no JSON at byte %td", json.wrong - text);
+    LNRNN_CHECK(!json.wrong, "its configuration is not valid JSON at byte %td", json.wrong - text);
     const int is = ALL | (lnrnn_cell_table[c.d.cell].activated ? ACTIVATED : 0)
                    | (c.d.cell == LNRNN_GRU ? GRU : 0) | (c.d.cell == LNRNN_SLSTM ? SLSTM : 0)
                    | (c.norm ? ANY_NORM : 0) | (c.pair ? PAIR : 0)
@@ -138,13 +138,14 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
                                                      : LAYER);
     for (int k = 0; k < NUM_ENTRIES; k++) {
         const int has = seen >> k & 1, of = ENTRIES[k].of;
-        LNRNN_CHECK(!has || of & is, "its configuration has the entry '%s' of another kind", ENTRIES[k].name);
+        LNRNN_CHECK(!has || of & is, "its configuration has the entry '%s', which this kind of network lacks",
+                    ENTRIES[k].name);
         LNRNN_CHECK(has || of & OPTIONAL || !(of & is & ~GRU), "its configuration has no entry '%s'",
                     ENTRIES[k].name);
     }
-    LNRNN_CHECK(!c.pair || c.d.cell == LNRNN_LSTM, "zoneout must be a number, only of an LSTM a list of two");
+    LNRNN_CHECK(!c.pair || c.d.cell == LNRNN_LSTM, "zoneout must be a number, or in an LSTM a list of two");
     LNRNN_CHECK(!c.bits || (c.d.weights == LNRNN_WEIGHT_I8 && (c.bits == 8 || c.bits == 14)),
-                "activation_bits must be 14 or 8 and only of int8, got %zu", c.bits);
+                "activation_bits must be 14 or 8, and only with dtype int8, got %zu", c.bits);
     if (c.bits == 8)
         c.d.weights = LNRNN_WEIGHT_I8A8;
     *d = c.d;

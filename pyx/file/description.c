@@ -77,7 +77,7 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
               && among(d->placement, LNRNN_PLACEMENTS + 1) && among(d->span, LNRNN_SPAN_ALL + 1)
               && among(d->cell_norm, LNRNN_CELL_CARRY + 1) && among(d->overrun, LNRNN_OVERRUNS)
               && among(d->gate_activation, LNRNN_GATES_HARD_SIGMOID + 1),
-          "cell, act, weights, norm, placement, span, or another choice is beyond its enumeration");
+          "cell, act, weights, norm, placement, span or another choice has a value outside its enumeration");
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);
@@ -115,10 +115,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(!d->gate_activation || ((lstm || d->cell == LNRNN_GRU) && !layer && !batch),
           "gate_activation must be 'sigmoid' except in an LSTM or GRU without a norm, got 'hard_sigmoid'");
     CHECK(lstm || !d->peepholes, "peepholes must be False except in an LSTM, got True");
-    CHECK(d->reset_after || d->cell == LNRNN_GRU,
-          "reset_after must be True in a cell that is no GRU, got False");
+    CHECK(d->reset_after || d->cell == LNRNN_GRU, "reset_after must be True except in a GRU, got False");
     CHECK(d->reset_after || (d->placement == LNRNN_SPLIT && !(layer && d->span)),
-          "reset_after must be True with another placement than 'split' or with span 'all', got False");
+          "reset_after must be True unless placement is 'split' and span is None, got False");
     d->cell_norm = !lstm || (!layer && !batch) ? LNRNN_CELL_NONE : batch ? LNRNN_CELL_OUT : d->cell_norm;
     d->inner_bias = layer && d->inner_bias;
     CHECK(isfinite(d->eps) && d->eps >= 0, "eps must be a finite number of at least 0, got %g", d->eps);
@@ -158,7 +157,7 @@ enum { SPLIT = LAYER_SPLIT | BATCH_SPLIT, TWO_BIASES = NO_NORM | LAYER_SPLIT };
  * (steps, H). There are D inputs and G gates of H units. h has P values, K = P / num_heads for each head. */
 enum { BY_INPUTS, BY_HEAD, PROJECTION, GATES, UNITS, PEEPHOLE, COUNTS, STEP_GATES, STEP_UNITS };
 
-/* The role of an array at a site (description.h). */
+/* The role of an array of the norm at a site of the cell (description.h). */
 #define AT(site, use) (LNRNN_AT_SITES + 4 * LNRNN_SITE_##site + LNRNN_##use)
 
 /* The arrays of one layer in one direction. All names, shapes and sites come from this table. */
@@ -328,7 +327,7 @@ lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays,
                   && !memcmp(at[k]->shape, like.shape, like.ndim * sizeof *like.shape),
               "%s must be %s, got %s", name, shown(&like, should), shown(at[k], is));
     }
-    CHECK(!unknown, "%.60s is no array of this network", unknown);
+    CHECK(!unknown, "%.60s is not an array of this network", unknown);
     return LNRNN_OK;
 }
 

@@ -5,15 +5,16 @@
 #include "file/message.h"
 #include "rnn/layer.h"
 
-extern const char lnrnn_act_names[];       /* "one of 'tanh', .." */
-extern const char lnrnn_placement_names[]; /* "one of 'joint', .." */
+extern const char lnrnn_act_names[];       /* for errors: "one of 'tanh', .." */
+extern const char lnrnn_placement_names[]; /* for errors: "one of 'joint', .." */
 /* Returns the index of `text` among `names`, which are texts in single quotes, or -1. */
 int lnrnn_place(const char *text, const char *names);
 
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
-/* The role of an array in its layer. Gains, biases, means and variances belong to a site (layer.h). */
+/* The role of an array in its layer. Gains, biases, means and variances belong to a site: one of the norms in
+ * a cell (layer.h). */
 enum {
     LNRNN_WEIGHT_IH,
     LNRNN_WEIGHT_HH,

@@ -147,7 +147,7 @@ static lnrnn_json_value number(lnrnn_json *json)
     }
     errno = 0;
     value.integer = strtoll(json->at, NULL, 10);
-    if (errno || value.integer != (ptrdiff_t)value.integer) /* sizes of 32 bits cannot hold it */
+    if (errno || value.integer != (ptrdiff_t)value.integer) /* a ptrdiff_t of 32 bits cannot hold it */
         value.kind = 'd';
     snprintf(text, sizeof text, "%.*s%.*se%ld", sign + before, json->at, behind, fraction,
              strtol(power, NULL, 10) - behind);

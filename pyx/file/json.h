@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LNRNN_JSON_DEPTH = 4 }; /* lists and objects must be less deep than this */
+enum { LNRNN_JSON_DEPTH = 4 }; /* the most lists and objects that may be nested */
 
 /* The position in a text. The caller sets `at` and `end`. */
 typedef struct {

@@ -9,8 +9,8 @@
 lnrnn_status lnrnn_fail(char *message, lnrnn_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Unless `right`, writes to `message`, and returns LNRNN_INVALID from the function that contains the
- * macro. */
+/* If `right` is 0, writes the formatted text to `message`, and returns LNRNN_INVALID from the function that
+ * contains the macro. */
 #define LNRNN_CHECK(right, ...)                                     \
     do {                                                            \
         if (!(right))                                               \

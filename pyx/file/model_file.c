@@ -17,26 +17,27 @@ typedef struct {
     const char *dtype;
     size_t places, place[2]; /* begin and end of the data, counted from the end of the header */
     unsigned seen;           /* a bit for each entry that was read */
-    int blocked;             /* the blocks of a weight. The next tensor is their mask. */
+    int blocked;             /* 1: the blocks of a weight; the next tensor is their mask */
 } tensor;
 
-/* Indices of the metadata. */
+/* Indices of reader.metadata. */
 enum { FORMAT, SCHEMA, CONFIG, METADATA };
 
 typedef struct {
     FILE *stream;
     const char *bytes;        /* the file in memory, if stream is NULL */
-    tensor *tensors;          /* (count), with memory for `most` */
+    tensor *tensors;          /* (count), with memory for `most` tensors */
     size_t count, most, data; /* data: where the data begin in the file */
-    char *metadata[METADATA]; /* NULL: the file has none */
+    char *metadata[METADATA]; /* NULL: the file lacks this entry */
     const lnrnn_array **used;
 } reader;
 
 #define REFUSE(...)                    \
     lnrnn_fail(message, LNRNN_INVALID, \
-               "it is no whole file of safetensors, which is what save writes: " __VA_ARGS__)
+               "it is not a complete safetensors file, which save writes: " __VA_ARGS__)
 
-/* Reads the bytes from `at` on. Fails if the disk fails, or if the file has become shorter. */
+/* Reads `bytes` bytes of the file, from position `at` on. Fails if the disk fails, or if the file has become
+ * shorter. */
 static lnrnn_status take(const reader *r, size_t at, void *to, size_t bytes, char *message)
 {
     if (!r->stream)
@@ -56,7 +57,7 @@ static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v,
         if (v->kind != '{')
             return "is not an object";
         if (!is_metadata && r->count == r->most)
-            return "is one of too many";
+            return "exceeds the largest number of tensors";
         if (!is_metadata)
             r->tensors[r->count++].array.name = json->name[1];
     } else if (is_metadata) {
@@ -100,8 +101,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const tensor *)a)->array.name, ((const tensor *)b)->array.name);
 }
 
-/* *end: where the tensor before ends, so its data must begin there; set to their end. Returns NULL, or a text
- * that says why the tensor is invalid. */
+/* *end: the end of the previous tensor's data, where the data of t must begin. Sets *end to the end of t's
+ * data. Returns NULL, or a text that says why the tensor is invalid. */
 static const char *check_tensor(tensor *t, size_t *end)
 {
     if (t->seen != 7 || t->places != 2 || t->place[0] > t->place[1])
@@ -132,7 +133,7 @@ static lnrnn_status read_header(lnrnn_json *json, reader *r, size_t bytes, char 
         if ((wrong = read_entry(json, &v, r)))
             name = json->name[1];
     if (json->wrong)
-        return REFUSE("its header is no JSON at byte %td", json->wrong - start);
+        return REFUSE("its header is not valid JSON at byte %td", json->wrong - start);
     size_t end = 0;
     if (!wrong)
         qsort(r->tensors, r->count, sizeof *r->tensors, by_place);
@@ -187,28 +188,28 @@ static lnrnn_status take_tensor(const reader *r, const tensor *t, void *to, char
 }
 
 /* In schema 2, two tensors may stand for a weight W (n, k). W.blocks (count, 8, 4) has the blocks that are
- * not 0. W.mask (n / 8, k / 4) is 1 where these are, in C order. */
+ * not 0. W.mask (n / 8, k / 4) is 1 at the positions of these blocks. Both are in C order. */
 enum { BLOCK = LNRNN_BLOCK_OUTPUTS * LNRNN_BLOCK_INPUTS * sizeof(float) };
 
-/* If t is the blocks of a weight, sets *weight to its name, dtype and shape. */
+/* If t is a tensor W.blocks, sets *weight to the name, dtype and shape of W. */
 static lnrnn_status join(const reader *r, tensor *t, lnrnn_array *weight, char *message)
 {
     const tensor *const mask = t + 1;
     const size_t length = strcspn(t->array.name, "."), *const blocks = t->array.shape,
                  *const grid = mask->array.shape;
     char *const name = (char *)t->array.name, *const end = name + length;
-    LNRNN_CHECK(strcmp(end, ".mask"), "%.60s must have .blocks beside it", name);
+    LNRNN_CHECK(strcmp(end, ".mask"), "%.60s must come with a tensor .blocks", name);
     t->blocked = !strcmp(end, ".blocks");
     if (!t->blocked)
         return LNRNN_OK;
     LNRNN_CHECK(!strncmp(name, "weight_ih_", 10) || !strncmp(name, "weight_hh_", 10),
-                "%.60s must not be there: only weight_ih and weight_hh have blocks", name);
+                "%.60s is not allowed: only weight_ih and weight_hh have blocks", name);
     LNRNN_CHECK(t->array.dtype == LNRNN_ARRAY_F32 && t->array.ndim == 3 && blocks[1] == LNRNN_BLOCK_OUTPUTS
                     && blocks[2] == LNRNN_BLOCK_INPUTS,
                 "%.60s must be float32 (count, 8, 4)", name);
     LNRNN_CHECK(mask < r->tensors + r->count && !strncmp(mask->array.name, name, length)
                     && !strcmp(mask->array.name + length, ".mask"),
-                "%.60s must have .mask beside it", name);
+                "%.60s must come with a tensor .mask", name);
     LNRNN_CHECK(!strcmp(mask->dtype, "BOOL") && mask->array.ndim == 2 && grid[0] <= INT32_MAX / 8
                     && grid[1] <= INT32_MAX / 4,
                 "%.60s must be bool (outputs / 8, inputs / 4)", mask->array.name);
@@ -219,7 +220,7 @@ static lnrnn_status join(const reader *r, tensor *t, lnrnn_array *weight, char *
     return LNRNN_OK;
 }
 
-/* Reads the weight w. t: its blocks. */
+/* t: the tensor W.blocks, which W.mask follows. Reads both, and writes the dense weight to w. */
 static lnrnn_status take_blocks(const reader *r, const tensor *t, float *w, char *message)
 {
     const tensor *const mask = t + 1;
@@ -233,10 +234,9 @@ static lnrnn_status take_blocks(const reader *r, const tensor *t, float *w, char
     for (size_t b = 0; b < cells; b++)
         count += is[b] == 1, others += is[b] > 1;
     if (!status && (others || count != t->array.shape[0]))
-        status =
-            lnrnn_fail(message, LNRNN_INVALID,
-                       "%.60s must have %zu bytes of 1, and else 0, got %zu of 1, and %zu of other values",
-                       mask->array.name, t->array.shape[0], count, others);
+        status = lnrnn_fail(message, LNRNN_INVALID,
+                            "%.60s must have %zu bytes of 1, all others 0, got %zu of 1 and %zu above 1",
+                            mask->array.name, t->array.shape[0], count, others);
     memset(w, 0, cells * BLOCK);
     for (size_t b = 0; b < cells && !status; b++)
         for (size_t o = 0; is[b] && o < LNRNN_BLOCK_OUTPUTS; o++, block += row)
@@ -246,7 +246,7 @@ static lnrnn_status take_blocks(const reader *r, const tensor *t, float *w, char
     return status;
 }
 
-/* Returns the memory of a tensor as an array, in whole cache lines. */
+/* Returns the bytes of memory for a tensor as a dense array, in whole cache lines. */
 static size_t memory_of(const tensor *t)
 {
     return ((t->blocked ? bytes_of(t + 1) * BLOCK : bytes_of(t)) + 63) / 64 * 64;

@@ -18,7 +18,7 @@ typedef struct {
     lnrnn_description description; /* resolved */
     lnrnn_array *arrays; /* (count): the arrays of the description, in any order; data aligned to 64 bytes */
     size_t count;
-    const char *configuration; /* the JSON */
+    const char *configuration; /* the configuration's JSON text */
     char *header;              /* the memory of the names and the configuration */
     void *data;
 } lnrnn_model_file;

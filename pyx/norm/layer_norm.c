@@ -24,8 +24,8 @@ static void forward_task(void *ctx, size_t index, int worker)
     j->kernels->layer_norm(&rows);
 }
 
-/* Returns the number of rows per task: a multiple of four, because the kernel computes four at a time, unless
- * rows are very wide. */
+/* Returns the number of rows per task: a multiple of four, because the kernel computes four rows at a time,
+ * unless rows are very wide. */
 static size_t forward_block(size_t rows, size_t n)
 {
     const size_t block = lnrnn_rows_to_task(rows, n);

@@ -1,6 +1,6 @@
 /* Reads calls of functions of the domain lnrnn, which lnrnn.onnx.convert writes. The names of attributes are
- * fields of lnrnn_description. The weights are the last inputs, in the order of lnrnn_description_array. All
- * reasons to leave a call depend on the call and its constants alone, because the runtime asks twice. */
+ * fields of lnrnn_description. The weights are the last inputs, in the order of lnrnn_description_array.
+ * Whether lnrnn runs a call depends only on the call and its constants, because the runtime asks twice. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static const char *const NAMES[RUN_INPUTS] = {"x", "h0", "c0", "n0", "m0", "leng
 /* A call of a function of the domain lnrnn, from its attributes. Pointers belong to the runtime. */
 typedef struct {
     lnrnn_description description;
-    int lengths; /* the call has this input */
+    int lengths; /* 1: the call has an input `lengths` */
     run_form form;
 } network_call;
 
@@ -47,9 +47,9 @@ static const struct {
     FLAG(bfloat16_states),
     {"step", offsetof(network_call, form.step), 0, 1},
     {"lengths", offsetof(network_call, lengths), 0, 1},
-    FLAG(peepholes), /* the last: it may be left out */
+    FLAG(peepholes), /* must be last, because it may be left out */
 };
-enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 1 }; /* and eps, zoneout */
+enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 1 }; /* with eps, zoneout */
 
 int call_is(const ort_functions *ort, const OrtNode *node)
 {
@@ -57,7 +57,8 @@ int call_is(const ort_functions *ort, const OrtNode *node)
     return !runtime_failed(ort, ort->node_domain(node, &domain)) && domain && !strcmp(domain, "lnrnn");
 }
 
-/* Reads the attributes into c. All must be given, only peepholes may be missing, and no others. */
+/* Reads the attributes into c. Fails if an attribute other than peepholes is missing, or if there are unknown
+ * attributes. */
 static int attributes(const ort_functions *ort, const OrtNode *node, network_call *c, char reason[REASON])
 {
     float eps, zoneout[2];

@@ -36,8 +36,8 @@ typedef struct OrtKernelContext OrtKernelContext;
 typedef const char *const *ort_texts;
 
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };              /* codes of a status */
-enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6 };                    /* types of elements */
-enum { ORT_INT = 1, ORT_FLOAT_ = 3, ORT_FLOATS = 4, ORT_STRING = 5, ORT_STRINGS = 6 }; /* of attributes */
+enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT8 = 3, ORT_INT32 = 6 };                    /* element types */
+enum { ORT_INT = 1, ORT_FLOAT_ = 3, ORT_FLOATS = 4, ORT_STRING = 5, ORT_STRINGS = 6 }; /* attribute types */
 enum { ORT_CPU = 0 };                                                                  /* kinds of devices */
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
 
@@ -104,8 +104,8 @@ typedef struct {
 #undef MEMBER
 } ort_functions;
 
-/* The runtime passes it to the plug-in. `table` returns NULL and prints a line for a version that it
- * lacks. */
+/* The structure that the runtime passes to the plug-in. For a version that the runtime lacks, `table` prints
+ * a line and returns NULL. */
 typedef struct {
     const void *(*table)(uint32_t version);
     const char *(*version)(void); /* "1.32.0" */
@@ -117,7 +117,7 @@ struct OrtEp {
     const char *(*name)(const OrtEp *);
     /* Called for the main graph and for each graph within a node If, Loop or Scan. */
     OrtStatus *(*get_capability)(OrtEp *, const OrtGraph *, OrtEpGraphSupportInfo *);
-    /* Each claim is a graph, and is replaced by a fused node. */
+    /* Each claimed node is given as a graph, and is replaced by a fused node. */
     OrtStatus *(*compile)(OrtEp *, const OrtGraph **graphs, const OrtNode **fused, size_t count,
                           OrtNodeComputeInfo **kernels, OrtNode **saved);
     void (*release_kernels)(OrtEp *, OrtNodeComputeInfo **kernels, size_t count);
@@ -140,7 +140,7 @@ struct OrtNodeFusionOptions {
     void *unused[4];
 };
 
-/* Creates providers. One object for each library and runtime. */
+/* Creates providers. A runtime has one factory for each plug-in library. */
 struct OrtEpFactory {
     uint32_t version;
     const char *(*name)(const OrtEpFactory *);

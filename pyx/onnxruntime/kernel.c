@@ -10,8 +10,8 @@
 
 /* --- working memory ------------------------------------------------------------------------------------- */
 
-/* The most blocks of working memory that are kept. A run takes one and puts it back, so runs at the same time
- * have different ones. */
+/* The most blocks of working memory that are kept. A run takes a block and puts it back, so concurrent runs
+ * have different blocks. */
 enum { SPARES = 64 };
 struct memory_pool {
     run_memory *spare[SPARES];
@@ -162,7 +162,8 @@ static int keep_constant(const kernel *k, const OrtValueInfo *info, kernel_value
     return v->kept != NULL;
 }
 
-/* Keeps a constant, or the name of another value, whose place in the fused node the runtime says later. */
+/* Copies a constant. Of another value, copies the name, because its index in the fused node is known only
+ * later. */
 static int keep(const kernel *k, const OrtValueInfo *info, int is_output, kernel_value *v)
 {
     bool is_constant = false;
@@ -238,7 +239,7 @@ static OrtStatus *find_places(kernel *k, const OrtNode *fused)
     size_t in = k->in, out = k->out;
     char reason[REASON];
     if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out, reason))
-        return kernel_error(k, ORT_FAIL, "the fused node is not as the node: %s", reason);
+        return kernel_error(k, ORT_FAIL, "the fused node differs from the claimed node: %s", reason);
     for (int i = 0; i < VALUES; i++) {
         kernel_value *const v = &k->values[i];
         const int is_output = i >= RUN_INPUTS;
@@ -246,7 +247,7 @@ static OrtStatus *find_places(kernel *k, const OrtNode *fused)
         for (size_t n = 0; v->name && n < (is_output ? out : in) && v->place < 0; n++)
             if (!strcmp(v->name, runtime_name(k->ort, listed[n])))
                 v->place = (int)n;
-        if (v->name && v->place < 0 && !is_output) /* nothing may read an output */
+        if (v->name && v->place < 0 && !is_output) /* an output that no node reads may be missing */
             return kernel_error(k, ORT_FAIL, "the fused node must have the input %.200s, got %zu others",
                                 v->name, in);
     }

@@ -16,7 +16,7 @@ typedef struct {
     int type; /* ORT_INT8 or ORT_UINT8, of data and zero */
     const void *data, *zero;
     const float *scale;
-    size_t scale_columns, zero_columns; /* 4 * H: a number for each column; 1: one for each direction */
+    size_t scale_columns, zero_columns; /* 4 * H: a number for each column; 1: for each direction */
 } quantized_weight;
 
 /* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the
@@ -31,7 +31,7 @@ typedef struct {
     size_t directions;  /* D */
     int contradictory;  /* the shapes of weights contradict each other or an attribute */
     double gate_factor; /* multiplies the sums of the gates, because hard sigmoids differ in slope */
-    /* At W (D, G * H, I), at R (D, G * H, H); or NULL: at B (D, 2 * G * H), at PEEPHOLES (D, 3 * H). */
+    /* W (D, G * H, I), R (D, G * H, H), or NULL; B (D, 2 * G * H), PEEPHOLES (D, 3 * H) or NULL. */
     const float *weight[INPUTS];
     quantized_weight quantized[2]; /* used in place of W and R of `weight`, unless data is NULL */
 } recurrent_node;
@@ -83,7 +83,7 @@ static int integer(const recurrent_node *read, const char *name, int64_t *value)
     return attribute(read, name, ORT_INT, value, sizeof *value, NULL) >= 0;
 }
 
-/* An activation with its parameters, which are 0 if it has none. SHOWN: for a text with %s (%g, %g). */
+/* An activation, and its parameters (0 if it has none). SHOWN(f): arguments for "%s (%g, %g)". */
 typedef struct {
     char name[16];
     float alpha, beta;
@@ -101,8 +101,8 @@ static int has(const char *name, int which)
     return 0;
 }
 
-/* Sets alpha (which = 0) or beta (1) of n functions. The attribute has a number for each function that uses
- * one. Some exporters write a number for each function. */
+/* Sets alpha (which = 0) or beta (1) of n functions. The attribute has a number for each function with this
+ * parameter. Some exporters write a number for every function. */
 static int parameters(const recurrent_node *read, function *f, size_t n, int which)
 {
     float given[MOST_FUNCTIONS];
@@ -184,7 +184,7 @@ static int activations(recurrent_node *read)
 /* Reads all attributes but hidden_size. */
 static int attributes(recurrent_node *read)
 {
-    char direction[16] = {0}; /* the runtime writes no 0 after a string */
+    char direction[16] = {0}; /* the runtime writes no NUL after a string */
     float clip = 0;
     int64_t layout = 0, input_forget = 0, before = 0;
     const int directed = attribute(read, "direction", ORT_STRING, direction, sizeof direction - 1, NULL);
@@ -284,7 +284,7 @@ static int scales(recurrent_node *read, int which, size_t columns, quantized_wei
         || !per_column(read, own[1], names[which][1], q->type, columns, &q->zero, &q->zero_columns))
         return 0;
     q->scale = found;
-    /* Larger scales could make infinite weights, and smaller ones weights that int8 takes for 0. */
+    /* Larger scales could make infinite weights, and smaller scales weights that int8 rounds to 0. */
     for (size_t k = 0; k < read->directions * q->scale_columns; k++)
         if (q->scale[k] != 0 && !(q->scale[k] >= 0x1p-100f && q->scale[k] <= 0x1p119f))
             return REFUSE("input %s must be 0 or 2^-100 .. 2^119, got %g", names[which][0],
@@ -370,7 +370,7 @@ static int inputs(recurrent_node *read)
     return 1;
 }
 
-/* --- its network ---------------------------------------------------------------------------------------- */
+/* --- the network of a node ------------------------------------------------------------------------------ */
 
 /* Writes the weights of outputs from .. from + H - 1 of direction d to target (H, n), n = shape[2]. In q, the
  * weights of an input are contiguous, so a few outputs are written at a time. */
@@ -388,7 +388,7 @@ static void dequantize(const quantized_weight *q, const size_t shape[3], size_t 
 
 enum { P_ARRAY = 4 }; /* arrays of a direction: W 0, R 1, their biases 2 and 3, P 4 */
 
-/* Writes array k of direction d to target (G * H, n), with gates in lnrnn's order; those of P are i, f, o. */
+/* Writes array k of direction d to target (G * H, n), with gates in lnrnn's order, and P's as i, f, o. */
 static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float *target)
 {
     const size_t G = k == P_ARRAY ? 3 : OPERATORS[read->row].gates, H = read->description.hidden_size,
@@ -400,7 +400,7 @@ static void reorder(const recurrent_node *read, size_t d, int k, size_t n, float
                                                : read->weight[B] + (2 * d + (size_t)k - 2) * G * H;
     for (size_t g = 0; g < G; g++, target += H * n) {
         const size_t from = (k == P_ARRAY ? (G - g) % G : OPERATORS[read->row].onnx_gate[g]) * H;
-        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 1: the candidate */
+        const double factor = g == 2 && k != P_ARRAY ? 1 : read->gate_factor; /* 2: the candidate gate */
         for (size_t i = 0; i < H * n && !q; i++)
             target[i] = (float)(source[from * n + i] * factor);
         if (q)
@@ -437,7 +437,7 @@ static lnrnn_status network_of(network_list *list, const recurrent_node *read, l
     return status;
 }
 
-/* --- its kernel ----------------------------------------------------------------------------------------- */
+/* --- the kernel of a node ------------------------------------------------------------------------------- */
 
 /* Reads a recurrent node. Returns 0 with the reason if no network can replace it. */
 static int read_node(const provider *p, const OrtNode *node, recurrent_node *read, char reason[REASON])
@@ -458,7 +458,7 @@ static int read_node(const provider *p, const OrtNode *node, recurrent_node *rea
         || !inputs(read))
         return 0;
     read->description.bias = read->weight[B] != NULL;
-    return !lnrnn_description_resolve(&read->description, reason); /* which has room for a message */
+    return !lnrnn_description_resolve(&read->description, reason); /* REASON is larger than LNRNN_MESSAGE */
 }
 
 int node_is_contradictory(const provider *p, const OrtNode *node, char reason[REASON])

@@ -6,7 +6,7 @@
 #include "lnrnn.h"
 #include "onnxruntime/interface.h"
 
-enum { REASON = 512 }; /* bytes of a text */
+enum { REASON = 512 }; /* the bytes of a buffer for a reason */
 #define NO_MEMORY "there is too little memory"
 
 /* runtime.c: reads values and attributes of the runtime. */
@@ -18,7 +18,7 @@ int runtime_refuse(char reason[REASON], const char *text, ...) __attribute__((fo
 const char *runtime_shape_text(const int64_t *shape, size_t rank, char text[96]);
 /* Returns the name of a type of elements, such as "float64". */
 const char *runtime_type_name(int type);
-/* Returns the name of a value, or "" for none. */
+/* Returns the name of a value, or "" if the value is NULL or has no name. */
 const char *runtime_name(const ort_functions *ort, const OrtValueInfo *value);
 /* Reads the inputs and outputs of a node, at most *in and *out, and sets *in and *out to their counts. A
  * value that is left out becomes NULL. Returns 0 with a reason if the node has more, or if they cannot be
@@ -29,13 +29,13 @@ int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValue
  * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
 int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
                       size_t bytes, size_t *used, char reason[REASON]);
-/* Returns the type of the elements of a value, or 0 if it is no tensor. *rank is 0 if it is
- * unknown. shape (rank): the sizes, -1 if unknown. They are not read if rank is above `most`. */
+/* Returns the type of the elements of a value, or 0 if the value is no tensor. *rank is 0 if the rank is
+ * unknown. shape (rank): the sizes, -1 if unknown; not written if rank is above `most`. */
 int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *shape, size_t most,
                  size_t *rank);
 /* Sets *data to the numbers of a constant of this type, in memory of the runtime. shape (rank): the expected
- * sizes; 0 accepts any size of at least 1. Writes the sizes seen. Returns 1 for success. Writes a reason and
- * returns -1 for another shape, 0 for other faults. */
+ * sizes; 0 accepts any size of at least 1. Writes the actual sizes to shape. Returns 1 for success. Writes a
+ * reason and returns -1 for another shape, 0 for other faults. */
 int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const char *name, int type,
                      size_t *shape, size_t rank, const void **data, char reason[REASON]);
 
@@ -44,8 +44,8 @@ int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const 
 typedef struct network_list network_list;
 network_list *networks_create(void);
 void networks_free(network_list *list);
-/* Does the same as lnrnn_network_create, but returns a network of the list if one has an equal description
- * and equal weights. arrays (count): float32, in the order of lnrnn_description_array. */
+/* Does the same as lnrnn_network_create, but returns a network of the list if its description and weights are
+ * equal. arrays (count): float32, in the order of lnrnn_description_array. */
 lnrnn_status networks_add(network_list *list, const lnrnn_description *d, const lnrnn_array *arrays,
                           size_t count, lnrnn_network **network, char message[LNRNN_MESSAGE]);
 /* Frees the list's copies of weights, when a session has all its networks. */
@@ -59,7 +59,7 @@ enum { RUN_X, RUN_STATES, RUN_LENGTHS = RUN_STATES + 4, RUN_INPUTS };
 enum { RUN_Y, RUN_OUTPUTS = RUN_STATES + 4, VALUES = RUN_INPUTS + RUN_OUTPUTS };
 /* The layout of the inputs and outputs of a node, or of a call of a function. */
 typedef struct {
-    const char *const *names; /* of inputs, for errors */
+    const char *const *names; /* names of the inputs, for errors */
     int is_node;              /* y has an axis of directions, and a sequence without steps has states 0 */
     int step, layout;         /* step: x is (B, I). layout: 0: x is (T, B, I), 1: (B, T, I) */
     size_t input_size, y_width, states, widths[4], lines; /* lines: layers * directions */
@@ -68,23 +68,24 @@ typedef struct {
 OrtStatus *run_compute(OrtNodeComputeInfo *info, void *state, OrtKernelContext *context);
 
 /* kernel.c */
-/* A tensor at a run, or a constant. */
+/* An input of a run: a tensor of the runtime, or a constant of the model. */
 typedef struct {
     int type;
     const int64_t *shape;
     size_t rank;
     const void *data; /* NULL, with rank 0: left out */
 } run_tensor;
-/* Where a run finds a value: at `place` of the fused node, or, if place is -1, in a constant or nowhere. */
+/* Where a run finds a value: at index `place` of the fused node's inputs or outputs. If place is -1, the
+ * value is `constant`, or left out. */
 typedef struct {
     int place;
-    char *name; /* by which the place is found */
+    char *name; /* the name by which `place` is found */
     void *kept; /* data of the constant */
     int64_t shape[3];
     run_tensor constant;
 } kernel_value;
 
-/* Blocks of working memory of earlier runs, for later ones. */
+/* Blocks of working memory of earlier runs, for later runs. */
 typedef struct memory_pool memory_pool;
 memory_pool *kernel_pool_create(void);
 void kernel_pool_free(memory_pool *pool);
@@ -93,8 +94,8 @@ typedef struct {
     char *block; /* (bytes) */
     size_t bytes;
 } run_memory;
-/* Returns the memory of a run, or NULL without memory. Sets pieces (count) of its block, each with room for
- * so many floats. */
+/* floats (count). Returns the memory of a run, or NULL without memory. Sets pieces[i] to a part of its block
+ * with room for floats[i] floats. */
 run_memory *kernel_memory(memory_pool *pool, const size_t *floats, void **pieces, int count);
 void kernel_memory_put_back(memory_pool *pool, run_memory *m);
 typedef struct kernel {
@@ -107,8 +108,8 @@ typedef struct kernel {
     char label[256]; /* for errors, such as "node 'decoder' (LSTM)" */
     run_form form;   /* its values are valid only when the kernel is created */
     kernel_value values[VALUES];
-    /* Until the runtime compiles the node: its id, the numbers of its inputs and outputs, memory for a list
-     * of both, and the next claim. */
+    /* Until the runtime compiles the node: its id, the numbers of its inputs and outputs, memory to list
+     * these, and the next claimed kernel. */
     size_t id, in, out;
     const OrtValueInfo **listed;
     struct kernel *next;
@@ -116,11 +117,11 @@ typedef struct kernel {
 /* The execution provider of a session. */
 typedef struct {
     OrtEp interface;          /* first: the runtime has a pointer to it */
-    const ort_functions *ort; /* the runtime is version 1.minor */
+    const ort_functions *ort; /* of the runtime, version 1.minor */
     const OrtLogger *logger;
     int minor, weights, threads, severity; /* weights: LNRNN_WEIGHT_F32 .. */
-    int is_converted, is_advised; /* the file has a call of the domain lnrnn; the log has the advice */
-    size_t recurrences;           /* in the subgraphs that the runtime has shown of a graph */
+    int is_converted, is_advised; /* 1: the file has a call of the domain lnrnn; 1: the advice is logged */
+    size_t recurrences;           /* counted in subgraphs, until their main graph (advise) */
     network_list *networks;
     memory_pool *pool;
     kernel *claims; /* claimed nodes whose kernels the runtime has not taken yet */
@@ -128,22 +129,22 @@ typedef struct {
     size_t said_count;
     char *float32_nodes; /* names of nodes with float32 weights, each followed by a newline; or NULL */
 } provider;
-/* Returns a kernel of a node or a call, or NULL without memory. Takes over the network. create_state closes
- * the list. */
+/* Returns a kernel of a node or a call, or NULL without memory. Takes over the reference to `network`. The
+ * kernel's create_state calls networks_close. */
 kernel *kernel_new(const provider *p, const OrtNode *node, lnrnn_network *network, const run_form *form);
 /* Claims a node for a kernel, which this function takes over. */
 OrtStatus *kernel_claim(provider *p, kernel *k, const OrtNode *node, OrtEpGraphSupportInfo *claims);
-/* Returns the kernel of a claimed node, which has places in `fused` now; or NULL with or without a status.
- * Allocates nothing. */
+/* Returns the kernel of a claimed node, and sets the places of its values in `fused`. Returns NULL if the
+ * node was not claimed, or with *status after an error. Allocates nothing. */
 OrtNodeComputeInfo *kernel_claimed(provider *p, const OrtNode *node, const OrtNode *fused,
                                    OrtStatus **status);
 void kernel_claims_free(provider *p);
 /* Returns an error that names the kernel. */
 OrtStatus *kernel_error(const kernel *k, int code, const char *text, ...)
     __attribute__((format(printf, 3, 4)));
-/* Reads input i of a run. Without it, t->data is NULL. */
+/* Reads input i of a run. If the input is left out, t->data is NULL. */
 OrtStatus *kernel_tensor(const kernel *k, const OrtKernelContext *context, int i, run_tensor *t);
-/* Allocates output i of a run, float32. Sets *data to NULL if it is left out. */
+/* Allocates output i of a run, float32. Sets *data to NULL if the output is left out. */
 OrtStatus *kernel_output(const kernel *k, OrtKernelContext *context, int i, const int64_t *shape, size_t rank,
                          float **data);
 /* kernel may be NULL. */
@@ -168,7 +169,7 @@ kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
 void provider_leave(provider *p, const OrtNode *node, const char *reason);
 /* Returns the type of a node's weights, LNRNN_WEIGHT_F32 .., by the options of the session. is_quantized: a
  * DynamicQuantizeLSTM, whose weights are int8. By default its inputs and states have 8 bits, as in the
- * runtime. With dtype int8, and in float32_nodes, they have 14. */
+ * runtime. With dtype int8, and in float32_nodes, they have 14 bits. */
 int provider_weights(const provider *p, const OrtNode *node, int is_quantized);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct {
     OrtEpFactory interface; /* must be first, because the runtime has a pointer to it */
     ort_functions ort;
     int minor; /* the runtime is version 1.minor */
-    int users; /* the runtime, and all sessions, which may live longer */
+    int users; /* references: of the runtime, and of sessions, which may live longer */
 } factory;
 
 static void factory_release(factory *f)
@@ -25,10 +25,10 @@ static void factory_release(factory *f)
 
 /* --- advice --------------------------------------------------------------------------------------------- */
 
-/* Counts recurrences in plain operators, for advice to convert the file. It looks at the types of operators
- * alone: the runtime computes these operators, whether or not a conversion knows them. */
+/* Counts recurrences in plain operators, for advice to convert the file. Only the types of operators count,
+ * because the runtime computes these operators whether or not lnrnn can convert them. */
 
-/* Bits for the kinds of operators. kinds_of does not look in front of a product. */
+/* Bits for the kinds of operators. kinds_of does not follow the inputs of a product. */
 enum { PRODUCT = 1, SIGMOID = 2, TANH = 4, SUM = 8, GATED = 16, LOOP = 32, NODE = 64, CONVOLUTION = 128 };
 enum { CELL = PRODUCT | SIGMOID | TANH, NEAR = 4, FAR = 8, MOST_INPUTS_READ = 8 };
 static const struct {
@@ -74,8 +74,8 @@ static int is_state(const ort_functions *ort, const OrtNode *node)
            && (kinds_of(ort, node, FAR) & CELL) == CELL;
 }
 
-/* Counts loops and cells in plain operators, and logs once how to convert them. within: the node with this
- * graph, or NULL. */
+/* Counts loops and cells in plain operators, and logs once how to convert them. within: the node (Loop, Scan,
+ * If) that contains the graph, or NULL for the main graph. */
 static void advise(provider *p, const OrtNode *const *nodes, size_t count, const OrtNode *within)
 {
     int kinds = 0;
@@ -137,7 +137,8 @@ void provider_leave(provider *p, const OrtNode *node, const char *reason)
     say_once(p, text);
 }
 
-/* Claims a node, or logs why it is left to the runtime. within: the node with the node's graph, or NULL. */
+/* Claims a node, or logs why it is left to the runtime. within: the node (Loop, Scan, If) that contains the
+ * node's graph, or NULL. */
 static OrtStatus *claim(provider *p, const OrtNode *node, const OrtNode *within,
                         OrtEpGraphSupportInfo *claims)
 {
@@ -166,7 +167,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
     const ort_functions *const ort = p->ort;
     size_t n = 0;
     const OrtNode *within = NULL;
-    kernel_claims_free(p); /* of an earlier call; the runtime never compiled them */
+    kernel_claims_free(p); /* drop claims of an earlier call, which the runtime never compiled */
     OrtStatus *status = ort->graph_node_count(graph, &n);
     if (!status)
         status = ort->graph_parent(graph, &within);
@@ -189,7 +190,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
 
 /* --- kernels -------------------------------------------------------------------------------------------- */
 
-/* Gives the runtime the kernel of one claim. A claim without one is a contradictory node. */
+/* Sets *made to the kernel of one claimed node. A contradictory node has no kernel: then returns an error. */
 static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode *fused,
                               OrtNodeComputeInfo **made)
 {
@@ -225,7 +226,7 @@ static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fu
 {
     OrtStatus *status = NULL;
     size_t made = 0;
-    (void)saved; /* nodes of a file that keeps compiled kernels: none */
+    (void)saved; /* for files with compiled kernels, which lnrnn does not write */
     for (; made < count && !status; made++)
         status = compile_one((provider *)ep, graphs[made], fused[made], &kernels[made]);
     for (size_t i = 0; i < made && status; i++) {
@@ -266,9 +267,10 @@ static void set_option(provider *p, const char *name, const char *value, char te
         if (!(p->float32_nodes = strdup(value)))
             snprintf(text, REASON, "lnrnn: no memory for option float32_nodes");
     } else if (!strcmp(name, "log_severity_level")) {
-        /* A provider that is chosen by name logs where the default level counts. */
+        /* The logger of a provider that is chosen by name has the default level, warning, not the session's
+         * level. So if the session logs infos (levels 0 and 1), log them as warnings. */
         p->severity = strcmp(value, "0") && strcmp(value, "1") ? ORT_LOG_INFO : ORT_LOG_WARNING;
-    } else if (!strcmp(name, "advice")) { /* 0: the file has been converted as far as it can be */
+    } else if (!strcmp(name, "advice")) { /* 0: the file is already converted as far as possible */
         p->is_advised = !strcmp(value, "0");
         if (!p->is_advised && strcmp(value, "1"))
             snprintf(text, REASON, "lnrnn: option advice must be 0 or 1, got %.60s", value);
@@ -383,7 +385,7 @@ static const char *provider_version(const OrtEpFactory *self)
     return lnrnn_version();
 }
 
-/* Offers the CPU. */
+/* Offers the provider for the first CPU device. */
 static OrtStatus *offer(OrtEpFactory *self, const OrtHardwareDevice *const *devices, size_t n,
                         OrtEpDevice **offered, size_t most, size_t *count)
 {
@@ -412,7 +414,7 @@ static bool is_stream_aware(const OrtEpFactory *self)
 }
 
 /* text: the version of the runtime, such as "1.32.0". Returns 32; INT_MAX for a later major version, -1 for
- * an earlier one. */
+ * an earlier major version. */
 static int minor_of(const char *text)
 {
     char *end = NULL;

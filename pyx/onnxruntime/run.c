@@ -4,8 +4,8 @@
 
 #include "onnxruntime/plugin.h"
 
-/* Sizes of a run. swap_y, swap_states: the runtime has another order of axes, with two directions. has_parts:
- * the network joins c, n and m in one array. */
+/* Sizes of a run. swap_y, swap_states: with two directions, the runtime's y or states have another order of
+ * axes than the network's. has_parts: the network joins the runtime's c, n and m in one array. */
 typedef struct {
     size_t T, B, rows; /* rows: the number of rows of each state, lines * B */
     int swap_y, swap_states, has_parts;

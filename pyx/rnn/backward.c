@@ -13,9 +13,9 @@
 #include "runtime/floats.h"
 #include "runtime/resumable.h"
 
-/* CHUNK_ROWS: the number of active rows of a chunk, unless a single step has more. So products are efficient,
- * and the gradients of W x and W h stay in the caches (benchmark lstm training). PRODUCT_ROWS: the largest
- * number of rows of one product. */
+/* CHUNK_ROWS: the number of active rows of a chunk, unless a single step has more. With 256, products are
+ * efficient, and the gradients of W x and W h stay in the caches (benchmark lstm training). PRODUCT_ROWS: the
+ * largest number of rows of one product. */
 enum { CHUNK_ROWS = 256, PRODUCT_ROWS = 128 };
 
 /* The number of floats in a cache line. Rows of gradients are an odd number of cache lines apart, because
@@ -100,8 +100,8 @@ size_t lnrnn_rnn_backward_work(const lnrnn_rnn_call *r)
     return floats;
 }
 
-/* Sets the chunk that ends at step t1 - 1. Adds steps backwards until they have CHUNK_ROWS active rows, at
- * least one. */
+/* Sets the chunk that ends at step t1 - 1. Adds steps backwards until they have CHUNK_ROWS active rows. A
+ * chunk has at least one step. */
 static void begin_chunk(const backward_job *j, size_t t1, int first)
 {
     const lnrnn_rnn_call *r = j->r;

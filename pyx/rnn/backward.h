@@ -5,14 +5,15 @@
 
 #include "rnn/step.h"
 
-/* Some steps of all rows, in the order of the tape: step after step, only the active rows. */
+/* A chunk: some consecutive steps of all rows. Its arrays have the order of the tape: step after step, with
+ * only the active rows of each step. */
 typedef struct {
     size_t t0, t1; /* steps t0 .. t1 - 1 */
     size_t rows;   /* the number of active rows of all steps of the chunk */
     size_t before; /* the number of active rows of all earlier steps: the chunk's offset in the tape */
     size_t block;  /* the number of rows of one product; the last block may be shorter */
     int products;  /* 1: all groups have computed their steps, so the products are next */
-    int first;     /* the first chunk of the call, with the last steps */
+    int first;     /* 1: the first chunk of the pass, which has the last steps */
 } backward_chunk;
 
 typedef struct backward_step backward_step;
@@ -85,9 +86,9 @@ size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* For a site (a norm, layer.h) at one step: its input, and the gradients of its output and input. */
 typedef struct {
-    const float *a; /* (active, width), row stride as: its input */
-    const float *g; /* (active, width), row stride gs: the gradient of its output */
-    float *ga;      /* (active, width), row stride gs, may be g: the gradient of its input is written here */
+    const float *a; /* (active, width), row stride as: the site's input */
+    const float *g; /* (active, width), row stride gs: the gradient of the site's output */
+    float *ga;      /* (active, width), row stride gs, may be g: receives the gradient of the site's input */
     ptrdiff_t as, gs;
 } site_rows;
 
@@ -95,13 +96,14 @@ typedef struct {
  * (backward_sites.c). Adds the gradients of gain and bias to the sums of the blocks. Without a norm rows->ga
  * must be rows->g. */
 void lnrnn_site_backward(const backward_step *s, int site, size_t from, size_t end, const site_rows *rows);
-/* g (active, G*H), row stride j->wide. Adds the sums of its columns to the sums for an inner bias. */
+/* g (active, G*H), row stride j->wide: the gradient of W x (inner 0) or of W h (inner 1). Adds the sums of
+ * its columns to the sums for this inner bias. */
 void lnrnn_inner_backward(const backward_step *s, int inner, const float *g);
-/* k, gate: 0 and GATE_I, 1 and GATE_F, or 2 and GATE_O. With ga, the gradient of the gate's argument, adds ga
- * p to gc, and ga c to the sums for the peephole p, number k. Overwrites s->u. */
+/* Back-propagates through peephole p, number k: 0 with GATE_I, 1 with GATE_F, or 2 with GATE_O. ga is the
+ * gradient of the gate's argument. Adds ga p to gc, and ga c to the sums for p. Overwrites s->u. */
 void lnrnn_peephole_backward(const backward_step *s, size_t k, size_t gate);
-/* Call it after each step t of rows first .. first + rows - 1. After some steps it adds the partial sums of
- * their blocks to the sums. */
+/* Must be called after each step t of rows first .. first + rows - 1. After about every 32 rows, adds the
+ * float sums of the rows' blocks to the double sums. */
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site, g->inner and g->peephole. */
 void lnrnn_total_sums(const backward_job *j);

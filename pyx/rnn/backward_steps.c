@@ -136,8 +136,8 @@ static void add_skip_c(backward_step *s) { add_skip(s, s->j->c->C, s->j->c_strid
 
 /* --- the projection ------------------------------------------------------------------------------------- */
 
-/* h is W_hr times the cell's output. Computes the gradient of the output, and keeps that of h, from which the
- * gradient of W_hr follows. */
+/* h is W_hr times the cell's output. Computes the gradient of the cell's output, and keeps the gradient of h,
+ * from which the gradient of W_hr is computed later. */
 static void unproject(backward_step *s)
 {
     const backward_job *j = s->j;
@@ -183,7 +183,7 @@ static void lstm_sum(backward_step *s)
     s->j->k->cells->lstm_cell_sum(&s->b);
 }
 
-/* Set u of h = o tanh(u), which is c or LN(c). The tape has LN(c) only if the next step gets it. */
+/* Set u of h = o tanh(u), which is c or LN(c). The tape has LN(c) only if the next step reads LN(c). */
 static void u_is_c(backward_step *s) { s->b.u = s->c, s->b.us = s->cs; }
 static void u_is_carried(backward_step *s)
 {
@@ -297,8 +297,8 @@ static void head_product(const backward_step *s, size_t first, size_t end, size_
     }
 }
 
-/* Writes to `to` (active, h_stride) the gradient of W h times the gates first .. end - 1 of W_hh. add: adds
- * to the values of `to`. */
+/* Writes to `to` (active, h_stride) the gradient of h through the gates first .. end - 1 of W h. add: adds to
+ * the values of `to`. */
 static void gates_product(const backward_step *s, size_t first, size_t end, int add, float *to)
 {
     const backward_job *j = s->j;
@@ -311,7 +311,7 @@ static void gates_product(const backward_step *s, size_t first, size_t end, int 
     }
 }
 
-/* Writes to `to` (active, h_stride) the gradient of W h times W_hh. */
+/* Writes to `to` (active, h_stride) the gradient of h, which is the gradient of W h times W_hh. */
 static void back_product(const backward_step *s, float *to)
 {
     const backward_job *j = s->j;
@@ -383,7 +383,7 @@ static void reset_product(backward_step *s)
     }
 }
 
-/* --- the diagram ---------------------------------------------------------------------------------------- */
+/* --- the phases of a step ------------------------------------------------------------------------------- */
 
 void lnrnn_resolve_backward(backward_job *j)
 {
@@ -421,7 +421,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {reset, gru_reset_cell},
         {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* otherwise the cell's function calls it */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* else the cell's function does it */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
         {1, reset         ? reset_product

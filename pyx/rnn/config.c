@@ -22,8 +22,9 @@ _Static_assert(sizeof lnrnn_cell_table / sizeof *lnrnn_cell_table == LNRNN_CELLS
 /* BARE: the cell without norms. RESET_BARE, RESET_SPLIT: a GRU whose reset gate comes before the product. */
 enum { BARE = LNRNN_PLACEMENTS, RESET_BARE, RESET_SPLIT, FORMS_OF_A_CELL };
 
-/* spans: the spans with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the only norm is after
- * the cell. scratch_gates: the number of gates for whose values the kernel needs scratch. */
+/* spans: which gates share statistics, with LNRNN_SPAN_PAPER. bare_hidden: W h has no norm. output_norm: the
+ * only norm is after the cell. scratch_gates: the number of gates for whose values the kernel needs
+ * scratch. */
 static const struct {
     int step_kernel, separate_products, input_side, own_input_gradient, spans, bare_hidden, output_norm;
     size_t scratch_gates;
@@ -102,7 +103,7 @@ static const struct {
 };
 _Static_assert(sizeof FORMS / sizeof *FORMS == LNRNN_CELLS, "FORMS has a row for each cell");
 
-/* Returns the norm that a kernel applies at a place of the cell, or with `bare` only a bias. Scale and shift
+/* Returns the norm that a kernel applies at a site of the cell, or with `bare` only a bias. Scale and shift
  * of batch norm depend on the step, so step.c sets them. */
 static lnrnn_gate_norm gate_norm_of(const lnrnn_rnn_config *c, const lnrnn_site *site, int spans, int bare)
 {
@@ -154,7 +155,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *c)
         cell->norm.H = c->H / c->num_heads;
 }
 
-/* --- weights in the form that the product reads --------------------------------------------------------- */
+/* --- packed weights ------------------------------------------------------------------------------------- */
 
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k)
 {
@@ -185,10 +186,11 @@ size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w)
                                              : share_of_blocks;
     size_t count = 0, most = (size_t)(share * (double)blocks);
     int zero = share >= 1;
-    /* Some blocks show that weights are dense. A search of all would cost a training step a tenth of the time
-     * to pack them. */
+    /* Test 64 blocks first: if no block is zero, the weights are dense. A search of all blocks would take a
+     * tenth of the time in which a training step packs the weights. */
     for (size_t i = 0; i < 64 && blocks && !zero; i++) {
-        const size_t b = (i * blocks + i * 2654435761u % blocks) / 64; /* one of each 64th part, at random */
+        const size_t b =
+            (i * blocks + i * 2654435761u % blocks) / 64; /* one block of each 64th part, at random */
         zero =
             !lnrnn_has_block(k, w + b / columns * LNRNN_BLOCK_OUTPUTS * k + b % columns * LNRNN_BLOCK_INPUTS);
     }
@@ -212,7 +214,8 @@ void lnrnn_pack_blocks(int dtype, size_t n, size_t k, size_t count, const float 
     lnrnn_blocks_of(lnrnn_active(), dtype)->pack(dtype, n, k, count, lnrnn_block_window(dtype), w, packed);
 }
 
-/* Panels of two vectors have 16 outputs at most, panels of three have 12 or 48. */
+/* A window must be a multiple of a panel. Panels of two vectors have at most 16 outputs, panels of three
+ * vectors 12 or 48. */
 size_t lnrnn_block_window(int dtype)
 {
     const size_t panel = lnrnn_product_of(lnrnn_active(), dtype)->start(LNRNN_MOST_WINDOW, 1);

@@ -1,11 +1,11 @@
-/* The cost model predicts the time of a step on some number of threads. docs/thread_model.md has the
- * sources of rates, and measurements.
+/* The cost model predicts the time of a step on some number of threads. docs/thread_model.md has the sources
+ * of rates, and measurements.
  *
  * n threads form a grid of groups x team. The B rows are divided into groups. The threads of a group's team
  * divide the panels of W_hh and W_ih. The time of a step is the sum of:
  *     product     Each thread multiplies the rows of its group, tile by tile, by its share of the weights.
- *                 The first tile reads the weights from L2, L3 or memory, the other tiles from L2. Of weights
- *                 beyond L3, a step reads the part from L3 that the step before read last.
+ *                 The first tile reads the weights from L2, L3 or memory, the other tiles from L2. If the
+ *                 weights exceed L3, a step reads from L3 the part that the previous step read last.
  *     projection  All of W_hr multiplies the rows whose cell outputs the thread computes.
  *     cell        Norms and activations of all rows of the group, or of some if the team divides the rows.
  *                 Narrow weights need conversions.
@@ -44,7 +44,7 @@ static double rate_of_weight(int dtype)
 /* The rates of one thread. */
 typedef struct {
     double multiply_adds;  /* per ns */
-    double l2, of_weights; /* bytes per ns from L2, and from where the weights are */
+    double l2, of_weights; /* bytes per ns: from L2, and from the cache or memory with the weights */
 } thread_rates;
 
 /* Returns the rates if each of n threads reads `own` of the `all` bytes of W_hh in every step. */
@@ -62,8 +62,8 @@ static thread_rates rates_of(double own, double all, lnrnn_caches caches, int dt
     return rates;
 }
 
-/* Returns the ns of a product of `rows` rows and `bytes` bytes of weights, with `each` multiply-adds per
- * row. */
+/* Returns the time in ns of a product of `rows` rows and `bytes` bytes of weights, with `each` multiply-adds
+ * per row. */
 static double product_time(size_t rows, double each, double bytes, const thread_rates *rates)
 {
     double time = 0;
@@ -77,7 +77,7 @@ static double product_time(size_t rows, double each, double bytes, const thread_
     return time;
 }
 
-/* Returns the ns of a step of one group of `rows` rows, if p.team of the n threads compute it. */
+/* Returns the time in ns of a step of one group of `rows` rows, if p.team of the n threads compute it. */
 static double group_time(const lnrnn_step_work *w, size_t rows, lnrnn_partition p, int n)
 {
     const size_t team = (size_t)p.team, own = p.divide_rows ? ceil_div(rows, team) : rows;

@@ -13,7 +13,7 @@
 
 /* The work of a step. */
 struct lnrnn_step_work {
-    size_t rows, inputs, units; /* B, D, and P, or P / num_heads with heads */
+    size_t rows, inputs, units; /* B, D, and P (P / num_heads with several heads) */
     size_t outputs;             /* G*H */
     size_t projection;          /* P * H, or 0 */
     size_t panels;              /* the number of panels of the weights; a thread has whole panels */
@@ -29,18 +29,18 @@ struct lnrnn_step_work {
 size_t lnrnn_panels_of(int dtype, size_t outputs);
 /* Returns the work of a step of a layer in one direction, with `rows` rows. */
 lnrnn_step_work lnrnn_work_of(const lnrnn_rnn_config *config, lnrnn_caches caches, size_t rows);
-/* Returns the ns of a step if threads divide it in this way. The function has the type
+/* Returns the time in ns of a step that threads divide as `partition` says. The function has the type
  * lnrnn_partition_time. */
 double lnrnn_step_time(const lnrnn_step_work *work, lnrnn_partition partition);
 
 /* The next three functions predict a call with its plan, while at_once such calls (layers, directions) run at
  * the same time.
  *
- * Returns the ns of one step of one group of sequences. */
+ * Returns the time in ns of one step of one group of sequences. */
 double lnrnn_group_step_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);
-/* Returns the ns in which `threads` threads compute at_once calls like r at the same time. */
+/* Returns the time in ns in which `threads` threads compute at_once calls like r at the same time. */
 double lnrnn_call_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once, double threads);
-/* Returns the ns in which one thread reads W_ih. */
+/* Returns the time in ns in which one thread reads W_ih. */
 double lnrnn_input_weights_time(const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, double at_once);
 
 #pragma GCC visibility pop

@@ -17,8 +17,8 @@ static inline size_t lnrnn_whole_floats(size_t floats) { return (floats + 15) & 
 typedef struct {
     size_t num_gates;
     size_t cell_states; /* arrays of H values in a row of c */
-    int placement;      /* of layer norm by default, and of batch norm */
-    int activated;      /* its nonlinearity is an argument */
+    int placement;      /* the default of layer norm, and the only one of batch norm */
+    int activated;      /* the user chooses its nonlinearity */
     int saved_gates, direct_h;
 } lnrnn_cell;
 extern const lnrnn_cell lnrnn_cell_table[]; /* (LNRNN_CELLS) */
@@ -33,19 +33,20 @@ extern const char lnrnn_cell_names[];       /* "one of 'RNN', .." */
 enum { LNRNN_SITE_INPUT, LNRNN_SITE_HIDDEN, LNRNN_SITE_CELL, LNRNN_SITES };
 
 /* w (n, k), row stride rs, column stride cs -> packed, lnrnn_packed_size(dtype, n, k) words of 32 bits: the
- * layout in which the product reads weights. It depends on the instruction set in use. */
+ * layout in which the product reads weights. The layout depends on the instruction set in use. */
 size_t lnrnn_packed_size(int dtype, size_t n, size_t k);
 void lnrnn_pack(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
 
-/* Returns the number of blocks of w (n, k), contiguous. Returns 0 if its product is dense, because it has too
- * many blocks, or a size that no block divides. */
+/* w (n, k), contiguous. Returns the number of blocks (8 x 4 weights) that are not all 0. Returns 0 if w
+ * should be multiplied as a dense matrix: it has too many such blocks, or is no grid of whole blocks. */
 size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w);
 /* For tests: sets the largest share of nonzero blocks for a sparse product. -1: the value of tuning.h. */
 void lnrnn_set_share_of_blocks(double share);
 /* w (n, k), contiguous, with `count` blocks -> packed, lnrnn_blocks_size words. */
 size_t lnrnn_blocks_size(int dtype, size_t n, size_t count);
 void lnrnn_pack_blocks(int dtype, size_t n, size_t k, size_t count, const float *w, uint32_t *packed);
-/* Returns the number of outputs between which threads divide products with blocks, a multiple of a panel. */
+/* Returns the number of outputs of a window, a multiple of a panel. Threads divide block-sparse products only
+ * between windows. */
 size_t lnrnn_block_window(int dtype);
 
 typedef struct lnrnn_rnn_config lnrnn_rnn_config;
@@ -58,12 +59,11 @@ void lnrnn_pack_heads(const lnrnn_rnn_config *c, size_t gates, const float *w, f
 /* The norm and bias at a site. */
 typedef struct {
     const float *gain, *bias; /* (width); without a norm, gain is NULL */
-    /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if it has no row of its
-     * own. */
+    /* Batch norm at inference: (rows, width). Step t reads row t, or row overrun_row if there is no row t. */
     const float *scale, *shift;
     /* Set by lnrnn_rnn_configure. */
     size_t width;         /* the number of values per row: G*H, or H for c; 0: the layer lacks this site */
-    lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step adds scale and shift */
+    lnrnn_gate_norm norm; /* the kernel's argument; with batch norm each step sets its gain and bias */
 } lnrnn_site;
 
 /* One layer in one direction. G gates: RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n), SLSTM 4
@@ -93,18 +93,18 @@ struct lnrnn_rnn_config {
     ptrdiff_t overrun_row;
     /* Set by lnrnn_rnn_configure. */
     size_t num_gates, outputs; /* G, and G*H: the number of outputs of a product */
-    size_t first_gates;        /* gates in the first product with W_hh: all; with reset_before only r and z */
-    size_t head_units;         /* P / num_heads: how many h an output of W_hh reads */
-    int separate_products;     /* the kernel of the cell adds W h to W x; 0: the product adds them */
-    int input_side;            /* W x has a norm or a bias of its own */
-    size_t C;                  /* the number of values of c per sequence; 0: the cell has no c */
-    size_t projection;         /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
-    int saved_gates;           /* the tape has the gates */
-    int own_input_gradient;    /* gradients of W x and W h differ: GRU, unless JOINT: r multiplies only W h */
-    int direct_h;              /* the cell reads h_prev too, not only W h */
-    int step_kernel;           /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
-    size_t cell_scratch;       /* the number of floats of scratch for this kernel */
-    int output_norm;           /* y is the norm of each head of h (site CELL), so h is stored apart from y */
+    size_t first_gates;     /* the gates of the first product with W_hh: G, or 2 (r, z) with reset_before */
+    size_t head_units;      /* P / num_heads: how many values of h an output of W_hh reads */
+    int separate_products;  /* the kernel of the cell adds W h to W x; 0: the product adds them */
+    int input_side;         /* W x has a norm or a bias of its own */
+    size_t C;               /* the number of values of c per sequence; 0: the cell has no c */
+    size_t projection;      /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
+    int saved_gates;        /* the tape has the gates */
+    int own_input_gradient; /* gradients of W x and W h differ: GRU, unless JOINT: r multiplies only W h */
+    int direct_h;           /* the cell reads h_prev too, not only W h */
+    int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
+    size_t cell_scratch;    /* the number of floats of scratch for this kernel */
+    int output_norm;        /* y is the norm of each head of h (site CELL), so h is stored apart from y */
 };
 
 /* Sets the fields that the caller does not set. Call it when the caller's fields are set, and again after a
@@ -137,12 +137,12 @@ typedef struct {
     int divide_rows;  /* with divide_units: each thread computes the states of some rows; 0: of all rows */
     size_t group, groups; /* the number of rows that are computed together, a group; the number of groups */
     size_t chunk;         /* the number of steps for which one product computes W x */
-    size_t rows_ahead;   /* products with W_hh compute W_ih x of so many later rows too (lnrnn_ahead), or 0 */
-    int both_products;   /* the step's phase for W h also computes W x */
-    size_t input_rows;   /* the largest number of rows of x in one product */
-    size_t panels;       /* the number of panels of the packed weights */
-    size_t window;       /* with block-sparse weights lnrnn_block_window, else 0 */
-    size_t wide, narrow; /* row strides of arrays of G*H values, of H values per row */
+    size_t rows_ahead;    /* the number of later rows whose W_ih x a product with W_hh also computes, or 0 */
+    int both_products;    /* the step's phase for W h also computes W x */
+    size_t input_rows;    /* the largest number of rows of x in one product */
+    size_t panels;        /* the number of panels of the packed weights */
+    size_t window;        /* with block-sparse weights lnrnn_block_window, else 0 */
+    size_t wide, narrow;  /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */
     /* Steps from number batch_from on use the statistics of the batch; SIZE_MAX: none. Steps before the call
@@ -160,7 +160,7 @@ typedef struct {
 } lnrnn_rnn_plan;
 
 typedef struct {
-    double *mean, *var; /* (T, width), over the active rows, written */
+    double *mean, *var; /* (T, width): statistics over each step's active rows, written */
 } lnrnn_site_statistics;
 
 /* A row is the steps first .. first + length - 1 of sequence `sequence` of x and y. A reset of the state
@@ -207,13 +207,13 @@ typedef struct {
     /* A call returns with unfinished work when each thread has done about `part` multiply-adds; 0: the call
      * finishes. A step of a group is always finished. */
     double part;
-    int resumed;    /* 1: this call continues one that has returned 0 */
+    int resumed;    /* 1: this call continues a call that has returned 0 */
     float *scratch; /* plan->scratch.floats floats, aligned for doubles; kept until a call returns 1 */
 } lnrnn_rnn_call;
 
 /* Makes the plan for r, whose fields are set except plan and scratch. The plan may be used for calls that
- * differ in part, resumed, and fields of `rows` other than length. Pointers may differ too, if the same ones
- * are NULL. threads: the largest number of threads; the plan uses fewer for little work. */
+ * differ in part, resumed, and fields of `rows` other than length. Pointers may differ too, if the same
+ * pointers are NULL. threads: the largest number of threads; the plan uses fewer for little work. */
 void lnrnn_rnn_make_plan(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan *plan);
 /* Returns 1 when all work is finished, or 0 after r->part multiply-adds. After 0, call it again with resumed
  * = 1, any part, and all other fields unchanged. Parts change no bit of the result. hn, and the zeros past
@@ -223,7 +223,7 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r);
 /* --- backward.c: back through time ---------------------------------------------------------------------- */
 
 typedef struct {
-    double *gain, *bias; /* (shape of the site's gain and bias); NULL if the site has none */
+    double *gain, *bias; /* (shape of the site's gain and bias); NULL if the site has no gain or bias */
 } lnrnn_site_gradients;
 
 typedef struct {
@@ -240,8 +240,8 @@ typedef struct {
     float *gw_ih, *gw_hh, *gw_hr;           /* (G*H, D), (G*H, head_units), (P, H) */
     int add;                                /* add to the values of gw_ih, gw_hh and gw_hr */
     lnrnn_site_gradients site[LNRNN_SITES]; /* written */
-    double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer has none */
-    double *peephole; /* (3*H), the same */
+    double *inner[2]; /* (G*H): gradients of inner_ih, inner_hh, written; NULL if the layer lacks them */
+    double *peephole; /* (3*H): gradient of config->peephole, written; or NULL */
     float *work;      /* lnrnn_rnn_backward_work(r) floats, aligned for doubles and pointers */
 } lnrnn_rnn_gradients;
 

@@ -168,8 +168,8 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
 /* --- a call --------------------------------------------------------------------------------------------- */
 
 /* Distributes the rows, longest first, over groups of `group` rows, and returns them in the order of the
- * groups. Each group gets one row; then, in the opposite order of the groups, each gets another, and so on.
- * So groups cost about the same, and each begins with its longest row. */
+ * groups. Each group gets one row; then, in the opposite order of the groups, each group gets a second row,
+ * and so on. So groups cost about the same, and each group begins with its longest row. */
 static const lnrnn_row *dealt_rows(const lnrnn_network_call *n, size_t group)
 {
     if (!n->deal || group >= n->B)
@@ -381,7 +381,7 @@ static void point_gradients(const lnrnn_network_call *n, lnrnn_network_gradients
     }
 }
 
-/* Sets the gradient of the inputs to 0, because a line writes gx only at the steps of rows. */
+/* Sets the gradient of the inputs to 0, because a line writes gx only at steps that belong to a row. */
 static void clear_inputs(const lnrnn_network_call *n, const lnrnn_rnn_gradients *line, size_t width)
 {
     if (n->B == n->sequences && n->B && (size_t)n->rows[n->B - 1].length == n->steps)

@@ -28,7 +28,7 @@ struct lnrnn_network {
     const lnrnn_rnn_config *config;      /* (lines), configured */
     const lnrnn_packed_weights *weights; /* (lines) */
     const char *isa;                     /* the instruction set for which the weights are packed */
-    int64_t refused_from;                /* the first step that a sequence must not reach */
+    int64_t refused_from;                /* steps from this number on are refused (overrun="raise") */
     int together;                        /* all sequences take their steps together: overrun="batch" */
     size_t weight_bytes;                 /* the number of bytes of the packed weights and of `backward` */
     int references;
@@ -43,9 +43,10 @@ struct lnrnn_network {
 /* The largest number of steps of a stream. Sums of two such numbers do not overflow. */
 #define LNRNN_LAST_STEP ((int64_t)1 << 62)
 
-/* Sets the fields that depend on the configurations. */
+/* Sets the fields of n that depend on n->config. */
 void lnrnn_network_complete(lnrnn_network *n);
-/* Returns a network that consists of line `line` of n. It is valid as long as n. Do not release it. */
+/* Returns a network that consists of line `line` of n. The result is valid as long as n. Do not release the
+ * result. */
 lnrnn_network lnrnn_network_line(const lnrnn_network *n, size_t line);
 /* Returns the number of floats in the tape of a line for one step of one row. */
 size_t lnrnn_description_tape_width(const lnrnn_description *d);
@@ -72,7 +73,7 @@ typedef struct {
     const float *h0, *c0; /* (lines, states, P), (lines, states, C), or NULL: zeros */
     float *hn, *cn;       /* (shapes of h0, c0); may be h0, c0; cn: only if the cell has c */
     int training;         /* nonzero: fill `training` of every line; 0: inference */
-    size_t line_arrays;   /* set by lnrnn_training_begin */
+    size_t line_arrays;   /* the number of training arrays of a line, set by lnrnn_training_begin */
     int threads;
     double part; /* part and resumed as in lnrnn_rnn_call */
     int resumed;

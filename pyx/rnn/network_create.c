@@ -11,7 +11,7 @@
 /* --- batch norm: a scale and a shift for every step ---------------------------------------------------- */
 
 /* count (steps): the number of training sequences that reached each step. Returns the number of steps with
- * statistics, which are the first ones. */
+ * statistics. Steps without statistics come after them. */
 static size_t known_steps(const int64_t *count, size_t steps)
 {
     size_t known = 0;
@@ -58,7 +58,7 @@ static double mean_over_steps(const double *values, size_t steps, size_t width, 
 /* Statistics and parameters of a batch norm, which `fold` joins to one scale and shift for inference. */
 typedef struct {
     size_t known, width;
-    int averages;             /* 1: known >= 1, and a last row has the means over the known steps */
+    int averages;             /* 1: write one more row, for the means over all known steps */
     const double *mean, *var; /* (known, width) */
     const float *gain, *bias; /* (width); bias may be NULL: zeros */
     double eps;
@@ -109,7 +109,7 @@ static const float *sum_of(construction *b, const float *x, const float *y, size
     return sum;
 }
 
-/* blocks: the number of blocks, or 0: dense. */
+/* w (n, k) -> packed. blocks: the number of nonzero blocks, or 0 for dense weights. */
 static const uint32_t *packed(construction *b, int dtype, const float *w, size_t n, size_t k, size_t blocks)
 {
     const size_t size = blocks ? lnrnn_blocks_size(dtype, n, blocks) : lnrnn_packed_size(dtype, n, k);
@@ -343,7 +343,8 @@ lnrnn_status lnrnn_check_isa(const lnrnn_network *n, const char *name, char *mes
     const char *const isa = lnrnn_isa_name();
     return strcmp(n->isa, isa)
                ? lnrnn_fail(message, LNRNN_INVALID,
-                            "%s must be of the instruction set in use, %s, got one of %s", name, isa, n->isa)
+                            "%s must be packed for the instruction set in use, %s, got one for %s", name, isa,
+                            n->isa)
                : LNRNN_OK;
 }
 

@@ -26,7 +26,8 @@ static const uint32_t *transposed(const float *w, size_t parts, size_t n, size_t
     return words;
 }
 
-/* Writes the weights of all lines to memory, unless memory is NULL. Returns their number of bytes. */
+/* Packs the transposed weights of all lines into memory, unless memory is NULL. Returns their number of
+ * bytes. */
 static size_t write_weights(const lnrnn_network *n, const lnrnn_array *arrays, int inputs, char *memory)
 {
     int roles[LNRNN_ROLES];

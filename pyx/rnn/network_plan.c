@@ -19,7 +19,8 @@
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
-/* Makes the lines' plans for `threads` threads. Returns the ns of all lines, one after another. */
+/* Makes the lines' plans for `threads` threads. Returns the predicted time in ns of all lines, one after
+ * another. */
 static double time_in_turn(lnrnn_wavefront *n, int threads)
 {
     double time = 0;
@@ -31,13 +32,13 @@ static double time_in_turn(lnrnn_wavefront *n, int threads)
     return time;
 }
 
-/* Call it for one direction and n->threads > 1. Sets n->chunk. Returns the ns of all layers as a
- * wavefront. */
+/* Only for one direction and n->threads > 1. Sets n->chunk. Returns the predicted time in ns of all layers as
+ * a wavefront. */
 static double time_of_wavefront(lnrnn_wavefront *n)
 {
     const double threads = n->threads, at_once = least(threads, (double)n->layers),
                  T = (double)n->line[0].call.T, turns = (double)n->groups * T;
-    double time = 0, begin = 0, step = 0; /* ns of all lines, of a chunk's start, of the longest step */
+    double time = 0, begin = 0, step = 0; /* ns of all lines, of starting a chunk, of the longest step */
     for (size_t k = 0; k < n->layers; k++) {
         const lnrnn_line *l = &n->line[k];
         const double of_step = lnrnn_group_step_time(&l->call, &l->plan, at_once);
@@ -56,7 +57,7 @@ static double time_of_wavefront(lnrnn_wavefront *n)
     return time / threads + (at_once - 1) * (double)n->chunk * step;
 }
 
-/* Returns the predicted ns if both directions of a layer, but not layers, run at the same time. */
+/* Returns the predicted time in ns if both directions of a layer, but not layers, run at the same time. */
 static double time_of_pairs(lnrnn_wavefront *n)
 {
     double time = 0;
@@ -84,7 +85,7 @@ static int plan_lines(lnrnn_wavefront *n, int share)
     return 1;
 }
 
-/* Returns the predicted ns if several lines run at the same time, or INFINITY if they cannot. */
+/* Returns the predicted time in ns if several lines run at the same time, or INFINITY if they cannot. */
 static double time_at_once(lnrnn_wavefront *n, int threads)
 {
     const size_t lines = n->layers * n->directions, wide = n->directions == 2 ? 2 : n->layers;

@@ -14,7 +14,8 @@
 #include "runtime/floats.h"
 #include "runtime/thread_policy.h"
 
-/* Returns the first step, from the starts of the sequences, that uses the statistics of the batch. */
+/* Returns the number of the first step, counted from the start of a sequence, that uses the statistics of the
+ * batch. */
 static size_t first_from_batch(const lnrnn_rnn_call *r)
 {
     const lnrnn_rnn_config *c = r->config;
@@ -25,8 +26,8 @@ static size_t first_from_batch(const lnrnn_rnn_call *r)
     return c->overrun_row >= 0 || r->last_step_end <= c->known ? SIZE_MAX : c->known;
 }
 
-/* A record of the tape holds W x (only with separate products), W h or the sum of both, and the gates. c and
- * the output that is projected follow, and h if y is its norm. */
+/* A record of the tape holds W x (only with separate products), W h or the sum of both, and the gates. Then
+ * come c, with a projection the cell's output, and h if y is the norm of h. */
 static void layout_tape(const lnrnn_rnn_config *c, lnrnn_rnn_plan *p)
 {
     p->wide = p->kernels->product->width(c->outputs);
@@ -105,8 +106,8 @@ static void choose_groups(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
         p->chunk = 1;
 }
 
-/* Returns plan->rows_ahead. With more than two panels, the first is whole (pack.h). The buffer of the chunk
- * has the rows of the first chunk, and of the next. */
+/* Returns plan->rows_ahead. With more than two panels, the first panel has full width (pack.h). The buffer
+ * of W_ih x must hold two chunks. */
 static size_t rows_ahead(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
 {
     const size_t rows = p->product->rows_ahead, team = p->divide_units ? (size_t)p->divide_units : 1,

@@ -21,8 +21,8 @@ static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
 /* Rounds a cut to the nearest beginning of a panel, for products that cannot divide a panel. */
 static size_t near_panel(lnrnn_cut cut) { return cut.panel + (2 * cut.part > cut.of); }
 
-/* Returns the cut at the multiple of `window` outputs that is nearest to output `at`, and begins a panel. It
- * may be the end. */
+/* Returns a cut near output `at`, at a multiple of `window` outputs where a panel begins. The cut may be the
+ * end of all outputs. */
 static lnrnn_cut cut_between_windows(const lnrnn_rnn_call *r, size_t at, size_t window)
 {
     const size_t N = r->config->outputs, width = r->plan->product->width(N);
@@ -49,8 +49,8 @@ lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team)
     return (lnrnn_share){cut_of(r, index, team), cut_of(r, index + 1, team)};
 }
 
-/* Panels p0 .. p1 - 1 are panels of N outputs, more than two. Returns the first that is narrow, or p1. Only
- * the last panels are narrow. */
+/* Returns the first narrow panel of panels p0 .. p1 - 1, or p1. N outputs have more than two panels, and only
+ * the last panels may be narrow. */
 static size_t end_of_whole(const lnrnn_step *s, size_t N, size_t p0, size_t p1)
 {
     const lnrnn_product *k = s->r->plan->product;
@@ -59,7 +59,8 @@ static size_t end_of_whole(const lnrnn_step *s, size_t N, size_t p0, size_t p1)
     return p1;
 }
 
-/* Two threads may share a panel by its rows. Returns how many of n rows belong to the first of them. */
+/* Two threads may share a panel, each with some rows. Returns how many of n rows belong to the first
+ * thread. */
 static size_t rows_before(lnrnn_cut cut, size_t n)
 {
     return cut.part ? (n * cut.part + cut.of / 2) / cut.of : 0;

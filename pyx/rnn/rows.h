@@ -9,8 +9,8 @@
 #include "rnn/layer.h"
 #include "lnrnn/tuning.h"
 
-/* One product has at most so many rows of h; so has a group without a tape. Benchmark rnn B64-H128 decided
- * the number. */
+/* The largest number of rows of h in one product, and of a group without a tape. Chosen by benchmark rnn
+ * B64-H128. */
 enum { TILE = 64 };
 
 _Static_assert(sizeof(lnrnn_row) == 6 * sizeof(int64_t), "lnrnn/rnn/rows.py makes tables of these columns");
@@ -48,7 +48,8 @@ static inline size_t active_rows(const lnrnn_rnn_call *r, size_t r0, size_t acti
     return active;
 }
 
-/* Returns how many of the rows r0 .. r0 + rows - 1 are active at step t, if at least `active` are. */
+/* Returns how many of the rows r0 .. r0 + rows - 1 are active at step t, given that at least `active` rows
+ * are. */
 static inline size_t more_active_rows(const lnrnn_rnn_call *r, size_t r0, size_t rows, size_t active,
                                       size_t t)
 {
@@ -107,7 +108,7 @@ static inline const float *state_mask(const lnrnn_rnn_call *r, size_t i)
     return r->masks.state + (size_t)r->rows[i].sequence * r->config->P;
 }
 
-/* Returns the mean number of inputs by which an output is multiplied. blocks: the number of blocks of its
+/* Returns the mean number of inputs that an output of a product reads. blocks: the number of blocks of its
  * weights, or 0: dense. */
 static inline size_t read_inputs(const lnrnn_rnn_config *c, size_t blocks, size_t inputs)
 {

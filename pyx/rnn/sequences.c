@@ -7,7 +7,8 @@
 #include "runtime/result_memory.h"
 #include "runtime/threads.h"
 
-/* The memory blocks of a workspace: rows, calls of lines, states that the caller lacks, and scratch. */
+/* The memory blocks of a workspace: rows, calls of lines, states that the caller does not pass, and
+ * scratch. */
 enum { ROWS, LINES, STATES, SCRATCH, BLOCKS };
 
 struct lnrnn_workspace {

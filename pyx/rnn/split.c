@@ -8,8 +8,8 @@
  * also meet before W_hh h if it is added to W_ih x. cost_model.c decides if the threads also divide the rows
  * of the states (plan->divide_rows). Then a second barrier is before the next product, which reads the states
  * of all rows. If rows are few, this barrier would take longer than computing the states of all rows in each
- * thread. So each thread computes all states: thread 0 writes h to y and c to cn, and the others write to
- * their own memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite
+ * thread. So each thread computes all states: thread 0 writes h to y and c to cn, and the other threads write
+ * to their own memory. Separate products W_hh h are double-buffered, so that a fast thread does not overwrite
  * rows that other threads read.
  *
  * If another process takes the core of a thread, all others wait at each barrier. So at the first long wait
@@ -27,10 +27,10 @@
 
 typedef struct {
     const lnrnn_rnn_call *r;
-    lnrnn_barrier barriers[LNRNN_MOST_SHARED]; /* of the groups */
+    lnrnn_barrier barriers[LNRNN_MOST_SHARED]; /* one for each group */
 } split_job;
 
-/* If each thread computes all rows, points a thread other than 0 to its own memory for the states. */
+/* If each thread computes all rows: makes a thread other than 0 write the states to its own memory. */
 static void keep_own_states(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -44,7 +44,7 @@ static void keep_own_states(lnrnn_step *s)
     s->next_h = 0;
 }
 
-/* Returns whether this thread computes on. If the team has ended, thread 0 continues alone. */
+/* Returns 1 if this thread continues. If the team has ended, only thread 0 continues. */
 static int in_team(const lnrnn_step *s) { return !s->index || s->team > 1; }
 
 /* Computes steps t .. end - 1. */
@@ -76,7 +76,7 @@ static void split_steps(lnrnn_step *s, size_t *position, int64_t *left)
         lnrnn_step_meet(s); /* the next chunk overwrites this one, which other threads may still read */
     }
     if (!s->index)
-        *position = lnrnn_step_end(s); /* all threads have read *position */
+        *position = lnrnn_step_end(s); /* now all threads have read *position */
 }
 
 static void split_units(void *ctx, int worker, int team)

@@ -9,7 +9,8 @@
 
 /* --- the phases ----------------------------------------------------------------------------------------- */
 
-/* A step with a tape computes into it: copies W_ih x there, and sets the other arrays. */
+/* A step with a tape computes in the tape's memory: copies W_ih x to the tape, and points the other arrays
+ * into it. */
 static void record(lnrnn_step *s)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -92,8 +93,7 @@ static void take_rows(lnrnn_step *s)
 }
 
 /* a (active, width), row stride cell.as: the input of a site. Computes the batch's statistics of the values
- * from .. to - 1, sets their scale and shift, and writes the statistics to the call's arrays, if it has
- * any. */
+ * from .. to - 1, sets their scale and shift, and in training writes the statistics to the call's arrays. */
 static void site_statistics(lnrnn_step *s, int site, size_t from, size_t to, const float *a)
 {
     const lnrnn_rnn_call *r = s->r;
@@ -143,7 +143,7 @@ static void last_statistics(lnrnn_step *s)
     site_statistics(s, LNRNN_SITE_HIDDEN, c->first_gates * c->H, c->outputs, s->a);
 }
 
-/* Zoneout mixes old and new states. Saves the old ones, which the cell may overwrite. */
+/* Zoneout mixes old and new states. Saves the old states, which the cell may overwrite. */
 static void save_h(lnrnn_step *s)
 {
     for (size_t i = 0; i < s->cell.n; i++)
@@ -287,7 +287,7 @@ static void zoneout_c(lnrnn_step *s)
     zoneout(s, c->C, c->zoneout_c, s->r->masks.c, s->old_c, s->r->plan->c_stride, s->cell.c);
 }
 
-/* --- the diagram ---------------------------------------------------------------------------------------- */
+/* --- the phases in order -------------------------------------------------------------------------------- */
 
 /* Sets p->phases. The tape gets c only after zoneout, because the backward pass computes c before zoneout
  * itself. */
@@ -360,11 +360,11 @@ void lnrnn_step_meet(lnrnn_step *s)
     if (s->team < 2 || !lnrnn_barrier_wait(s->barrier, s->team))
         return;
     s->team = 1;
-    s->ahead.w = NULL; /* W_ih x of the next chunk would need the other threads */
+    s->ahead.w = NULL; /* to compute W_ih x ahead would need the other threads */
     if (s->index) {
         s->active = s->cell.n = 0;
         return;
     }
-    s->cell.n = s->active; /* its own rows are the first ones, so only their number changes */
+    s->cell.n = s->active; /* thread 0 had the first rows, so only their number changes */
     s->share = lnrnn_share_of(s->r, 0, 1);
 }

@@ -66,8 +66,8 @@ struct lnrnn_step {
     /* With a projection, memory of the thread. unprojected: (group, H), row stride plan->narrow. projected:
      * (TILE, P), row stride plan->h_stride. */
     float *unprojected, *projected;
-    /* reset_before, (group, 2, H), row stride cell.rs: r h and z. With divide_rows the threads share it.
-     * reset_rows: (group) pointers to r h. */
+    /* With reset_before. reset: (group, 2, H), row stride cell.rs: r h and z. With divide_rows the threads
+     * share it. reset_rows: (group) pointers to r h. */
     float *reset;
     const float **reset_rows;
     float *statistics; /* (LNRNN_SITES, lnrnn_statistics_floats): the statistics of the batch */
@@ -97,7 +97,8 @@ void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *plan);
 /* Computes step t, and moves the view to step t + 1. */
 void lnrnn_step_take(lnrnn_step *s);
 /* Waits at the barrier of the group's threads. If the team ends there (lnrnn_barrier_wait), thread 0 has all
- * columns and rows from then on. The others have no row, so their next phases compute nothing. */
+ * columns and rows from then on. The other threads then have no rows, so their next phases compute
+ * nothing. */
 void lnrnn_step_meet(lnrnn_step *s);
 /* rows: n pointers to h (P), from row r0 on. Writes h times masks.state to `to` (n, P), row stride
  * plan->h_stride, and sets the pointers to the rows of `to`. */
@@ -105,9 +106,9 @@ void lnrnn_mask_rows(const lnrnn_rnn_call *r, size_t r0, size_t n, const float *
 
 /* --- step_view.c ---------------------------------------------------------------------------------------- */
 
-/* shared: the memory that the threads of a group share; own: this thread's memory. Without divide_units they
- * are the same pointer. Sets the pointers of s, if shared and own are not NULL. Returns the number of floats
- * of `own`, and sets *floats to the number of floats of `shared`. */
+/* shared: the memory that the threads of a group share; own: this thread's memory. Without divide_units,
+ * shared and own are the same pointer. Sets the pointers of s, if shared and own are not NULL. Returns the
+ * number of floats of `own`, and sets *floats to the number of floats of `shared`. */
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *plan, float *shared,
                          float *own, size_t *floats);
 
@@ -117,8 +118,8 @@ void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size
 /* Copies c0 of the group's rows to cn, before step 0. */
 void lnrnn_step_load(const lnrnn_step *s);
 /* Computes W_ih x of the next steps, the chunk, and subtracts their cost from *left. The chunk has as many
- * steps as *left allows, at least one, at most plan->chunk, none from `stop` on. Returns the end of the
- * chunk. */
+ * steps as *left allows: at least one step, at most plan->chunk, and no step from `stop` on. Returns the end
+ * of the chunk. */
 size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left);
 /* Returns the number of the next step. After the last step it writes hn, and zeros in y past the end of each
  * row, and returns LNRNN_DONE. */
@@ -131,7 +132,7 @@ size_t lnrnn_step_end(const lnrnn_step *s);
  * (kernels/int8_rows.h). */
 lnrnn_share lnrnn_share_of(const lnrnn_rnn_call *r, size_t index, size_t team);
 /* Writes W_ih x of the first n rows of s->x to s->wx. from_end: compute the last outputs first. rest: compute
- * only narrow panels, because s->ahead has the others. */
+ * only narrow panels, because s->ahead has computed the other panels. */
 void lnrnn_input_product(const lnrnn_step *s, size_t n, int from_end, int rest);
 /* Sets s->ahead, so that W_hh h of the next plan->rows_ahead steps also computes W_ih x of as many rows of
  * s->x. */
@@ -143,7 +144,7 @@ void lnrnn_hidden_product(lnrnn_step *s, int add);
  * row. */
 void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const uint32_t *w,
                          const float *const *rows, int add);
-/* Writes h of the rows of s->cell: W_hr times their outputs. */
+/* Writes h of the rows of s->cell: W_hr times the outputs of the cell. */
 void lnrnn_projection(const lnrnn_step *s);
 
 #endif

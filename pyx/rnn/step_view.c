@@ -63,7 +63,8 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     return at;
 }
 
-/* Always a call, because GCC's own code for memset takes a tenth of a small step (benchmark latency). */
+/* memset through a volatile pointer is always a call. GCC's inline code takes a tenth of a small step
+ * (benchmark latency). */
 static void *(*const volatile clear)(void *, int, size_t) = memset;
 
 void lnrnn_step_begin(lnrnn_step *s, const lnrnn_rnn_call *r, size_t group, size_t t, float *shared,
@@ -158,7 +159,8 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
     const lnrnn_rnn_plan *p = s->r->plan;
     const size_t rows = p->rows_ahead, steps = stop - s->t;
     const int ready = s->ahead.w && s->t >= s->ahead_end;
-    /* The first chunk has up to 2 * rows - 1 steps, all others have as many as lnrnn_ahead has rows. */
+    /* The first chunk has up to 2 * rows - 1 steps, all other chunks have as many steps as lnrnn_ahead has
+     * rows. */
     const size_t chunk = ready                       ? rows
                          : !rows || steps < 2 * rows ? p->chunk
                                                      : rows + steps % rows,

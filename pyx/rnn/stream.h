@@ -5,11 +5,12 @@
 #include "rnn/network.h"
 
 struct lnrnn_stream {
-    lnrnn_network *network; /* Python may replace the network by one for another instruction set */
+    lnrnn_network *network; /* Python may replace it by a network for another instruction set */
     size_t lanes;
     float *h, *c;   /* (layers, lanes, P), (layers, lanes, C); c: NULL if the cell has no c */
     int64_t *steps; /* (lanes): the number of steps of each lane since its reset */
-    /* One reference for each handle and one for the creator. Python frees its streams without this count. */
+    /* One reference for each handle, and one reference for the creator. Python frees its streams without this
+     * count. */
     int references;
     /* Set by lnrnn_stream_of; a network that replaces another has equal values. */
     size_t inputs, layers, h_width, c_width;
@@ -25,11 +26,11 @@ struct lnrnn_handle {
     void (*release)(void *owner);
     lnrnn_handle *next; /* next in the list of Python's unused handles */
     lnrnn_network_call call;
-    size_t floats;        /* of call.scratch */
+    size_t floats;        /* the number of floats of call.scratch */
     lnrnn_row *table;     /* (capacity), the rows of the call */
     float *x;             /* (capacity, D), the input of the call */
     int64_t *seen, stamp; /* (lanes): the stamp of the last call that named the lane */
-    int busy;             /* a thread is in lnrnn_handle_step or lnrnn_handle_reset */
+    int busy;             /* 1: a thread is in lnrnn_handle_step or lnrnn_handle_reset */
 };
 
 /* Exported for the Cython module. */
@@ -37,9 +38,9 @@ struct lnrnn_handle {
 
 /* Sets the network and lanes of s, and the fields that follow from them. */
 void lnrnn_stream_of(lnrnn_stream *s, lnrnn_network *n, size_t lanes);
-/* lanes (n). Sets their states and steps. states: NULL, which leaves all states, or h and, if the cell has
- * one, c, (layers, n, P or C), each NULL for zeros. steps: NULL, which leaves the steps, or (n). Returns 1,
- * or 0 without a change if a lane or step is invalid. */
+/* lanes (n). Sets the states and steps of these lanes. states: h (layers, n, P) and, if the cell has c, c
+ * (layers, n, C), each NULL for zeros; or NULL: the states stay. steps (n), or NULL: the steps stay. Returns
+ * 1, or 0 without a change if a lane or step is invalid. */
 int lnrnn_stream_put(lnrnn_stream *s, const int64_t *lanes, size_t n, const float *const *states,
                      const int64_t *steps);
 /* Changes the number of rows and threads of the next calls, without new memory. Returns 1, or 0 if the memory

@@ -27,8 +27,8 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
                                  char message[LNRNN_MESSAGE])
 {
     *stream = NULL;
-    LNRNN_CHECK(n->directions == 1, "network must have one direction: a second one starts at the end");
-    LNRNN_CHECK(!n->config->reverse, "network must not have reverse: it starts at the end");
+    LNRNN_CHECK(n->directions == 1, "network must have one direction: the second one starts at the end");
+    LNRNN_CHECK(!n->config->reverse, "network must not be reversed: a reversed network starts at the end");
     LNRNN_CHECK(lanes >= 1 && lanes <= INT32_MAX, "lanes must be between 1 and %d, got %zu", INT32_MAX,
                 lanes);
     const size_t steps = lnrnn_whole_lines(lanes * sizeof(int64_t)),
@@ -58,8 +58,8 @@ void lnrnn_stream_release(lnrnn_stream *s)
     lnrnn_free_aligned(s);
 }
 
-/* Returns the number of bytes of a handle with its arrays. Unless h is NULL, sets its arrays, which stand
- * behind it. */
+/* Returns the number of bytes of a handle with its arrays. Unless h is NULL, sets the pointers to these
+ * arrays, which follow h in memory. */
 static size_t carve_handle(lnrnn_handle *h, const lnrnn_network *network, size_t lanes, size_t rows)
 {
     const size_t table = lnrnn_whole_lines(sizeof *h),

@@ -66,7 +66,8 @@ static int can_go_on(const wave_job *j, size_t run)
     return position != LNRNN_DONE && has_input(j, run, next_stop(j->n, run, position));
 }
 
-/* Reserves a run for this thread until it calls `advance`. Returns 0 if another thread has it. */
+/* Reserves a run for this thread until it calls `advance`. Returns 0 if another thread has the run, or its
+ * next chunk cannot be computed yet. */
 static int take(const wave_job *j, size_t run)
 {
     network_run *const it = &j->run[run];
@@ -117,8 +118,8 @@ static int all_done(const wave_job *j)
     return 1;
 }
 
-/* Computes chunks until all are done or this part of the call is used up. It waits for another thread at most
- * twice the time of its own chunk, because a thread that needs longer has lost its core. */
+/* Computes chunks until all are done or this part of the call is used up. A thread waits for another thread
+ * at most twice the time of its own last chunk: a thread that needs longer has lost its core. */
 static void work(void *ctx, size_t index, int worker)
 {
     wave_job *const j = ctx;

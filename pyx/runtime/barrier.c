@@ -1,6 +1,6 @@
 /* The barrier between time steps if threads divide the hidden units. Waiting threads spin, because a step
  * takes microseconds and waking a sleeping thread takes longer. After a long wait a thread yields its core,
- * because another thread of the team must have lost its own. A time slice of another process is as long as
+ * because another thread of the team must have lost its core. A time slice of another process is as long as
  * many steps, and more slices follow. So the first wait that is too long ends the team. The last thread that
  * arrives at the barrier decides this, and tells all threads. */
 #include <stdint.h>
@@ -76,5 +76,5 @@ int lnrnn_barrier_wait(lnrnn_barrier *b, int team)
         lnrnn_back_off(waited);
     if (mode == LNRNN_BARRIER_STAGGERED && phase % 2 == 0)
         lnrnn_stagger();
-    return b->ended; /* safe: others write it only after this thread has arrived at the next barrier */
+    return b->ended; /* safe: other threads write b->ended only after this thread is at the next barrier */
 }

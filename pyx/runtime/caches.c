@@ -9,7 +9,7 @@
 #include "runtime/cpu_model.h"
 #include "runtime/os.h"
 
-/* Sizes to assume if neither CPU nor system tells them, and the limits of plausible sizes. */
+/* Sizes to assume if neither CPU nor system reports them, and the limits of plausible sizes. */
 static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20, 0},
                           least = {8 << 10, 64 << 10, 64 << 10, 0},
                           most = {4 << 20, 128 << 20, (size_t)2 << 30, 0};

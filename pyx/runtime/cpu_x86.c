@@ -6,7 +6,7 @@
 
 #include "runtime/os.h"
 
-/* Bits of XCR0: registers that the operating system saves. XGETBV reads it, and faults unless OSXSAVE is
+/* Bits of XCR0: registers that the operating system saves. XGETBV reads XCR0, and faults unless OSXSAVE is
  * set. */
 enum { SAVES_AVX = 0x6, SAVES_AVX512 = 0xe6, SAVES_TILES = 0x60000 };
 

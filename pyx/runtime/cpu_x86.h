@@ -7,7 +7,7 @@ int lnrnn_has_avx2(void);
 int lnrnn_has_avxvnni(void);
 int lnrnn_has_avx512(void);
 int lnrnn_has_avx512vnni(void);
-/* AVX-512 with BF16 and VNNI. */
+/* Tests for AVX-512 with BF16 and VNNI. */
 int lnrnn_has_avx512bf16(void);
 /* Tests for AMX with tiles of bfloat16 and int8. The first call asks the kernel for permission. */
 int lnrnn_has_amx(void);

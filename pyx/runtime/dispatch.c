@@ -48,9 +48,9 @@ BLOCKS(scalar)
 /* AVX-512's vectors of 16 floats are larger than a block of sparse weights (8), so use AVX2's kernels. */
 #define lnrnn_blocks_avx512 lnrnn_blocks_avx2
 
-/* A row of the table below: the name of a set, and the set whose other kernels it uses. Then come its
- * products of bfloat16, of int8, and of int8 with blocks. NULL: AMX's dense products of several rows are
- * faster. */
+/* A row of the table below: the name of an instruction set, and the set whose norms, cells and float32
+ * products it uses. Then come its products with bfloat16, int8 and block-sparse int8 weights. int8_blocks is
+ * NULL with AMX, whose dense products of several rows are faster. */
 #define SET(name, isa, bf16, int8, int8_blocks)                                  \
     {#name,         lnrnn_norm_##isa, &lnrnn_cells_##isa,  &lnrnn_product_##isa, \
      &lnrnn_##bf16, &lnrnn_##int8,    &lnrnn_blocks_##isa, int8_blocks}

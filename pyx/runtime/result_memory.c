@@ -1,6 +1,5 @@
-/* Memory of weights, and blocks for large results. A thread takes a block by exchanging the block's entry in
- * `cached` for
- * 0. It uses no lock, because a fork could leave a lock locked. */
+/* Memory of weights, and blocks for large results. A thread takes a block by an atomic exchange of the
+ * block's entry in `cached` for 0. There is no lock, because a fork could leave a lock locked. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -23,7 +23,7 @@ static int available(void) { return !forked && !omp_in_parallel(); }
 /* libgomp keeps one pool of idle workers per calling thread. These fields describe the pool of this
  * thread. */
 static LNRNN_THREAD_LOCAL struct {
-    int waiting;     /* idle workers */
+    int waiting;     /* the number of idle workers */
     int proven;      /* the largest number of workers that a probe could start */
     unsigned failed; /* the lnrnn_team_generation in which a probe could not start more workers */
 } own;
@@ -35,8 +35,8 @@ static LNRNN_THREAD_LOCAL struct {
  * smaller.
  *
  * The probe starts twice as many threads as the team needs, for two reasons. First, when a team becomes
- * smaller, OpenMP ends threads, and it may start new threads before the old ones are gone. Second, a process
- * that has reached a limit cannot fork or allocate.
+ * smaller, OpenMP ends threads, and it may start new threads before the old threads are gone. Second, a
+ * process that has reached a limit cannot fork or allocate.
  *
  * Every calling thread probes for itself when its team becomes larger than ever before. After a first failure
  * in the process, it probes whenever a team grows. */

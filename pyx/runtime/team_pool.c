@@ -1,11 +1,11 @@
 /* Teams of threads: a pool of the system's threads.
  *
- * Idle workers are in one list. A call takes the workers that it needs, starts new ones if the list has too
- * few, and puts all back at its end. So calls never wait for each other. An idle worker spins for
+ * Idle workers are in one list. A call takes the workers that it needs, starts new workers if the list has
+ * too few, and puts all workers back at its end. So calls never wait for each other. An idle worker spins for
  * LNRNN_POOL_SPIN ns, since the next call often comes at once, and then sleeps. Waking a worker takes
  * microseconds, and milliseconds on a virtual machine whose host has given the core away. A call continues
- * without workers that are late, which then spin for the next call. A forked child has none of the threads,
- * so it begins with an empty list. */
+ * without workers that are late, which then spin for the next call. A forked child has no threads of its
+ * parent, so it begins with an empty list. */
 #include <stdlib.h>
 
 #include "lnrnn/tuning.h"
@@ -29,7 +29,7 @@ typedef struct worker {
     lnrnn_thread thread;
     lnrnn_lock lock;
     lnrnn_signal wake, done;
-    char padding[64]; /* threads spin on states, so each has its own cache line */
+    char padding[64]; /* threads spin on `state`, so each worker has its own cache line */
 } worker;
 
 static lnrnn_lock lock = LNRNN_LOCK; /* protects `idle` */
@@ -136,8 +136,8 @@ static worker *start(void)
     /* GCOVR_EXCL_STOP */
 }
 
-/* Takes at most n workers out of the list. Returns the first worker; `next` links the others. Sets *taken to
- * their number. */
+/* Takes at most n workers out of the list. Returns the first worker; `next` links the other workers. Sets
+ * *taken to their number. */
 static worker *take(int n, int *taken)
 {
     worker *first = NULL;
@@ -188,8 +188,8 @@ static worker *start_more(worker *first, int n, int *started, int *short_of)
 /* Returns 1 always: a thread of a team can have a team too, of other workers. */
 static int available(void) { return 1; }
 
-/* Numbers the workers that arrive within `arrival` ns, and withdraws the job from the others. Returns the
- * size of the team. */
+/* Numbers the workers that arrive within `arrival` ns, and withdraws the job from the other workers. Returns
+ * the size of the team. */
 static int gather(worker *first, int64_t arrival)
 {
     int team = 1;

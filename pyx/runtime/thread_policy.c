@@ -9,8 +9,8 @@
 
 /* --- 1. limit ------------------------------------------------------------------------------------------ */
 
-static int number_set; /* the value of lnrnn_set_num_threads; 0: none */
-static int limit_set;  /* the value of lnrnn_set_thread_limit; 0: none */
+static int number_set; /* the value of lnrnn_set_num_threads; 0: not set */
+static int limit_set;  /* the value of lnrnn_set_thread_limit; 0: not set */
 static int known_cores;
 
 /* Returns the first number of OMP_NUM_THREADS if it is from 1 to 1024, else 0. */

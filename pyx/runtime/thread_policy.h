@@ -3,7 +3,7 @@
  *  1. limit       How many threads may the call use? Its own number, else the number of the process, else the
  *                 default. Cython asks when a call begins: lnrnn_allowed_threads.
  *  2. worth it    How many threads does the work repay? A call of little work uses one, and no call uses more
- *                 than LNRNN_CORE_THREADS for each core (but in test modes of threads.h). plan.c and
+ *                 than LNRNN_CORE_THREADS for each core (except in test modes of threads.h). plan.c and
  *                 network_plan.c ask once for a shape: lnrnn_useful_threads. For a short call Cython asks
  *                 this first (lnrnn_repays_threads): if the answer is one, the limit does not matter.
  *  3. partition   What do the threads divide: sequences, or the hidden units of a step, or both? The cost
@@ -31,7 +31,8 @@
 int lnrnn_allowed_threads(int own);
 
 /* threadpoolctl calls the next two functions by name (lnrnn/threadpools.py). The limit holds for calls that
- * set no number, until lnrnn_set_num_threads is called. A limit that is not below the default removes it. */
+ * set no number, until lnrnn_set_num_threads is called. A limit that is not below the default removes the
+ * limit. */
 int lnrnn_get_thread_limit(void);
 void lnrnn_set_thread_limit(int threads);
 
@@ -61,11 +62,11 @@ typedef struct lnrnn_step_work lnrnn_step_work;
 typedef double (*lnrnn_partition_time)(const lnrnn_step_work *work, lnrnn_partition partition);
 
 /* Divides `rows` sequences and `panels` panels of weights among at most `threads` threads. Returns the
- * partition with the least time(work, partition), or the one with the smaller team among equals. */
+ * partition with the least time(work, partition), and with equal times the smaller team. */
 lnrnn_partition lnrnn_choose_partition(int threads, size_t rows, size_t panels, const lnrnn_step_work *work,
                                        lnrnn_partition_time time);
 /* For tests: lnrnn_choose_partition returns this partition if the arguments allow it; groups 0: the fastest
- * again. */
+ * partition again. */
 void lnrnn_set_partition(lnrnn_partition partition);
 
 /* --- 4. free now --------------------------------------------------------------------------------------- */

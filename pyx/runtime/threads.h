@@ -33,8 +33,8 @@ typedef struct {
 } lnrnn_barrier;
 _Static_assert(offsetof(lnrnn_barrier, phase) == 64,
                "threads spin on another cache line than they arrive at");
-/* Returns 1 in all threads of the team, or 0 in all. 1: a thread has waited too long, so one thread should go
- * on alone. */
+/* Waits until all threads of the team have called this function. Returns the same value in all threads. 1: a
+ * thread has waited too long, so one thread should go on alone; else 0. */
 int lnrnn_barrier_wait(lnrnn_barrier *b, int team);
 /* One thread of the team calls this function before its first lnrnn_barrier_wait. */
 void lnrnn_barrier_begin(lnrnn_barrier *b);
@@ -65,7 +65,7 @@ static inline void lnrnn_pause_core(void)
 
 /* Returns 1 during a back-off. Then brief calls use one thread. */
 int lnrnn_oversubscribed(void);
-/* Starts a back-off after a wait of `waited` ns, unless one is running. */
+/* Starts a back-off after a wait of `waited` ns, unless a back-off is running. */
 void lnrnn_back_off(int64_t waited);
 
 /* --- team.c -------------------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ int lnrnn_can_have_team(int threads);
 /* Calls body(ctx, worker, team) in each thread of a team of at most `threads`. Call it only if
  * lnrnn_can_have_team(threads). Returns the size of the team. team.h explains `arrival`. */
 int lnrnn_run_team(int threads, int64_t arrival, void (*body)(void *ctx, int worker, int team), void *ctx);
-/* After a shortage of threads: calls try again to start all of theirs. */
+/* After a shortage of threads: lets calls try again to start all their threads. */
 void lnrnn_try_threads_again(void);
 
 /* --- thread_probe.c ------------------------------------------------------------------------------------ */
@@ -105,9 +105,9 @@ typedef struct {
 } lnrnn_teams;
 lnrnn_teams *lnrnn_teams_of_thread(void);
 lnrnn_teams lnrnn_teams_had(void);
-/* How threads wait for each other. NORMAL: a long wait starts a back-off. In the other modes no wait starts
- * one, and lnrnn_parallel waits for all its threads before the first task. STAGGERED: one thread leaves each
- * barrier later than the others. SLOW: every wait counts as long, from barrier number `phase` of
+/* How threads wait for each other. NORMAL: a long wait starts a back-off. In the other modes no wait starts a
+ * back-off, and lnrnn_parallel waits for all its threads before the first task. STAGGERED: one thread leaves
+ * each barrier later than the others. SLOW: every wait counts as long, from barrier number `phase` of
  * lnrnn_set_slow_from on. */
 enum { LNRNN_BARRIER_NORMAL, LNRNN_BARRIER_TOGETHER, LNRNN_BARRIER_STAGGERED, LNRNN_BARRIER_SLOW };
 void lnrnn_set_barrier_mode(int mode);
@@ -115,7 +115,8 @@ int lnrnn_barrier_mode(void);
 void lnrnn_set_slow_from(unsigned phase);
 /* Returns whether a wait of `waited` ns is too long: longer than LNRNN_PREEMPTED, and than the mean work
  * between two of the barriers. Even on idle cores threads with steps of milliseconds do not arrive at the
- * same time. since: the ns since the team began. barriers: how many it has met, with this one. */
+ * same time. since: the ns since the team began. barriers: the number of barriers that the team has met,
+ * including this barrier. */
 int lnrnn_waits_too_long(int64_t waited, int64_t since, unsigned barriers);
 /* Returns the length in ns of a back-off after a wait of `waited` ns. The last back-off had the length `last`
  * (0: there was none) and ended `since` ns before. */

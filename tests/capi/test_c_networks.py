@@ -78,7 +78,7 @@ def test_wrong_arrays_are_named(c):
     assert refused(c, rnn, wrong) == "bias_l0 must be float32 (16,), got float32 with 3 axes"
     wrong = other("bias_l0", np.zeros(16, np.int8))
     assert refused(c, rnn, wrong) == "bias_l0 must be float32 (16,), got another dtype (16,)"
-    assert refused(c, rnn, other("bias_l1", np.zeros(3))) == "bias_l1 is no array of this network"
+    assert refused(c, rnn, other("bias_l1", np.zeros(3))) == "bias_l1 is not an array of this network"
     wrong = other("count_l0", np.array([5, 5, 6, 0, 0]))
     assert "count_l0 must not rise" in refused(c, rnn, wrong)
     wrong = other("running_var_hh_l0", np.full((5, 16), -1.0))
@@ -163,7 +163,7 @@ def test_a_network_of_another_instruction_set_is_refused(c, rng):
     other = next(name for name in names if name != own)
     try:
         c.lnrnn_isa_use(other.encode())
-        with pytest.raises(Refused, match=f"instruction set in use, {other}, got one of {own}"):
+        with pytest.raises(Refused, match=f"instruction set in use, {other}, got one for {own}"):
             net(x)
     finally:
         c.lnrnn_isa_use(own.encode())

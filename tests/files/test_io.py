@@ -188,7 +188,7 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_the_error_about_another_kind_of_file_names_the_format(file):
     with open(file, "wb") as other:
         np.savez(other, **network(2, 3).state_dict())
-    with pytest.raises(ValueError, match="no whole file of safetensors, which is what save writes: "):
+    with pytest.raises(ValueError, match="not a complete safetensors file, which save writes: "):
         lnrnn.load(file)
 
 
@@ -273,7 +273,7 @@ DAMAGED = {
     "a shape beyond int64": (tensor(shape=[2**63]), INVALID),
     "a negative shape": (tensor(shape=[-3]), INVALID),
     "a fraction": (tensor(shape=[3.0]), INVALID),
-    "a shape of NaN": (tensor(shape=[float("nan")]), "its header is no JSON at byte"),
+    "a shape of NaN": (tensor(shape=[float("nan")]), "its header is not valid JSON at byte"),
     "a shape that is a number": (tensor(shape=3), INVALID),
     "many axes": (tensor(shape=[1] * 50), INVALID),
     "one entry more": (tensor(more=1), INVALID),
@@ -285,10 +285,10 @@ DAMAGED = {
     "a missing tensor": (lambda h: [h.pop("weight_hh_l0"), None][1], ""),
     "another name": (rename("gain_l0", "gain_l1"), "gain_l0 must be float32 (3,), and is missing"),
     "a long name": (rename("gain_l0", "g" * 100_000), ""),
-    "an extra tensor": (extra("gain_l9", [3]), "gain_l9 is no array of this network"),
-    "an extra empty tensor": (extra("more", [0]), "more is no array of this network"),
-    "a name of a method": (extra("forward_train", [1]), "forward_train is no array of this network"),
-    "statistics of no batch norm": (extra("count_l0", [0], "I64"), "count_l0 is no array of this network"),
+    "an extra tensor": (extra("gain_l9", [3]), "gain_l9 is not an array of this network"),
+    "an extra empty tensor": (extra("more", [0]), "more is not an array of this network"),
+    "a name of a method": (extra("forward_train", [1]), "forward_train is not an array of this network"),
+    "statistics of no batch norm": (extra("count_l0", [0], "I64"), "l0 is not an array of this network"),
 }  # fmt: skip
 
 

@@ -123,19 +123,19 @@ def both(new):
 
 BLOCKS, MASK = f"{W}.blocks must be float32 (count, 8, 4)", f"{W}.mask must be bool (outputs / 8, inputs / 4)"
 MISSING = f"{W} must be float32 (48, 8), and is missing"
-NO_BLOCKS, NO_MASK = f"{W}.mask must have .blocks beside it", f"{W}.blocks must have .mask beside it"
+NO_BLOCKS, NO_MASK = f"{W}.mask must come with a tensor .blocks", f"{W}.blocks must come with a tensor .mask"
 # {name: (a change of the header, which may return more data, and a part of the message)}
 DAMAGED = {
     "schema 1": (lambda h: h["__metadata__"].update(schema="1"), MISSING),
     "the weight too": (extra(W, [48, 8]), f"arrays must have each name once, got {W} twice"),
-    "blocks twice": (rename("weight_hh_l0.blocks", f"{W}.blocks, again"), "hh_l0.mask must have .blocks"),
+    "blocks twice": (rename("weight_hh_l0.blocks", f"{W}.blocks, again"), "hh_l0.mask must come with"),
     "no mask": (rename(f"{W}.mask", "weight_ih_l1.mask"), NO_MASK),
     "no blocks": (rename(f"{W}.blocks", "weight_ih_l1.blocks"), NO_BLOCKS),
     "an ending twice": (rename(f"{W}.blocks", f"{W}.blocks.blocks"), NO_BLOCKS),
     "the last tensor": (rename(f"{W}.mask", "a"), NO_MASK),
     "a weight of no network": (both("weight_ih_l7"), MISSING),
-    "a projection": (both("weight_hr_l0"), "hr_l0.blocks must not be there: only weight_ih and weight_hh"),
-    "no name": (both(""), ".blocks must not be there"),
+    "a projection": (both("weight_hr_l0"), "hr_l0.blocks is not allowed: only weight_ih and weight_hh"),
+    "no name": (both(""), ".blocks is not allowed"),
     "blocks of 4 x 8": (at("blocks", shape=[4, 4, 8]), BLOCKS),
     "blocks of 8 x 8": (at("blocks", shape=[2, 8, 8]), BLOCKS),
     "blocks of 32": (at("blocks", shape=[4, 32]), BLOCKS),
@@ -183,6 +183,6 @@ def test_a_mask_of_other_bytes_gives_its_weight_or_is_refused(one, mask):
     else:
         ones, others = list(mask).count(1), sum(k > 1 for k in mask)
         assert (
-            f"{W}.mask must have 4 bytes of 1, and else 0, got {ones} of 1, and {others} of other"
+            f"{W}.mask must have 4 bytes of 1, all others 0, got {ones} of 1 and {others} above 1"
             in refused(path)
         )

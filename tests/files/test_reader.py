@@ -45,7 +45,7 @@ def test_a_file_truncated_at_every_byte_is_refused(file, sizes):
     raw = file.read_bytes()
     for n in range(len(raw)):
         file.write_bytes(raw[:n])
-        with pytest.raises(ValueError, match="no whole file of safetensors"):
+        with pytest.raises(ValueError, match="not a complete safetensors file"):
             lnrnn.load(file)
     refused(file, raw + b"\0")
     file.write_bytes(raw)
@@ -58,7 +58,7 @@ def test_a_header_truncated_at_every_byte_is_refused(file):
     text = json.dumps(header).encode()
     for n in range(1, len(text)):
         file.write_bytes(pack(text[:n], data))
-        with pytest.raises(ValueError, match="no whole file of safetensors"):
+        with pytest.raises(ValueError, match="not a complete safetensors file"):
             lnrnn.load(file)
 
 
@@ -128,16 +128,16 @@ CONFIGURATIONS = {
     "large": (dict(hidden_size=2**31), "at least 1 and at most 2147483647, got 2147483648"),
     "flag": (dict(bias=[1]), r"bias must be true or false, got \["),
     "missing": (dict(bias=...), "its configuration has no entry 'bias'"),
-    "unknown": (dict(seed=3), "its configuration has the entry 'seed' that is unknown"),
+    "unknown": (dict(seed=3), "its configuration has the unknown entry 'seed'"),
     "norm": (dict(norm="layer"), "norm must be null or an object, got 'layer'"),
     "kind": (dict(norm={"eps": 1}), "its configuration has no entry 'norm.kind'"),
     "other kind": (dict(norm=OF_LAYER | {"momentum": 1}),
-        "its configuration has the entry 'norm.momentum' of another kind"),
-    "eps": (dict(norm=OF_LAYER | {"eps": float("inf")}), "its configuration is no JSON at byte"),
+        "its configuration has the entry 'norm.momentum', which this kind of network lacks"),
+    "eps": (dict(norm=OF_LAYER | {"eps": float("inf")}), "its configuration is not valid JSON at byte"),
     "momentum": (dict(norm=OF_BATCH | {"momentum": -1}), "momentum must be a number of at least 0, got -1"),
     "carry": (dict(norm=OF_LAYER | {"cell": "carry"}), "cell must be 'out' or None where there is no cell"),
     "layers": (dict(num_layers=900), r"weight_ih_l1 must be float32 \(3, 3\), and is missing"),
-    "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8 and only of int8, got 8"),
+    "bits": (dict(activation_bits=8), "activation_bits must be 14 or 8, and only with dtype int8, got 8"),
     "projection": (dict(proj_size=3), "proj_size must be 0 except in an LSTM, got 3"),
     "wide projection": (dict(cell="LSTM", nonlinearity=..., proj_size=3),
         "proj_size must be smaller than hidden_size 3, got 3"),
@@ -146,7 +146,7 @@ CONFIGURATIONS = {
     "gates": (dict(gate_activation="hard"), "gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"),
     "no gates": (dict(gate_activation="hard_sigmoid"),
         "gate_activation must be 'sigmoid' except in an LSTM or GRU without a norm, got 'hard_sigmoid'"),
-    "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, only of an LSTM a list of two"),
+    "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, or in an LSTM a list of two"),
 }  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def key(text):
 
 
 ONE = b'"gain_l0": {"dtype": "F32", "shape": [3], "data_offsets": [12, 24]}'
-NOT_WHOLE, NO_JSON = "no whole file of safetensors", "its header is no JSON at byte"
+NOT_WHOLE, NO_JSON = "not a complete safetensors file", "its header is not valid JSON at byte"
 SHAPE = b'"shape": [3]'
 # {case: (bytes of the header, the bytes that replace them, pattern of the message)}.
 TEXTS = {

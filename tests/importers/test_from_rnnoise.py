@@ -142,8 +142,8 @@ def test_a_wrong_array_is_refused(name, change, words):
 
 @pytest.mark.parametrize("more, words", [
     (b"DNNw", "must be a head of 64 bytes, got 4 bytes"),
-    (rnnoise_record("a", ONE)[:-1], "byte .* must be the head of 1 to 63 bytes, got 4, 64 with padding"),
-    (rnnoise_record("a", ONE[:0]), "must be the head of 1 to 0 bytes"),
+    (rnnoise_record("a", ONE)[:-1], "byte .* must be a header of 1 to 63 bytes, got 4, 64 with padding"),
+    (rnnoise_record("a", ONE[:0]), "must be a header of 1 to 0 bytes"),
     (rnnoise_record("a", ONE, magic=b"DNNx"), "got b'DNNx'"),
     (rnnoise_record("a", ONE, version=1), "got b'DNNw', version 1"),
     (rnnoise_record("a" * 44, ONE), "a name that ends with 0"),

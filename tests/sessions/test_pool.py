@@ -303,7 +303,7 @@ def test_unusable_values_are_refused_and_stay(rng):
         "not a value of a SessionPool": network(D, H, cell="LSTM").stream().get_state().to_bytes(),
         "got 'text'": "text",
         "do not fit": sealed(good.replace(b"F32", b"F16")),
-        "got damaged ones": good.replace(b"parked", b"living"),
+        "got damaged bytes": good.replace(b"parked", b"living"),
         "of another session, 's:b'": store["lnrnn:s:b"],
         "of another session, 'i:7'": store["lnrnn:i:7"],
         "of another session, '[0-9a-f]{59}": store["lnrnn:s:" + "b" * 10**6],

@@ -257,7 +257,7 @@ LEFT = {
     ),
     "containers": (
         lambda: Remembers(LayerNormLSTMCell(I, H), False),
-        "calls do not compare the contents of seen; make arrays buffers, with persistent=False, and sets",
+        "lnrnn cannot notice changes inside of seen; make arrays buffers, with persistent=False, and sets",
     ),
     "numbers in what is returned": (
         lambda: Tells(LayerNormLSTMCell(I, H), False), "or does not run in a usual way"

@@ -130,7 +130,7 @@ def test_attributes_that_calls_do_not_compare_are_refused():
     module = shaken(deceiver("everything", I, H))
     module.options["table"], module.names[0], module.p = np.zeros(3), {"x"}, Slots()
     ((_, why),) = accelerate(module).left
-    assert why.startswith("calls do not compare the contents of p, options, names; make arrays buffers")
+    assert why.startswith("lnrnn cannot notice changes inside of p, options, names; make arrays buffers")
 
 
 def test_submodules_in_training_mode_count_as_training():

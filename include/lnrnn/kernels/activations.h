@@ -13,7 +13,8 @@
     default: f(LNRNN_ACT_IDENTITY, __VA_ARGS__); break;               \
     }
 
-/* v: m vectors. Replaces each by act(v). act: a constant LNRNN_ACT_TANH .. */
+/* v: m vectors, each replaced by act(v). act: a compile-time constant, LNRNN_ACT_TANH to
+ * LNRNN_ACT_IDENTITY. */
 LNRNN_INLINE void v32_acts(int act, const int m, v32 *v)
 {
     switch (act) {

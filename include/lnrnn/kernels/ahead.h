@@ -1,18 +1,19 @@
-/* W_hh h of one row, together with a part of W_ih x of later steps.
+/* Computes W_hh h of one row, together with a part of W_ih x of later steps.
  *
  * W_hh h waits for weights from L2 or L3. W_ih x of several rows waits for multiply-adds, because all rows
- * use a weight that is in a register. One loop with both keeps both busy. Two loops in sequence do not,
- * because a CPU executes only a few hundred instructions ahead. */
+ * use a weight that is in a register. One loop with both products keeps memory and multipliers busy. Two
+ * loops in sequence do not, because a CPU executes only a few hundred instructions ahead. */
 #ifndef LNRNN_AHEAD_H
 #define LNRNN_AHEAD_H
 
 #include "lnrnn/kernels/pack.h"
 
-/* Multiplies h (m->k) by `count` panels of W_hh. With each of them it multiplies one part of the rows of
- * m->ahead by a panel of W_ih. w, y: the weights and outputs of the first panel of W_hh; next: 1 or -1, the
- * distance to the next panel. u: the weights of input j in the panel of W_ih; c: the sums of that panel. One
- * iteration has one input of W_ih for ROWS_AHEAD inputs of W_hh, so both have equally many multiply-adds. If
- * it were inlined, GCC would keep sums in memory. */
+/* Multiplies h (m->k) by `count` panels (NR packed columns each) of W_hh. During each of these products, it
+ * also multiplies one part of the rows of m->ahead by a panel of W_ih. w, y: the weights and outputs of the
+ * first panel of W_hh; next: 1 or -1, the distance to the next panel. u: the weights of input j in the panel
+ * of W_ih; c: the sums of that panel. One iteration has one input of W_ih for ROWS_AHEAD inputs of W_hh, so
+ * both have equally many multiply-adds. The function is noinline, because GCC would otherwise keep sums in
+ * memory. */
 static __attribute__((noinline)) void ahead_panels(const lnrnn_matmul *m, size_t count, const float *h,
                                                    size_t j, const float *u, float *c, const float *w,
                                                    float *y, ptrdiff_t next)
@@ -61,8 +62,9 @@ static __attribute__((noinline)) void ahead_panels(const lnrnn_matmul *m, size_t
             v32_store(c + q * cs + v * V32_LANES, sums[q][v]);
 }
 
-/* h (m->k) -> c (packed_width(m->n)): multiplies by the panels of m of full width, and with each computes one
- * part of m->ahead. Returns the next panel, which is narrower, or m->p1. */
+/* h (m->k) -> c (packed_width(m->n)): multiplies h by the full-width panels of m, and during each product
+ * computes one part of m->ahead. Returns the number of the first panel left: a narrower panel, or m->p1 if no
+ * panel is left. */
 static size_t matmul_ahead(const lnrnn_matmul *m, const float *h, float *c)
 {
     lnrnn_ahead *const a = m->ahead;

@@ -1,9 +1,10 @@
-/* The kernels of one part of an instruction set, so that a change of a header recompiles only some parts.
- * build_flags.py defines the set, LNRNN_ISA_<NAME>, its LNRNN_ISA_SUFFIX, and the part. LNRNN_PART_NORM has
- * the table lnrnn_norm_<suffix>. CELLS, PRODUCT, INT8 and BF16 have tables with their names. INT8_BLOCKS has
- * the block-sparse products of INT8 alone. A product on a special unit of the CPU has LNRNN_UNIT, the name of
- * the unit, and perhaps LNRNN_TILES or LNRNN_BLOCKS. dispatch.c collects the tables. With LNRNN_INFERENCE
- * they have no kernels for training, and norms of float32 alone. */
+/* Compiles one part of the kernels of one instruction set. Parts are compiled separately, so that a changed
+ * header recompiles few of them. build_flags.py defines LNRNN_ISA_<NAME> (the instruction set),
+ * LNRNN_ISA_SUFFIX and LNRNN_PART_<PART>. The part NORM defines the table lnrnn_norm_<suffix>. The parts
+ * CELLS, PRODUCT, INT8 and BF16 define tables with their names. INT8_BLOCKS defines only the block-sparse
+ * products of INT8. LNRNN_UNIT is the name of a matrix unit of the CPU, such as "AMX". LNRNN_TILES means AMX
+ * instructions, and LNRNN_BLOCKS Arm's instructions for 2 x 2 blocks. dispatch.c collects the tables. With
+ * LNRNN_INFERENCE, the tables lack kernels for training, and have norms of float32 only. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
 

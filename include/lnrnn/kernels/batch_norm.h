@@ -43,7 +43,7 @@ static void T(batch_probe_kernel)(size_t N, size_t C, size_t L, const void *x_, 
     }
 }
 
-/* p (LANES): adds v. */
+/* p (k): adds the first k values of v. whole: k is LANES. */
 LNRNN_INLINE void T(add_real)(real *p, vreal v, size_t k, const int whole)
 {
     T(put_real)(p, v + T(get_real)(p, k, whole), k, whole);
@@ -302,7 +302,7 @@ typedef struct {
     vreal mean, scale, shift, slope;
 } T(coefficients);
 
-/* Returns the coefficients of channel c in all values of the vectors, for rows within one channel. */
+/* Returns the coefficients of channel c, broadcast to vectors, for rows within one channel. */
 LNRNN_INLINE T(coefficients) T(plane_coefficients)(const lnrnn_coefficients *a, size_t c, const int backward)
 {
     const real *mean = a->mean, *scale = a->scale, *shift = a->shift, *slope = a->slope;
@@ -321,8 +321,8 @@ LNRNN_INLINE T(coefficients) T(column_coefficients)(const lnrnn_coefficients *a,
 }
 
 /* Computes y = (x - mean) scale + shift, or backward gx = scale (gy - (x - mean) slope - shift), for values i
- * .. i+k-1 of 1 or 2 rows. The coefficients are *plane, or for a NULL plane each column has its own.
- * The mean is not part of the shift, because x scale - mean scale would lose digits. */
+ * .. i+k-1 of 1 or 2 rows. The coefficients are *plane. If plane is NULL, `columns` has coefficients for each
+ * column. The mean is not part of the shift, because x scale - mean scale would lose digits. */
 LNRNN_INLINE void T(pass_part)(size_t i, size_t k, const int whole, const int rows, const int backward,
                                const T(pass_rows) *r, const T(coefficients) *plane,
                                const lnrnn_coefficients *columns)

@@ -4,7 +4,8 @@
 
 #include "lnrnn/kernels/tile.h"
 
-/* The most rows of activations that are rounded before the weights are read. It bounds the scratch memory. */
+/* The most rows of activations that are rounded before the weights are read. This limit bounds the scratch
+ * memory. */
 enum { BF16_ROWS = 64 };
 
 /* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */

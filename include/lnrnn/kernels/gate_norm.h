@@ -10,9 +10,9 @@
  * lnrnn_gate_norm of table.h describes a norm. lstm_cell.h and the headers of the other cells compute the
  * states from the results.
  *
- * The compiler makes a copy of an inline function for every constant argument. Such constants are `how`, one
- * of the forms above; `separate`: W x has a norm of its own, and is added afterwards; `whole`: i .. i + k - 1
- * are a whole vector.
+ * The compiler makes a copy of an inline function for every constant argument. `how` is such a constant: one
+ * of the forms above. `separate`: W x has a norm of its own, and is added afterwards. `whole`: the units i ..
+ * i + k - 1 fill a whole vector.
  */
 #ifndef LNRNN_GATE_NORM_H
 #define LNRNN_GATE_NORM_H
@@ -23,7 +23,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-enum { MOST_GATES = 4 }; /* of a cell */
+enum { MOST_GATES = 4 }; /* the most gates of a cell */
 
 /* Calls f(i, k, whole, ...) for the units i .. i + k - 1, a vector at a time, until units 0 .. n - 1 are done
  * (vector_loop.h). */
@@ -104,8 +104,8 @@ LNRNN_INLINE lnrnn_step_rows rows_together(const lnrnn_step_rows *rows, size_t r
 }
 
 /* rows: at most LNRNN_ROWS_TOGETHER rows of a step, with the moments m. Returns row r. The first `shared`
- * gates always have the moments of the first span: the compiler sees the same pointer, and loads them
- * once. */
+ * gates always have the moments of the first span: the compiler sees the same pointer, and loads these
+ * moments once. */
 LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int shared, const int how, const int separate,
                                   const lnrnn_step_config *step, const lnrnn_step_rows *rows, size_t r,
                                   const rows_moments *m)
@@ -164,7 +164,7 @@ LNRNN_INLINE void gate_sigmoids(const int how, const int m, v32 *v)
 }
 
 /* Calls rows_of(how, separate, step, rows) with constants `how` and `separate`, so that each combination has
- * code of its own. bare: `separate` of a cell without a norm. */
+ * code of its own. bare: the value of `separate` for a cell without a norm. */
 #define LNRNN_AS_READ(rows_of, bare, step, rows)      \
     do {                                              \
         if ((step)->hidden->how == LNRNN_PLAIN)       \
@@ -189,7 +189,8 @@ typedef struct {
     int carry, hard, act;
 } gradient_row;
 
-/* Returns row r, with act LNRNN_ACT_TANH. hard: a constant, 1 if the gates have the hard sigmoid. */
+/* Returns the arrays of sequence r, with act LNRNN_ACT_TANH. hard: a compile-time constant, 1 if the gates
+ * have the hard sigmoid. */
 LNRNN_INLINE gradient_row gradient_row_of(const lnrnn_gate_gradients *b, size_t r, const int hard)
 {
     const ptrdiff_t row = (ptrdiff_t)r;

@@ -8,7 +8,8 @@
 /* The gates, in the order of their weights. */
 enum { GATE_R, GATE_Z, GATE_N, GRU_GATES };
 
-/* Calls f(.., act, ...) for H units. act, the function of n, is a constant if it is tanh, as usual. */
+/* Calls f(.., act, ...) for H units. act is the activation of the candidate n. The usual tanh is a
+ * compile-time constant in f. */
 #define LNRNN_FOR_GRU_PAIRS(act, H, f, ...)                     \
     do {                                                        \
         if ((act) == LNRNN_ACT_TANH)                            \
@@ -96,7 +97,8 @@ LNRNN_INLINE void gru_gate_last_sum(size_t i, size_t k, const int whole, size_t 
     put_f32(sum + at, v32_fma(r, get_f32(a + at, k, whole), get_f32(x + at, k, whole)), k, whole);
 }
 
-/* Computes the gate r, with its norm, and x + r a for n. Writes r to `gates` unless `gates` is NULL. */
+/* Computes the gate r, with its norm, and x + r a, the input of n's norm. Writes r to `gates` unless `gates`
+ * is NULL. */
 LNRNN_INLINE void gru_gate_reset_units(size_t i, size_t k, const int whole, const gate_side *side,
                                        const float *x, const float *a, float *sum, float *gates)
 {
@@ -240,7 +242,7 @@ static void gru_reset_gates(const lnrnn_step_config *step, const lnrnn_step_rows
     gru_reset_half(0, step, rows);
 }
 
-/* Runs after gru_reset_gates and the product of the gate n of W_hh and r h_prev, which is now in a. Computes
+/* Runs after gru_reset_gates and the product W_hh (r h_prev) of the gate n, which is now in rows->a. Computes
  * n = act(x + a), h = (1 - z) n + z h_prev. */
 static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
@@ -323,8 +325,8 @@ LNRNN_INLINE void gru_gate_output_backward_units(size_t i, size_t k, const int w
     put_f32(row->ga + GATE_Z * row->H + i, gz, k, whole);
 }
 
-/* Writes the gates z and n of ga, the gradients of the outputs of their norms, from gh. Replaces gh by the
- * gradient of h_prev without its path through W h. */
+/* Back-propagates gh through the new state. Writes to the gates z and n of ga the gradients of their norms'
+ * outputs. Replaces gh by the gradient of h_prev without its path through W h. */
 static void gru_gate_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRU_GRADIENTS(b, gru_gate_output_backward_units);
@@ -341,8 +343,8 @@ LNRNN_INLINE void gru_gate_reset_backward_units(size_t i, size_t k, const int wh
     put_f32(row->ga + GATE_N * H + i, gs * r, k, whole);
 }
 
-/* Reads the gate n of ga, the gradient of x + r a. Writes the gate n of gx and of ga, and the gate r of ga,
- * the gradient of the output of its norm. */
+/* Back-propagates the gate n of ga, the gradient of x + r a. Writes the gate n of gx and of ga, and to the
+ * gate r of ga the gradient of its norm's output. */
 static void gru_gate_reset_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRADIENTS(b, gru_gate_reset_backward_units);
@@ -356,7 +358,7 @@ LNRNN_INLINE void gru_reset_input_units(size_t i, size_t k, const int whole, con
     put_f32(row->gu + i, r * get_f32(row->state_prev + i, k, whole), k, whole);
 }
 
-/* Writes r h_prev to gu. */
+/* Writes to gu r h_prev, which W_hh multiplies for the gate n. */
 static void gru_reset_input(const lnrnn_gate_gradients *b) { LNRNN_FOR_GRADIENTS(b, gru_reset_input_units); }
 
 LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int whole,
@@ -371,8 +373,8 @@ LNRNN_INLINE void gru_reset_output_backward_units(size_t i, size_t k, const int 
     put_f32(row->gx + GATE_N * H + i, gn, k, whole);
 }
 
-/* Writes the gates z and n of gx and ga from gh. Replaces gh by the gradient of h_prev without its paths
- * through the products. */
+/* Back-propagates gh through the new state. Writes the gates z and n of gx and ga. Replaces gh by the
+ * gradient of h_prev without its paths through the products. */
 static void gru_reset_output_backward(const lnrnn_gate_gradients *b)
 {
     LNRNN_FOR_GRU_GRADIENTS(b, gru_reset_output_backward_units);

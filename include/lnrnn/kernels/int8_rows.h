@@ -9,8 +9,8 @@
 
 #include "lnrnn/kernels/tile.h"
 
-/* INT8_READ: the number of activations that a product reads at a time. INT8_ROWS: the number of rows that are
- * quantized before a product, which reads the weights once for them. */
+/* INT8_READ: the number of activations that a product reads at a time. INT8_ROWS: the most rows that are
+ * quantized together, so that a product reads the weights once for all of them. */
 #ifdef LNRNN_TILES
 enum { INT8_READ = 64 };
 #else
@@ -25,11 +25,11 @@ typedef struct {
     float scale[INT8_ROWS];
     int32_t zero[INT8_ROWS];
     int parts;  /* the number of parts of a row */
-    int passes; /* 2: a tile multiplies the first parts of its rows, then the second ones; 1: all together */
+    int passes; /* 2: a tile multiplies the first parts of its rows, then the second parts; 1: all together */
 } quantized_rows;
 
-/* Returns the number of bytes of a part of a quantized row: k rounded up to a whole cache line, and one line
- * more. Without that line, rows of 1024 inputs would share the same sets of L1. */
+/* Returns the number of bytes of a part of a quantized row: k rounded up to whole cache lines, plus one line.
+ * Without the additional line, rows of 1024 inputs would share the same sets of L1. */
 static size_t int8_part_bytes(size_t k) { return (k + 63) / 64 * 64 + 64; }
 
 /* Returns the number of 32-bit words of scratch that a product of `rows` rows of k activations needs. */
@@ -66,7 +66,8 @@ LNRNN_INLINE void int8_store(const int parts, uint8_t *first, uint8_t *second, v
         v32_store_s8(first, v);
 }
 
-/* Returns n of the activations v, before they are rounded. With one part, the ends can round to 128. */
+/* Returns the integers n of the activations v (quantized_rows) before rounding. With one part, the extreme
+ * values could round to 128, so n is limited to +-127. */
 LNRNN_INLINE v32 int8_scaled(const int parts, v32 v, v32 inverse, v32 zero)
 {
     const v32 most = v32_set1(127), n = v * inverse - zero;
@@ -77,13 +78,13 @@ LNRNN_INLINE v32 int8_scaled(const int parts, v32 v, v32 inverse, v32 zero)
 
 /* x (k); high, low: the results of int8_ends. Writes the parts of x to scratch, int8_part_bytes(k) bytes
  * each. Sets row i of q. If x has a NaN or an infinity, the scale is NaN, so that all outputs become NaN. An
- * activation of 0 is exact, because zero is an integer. */
+ * activation of 0 is exact, because q->zero is an integer. */
 LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float high, float low,
                                 uint32_t *scratch, quantized_rows *q, size_t row)
 {
     uint8_t *const first = (uint8_t *)scratch, *const second = first + int8_part_bytes(k);
     const float top = high > low ? high : low;
-    const float scale = top < 0x1p-100f ? 0 /* 1 / scale is finite */
+    const float scale = top < 0x1p-100f ? 0 /* else 1 / scale could be infinite */
                         : parts == 2    ? top / 8191
                                         : high / 254 + low / 254;
     const float inverse_scale = scale > 0 && top < INFINITY ? 1 / scale : 0;
@@ -111,7 +112,7 @@ LNRNN_INLINE void int8_quantize(const int parts, size_t k, const float *x, float
 }
 
 /* a: `rows` pointers to (k) activations -> q. Finds the largest values of all rows first, so that the
- * divisions of one row overlap with work on other rows. */
+ * divisions of different rows overlap. */
 LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, const float *const *a,
                                       uint32_t *scratch, quantized_rows *q)
 {
@@ -135,8 +136,8 @@ static void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const float *
         int8_quantize_parts(1, m->k, rows, a, m->scratch, q);
 }
 
-/* An int8 product adds up the inputs in blocks, since a longer sum could leave 32 bits. Selects block b, and
- * returns 0 if there is none. Blocks after the first add to c. */
+/* An int8 product adds up the inputs in blocks, since a longer sum could overflow 32 bits. Selects block b of
+ * inputs for `job`. Returns 0 if b is past the last block. Blocks after the first add to c. */
 LNRNN_INLINE int int8_block(const lnrnn_matmul *m, product_job *job, size_t b)
 {
     if (b >= int8_blocks(job->words))
@@ -149,21 +150,22 @@ LNRNN_INLINE int int8_block(const lnrnn_matmul *m, product_job *job, size_t b)
 }
 
 /* The integers of activations have an offset, 8192 or S8_OFFSET. Returns minus the offset times the sum of
- * the weights, for a vector of outputs from o on. The sum of the first parts, which count 128 times as much
- * as the second ones, starts from it. */
+ * the weights, for a vector of outputs from o on. The sum of products of the first parts starts from this
+ * value. First parts count 128 times as much as second parts. */
 LNRNN_INLINE vi32 int8_start(int parts, const product_job *job, size_t o)
 {
     return parts == 2 || S8_OFFSET != 0 ? vi32_load(job->sums + o) << (parts == 2 ? 6 : 7) : vi32_zero();
 }
 
-/* sum: integer sums of a row. Adds `zero` times the sums of the weights, because activations are n + zero. */
+/* sum: sums of products of weights with n, for a row of activations scale * (n + zero). Adds `zero` times
+ * the sums of the weights, which job->sums has with the opposite sign. */
 LNRNN_INLINE vi32 int8_shifted(vi32 sum, int32_t zero, const product_job *job, size_t o)
 {
     return sum - vi32_load(job->sums + o) * zero;
 }
 
 #if S8_OFFSET != 0 && !defined(LNRNN_TILES)
-/* sum (rows, vecs) -> job->c. each: as in int8_stored_outputs_of. */
+/* sum (rows, vecs) -> job->c, as int8_stored_outputs_of, but from sums in registers. */
 LNRNN_INLINE void int8_outputs(const int each, const int rows, const int vecs, const product_job *job,
                                size_t r, size_t o, vi32 (*sum)[TILE_MOST_VECS])
 {

@@ -1,16 +1,16 @@
 /* Layer norm and RMS norm, forward and backward, for each type in memory (norm.h).
  *
- * Rows are computed in groups of four, so that the dependent sum, square root and division of one row overlap
- * with those of the others. Gain and bias, which wide rows evict from L1, are loaded once for the four. The
- * result of a row does not depend on its group.
+ * Rows are computed in groups of four. So the sum, square root and division of one row, which wait for each
+ * other, overlap with other rows. Gain and bias, which wide rows evict from L1, are loaded once for four
+ * rows. The result of a row does not depend on its group.
  *
  * A row whose squares overflow or underflow (out_of_range in norm.h) is computed alone, and multiplied by a
  * power of two s:
  *     (x s - mean s) / sqrt(var s^2 + eps s^2) = (x - mean) / sqrt(var + eps)
  */
 
-/* Bits of the argument `form`, a constant in the loops over vectors. So the compiler makes a loop for each
- * combination. */
+/* Bits of the argument `form`: the options of a norm. `form` is a compile-time constant in the loops over
+ * vectors, so each combination has a loop without tests. */
 #define LNRNN_CENTRED 1 /* layer norm; without this bit RMS norm */
 #define LNRNN_GAIN 2
 #define LNRNN_BIAS 4
@@ -18,7 +18,7 @@
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* Statistics of up to four rows, each in all lanes of a vector, as `normalised` needs them. */
+/* Statistics of up to four rows, broadcast to vectors: the arguments of T(normalised) in norm.h. */
 typedef struct {
     vreal mean[4], rstd[4], rest[4];
 } T(row_statistics);
@@ -48,9 +48,9 @@ LNRNN_INLINE void T(layer_norm_part)(size_t i, size_t k, const int whole, const 
 
 LNRNN_SELDOM void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale);
 
-/* Computes the next 1 or 4 rows. final: 1 if squares need no test for leaving the range of real. nontemporal:
- * computes one row, with non-temporal stores, and with prefetches of x a row ahead, or a page ahead if the
- * row is shorter. */
+/* Normalises the next 1 or 4 rows. final: 1 if the rows are scaled already, so that their squares need no
+ * test for overflow. nontemporal: computes one row, with non-temporal stores, and with prefetches of x a row
+ * ahead, or a page ahead if the row is shorter. */
 LNRNN_INLINE void T(layer_norm_group)(const int rows, const int form, const lnrnn_layer_norm_rows *r,
                                       const int final, const int nontemporal)
 {
@@ -90,8 +90,8 @@ LNRNN_INLINE void T(scale_part)(size_t i, size_t k, const int whole, const elem 
     T(put)(y + i, T(get)(x + i, k, whole) * v_set1(scale), k, whole);
 }
 
-/* Multiplies one row by `scale`, then computes it. y holds the scaled row before the result. float16 could
- * not hold the scaled row, but needs no scale, because squares of float16 are in the range of float. */
+/* Multiplies one row by `scale`, then normalises it. y holds the scaled row, and then the result. float16
+ * could not hold the scaled row, but needs no scale, because squares of float16 are in the range of float. */
 static void T(layer_norm_scaled)(lnrnn_layer_norm_rows r, int form, real scale)
 {
     if (scale != 1) {
@@ -180,8 +180,8 @@ LNRNN_INLINE void T(row_sums_part)(size_t i, size_t k, const int whole, const in
 }
 
 /* Returns the statistics for the gradient of one row, gx = rstd (u - mean(u) - z mean(u z)) with z = d rstd.
- * RMS norm has d = x, and gx = rstd (u - z mean(u z)): pivot, mean and mean_u are 0. Reads the row twice if
- * its pivot is far from the mean, else once. scale: 1 unless LNRNN_SCALED. */
+ * RMS norm has d = x, and gx = rstd (u - z mean(u z)): pivot, mean and mean_u are 0. Reads the row a second
+ * time if the pivot was far from the mean. scale: 1 unless LNRNN_SCALED. */
 LNRNN_INLINE T(row_gradient)
     T(row_sums)(const int form, const lnrnn_layer_norm_gradients *r, double eps, real scale)
 {
@@ -262,8 +262,8 @@ LNRNN_INLINE void T(layer_norm_gx)(const int rows, const int form, const lnrnn_l
     LNRNN_FOR_ROW(head, r->n, T(layer_norm_gx_part), rows, form, r, g);
 }
 
-/* Computes one row whose squares may leave the range of real. It multiplies each value by `scale` when it is
- * read. gx cannot hold the scaled row, because gx may be gy. */
+/* Computes the gradient of one row whose squares may leave the range of real. Each value is multiplied by
+ * `scale` when it is read. gx cannot hold the scaled row, because gx may be gy. */
 LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, real scale)
 {
     const int form = LNRNN_SCALED | (r.gain ? LNRNN_GAIN : 0);
@@ -271,7 +271,7 @@ LNRNN_SELDOM void T(layer_norm_backward_scaled)(lnrnn_layer_norm_gradients r, re
     T(layer_norm_gx)(1, form, &r, &g);
 }
 
-/* Computes the next 1 or 4 rows. */
+/* Computes gx of the next 1 or 4 rows, and adds to the sums for ggain and gbias. */
 LNRNN_INLINE void T(layer_norm_backward_group)(const int rows, const int form,
                                                const lnrnn_layer_norm_gradients *r)
 {
@@ -310,8 +310,8 @@ LNRNN_INLINE void T(layer_norm_backward_rows)(const int form, lnrnn_layer_norm_g
     }
 }
 
-/* gy, x (rows, n) -> gx (rows, n). Adds the sums over the rows, of gy z to ggain and of gy to gbias, both (n)
- * of double. If ggain and gbias are NULL, the sums stay in a->partial. */
+/* gy, x (rows, n) -> gx (rows, n). Adds the sums over the rows: of gy z to ggain (n), and of gy to gbias (n),
+ * in double. If ggain and gbias are NULL, the sums stay in a->partial. */
 static void T(layer_norm_backward_kernel)(const lnrnn_layer_norm_gradients *a)
 {
 #ifdef LNRNN_FEW_COPIES

@@ -8,8 +8,8 @@
 /* The gates, in the order of their weights. */
 enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 
-/* peepholes: a constant; 1: `peephole` (3*H) has the weights of c in i, f and o. Writes c, saved_gates if
- * that is not NULL, and the output gate to h. lstm_output_rows then replaces h by the output. */
+/* peephole (3*H): the weights of c in i, f and o, used if the compile-time constant `peepholes` is 1. Writes
+ * c, saved_gates unless NULL, and the output gate to h. lstm_output_rows then replaces h by the output. */
 LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
                              const int peepholes, const float *peephole, const gate_row *row)
 {
@@ -59,8 +59,8 @@ LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, cons
         put_f32(h + unit_of(first, v), get_f32(h + unit_of(first, v), k, vecs) * u[v], k, vecs);
 }
 
-/* c, h: n <= LNRNN_ROWS_TOGETHER pointers to (H). Replaces h, which is the output gate o, by o tanh(norm(c)).
- * LNRNN_CELL_CARRY: also c = norm(c). */
+/* c, h: n <= LNRNN_ROWS_TOGETHER pointers to (H). h holds the output gate o. Replaces h by o tanh(norm(c)),
+ * and with LNRNN_CELL_CARRY also c by norm(c). */
 LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, float *const *c, float *const *h)
 {
     const lnrnn_gate_norm *norm = step->cell;
@@ -80,7 +80,8 @@ LNRNN_OUTLINE void lstm_output_rows(const lnrnn_step_config *step, size_t n, flo
     }
 }
 
-/* Completes lstm_step with deferred_output: computes h from the output gate, which h holds, and c. */
+/* Completes an lstm_step with deferred_output: computes h = o tanh(norm(c)), where h held the output gate
+ * o. */
 static void lstm_output(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0, n; r < rows->n; r += n) {
@@ -111,11 +112,11 @@ LNRNN_INLINE void lstm_rows(const int how, const int separate, const lnrnn_step_
     lstm_rows_with(0, how, separate, step, rows);
 }
 
-/* The array x holds W x after the norm step->input, or counts as 0 if NULL; a holds W h after step->hidden.
- * With z = x + a, computes
+/* rows->x holds W x, and rows->a holds W h. Below, x and a are these arrays after the norms step->input and
+ * step->hidden. x is 0 if rows->x is NULL. With z = x + a, computes
  *     i, f, o = sigmoid(z), g = tanh(z), c = f c + i g, h = o tanh(norm(c))
  * LNRNN_CELL_CARRY then stores c = norm(c). With deferred_output h becomes o, and the caller must call
- * lstm_output. Without a norm a is the sum of both products. */
+ * lstm_output. Without a norm, rows->a holds the sum of both products. */
 static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {
@@ -126,8 +127,9 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
     }
 }
 
-/* As lstm_step, with peepholes p: i, f = sigmoid(z + p c) of the old c. Then o = sigmoid(z + p c) of the new
- * c before its norm. With a norm, `how` is no constant, which keeps this code small. */
+/* As lstm_step, with peephole weights p: i, f = sigmoid(z + p c) with the old c. Then o = sigmoid(z + p c)
+ * with the new c before its norm. With a norm, `how` is not a compile-time constant, which keeps this code
+ * small. */
 static void lstm_peephole_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {

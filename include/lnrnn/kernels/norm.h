@@ -25,8 +25,8 @@
 
 #define T(name) LNRNN_CAT(name##_, LNRNN_TYPE)
 
-/* real: the type of the arithmetic; vreal: a vector of LANES such values; v_op: an operation on it
- * (simd.h). */
+/* real: the type of the arithmetic; vreal: a vector of LANES such values; v_op: operation `op` of simd.h on a
+ * vreal. */
 #ifdef LNRNN_DOUBLE
 #define real double
 #define real_sqrt sqrt
@@ -102,8 +102,8 @@ LNRNN_INLINE void T(put_real)(real *p, vreal v, size_t k, const int whole)
         v_store_n(p, v, k);
 }
 
-/* Returns the number of values of y (n) before the first address that is aligned for non-temporal stores of
- * vectors. */
+/* Returns the number of values of y (n) before the first address to which a vector may be written by a
+ * non-temporal store. */
 LNRNN_INLINE size_t T(to_aligned)(const elem *y, size_t n)
 {
     const size_t head = -(uintptr_t)y % (LANES * sizeof(elem)) / sizeof(elem);
@@ -136,7 +136,8 @@ LNRNN_INLINE void T(accumulate)(T(accumulators) *s, const int a, vreal d, vreal 
     }
 }
 
-/* Sums. lanes_of_4: of four vectors, lane by lane. total_of_2, total_of_4: of all lanes of 2 or 4 vectors. */
+/* lanes_of_4 returns the sum of four vectors, lane by lane. total_of_2 and total_of_4 return the sum of all
+ * lanes of 2 or 4 vectors. */
 LNRNN_INLINE vreal T(lanes_of_4)(const vreal *a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 LNRNN_INLINE real T(total_of_2)(const vreal *a) { return v_sum(a[0] + a[1]); }
 LNRNN_INLINE real T(total_of_4)(const vreal *a) { return v_sum(T(lanes_of_4)(a)); }
@@ -163,7 +164,8 @@ LNRNN_INLINE vreal T(pivot_lanes)(size_t n, const elem *x)
 
 LNRNN_INLINE real T(pivot_of)(size_t n, const elem *x) { return v_sum(T(pivot_lanes)(n, x)); }
 
-/* Adds k values and their squares to the sums. centred: subtracts the pivot from each value first. */
+/* x (k). Adds the values and their squares to the sums. centred: subtracts the pivot from each value
+ * first. */
 LNRNN_INLINE void T(moments_part)(size_t k, const int whole, const int a, const elem *x, vreal pivot,
                                   const int centred, T(accumulators) *s)
 {
@@ -304,10 +306,10 @@ LNRNN_INLINE int T(out_of_range)(real rstd)
 LNRNN_INLINE double T(least_spread)(void) { return sizeof(real) == 4 ? 0x1p-122 : 0x1p-1018; }
 
 /* Returns the power of two by which a row is multiplied before it is normalised; 1 if its squares are in
- * range. For a row with a NaN or an infinity any scale is right. A row whose variance is small compared with
- * its mean is constant but for rounding. Its scale is 1, because another scale might make it overflow. In
- * float, 2^100 makes the squares of differences below 2^-61 normal numbers, and 2^-72 makes the squares of
- * the largest values finite. */
+ * range. For a row with a NaN or an infinity any scale is right. A row whose variance is tiny compared with
+ * its mean is constant except for rounding. Its scale is 1, because a larger scale might make the row
+ * overflow. In float, 2^100 makes the squares of differences below 2^-61 normal numbers, and 2^-72 makes the
+ * squares of the largest values finite. */
 LNRNN_INLINE real T(row_scale)(real rstd, real mean)
 {
     const real largest_mean = (real)(sizeof(real) == 4 ? 0x1p-30 : 0x1p-400);
@@ -319,7 +321,7 @@ LNRNN_INLINE real T(row_scale)(real rstd, real mean)
     return (real)(sizeof(real) == 4 ? 0x1p-72 : 0x1p-540);
 }
 
-#ifdef LNRNN_PART_NORM /* kernels of cells need only the functions above */
+#ifdef LNRNN_PART_NORM /* units with kernels of cells need only the functions above */
 #include "lnrnn/kernels/layer_norm.h"
 #include "lnrnn/kernels/batch_norm.h"
 #endif

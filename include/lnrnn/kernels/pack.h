@@ -1,12 +1,12 @@
 /* Packed weights.
  *
- * W (n, k) is packed into panels of NR_VECS vectors of outputs. A panel holds the weights of its outputs for
- * input 0, then for input 1, and so on. A product reads it in order, in whole vectors. The last panels may be
- * narrower, and the last vector is padded with zeros.
+ * W (n, k), n outputs and k inputs, is packed into panels, each with NR_VECS vectors of outputs. A panel
+ * holds the weights of its outputs for input 0, then for input 1, and so on. A product reads a panel in
+ * order, in whole vectors. The last panels may be narrower, and the last vector is padded with zeros.
  *
- * Word j of an output has 32 bits. It holds one float of input j, two bfloat16 of inputs 2j and 2j + 1, or
- * four int8 of inputs 4j .. 4j + 3. The rest of the last word is 0. In all three types a panel has
- * packed_words(k) words per output.
+ * The weights of an output are stored in 32-bit words. Word j holds the float of input j, two bfloat16 of
+ * inputs 2j and 2j + 1, or four int8 of inputs 4j to 4j + 3. The last word is padded with 0. In all three
+ * types a panel has packed_words(k) words per output.
  */
 #ifndef LNRNN_PACK_H
 #define LNRNN_PACK_H
@@ -15,7 +15,7 @@
 #include "lnrnn/kernels/table.h"
 #include "lnrnn/simd/simd.h"
 
-/* 1 if this translation unit packs weights of the type. all.h compiles each instruction set in parts. */
+/* 1 if this translation unit packs weights of the type `dtype`. all.h compiles each type in its own unit. */
 #ifdef LNRNN_PART_PRODUCT
 #define LNRNN_PACKS_F32(dtype) ((dtype) == LNRNN_WEIGHT_F32)
 #else
@@ -32,7 +32,7 @@
 /* The number of outputs of a panel of full width. */
 enum { NR = NR_VECS * V32_LANES };
 
-/* The number of rows of lnrnn_ahead. Most instruction sets have too few registers for all its sums. */
+/* The number of rows in an lnrnn_ahead (table.h). 0: too few registers for the sums of all these rows. */
 #ifdef LNRNN_AHEAD
 enum { ROWS_AHEAD = MR };
 #else
@@ -63,8 +63,8 @@ LNRNN_INLINE size_t panel_start(size_t n, size_t p)
     return NR_VECS == 3 && p && width - at == V32_LANES ? at - V32_LANES : at;
 }
 
-/* Returns how many 32-bit words hold the k weights of an output. For AMX tiles it is a multiple of sixteen,
- * because they read sixteen words at a time. */
+/* Returns how many 32-bit words hold the k weights of an output. With AMX, the number is a multiple of
+ * sixteen, because a tile has sixteen words in a column. */
 static size_t packed_words(int dtype, size_t k)
 {
     const size_t words = LNRNN_PACKS_F32(dtype) ? k : LNRNN_PACKS_INT8(dtype) ? (k + 3) / 4 : (k + 1) / 2;
@@ -157,9 +157,9 @@ LNRNN_INLINE void pack_column(size_t n, size_t k, size_t j, const float *v, floa
     }
 }
 
-/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns 1 if all are multiples of most /
- * top that int8 holds. The test allows for the rounding of `most` and of each weight to float32, by at most
- * 2^-24. */
+/* w (k), stride cs: the weights of one output, most = max |w| > 0. Returns 1 if each weight is n most / top,
+ * where n is an integer in the range of int8. The test allows for the rounding of `most` and of each weight
+ * to float32, by at most 2^-24. */
 LNRNN_INLINE int are_multiples(size_t k, const float *w, ptrdiff_t cs, float most, int top)
 {
     const double step = (double)most / top;
@@ -184,8 +184,8 @@ static float int8_scale(size_t k, const float *w, ptrdiff_t cs, float most)
     return most / (float)(top ? top : 127);
 }
 
-/* w (n, k), strides rs, cs -> scale (n). Below 2^-100, 1 / scale would overflow, so such weights become 0. If
- * a weight is NaN or infinite, the output is NaN. */
+/* w (n, k), strides rs, cs -> scale (n). The scale of an output is 0 if all its weights are below 2^-100,
+ * because 1 / scale would overflow. If a weight is NaN or infinite, the output is NaN. */
 static void int8_scales(size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, float *scale)
 {
     for (size_t o = 0; o < n; o++, w += rs) {

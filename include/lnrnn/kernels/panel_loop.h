@@ -1,10 +1,10 @@
-/* A product: the loops over the panels of weights, and over tiles of rows. */
+/* The loops of a matrix product, over panels of packed weights (pack.h) and over tiles of rows (tile.h). */
 #ifndef LNRNN_PANEL_LOOP_H
 #define LNRNN_PANEL_LOOP_H
 
 #include "lnrnn/kernels/tile.h"
 
-/* The tile functions of one product, and their limits. */
+/* The functions that compute the tiles of one kind of product, and the limits of their sizes. */
 typedef struct {
     int number; /* PRODUCT_F32 .. */
     /* Multiplies row 0 by vecs vectors of outputs from o on, at most four panels, INT8_ROW_PANELS with
@@ -19,7 +19,8 @@ typedef struct {
     size_t few_rows;  /* 2 to few_rows rows are multiplied by two panels at a time; 0: never */
 } product_loop;
 
-/* The most panels by which a row of two parts is multiplied at a time. */
+/* The most panels by which one row of PRODUCT_I8, which has two parts (int8_rows.h), is multiplied at a
+ * time. */
 enum { INT8_ROW_PANELS = 2 };
 
 /* few_rows of a product_loop. Instruction sets with LNRNN_FEW_COPIES have no tiles of two panels. */
@@ -97,7 +98,7 @@ LNRNN_INLINE void product_row(const int product, const int prefetch, int vecs, c
 }
 
 /* Multiplies `rows` rows, a constant, by a panel of vecs vectors. most: the number of rows of the tallest
- * tile. Only tiles of whole panels prefetch. */
+ * tile. Only tiles of full-width panels prefetch. */
 LNRNN_INLINE void panel_tile(const int product, const int most, const int rows, int prefetch, int vecs,
                              const product_job *job, size_t r, size_t o)
 {
@@ -207,11 +208,11 @@ static void row_loop(const product_loop *product, const product_job *job)
     }
 }
 
-/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches while it reads
- * words first .. end - 1 of the panel at output o. Returns 0 if tile t prefetches none. next: the distance in
- * words to the weights that follow; 0: the first tile prefetches the words that it reads itself. Each of the
- * first tiles prefetches a part, to spread the prefetches over time. A part is contiguous, because the CPU
- * drops many prefetches from slow memory unless they form a stream. */
+/* Sets job->ahead and job->pace, which select the weights that tile t of `tiles` prefetches. Meanwhile the
+ * tile reads words first .. end - 1 of the panel at output o. Returns 0 if tile t prefetches no weights.
+ * next: the distance in words to the weights that follow; 0: the first tile prefetches the words that it
+ * reads itself. Each of the first tiles prefetches a part, to spread the prefetches over time. A part is
+ * contiguous, because the CPU drops many prefetches from slow memory unless they form a stream. */
 LNRNN_INLINE int prefetch_panel(product_job *job, size_t o, size_t t, size_t tiles, ptrdiff_t next)
 {
     const size_t parts = !next ? 1 : tiles < NR_VECS ? tiles : NR_VECS;
@@ -244,8 +245,8 @@ LNRNN_INLINE void few_rows_loop(const product_loop *product, product_job *job, i
     }
 }
 
-/* Computes the outputs of the panels of a job with `rows` rows. It changes the job in place, because a copy
- * would take a tenth of the time of a short product. */
+/* Computes all panels of a job for `rows` rows. Changes the job in place, because copying it would take a
+ * tenth of the time of a short product. */
 static void panel_loop(const product_loop *product, size_t rows, product_job *job)
 {
     const size_t n = job->n, p0 = job->p0, p1 = job->p1;

@@ -2,9 +2,9 @@
  * to integers.
  *
  * A tile of weights has sixteen words of each output of a vector, in the order of the panel. The words of an
- * output are padded with 0 to whole tiles (packed_words). One row takes as long as sixteen, because loading
- * the weights takes the time. So single rows use tiles too, with the same bits. An output of bfloat16 is c +
- * s0 + s1 + .., where each s is the sum of 32 inputs in the CPU's own order. */
+ * output are padded with 0 to whole tiles (packed_words). One row takes as long as sixteen rows, because
+ * loading the weights takes most of the time. Single rows use tiles too, so the results are the same bits. An
+ * output of bfloat16 is c + s0 + s1 + .., where each s is the sum of 32 inputs in the CPU's own order. */
 #ifndef LNRNN_PRODUCT_AMX_H
 #define LNRNN_PRODUCT_AMX_H
 
@@ -31,7 +31,7 @@ typedef struct {
 } amx_job;
 
 /* Multiplies 1 or 2 matrices of rows by vecs vectors of outputs, matrices * vecs <= 4. int8, matrices and
- * vecs are constants. Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 weights. */
+ * vecs are compile-time constants. Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 weights. */
 LNRNN_INLINE void amx_tiles(const int int8, const int matrices, const int vecs, lnrnn_tiles *t,
                             const amx_job *b)
 {
@@ -83,8 +83,8 @@ LNRNN_INLINE void amx_panel(const int int8, int matrices, int vecs, lnrnn_tiles 
         amx_tiles(int8, 2, 1, t, &b);
 }
 
-/* Returns a job for the i-th panel in the order of the product. Sets *vecs, and *o to the first output of the
- * panel. */
+/* Returns the job of the i-th panel, counted from the last panel if job->from_end. Sets *vecs, and *o to the
+ * first output of the panel. */
 LNRNN_INLINE amx_job amx_panel_job(const product_job *job, size_t i, size_t *o, int *vecs)
 {
     const size_t p = job->from_end ? job->p1 - 1 - i : job->p0 + i,
@@ -145,8 +145,8 @@ LNRNN_OUTLINE void int8_panel(int matrices, int vecs, lnrnn_tiles *t, amx_job b)
     amx_panel(1, matrices, vecs, t, b);
 }
 
-/* q: quantized rows, rows <= INT8_ROWS -> job->c. Blocks of rows have equal heights, so the last block may
- * overlap the block before it. The outputs of rows in both blocks are written once. */
+/* q: `rows` quantized rows, at most INT8_ROWS -> job->c. Blocks of rows have equal heights, so the last block
+ * may overlap the block before it. The outputs of rows in both blocks are written once. */
 static void int8_amx_loop(const product_job *job, size_t rows, const quantized_rows *q)
 {
     const int parts = q->parts;

@@ -1,5 +1,6 @@
-/* Products with bfloat16 weights, by the CPU's dot products of two bfloat16. Rows are rounded to bfloat16
- * too. Every output is one chain of dot products over the words of its weights. */
+/* Products with bfloat16 weights, by the CPU's dot products of two bfloat16. Rows of activations are rounded
+ * to bfloat16 too. Every output is one sum, to which the dot products of two weights each are added in
+ * order. */
 #ifndef LNRNN_PRODUCT_BF16_H
 #define LNRNN_PRODUCT_BF16_H
 
@@ -8,7 +9,7 @@
 #include "lnrnn/simd/units.h"
 #ifdef LNRNN_BLOCKS
 #include "lnrnn/kernels/row_pairs.h"
-enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* tiles of more rows use pair_sums */
+enum { DOT2_FEW_ROWS = FEW_ROWS < 3 ? FEW_ROWS : 3 }; /* tiles of more rows use pair_sums (row_pairs.h) */
 #else
 enum { DOT2_FEW_ROWS = FEW_ROWS };
 #endif

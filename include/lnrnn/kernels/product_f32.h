@@ -27,7 +27,7 @@ LNRNN_INLINE void f32_word(const int product, const tile_shape s, const product_
             if (pairs)
                 v32_prefetch(next + 2 * j + LINE_WORDS);
         }
-    if (product == PRODUCT_F32_COLUMNS) /* the next tile's inputs */
+    if (product == PRODUCT_F32_COLUMNS) /* prefetch the next tile's inputs */
         v32_prefetch((const float *)a + (ptrdiff_t)j * job->columns + s.rows);
     v32 w[TILE_MOST_VECS], odd[TILE_MOST_VECS];
     LNRNN_FOR_EACH (v, vecs) {
@@ -51,7 +51,7 @@ LNRNN_INLINE void f32_word(const int product, const tile_shape s, const product_
 LNRNN_INLINE void f32_sums(const int product, const tile_shape s, const product_job *job, const void *a,
                            size_t o, size_t first, size_t end, v32 (*acc)[TILE_MOST_VECS])
 {
-#ifdef LNRNN_ISA_WASM128 /* engines compile a loop to more instructions: a quarter of the time of one row */
+#ifdef LNRNN_ISA_WASM128 /* unroll: the loop's own instructions take a quarter of the time of a row */
     if (s.rows == 1 && product == PRODUCT_F32) {
         _Pragma("clang loop unroll_count(4)") for (size_t j = first; j < end; j++)
             f32_word(product, s, job, a, o, j, acc);
@@ -74,7 +74,8 @@ LNRNN_INLINE void f32_tile(const int product, const tile_shape s, const product_
     LNRNN_FOR_EACH (i, s.rows)
         LNRNN_FOR_EACH (v, vecs)
             acc[i][v] = job->add == LNRNN_ADD_ON ? v32_load(c + i * cs + v * V32_LANES) : v32_zero();
-    /* The sums of a gradient may be in L3. To begin to load them at the end of the loop would be too late. */
+    /* The old sums in c, a weight gradient, may be in L3. Prefetch them now, because the loop below hides the
+     * latency. */
     if (product == PRODUCT_F32_COLUMNS && s.rows >= MR - 1 && s.whole && job->add == LNRNN_ADD_AFTER)
         LNRNN_FOR_EACH (i, s.rows)
             LNRNN_FOR_EACH (v, vecs)
@@ -123,8 +124,8 @@ static size_t matmul_f32_scratch(int dtype, size_t rows, size_t k)
 #ifndef LNRNN_INFERENCE
 LNRNN_PRODUCT(f32_columns, PRODUCT_F32_COLUMNS, MR, 0)
 
-/* a (k, rows), row stride `as`: a is transposed. Else as matmul_f32, with float32 weights. Only this product
- * permits LNRNN_ADD_AFTER. */
+/* a (k, rows), row stride `as`: the activations, transposed. Computes the same as matmul_f32, with float32
+ * weights only. Only this product permits LNRNN_ADD_AFTER. */
 static void matmul_columns(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs)
 {

@@ -1,9 +1,9 @@
 /* Products with int8 weights by vector instructions. int8_rows.h converts the rows to integers, and the sums
  * to floats.
  *
- * A line is a part of a row. Of rows with two parts, few are multiplied as twice as many lines, which read
- * the weights once. With more rows, a tile has a line of each row. It multiplies the first parts, multiplies
- * the sums by 128, and goes on with the second parts. */
+ * A line is one part of a quantized row (int8_rows.h). A few rows with two parts are multiplied as twice as
+ * many lines, so that the weights are read once. A tile of more rows takes one line of each row. It adds up
+ * the first parts, multiplies the sums by 128, and adds the second parts. */
 #ifndef LNRNN_PRODUCT_INT8_H
 #define LNRNN_PRODUCT_INT8_H
 
@@ -14,8 +14,8 @@
 #include "lnrnn/kernels/row_pairs.h"
 #endif
 
-/* INT8_TILES_OF_LINES: both products share tiles. Where dot4 and dot4_s8 are different instructions, each has
- * its own. */
+/* INT8_TILES_OF_LINES: 1 if PRODUCT_I8 and PRODUCT_I8A8 share tile functions. 0 where vi32_dot4 and
+ * vi32_dot4_s8 are different instructions. */
 #if S8_OFFSET == 0 && defined(LNRNN_OWN_DOT4)
 #define LNRNN_TWO_DOT4
 enum { INT8_TILES_OF_LINES = 0 };
@@ -52,8 +52,8 @@ LNRNN_INLINE void int8_sums(const int product, const int lines, const tile_shape
     }
 }
 
-/* Computes a tile. Each row of a tile of PRODUCT_I8 is two lines. The rows of other tiles are lines: one of
- * each row of activations, or, if quantized_rows.passes is 1, all lines of these rows. */
+/* Computes a tile. In a tile of PRODUCT_I8, each row has two lines. In other tiles, each row is a line: one
+ * line of each row of activations, or all their lines if quantized_rows.passes is 1. */
 LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
     const quantized_rows *const q = job->a;
@@ -92,7 +92,7 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
                 acc[i][v] = (acc[2 * i][v] << 7) + acc[2 * i + 1][v];
         int8_outputs(2, lines / 2, vecs, job, r, o, acc);
     }
-#else /* through memory, and not inlined, because it would be most of the code of each tile */
+#else /* in a function, because inlined it would be most of the code of each tile */
     int32_t sums[2 * TILE_MOST_VECS * V32_LANES] __attribute__((aligned(64))); /* enough for MR = 8 lines */
     LNRNN_FOR_EACH (i, lines)
         LNRNN_FOR_EACH (v, vecs)
@@ -101,8 +101,8 @@ LNRNN_INLINE void int8_tile(const int product, const tile_shape s, const product
 #endif
 }
 
-/* The most lines that are multiplied by two panels at a time, which hides the latency of dot products.
- * Without such instructions (S8_OFFSET = 0) it does not help. */
+/* The most lines that are multiplied by two panels at a time, which hides the latency of dot product
+ * instructions. Without such instructions (S8_OFFSET = 0), two panels save no time. */
 enum { INT8_FEW_LINES = S8_OFFSET ? MR_S8 / 2 : 0 };
 LNRNN_PRODUCT(i8a8, PRODUCT_I8A8, MR_S8, INT8_FEW_LINES)
 #ifdef LNRNN_TWO_DOT4

@@ -41,8 +41,8 @@ LNRNN_INLINE void rnn_rows_of_sum(const int act, const lnrnn_step_config *step, 
     }
 }
 
-/* Computes h = act(x + a), or act(a) if x is NULL, with x after the norm step->input and a after
- * step->hidden. If x is not NULL, both norms are LNRNN_NORMED. */
+/* Computes h = act(x + a), or act(a) if rows->x is NULL. x is rows->x after the norm step->input, and a is
+ * rows->a after the norm step->hidden. If rows->x is not NULL, both norms are LNRNN_NORMED. */
 static void rnn_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     if (rows->x) {

@@ -1,6 +1,6 @@
-/* Computes tiles by instructions that multiply two rows by two outputs (units.h). A tile needs half as many
- * of these instructions as dot products. A few more instructions, once for all rows, put two 32-bit words of
- * each output next to each other. vsum is the type of the sums. */
+/* Computes tiles by Arm instructions (BFMMLA, SMMLA: units.h) that multiply two rows by two outputs. A tile
+ * needs half as many of them as dot product instructions. In addition, two 32-bit words of each output are
+ * moved next to each other, once for all rows. vsum is the type of the sums. */
 #ifndef LNRNN_ROW_PAIRS_H
 #define LNRNN_ROW_PAIRS_H
 
@@ -8,8 +8,9 @@
 #include "lnrnn/simd/units.h"
 
 /* row: s.rows pointers to the words of a row, s.rows >= 4. Adds the products of the rows with the panel at
- * output o to acc (rows, vecs). Returns the first word of this pass that was not multiplied: the end, or the
- * last word. An odd last row is multiplied by dot products, whose sums have the same bits. */
+ * output o to acc (rows, vecs). Returns the first word that is not multiplied yet: job->end, or job->end - 1
+ * if the number of words is odd. An odd last row is multiplied by dot products, whose sums have the same
+ * bits. */
 LNRNN_INLINE size_t pair_sums(const tile_shape s, const product_job *job, const uint32_t *const *row,
                               size_t o, vsum (*acc)[TILE_MOST_VECS])
 {

@@ -1,5 +1,5 @@
 /* The sLSTM's cell (arXiv 2405.04517): a step after the products, its derivative, and the norm of each head
- * after it. A row of its cell state has 3 H values: c, n and m. table.h has the types of the rows. */
+ * after it. A row of the cell state has 3 H values: c, n and m. table.h has the types of the rows. */
 #ifndef LNRNN_SLSTM_CELL_H
 #define LNRNN_SLSTM_CELL_H
 
@@ -23,7 +23,7 @@ LNRNN_INLINE v32 v32_log_sigmoid(v32 x)
     return v32_min(v32_zero(), x) - (half + half);
 }
 
-/* The gates of a unit, and its state after them. A unit whose n was 0 has no past: its c and m are not
+/* The gates of a unit, and its new state. A unit with n = 0 is at its first step: the old c and m are not
  * used. */
 typedef struct {
     v32 i, f; /* i' and f' of slstm_step: one of them is 1, none is larger */
@@ -50,7 +50,7 @@ LNRNN_INLINE slstm_unit slstm_new_unit(const int exp_forget, v32 i, v32 f, v32 z
 
 LNRNN_INLINE v32 slstm_rounded(const int rounds, v32 v) { return rounds ? v32_from_bf16(v32_to_bf16(v)) : v; }
 
-/* Writes c, n, m, h and, unless NULL, saved_gates: i and f before their activations, z and o after theirs. */
+/* Writes c, n, m, h and, unless NULL, saved_gates: i and f before the activation, z and o after it. */
 LNRNN_INLINE void slstm_units(size_t first, size_t k, const int whole, const int exp_forget, const int rounds,
                               const gate_row *row)
 {
@@ -102,7 +102,8 @@ LNRNN_INLINE void head_units(size_t i, size_t k, const int whole, const float *x
     put_f32(y + i, v32_fma(v, get_f32(gain + i, k, whole), get_f32(bias + i, k, whole)), k, whole);
 }
 
-/* h, y: `rows` pointers to (heads * norm->H) -> y: each head of h normalised, then gain and bias. */
+/* h, y: `rows` pointers to (heads * norm->H). Writes to y each head of h after the norm, with gain and
+ * bias. */
 static void normalise_heads(const lnrnn_gate_norm *norm, size_t heads, size_t rows, const float *const *h,
                             float *const *y)
 {
@@ -149,8 +150,8 @@ LNRNN_INLINE void slstm_backward_units(size_t first, size_t k, const int whole, 
 }
 
 /* Writes ga. Replaces gc, the gradients of c', n' and m', by the gradients of c, n and m. The gradient of m'
- * is taken at constant c' exp(m') and n' exp(m'), which alone determine h'. So it is 0, and no large terms
- * cancel, unless the loss depends on the last c, n or m. Ignores the rounding of states. */
+ * is taken at constant c' exp(m') and n' exp(m'), which alone determine h'. So the gradient of m' is 0, and
+ * no large terms cancel, unless the loss depends on the last c, n or m. Ignores the rounding of states. */
 static void slstm_backward(const lnrnn_gate_gradients *b)
 {
     for (size_t r = 0; r < b->rows; r++) {

@@ -1,9 +1,9 @@
 /* The statistics of a layer norm or RMS norm inside a cell: the moments of spans (the values of a row that
- * share statistics). Of an RMS norm the mean is 0, and the variance is the mean of squares.
+ * share statistics). In an RMS norm the mean is 0, and the variance is the mean of squares.
  *
  * 1 / sigma of a span needs two sums over lanes, a square root and two divisions in sequence. In a short row
- * this takes most of the time. So as many spans as a vector has lanes are computed together, each in a lane.
- * Each span gets the same bits as alone.
+ * this takes most of the time. So V32_LANES spans are computed together, each in one lane of a vector. The
+ * results are the same bits as for one span at a time.
  */
 #ifndef LNRNN_SPAN_MOMENTS_H
 #define LNRNN_SPAN_MOMENTS_H
@@ -12,8 +12,8 @@
 #include "lnrnn/kernels/vector_loop.h"
 #include "lnrnn/simd/simd.h"
 
-/* The numbers of rows of a step whose moments are computed together, and of their spans of W h and W x. Both
- * fill whole vectors. The gates read the rows again, so the rows must fit into the cache. Fewer than
+/* The largest number of rows whose moments are computed together, and the number of their spans in W h and W
+ * x. Both numbers fill whole vectors. The gates read the rows again, so the rows must fit into L1. Fewer than
  * LNRNN_FEW_SPANS spans are computed one by one. */
 enum { LNRNN_ROWS_TOGETHER = 16, LNRNN_SPANS_TOGETHER = 2 * LNRNN_ROWS_TOGETHER, LNRNN_FEW_SPANS = 4 };
 
@@ -52,9 +52,9 @@ LNRNN_OUTLINE void row_moments(size_t n, const float *a, const lnrnn_gate_norm *
     m->mean[at] = mean_hi, m->rstd[at] = rstd, m->rest[at] = -mean_lo * rstd;
 }
 
-/* a: k <= V32_LANES pointers to spans of n values, in_one_block(n). Writes to *m at indices at .. at +
- * V32_LANES - 1, where only the first k are valid. The operations are as in row_moments, which is called
- * for spans that need a second pass or double. centred: norm->centred, a constant. */
+/* a: k <= V32_LANES pointers to spans of n values, in_one_block(n). Writes their moments to *m at indices at
+ * .. at + V32_LANES - 1; only the first k are valid. The operations are the same as in row_moments, which
+ * computes spans that need a second pass or double. centred: norm->centred, a constant. */
 LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, const lnrnn_gate_norm *norm,
                                    const int centred, span_moments *m, size_t at)
 {
@@ -89,9 +89,8 @@ LNRNN_INLINE void moments_in_lanes(size_t n, size_t k, const float *const *a, co
     }
 }
 
-/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values. Writes their moments to *m at indices 0 ..
- * count -
- * 1. */
+/* a: count <= LNRNN_SPANS_TOGETHER pointers to spans of n values. Writes their moments to *m from index 0
+ * on. */
 LNRNN_OUTLINE void moments_of_spans(size_t n, size_t count, const float *const *a,
                                     const lnrnn_gate_norm *norm, span_moments *m)
 {

@@ -5,8 +5,8 @@
 
 #include "lnrnn/simd/simd.h"
 
-/* m2: a sum of squared deviations. Joins mean_b, m2_b of nb values to *mean, *m2 of na values (Chan, Golub
- * and LeVeque 1979). */
+/* Merges the mean and the sum of squared deviations (m2) of nb values into *mean and *m2 of na values (Chan,
+ * Golub and LeVeque 1979). */
 LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double mean_b, double m2_b)
 {
     const double d = mean_b - *mean, n = na + nb;
@@ -14,7 +14,7 @@ LNRNN_INLINE void join(double na, double *mean, double *m2, double nb, double me
     *m2 += m2_b + d * d * (na * nb / n);
 }
 
-/* Some columns of at most 64 rows. */
+/* A tile: some columns of at most 64 rows of x. */
 typedef struct {
     size_t rows;    /* 1 .. 64 */
     const float *x; /* (rows, columns), row stride xs */
@@ -28,8 +28,8 @@ LNRNN_INLINE v32 columns_load(const column_tile *t, const int vecs, size_t r, in
     return v < vecs - 1 ? v32_load(p) : v32_load_n(p, t->last);
 }
 
-/* mean, m2 (columns): the moments of na rows. Joins the moments of a tile of vecs vectors, 1 or 4, to them. A
- * first pass computes means, which are the pivots of a second pass. */
+/* mean, m2 (columns): the moments of na rows. Merges into them the moments of a tile of vecs vectors, 1 or 4.
+ * A first pass computes means, which are the pivots of a second pass. */
 LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, double *mean, double *m2)
 {
     v32 pivot[4], sum[4], squares[4];
@@ -61,7 +61,8 @@ LNRNN_INLINE void tile_moments(const column_tile *t, const int vecs, double na, 
     }
 }
 
-/* Computes one column in double. tile_moments needs it if squares leave the range of float. */
+/* x (rows), stride xs -> mean, m2 of one column, in double, for columns whose squares overflow float in
+ * tile_moments. */
 LNRNN_SELDOM void column_moments(size_t rows, const float *x, ptrdiff_t xs, double *mean, double *m2)
 {
     *mean = *m2 = 0;
@@ -102,8 +103,8 @@ static void add_columns(size_t rows, size_t n, const float *x, ptrdiff_t xs, flo
     }
 }
 
-/* gy, x (rows, n), row strides gs, xs; mean (n). Adds each column's sum of gy to sum_gy (n), and of gy (x -
- * mean) to sum_gyd (n). partial (2, n) must be zeros, and is zeros afterwards. */
+/* gy, x (rows, n), row strides gs, xs; mean (n). Adds each column's sum of gy to sum_gy (n), and its sum of
+ * gy (x - mean) to sum_gyd (n). partial (2, n) must be zeros, and is zeros afterwards. */
 static void sums_columns(size_t rows, size_t n, const float *gy, ptrdiff_t gs, const float *x, ptrdiff_t xs,
                          const float *mean, double *sum_gy, double *sum_gyd, float *partial)
 {

@@ -14,7 +14,7 @@
 /* --- the norms: layer_norm.h, batch_norm.h, once for every type in memory -------------------------------
  *
  * x, y, gy and gx are arrays of the type in memory. `real` is the type of the arithmetic, double for
- * LNRNN_FLOAT64 and else float. gain NULL means 1, bias NULL means 0. Strides count values.
+ * LNRNN_FLOAT64 and else float. A gain of NULL means 1, and a bias of NULL means 0. Strides count values.
  */
 
 /* Arguments of layer norm or RMS norm: y = (x - mean) / sqrt(var + eps) * gain + bias, mean and var of each
@@ -30,8 +30,8 @@ typedef struct {
     int nontemporal; /* y is too large for the caches: use non-temporal stores */
 } lnrnn_layer_norm_rows;
 
-/* Arguments of the gradients of layer or RMS norm. gx is the gradient of the loss with respect to x, and so
- * on. */
+/* Arguments of the gradients of layer or RMS norm. gx is the gradient of the loss with respect to x, and
+ * likewise gy, ggain and gbias. */
 typedef struct {
     size_t rows, n;
     const void *gy, *x; /* (rows, n), row strides gys, xs; n >= 1 */
@@ -73,13 +73,13 @@ typedef struct {
 } lnrnn_coefficients;
 
 typedef struct {
-    /* x -> y */
+    /* x -> y, the norm of x */
     void (*layer_norm)(const lnrnn_layer_norm_rows *rows);
     /* gy, x -> gx; adds to ggain, gbias */
     void (*layer_norm_backward)(const lnrnn_layer_norm_gradients *rows);
-    /* x (N, C, L) -> pivot (C) of real */
+    /* x (N, C, L) -> pivot (C) of real, near each channel's mean */
     void (*batch_probe)(size_t N, size_t C, size_t L, const void *x, void *pivot);
-    /* x, gy -> adds to sums */
+    /* adds the sums of a block of x and gy to block->sums */
     void (*batch_sums)(const lnrnn_batch_block *block);
     /* sums (2, n), pivot (n) of real -> mean, var (n); returns the number of pivots that it replaced */
     size_t (*batch_moments)(size_t n, double count, const double *sums, void *pivot, double *mean,
@@ -90,7 +90,7 @@ typedef struct {
      * respect to one value */
     void (*batch_slopes)(const lnrnn_channels *channels, double dmean, const double *sums, const void *pivot,
                          const lnrnn_coefficients *out, double *ggain, double *gbias);
-    /* writes mean, scale and shift of `out` */
+    /* writes mean, scale and shift of `out`, with which y is the norm of x */
     void (*fold)(const lnrnn_channels *channels, const lnrnn_coefficients *out);
     /* x (rows, n) -> y (rows, n), contiguous. by_row = 0: a channel is a column; 1: a row */
     void (*batch_affine)(size_t rows, size_t n, const void *x, const lnrnn_coefficients *c, void *y,
@@ -112,8 +112,8 @@ enum {
 /* Returns 1 for int8 weights, with activations of 14 or of 8 bits. Both are packed in the same way. */
 static inline int lnrnn_is_int8(int dtype) { return dtype == LNRNN_WEIGHT_I8 || dtype == LNRNN_WEIGHT_I8A8; }
 
-/* Block-sparse weights (product_blocks.h). A window is a number of outputs that one thread computes, at most
- * MOST_WINDOW. With more than BLOCK_INT8_INPUTS inputs, sums of int8 could exceed 32 bits. */
+/* Block-sparse weights (product_blocks.h). A window is the number of outputs that a thread computes at a
+ * time, at most MOST_WINDOW. With more than BLOCK_INT8_INPUTS inputs, sums of int8 could exceed 32 bits. */
 enum {
     LNRNN_BLOCK_OUTPUTS = 8,
     LNRNN_BLOCK_INPUTS = 4,
@@ -122,7 +122,7 @@ enum {
     LNRNN_BLOCK_INT8_INPUTS = 2048
 };
 
-/* w: the weights of a block, row stride k. Returns 1 if one of them is not 0. */
+/* w: the weights of a block, row stride k. Returns 1 if any of these weights is not 0. */
 static inline int lnrnn_has_block(size_t k, const float *w)
 {
     for (size_t o = 0; o < LNRNN_BLOCK_OUTPUTS; o++)
@@ -134,11 +134,11 @@ static inline int lnrnn_has_block(size_t k, const float *w)
 
 /* W_ih x of later steps, which products with W_hh compute in addition to their own. The inputs are divided
  * into rows_ahead parts. A product with W_hh computes one part for each of its whole panels, so rows_ahead
- * products compute all. */
+ * products compute all parts. */
 typedef struct {
     const uint32_t *w;        /* packed (n, k), n and k as in W_hh; k is a multiple of rows_ahead */
     const float *const *rows; /* rows_ahead pointers to (k) */
-    float *c;                 /* (rows_ahead, packed_width(n)), row stride cs: the products are added to it */
+    float *c;                 /* (rows_ahead, packed_width(n)), row stride cs: the products are added to c */
     ptrdiff_t cs;
     size_t done; /* the number of parts of panels that are computed */
 } lnrnn_ahead;
@@ -146,19 +146,19 @@ typedef struct {
 /* One product: the outputs of panels p0 .. p1 - 1 of packed weights. */
 typedef struct {
     int dtype;         /* type of the weights: LNRNN_WEIGHT_F32 .. */
-    size_t n, k;       /* the numbers of outputs, of inputs */
+    size_t n, k;       /* the numbers of outputs and of inputs */
     const uint32_t *w; /* packed (n, k) */
     size_t blocks;     /* the number of blocks, or 0: dense weights */
     size_t p0, p1;     /* with blocks: groups of LNRNN_GROUP_OUTPUTS outputs */
     int add;           /* LNRNN_ADD_NOT .. */
-    int from_end; /* begin with the last panel; alternate calls do, because it is then still in the cache */
+    int from_end; /* begin with the last panel; set in every second call, while that panel is in the cache */
     const lnrnn_caches *caches;
     uint32_t *scratch;  /* scratch(dtype, rows, k) words */
     lnrnn_ahead *ahead; /* or NULL; only for float32 weights and one row, if rows_ahead is not 0 */
 } lnrnn_matmul;
 
-/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. If two
- * threads compute the same panel, they divide the rows. */
+/* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
+ * compute the same panel take different rows. */
 typedef struct lnrnn_product {
     const char *unit;  /* name of the CPU's unit that multiplies, or NULL: lnrnn_isa_unit */
     size_t rows_ahead; /* the number of rows of lnrnn_ahead, or 0 */
@@ -175,7 +175,7 @@ typedef struct lnrnn_product {
                            ptrdiff_t cs);
 } lnrnn_product;
 
-/* The products with block-sparse weights of some types. Sizes are multiples of a block. */
+/* The products with block-sparse weights. n and k are multiples of a block's sizes. */
 typedef struct lnrnn_blocks {
     size_t (*size)(int dtype, size_t n, size_t count);
     void (*pack)(int dtype, size_t n, size_t k, size_t count, size_t window, const float *w,
@@ -186,12 +186,13 @@ typedef struct lnrnn_blocks {
 /* --- the cells: G gates of H units, RNN 1, LSTM 4 (i, f, g, o), GRU 3 (r, z, n), LiGRU 2 (z, n) -------- */
 
 /* How a kernel reads the values of a row. PLAIN adds a bias. AFFINE is batch norm. NORMED is layer or RMS
- * norm. HARD adds a bias for hard sigmoids. kernels/gate_norm.h has the equations. */
+ * norm. HARD adds a bias, and the gates are hard sigmoids. kernels/gate_norm.h has the equations. */
 enum { LNRNN_PLAIN, LNRNN_AFFINE, LNRNN_NORMED, LNRNN_HARD };
 /* Which gates share a mean and variance in a layer norm. ALL: all gates. EACH: no two gates. LAST: all but
  * the last, as r and z of a GRU. */
 enum { LNRNN_SPANS_ALL, LNRNN_SPANS_EACH, LNRNN_SPANS_LAST };
-/* The norm, or else the bias, at one place of a cell, for rows (G*H) of G gates. For c, G is 1. */
+/* The norm of one input of a cell (W h, W x or c), or only its bias, for rows (G*H) of G gates. For c, G is
+ * 1. */
 typedef struct {
     size_t H;
     int how, spans, centred; /* centred: 1 layer norm, 0 RMS norm */
@@ -199,8 +200,8 @@ typedef struct {
     const float *mean, *gain, *bias; /* (G*H); NULL unless `how` reads it */
 } lnrnn_gate_norm;
 
-/* The kernels that compute new states: one for each cell, and three more. LSTM_PEEPHOLE has peepholes.
- * GRU_GATE has a norm for each gate. GRU_RESET has the reset gate before the product. */
+/* The kernels that compute new states: one for each cell, and three for variants of cells. LSTM_PEEPHOLE has
+ * peepholes. GRU_GATE has a norm for each gate. GRU_RESET has the reset gate before the product. */
 enum {
     LNRNN_STEP_RNN,
     LNRNN_STEP_LSTM,
@@ -216,11 +217,11 @@ enum {
 /* The part of a layer's configuration that a kernel for new states needs; it is the same at all steps. */
 typedef struct {
     const lnrnn_gate_norm *hidden; /* norm of W h, or of the sum W x + W h */
-    const lnrnn_gate_norm *input;  /* norm of W x; NULL: none. LiGRU: with the same `how` as `hidden` */
+    const lnrnn_gate_norm *input;  /* norm of W x, or NULL. LiGRU: with the same `how` as `hidden` */
     const lnrnn_gate_norm *cell;   /* LSTM: norm of c, or NULL */
     int act;                       /* RNN, GRU, LiGRU: LNRNN_ACT_TANH .. */
     int cell_norm;                 /* LSTM: LNRNN_CELL_NONE .. */
-    const float *peephole;         /* LSTM_PEEPHOLE: (3*H), of i, f and o */
+    const float *peephole;         /* LSTM_PEEPHOLE: (3*H), factors of c in i, f and o */
     int deferred_output;           /* LSTM: write only the output gate to h; lstm_output follows */
     int exp_forget, round_states;  /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
 } lnrnn_step_config;
@@ -253,7 +254,8 @@ static inline lnrnn_step_rows lnrnn_rows_from(const lnrnn_step_rows *rows, size_
     return some;
 }
 
-/* Some sequences of one backward step. gh is the gradient of the loss with respect to h, and so on. */
+/* Some sequences of one backward step. gh is the gradient of the loss with respect to h, and likewise gc, gu,
+ * gx and ga. */
 typedef struct {
     size_t H, rows;
     const float *saved_gates; /* (rows, G*H), row stride ks: the gates of the forward step */
@@ -315,10 +317,10 @@ typedef struct {
 /* The kernels of one instruction set. Instruction sets may share tables. */
 typedef struct lnrnn_kernels {
     const char *name;
-    const lnrnn_norm *norm; /* indexed by LNRNN_FLOAT32 .. */
+    const lnrnn_norm *norm; /* indexed by dtype, LNRNN_FLOAT32 to LNRNN_FLOAT16 */
     const lnrnn_cells *cells;
     const lnrnn_product *product, *bf16, *int8; /* for float32, bfloat16 and int8 weights */
-    const lnrnn_blocks *blocks, *int8_blocks;   /* without a special unit for bfloat16 */
+    const lnrnn_blocks *blocks, *int8_blocks;   /* blocks: not for bfloat16 weights where bf16 has a unit */
 } lnrnn_kernels;
 
 /* Returns the kernels in use (dispatch.c). */
@@ -330,7 +332,8 @@ static inline const lnrnn_product *lnrnn_product_of(const lnrnn_kernels *k, int 
     return lnrnn_is_int8(dtype) ? k->int8 : dtype == LNRNN_WEIGHT_BF16 ? k->bf16 : k->product;
 }
 
-/* Returns the products with block-sparse weights of this type, or NULL if the set has none. */
+/* Returns the products with block-sparse weights of this type, or NULL if the instruction set has no such
+ * products. */
 static inline const lnrnn_blocks *lnrnn_blocks_of(const lnrnn_kernels *k, int dtype)
 {
     if (lnrnn_is_int8(dtype))

@@ -1,9 +1,10 @@
 /* A tile multiplies some rows by some vectors of outputs, with the sums in registers. This file has the code
  * that does not depend on the type of the weights.
  *
- * Every output is one chain of multiply-adds over the inputs j = 0 .. k-1. The chain starts from c or from 0;
- * LNRNN_ADD_AFTER adds c at its end. Tiles differ only in the number of chains that run together. So the
- * result of a row does not depend on other rows, nor on the thread that computes a panel.
+ * Every output is one sum, to which the products of inputs j = 0 .. k-1 are added in this order. The sum
+ * starts from c or from 0; LNRNN_ADD_AFTER adds c at the end. Tiles differ only in the number of sums that
+ * they compute together. So the result of a row depends neither on other rows, nor on the thread that
+ * computes a panel.
  */
 #ifndef LNRNN_TILE_H
 #define LNRNN_TILE_H
@@ -37,7 +38,7 @@ enum { LINE_WORDS = 16 };
 /* The most vectors of sums that one row of a tile has: four panels. */
 enum { TILE_MOST_VECS = 4 * NR_VECS };
 
-/* The shape of a tile. It is a constant for the compiler, so that loops are unrolled, and sums stay in
+/* The shape of a tile. It is a compile-time constant, so that loops are unrolled, and sums stay in
  * registers. */
 typedef struct {
     int rows;
@@ -49,12 +50,12 @@ typedef struct {
 
 LNRNN_INLINE int tile_vecs(tile_shape s) { return s.whole * NR_VECS + s.narrow * s.vecs; }
 
-/* A product, for its tiles. */
+/* The description of a product that its tile functions read. */
 typedef struct {
     size_t k, words;   /* the numbers of inputs, and of 32-bit words per output */
     size_t n, p0, p1;  /* the number of outputs; panels p0 .. p1 - 1 are computed */
     size_t first, end; /* the words of this pass; with float32 or int8 a product may have several passes */
-    const void *a;     /* the rows, as PRODUCT_F32 .. describe */
+    const void *a;     /* the rows, in the form of this kind of product (PRODUCT_F32 ..) */
     const uint32_t *w; /* packed (n, k) */
     float *c;          /* (rows, packed_width(n)), row stride cs */
     ptrdiff_t cs;
@@ -101,7 +102,8 @@ LNRNN_INLINE float *tile_outputs(const product_job *job, size_t r, size_t o)
     return job->c + (ptrdiff_t)r * job->cs + (ptrdiff_t)o;
 }
 
-/* Returns the address of words j of vector v of a tile that starts at output o. */
+/* Returns the address of the weights that tile s at output o multiplies by input word j, in vector v of the
+ * tile. */
 LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job *job, size_t o, int v,
                                           size_t j)
 {
@@ -111,8 +113,8 @@ LNRNN_INLINE const uint32_t *tile_weights(const tile_shape s, const product_job 
     return job->w + panel * job->words + (j * (size_t)size + (size_t)in) * V32_LANES;
 }
 
-/* p: the words j of vector v. Prefetches words that are needed later: into L2 if s has several rows and l2 is
- * set, else L1. */
+/* p: the address that tile_weights returns for v and j. Prefetches weights that are needed later: into L2 if
+ * s has several rows and l2 is not 0, else into L1. */
 LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, const uint32_t *p, int v,
                                 size_t j, int l2)
 {
@@ -128,8 +130,8 @@ LNRNN_INLINE void tile_prefetch(const tile_shape s, const product_job *job, cons
         v32_prefetch((const float *)later);
 }
 
-/* A vector of words for dot products, which read it from address_of_words. If registers are free, one
- * register keeps a copy. Otherwise GCC would load the words again for each row. */
+/* A vector of weights that several rows multiply, read through address_of_words. With LNRNN_KEEPS_WORDS it
+ * stays in a register, because GCC would otherwise load the weights again for each row. */
 #ifdef LNRNN_KEEPS_WORDS
 typedef vi32 kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return (const uint32_t *)w; }
@@ -138,7 +140,8 @@ typedef const uint32_t *kept_words;
 LNRNN_INLINE const uint32_t *address_of_words(const kept_words *w) { return *w; }
 #endif
 
-/* Loads the vector of words at p. again: several rows are multiplied by it, so keep it in a register. */
+/* Loads the vector of weights at p. again: several rows are multiplied by the vector, so it stays in a
+ * register. */
 LNRNN_INLINE kept_words keep_words(const uint32_t *p, int again)
 {
 #ifdef LNRNN_KEEPS_WORDS

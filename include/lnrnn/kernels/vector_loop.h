@@ -8,9 +8,9 @@
 /* The value of `whole` for a vector that a non-temporal store must write, around the caches. */
 enum { LNRNN_STREAMED = -1 };
 
-/* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. The first call is
- * for `head` values, then come whole vectors (k = lanes, whole = the constant 1), and last the rest. It is a
- * macro, because `part` must be inlined so that its arguments stay in registers. */
+/* Calls part(i, k, whole, ...) for the values i .. i + k - 1 of a row until all n are done. The first call
+ * has `head` values, the next calls have whole vectors (k = lanes, whole = the constant 1), and the last call
+ * has the rest. This is a macro, because `part` must be inlined so that its arguments stay in registers. */
 #define LNRNN_FOR_VECTORS(lanes, head, n, part, ...)   \
     do {                                               \
         const size_t n_ = (n);                         \

@@ -38,7 +38,7 @@ LNRNN_INLINE float v32_sum(v32 v) { return vaddvq_f32(v); }
 LNRNN_INLINE v32 v32_sums(const v32 *v) { return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])); }
 LNRNN_INLINE v32 v32_round(v32 v) { return vrndnq_f32(v); }
 
-/* The instruction looks up bytes: float k of p has bytes 4 k .. 4 k + 3. */
+/* The TBL instruction looks up bytes: float k of p has bytes 4 k .. 4 k + 3. */
 LNRNN_INLINE v32 v32_lookup16(const float *p, v32 v)
 {
     const uint8_t *const bytes = (const uint8_t *)p;

@@ -1,6 +1,6 @@
 /* Documents every vector operation that kernels may use.
  *
- * A file that defines LNRNN_ISA_<NAME> and includes this one gets the definitions for one instruction set.
+ * A file that defines LNRNN_ISA_<NAME> and includes this header gets the definitions for one instruction set.
  * v32 holds V32_LANES floats, v64 V64_LANES doubles, vi32 V32_LANES integers of 32 bits. The operators of C
  * (+, *, ..) work on vectors, with one IEEE rounding each. The other operations have names. Operations marked
  * (both) exist as v32_op and v64_op; norm.h, which serves both types, writes v_op.
@@ -53,8 +53,8 @@
  *   (vi32)  zero()
  *           load(p)  store(p, v)   LANES integers, any alignment
  *           to_v32(v)         the nearest floats
- *           dot4(v, a, p)     v + the dot product of four bytes: those of a (0 .. 127, one word for all
- *                             lanes) and those at p (-128 .. 127, a word for each lane)
+ *           dot4(v, a, p)     v + the dot product of the four bytes of a (0 .. 127, one word for all
+ *                             lanes) and the four bytes at p (-128 .. 127, a word for each lane)
  *           dot4_s8(v, a, p)  as dot4, with bytes of a that store_s8 wrote: where S8_OFFSET is 128 they count
  *                             as unsigned, so that v grows by 128 times the sum of p's four bytes as well
  *
@@ -78,9 +78,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* LNRNN_SMALL is defined for kernels that few machines use, or that run only if a user names their set. Their
- * functions are not copied into all callers, and their loops are not unrolled, which makes them half as large
- * or smaller. */
+/* LNRNN_SMALL is defined for kernels that few machines use, or that run only if a user selects their
+ * instruction set. Functions are then not inlined, and loops not unrolled, which halves the size of the
+ * code. */
 #ifdef LNRNN_SMALL
 #define LNRNN_INLINE static __attribute__((unused))
 #else
@@ -113,8 +113,8 @@
     typedef double v64 __attribute__((vector_size(bytes))); \
     typedef int32_t vi32 __attribute__((vector_size(bytes)));
 
-/* Defines load_n and store_n of a vector V of `lanes` values, through the stack, for sets without masked
- * loads and stores. */
+/* Defines load_n and store_n of a vector V of `lanes` values, through the stack, for instruction sets without
+ * masked loads and stores. */
 #define LNRNN_THROUGH_STACK(LINKAGE, V, type, lanes) \
     LINKAGE V V##_load_n(const type *p, size_t n)    \
     {                                                \
@@ -226,8 +226,8 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 }
 #endif
 
-/* Before a plain loop whose order does not matter: clang vectorises it, even with the options of wheels
- * (zig_cc.py). */
+/* Stands before a loop with independent iterations, and makes clang vectorise the loop, even with the
+ * compiler options of wheels (zig_cc.py). */
 #if defined(__clang__) && !defined(LNRNN_FEW_COPIES) && !defined(LNRNN_SMALL)
 #define LNRNN_VECTORISED _Pragma("clang loop vectorize(enable) interleave(disable)")
 #else
@@ -254,7 +254,7 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
  * and does not keep them in registers during an earlier loop. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
 
-/* Defines loads and stores with conversion. */
+/* Defines loads and stores of 16-bit floats, which are converted from and to v32. */
 #define LNRNN_NARROW(t)                                                                                     \
     LNRNN_INLINE v32 v32_load_##t(const uint16_t *p) { return v32_from_##t(v16_load(p)); }                  \
     LNRNN_INLINE v32 v32_load_n_##t(const uint16_t *p, size_t n) { return v32_from_##t(v16_load_n(p, n)); } \

@@ -1,11 +1,11 @@
 /* Operations that only some CPUs have: dot products of bfloat16, blocks (Arm's matrix products), and AMX
  * tiles.
  *
- *   (v32)   dot2(v, a, p)     v + the dot product of two bfloat16: those of a (one word for all lanes) and
- *                             those at p (a word for each lane); a word holds an even input in its low half
- *                             and the odd one that follows it in its high half
+ *   (v32)   dot2(v, a, p)     v + the dot product of the two bfloat16 of a (one word for all lanes) and
+ *                             the two at p (a word for each lane); a word has an even input in its low half
+ *                             and the next input, which is odd, in its high half
  *
- *   (vblock) Two words of a row (or output), then two words of another one. vsum: a vector of sums of
+ *   (vblock) Two words of one row (or output), then two words of the next row. vsum: a vector of sums of
  *            products, v32 for bfloat16 and vi32 for signed bytes.
  *           block_of_rows(p, q)         p[0] p[1] q[0] q[1]
  *           block_of_outputs(p, q, h)   p: a word of each of four outputs; q: their next words -> the block
@@ -20,14 +20,14 @@
  *   (tiles) A tile has up to 16 rows of 16 words, and tiles are numbered 0 to 7. The numbers
  *           must be constants.
  *           begin(t, rows)    tiles 0 to 5 get `rows` rows, 1 to 16, tiles 6 and 7 sixteen; all values are 0
- *           end(t)            gives the tiles back
+ *           end(t)            releases the tiles
  *           zero(t, i)        tile i is 0
  *           load(t, i, p, s)  rows from p, p + s bytes, ..
  *           store(t, i, p, s) likewise
  *           dot_bf16(t, c, a, b)   float tile c += tile a times tile b (6 or 7), whose words have two
  *                             bfloat16. Word k of each row of a is multiplied by row k of b
- *           dot_u8(t, c, a, b)     the same for int32 sums and words of four bytes, unsigned in a, signed in
- * b
+ *           dot_u8(t, c, a, b)     the same for int32 sums; words have four bytes, unsigned in a, and
+ *                             signed in b
  *
  * With LNRNN_EMULATED these operations are plain C with the same bits, for machines without the instructions.
  * The C follows the manuals: the order of sums, the roundings, and 0 for subnormal operands and results.
@@ -90,7 +90,8 @@ LNRNN_INLINE float odd_sum(float a, float b)
     return to_odd(sum, (a - (sum - of_b)) + (b - of_b));
 }
 
-/* Adds the two products of the words a and b first, and then sum. */
+/* Multiplies the words a and b, two bfloat16 each. Adds the two products to each other, and the result to
+ * sum. */
 LNRNN_INLINE float odd_dot2(float sum, uint32_t a, uint32_t b)
 {
     const float both = odd_sum(odd_product(a << 16, b << 16), odd_product(a & 0xffff0000, b & 0xffff0000));
@@ -122,7 +123,7 @@ LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
     return vbfdotq_f32(v, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_u32(vld1q_u32(p)));
 }
 #elif defined(__AVX512BF16__)
-/* No intrinsic, because GCC 12 would spill the accumulators. */
+/* Assembler instead of the intrinsic, with which GCC 12 would spill the accumulators. */
 LNRNN_INLINE v32 v32_dot2(v32 v, uint32_t a, const uint32_t *p)
 {
     const __m512i s = _mm512_set1_epi32((int)a), w = _mm512_loadu_si512(p);

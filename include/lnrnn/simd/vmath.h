@@ -19,7 +19,7 @@
 /* The functions below do each operation on m vectors (a constant) before the next operation. The operations
  * of one vector depend on each other, so the CPU overlaps them with other vectors. */
 enum { LNRNN_MOST_TOGETHER = 4 };
-#if defined(LNRNN_ISA_WASM128) /* LNRNN_SMALL, but here a copy for each m keeps vectors in registers */
+#if defined(LNRNN_ISA_WASM128) /* although LNRNN_SMALL: a copy for each m keeps vectors in registers */
 #define LNRNN_COPIED static inline __attribute__((always_inline, unused))
 #define EACH _Pragma("clang loop unroll(full)") for (int i = 0; i < m; i++)
 #else
@@ -145,7 +145,7 @@ LNRNN_INLINE v32 v32_sigmoid(v32 x)
 
 #undef EACH
 
-/* f: LNRNN_MAP_EXP .. */
+/* Returns f(v), where f is LNRNN_MAP_EXP, LNRNN_MAP_TANH or LNRNN_MAP_SIGMOID. */
 LNRNN_INLINE v32 v32_map(const int f, v32 v)
 {
     return f == LNRNN_MAP_EXP ? v32_exp(v) : f == LNRNN_MAP_TANH ? v32_tanh(v) : v32_sigmoid(v);

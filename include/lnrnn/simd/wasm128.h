@@ -1,5 +1,6 @@
 /* The operations of simd.h in the 128-bit vectors of WebAssembly: four floats, two doubles, no fused
- * multiply-add. The operations and their order are those of sse2.h, so all results have the same bits. */
+ * multiply-add. The operations and their order are the same as in sse2.h, so all results have the same
+ * bits. */
 #include <wasm_simd128.h>
 
 #define V32_LANES 4
@@ -46,8 +47,8 @@ LNRNN_INLINE v32 v32_sums(const v32 *v)
     return LNRNN_SHUFFLE(a, b, 0, 2, 4, 6) + LNRNN_SHUFFLE(a, b, 1, 3, 5, 7);
 }
 
-/* Floats near 1.5 * 2^23 are integers, whose last bits are those of the float. The conversion of WebAssembly
- * takes several instructions of a CPU, because it saturates. */
+/* Floats near 1.5 * 2^23 are integers, whose low bits are the low bits of the float. WebAssembly's own
+ * conversion takes several instructions of a CPU, because it saturates. */
 LNRNN_INLINE v32 v32_round(v32 v) { return (v + 0x1.8p23f) - 0x1.8p23f; }
 LNRNN_INLINE vi32 v32_to_vi32(v32 v) { return (vi32)(v + 0x1.8p23f) - 0x4b400000; }
 

@@ -1,4 +1,4 @@
-"""Finds nodes RNN, LSTM, GRU and DynamicQuantizeLSTM, and joins the layers of a network.
+"""Reads RNN, LSTM, GRU and DynamicQuantizeLSTM nodes, and joins those of one network.
 
-`Layers` of plain.py is made for a whole file, and joins layers. node.py reads a node.
+node.py reads one node. `Layers` of plain.py reads all nodes of a file and joins stacked layers.
 """

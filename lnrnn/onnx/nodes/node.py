@@ -1,11 +1,11 @@
-"""Reads one node RNN, LSTM or GRU of ONNX, or DynamicQuantizeLSTM of ONNX Runtime, as a layer of lnrnn.
+"""Reads one RNN, LSTM or GRU node of ONNX, or DynamicQuantizeLSTM of ONNX Runtime, as a layer of lnrnn.
 
-The operators have the opsets 7 to 22. For a node that no network of lnrnn can replace, a ValueError names
+Opsets 7 to 22 are supported. If no network of lnrnn can replace a node, a ValueError names
 the attribute or the input.
 
 A DynamicQuantizeLSTM has W (D, I, 4H) and R (D, H, 4H), of int8 or uint8: w = (q - zero point) * scale. The
 gates have the order of LSTM. A scale or zero point is one number for each direction, (D,), or one for each
-column, (D, 4H). rnn/quantized.py says how a network keeps them.
+column, (D, 4H). rnn/quantized.py says how a network stores them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...recognise.interface import DOMAINS, Array, named
 from ...recognise.sizes import last_size
 from ...rnn import cells, quantized
 
-Arrays = Mapping[int, Array | None]  # by the number of an input
+Arrays = Mapping[int, Array | None]  # by input index
 # The order of gates in ONNX, and in lnrnn. ONNX's c is the gate g of lnrnn.
 GATES = {"RNN": ("i", "i"), "LSTM": ("iofc", "ifco"), "GRU": ("zrh", "rzh")}
 VERSIONS = (7, 14, 22)  # since_version of RNN, LSTM and GRU, in opsets 7 to 22
@@ -34,12 +34,12 @@ _SCHEMAS = [onnx.defs.get_schema(op, VERSIONS[-1]) for op in GATES]
 TYPES = {name: onnx_ir.AttributeType(int(given.type.value))  # type: ignore[attr-defined]  # in onnx's stubs
          for schema in _SCHEMAS for name, given in schema.attributes.items()}  # fmt: skip
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
-SCALES = {"W": (8, 9), "R": (10, 11)}  # inputs with the scale and the zero point
+SCALES = {"W": (8, 9), "R": (10, 11)}  # indices of the inputs scale and zero point
 LARGEST = 2.0**119  # a larger scale could make weights infinite
 DEFAULTS = {"RNN": ("tanh",), "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}
 NONLINEARITIES = {op: name for op, name in ACTIVATIONS.items() if name in cells.NONLINEARITIES}
 BY_NAME = {"affine": "identity", **{op.lower(): name for op, name in NONLINEARITIES.items()}}
-# Functions with parameters: alpha and beta if they are left out. None: there must be an alpha.
+# Functions with parameters: default (alpha, beta), or None if alpha must be given.
 WITH_ALPHA = {"hardsigmoid": (0.2, 0.5), "affine": None, "leakyrelu": (0.01, 0.0),
               "thresholdedrelu": (1.0, 0.0), "elu": (1.0, 0.0), "scaledtanh": None}  # fmt: skip
 WITH_BETA = ("hardsigmoid", "affine", "scaledtanh")
@@ -47,12 +47,12 @@ WITH_BETA = ("hardsigmoid", "affine", "scaledtanh")
 
 @dataclass(frozen=True)
 class NodeLayer:
-    """A node RNN, LSTM or GRU as one layer of a network.
+    """One recurrent node as one layer of a network.
 
-    weights: the weights of each direction. reverse: whether the node reads from the end. batch_first: whether
-    layout is 1. kept_by_int8: whether to_dtype("int8") keeps 8-bit weights; None for float32 weights. Values
-    are the node's inputs and outputs, or None where the node leaves one out. h0 and c0 are None if they are
-    0.
+    weights: by direction. reverse: the node reads from the last step. batch_first: layout is 1. kept_by_int8:
+    whether to_dtype("int8") keeps 8-bit weights unchanged; None for float32 weights. x to c: inputs and
+    outputs of the node, or None if the node leaves them out. h0 and c0 are also None if they are constants
+    of 0.
     """
 
     node: onnx_ir.Node
@@ -82,12 +82,12 @@ class NodeLayer:
 
 
 def refused(node: onnx_ir.Node, name: str, expected: str, got: Any, do: str = "") -> ValueError:
-    """Returns the error for a node that breaks a rule. name: its attribute or input."""
+    """Returns a ValueError: the node violates the operator's definition. name: the attribute or input."""
     return ValueError(message(f"node {named(node)}: {name}", expected, str(got), do))
 
 
 def without_equivalent(node: onnx_ir.Node, has: str, reason: str) -> ValueError:
-    """Returns the error for a valid node that no network can replace. has: its attribute or input."""
+    """Returns a ValueError: the node is valid, but lnrnn has no equivalent. has: its attribute or input."""
     return ValueError(f"node {named(node)} has {has}, and {reason}")
 
 
@@ -100,9 +100,9 @@ def is_recurrent(node: onnx_ir.Node) -> bool:
 
 
 def read_layer(node: onnx_ir.Node, opset: int | None, reset_after: bool | None = None) -> NodeLayer:
-    """Returns a node as a layer. Raises ValueError for a node that no network can replace.
+    """Reads a node as a layer. Raises ValueError if no network can replace it.
 
-    opset: the version of ONNX's operators in the file. reset_after: replaces the attribute of GRU nodes.
+    opset: the version of ONNX's domain. reset_after: overrides linear_before_reset of GRU nodes, or None.
     """
     if has_references(node):
         raise ValueError(f"node {named(node)}: attributes must have values, got a function's references")
@@ -162,7 +162,7 @@ def _check_version(node: onnx_ir.Node, opset: int | None) -> None:
 
 
 def _check_attributes(node: onnx_ir.Node, given: dict[str, Any]) -> None:
-    """Raises ValueError for attributes without an equivalent."""
+    """Raises ValueError for attributes with invalid values or without an equivalent in lnrnn."""
     for name, kind in TYPES.items():
         of_node = node.attributes.get(name)
         if of_node is not None and of_node.type != kind:
@@ -179,7 +179,7 @@ def _check_attributes(node: onnx_ir.Node, given: dict[str, Any]) -> None:
 
 
 def _check_states(node: onnx_ir.Node, states: dict[str, onnx_ir.Value | None], hidden_size: int) -> None:
-    """Raises ValueError if an initial state is known to have another number of units."""
+    """Raises ValueError if an initial state is known to have another size than (*, hidden_size)."""
     for name, value in states.items():
         units = None if value is None else last_size(value)
         if units not in (None, hidden_size):
@@ -192,7 +192,7 @@ def _check_states(node: onnx_ir.Node, states: dict[str, onnx_ir.Value | None], h
 
 
 def constants(node: onnx_ir.Node) -> Arrays:
-    """Maps the index of each input that must be constant to its array, or to None if it is not constant."""
+    """Returns {index: array} of the inputs that must be constant. The array is None if it is not constant."""
     return {
         i: constant(v)
         for i, v in enumerate(node.inputs)
@@ -201,7 +201,7 @@ def constants(node: onnx_ir.Node) -> Arrays:
 
 
 def folded(node: onnx_ir.Node, arrays: Arrays, i: int, name: str) -> Array:
-    """Returns the constant that is input i of a node. arrays: the result of `constants`."""
+    """Returns the array of constant input i, or raises ValueError. name: the input's name for the message."""
     result = arrays.get(i)
     if result is None:
         value = node.inputs[i] if i < len(node.inputs) else None
@@ -216,7 +216,7 @@ def folded(node: onnx_ir.Node, arrays: Arrays, i: int, name: str) -> Array:
 def _weights(
     node: onnx_ir.Node, arrays: Arrays, kind: str, directions: int, said: int | None
 ) -> tuple[Array, Array, bool | None]:
-    """Returns W (D, G * H, I) and R (D, G * H, H), and whether int8 keeps them. said: the number of units."""
+    """Returns W (D, G * H, I), R (D, G * H, H) and kept_by_int8. said: the attribute hidden_size, or None."""
     gates, kept = len(GATES[kind][0]), None
     given = [folded(node, arrays, i, name) for i, name in ((1, "W"), (2, "R"))]
     if is_quantized(node):
@@ -244,7 +244,7 @@ def _floats(node: onnx_ir.Node, value: Array, name: str) -> Array:
 
 
 def dequantized(node: onnx_ir.Node, arrays: Arrays) -> tuple[Array, Array, bool]:
-    """Returns W and R as float32, of shape (D, 4H, I) and (D, 4H, H), and whether int8 keeps all weights.
+    """Returns float32 arrays W (D, 4H, I) and R (D, 4H, H), and whether int8 keeps all weights unchanged.
 
     arrays: the result of `constants`.
     """
@@ -281,11 +281,11 @@ def dequantized(node: onnx_ir.Node, arrays: Arrays) -> tuple[Array, Array, bool]
 def activations(
     node: onnx_ir.Node, given: dict[str, Any], kind: str, directions: int
 ) -> tuple[str | None, float | None]:
-    """Returns the nonlinearity of an RNN or GRU, and for hard sigmoids a factor of the gates' sums.
+    """Returns (nonlinearity, factor). factor: of the gates' pre-activations for hard sigmoids, else None.
 
-    The nonlinearity of a gated cell with tanh is None.
+    The nonlinearity is None for a gated cell with tanh.
 
-    Raises ValueError for other functions than a network has.
+    Raises ValueError for functions that networks do not have.
     """
     own = given.get("activations")
     names = tuple(str(name).lower() for name in own or DEFAULTS[kind] * directions)
@@ -299,7 +299,7 @@ def activations(
     if of[:each] * directions != of:
         raise without_equivalent(node, f"activations {shown}", "both directions of a network have the same")
     name, alpha, beta = of[0]
-    candidate, *rates = of[each - 1]  # of an LSTM: the function of c
+    candidate, *rates = of[each - 1]  # LSTM: the function of the new c
     if kind != "LSTM" and not (candidate in BY_NAME and (candidate != "affine" or rates == [1, 0])):
         known = f"lnrnn's cells have {', '.join(NONLINEARITIES)}, or Affine with alpha 1 and beta 0"
     elif kind == "RNN":
@@ -318,9 +318,9 @@ def activations(
 def _parameters(
     node: onnx_ir.Node, given: dict[str, Any], names: tuple[str, ...], i: int
 ) -> tuple[float, float]:
-    """Returns alpha and beta of function i. The lists have a number for each function that uses one.
+    """Returns (alpha, beta) of activation i. The attributes have a number for each function that takes one.
 
-    Some exporters write a number for each function. A list of another length is refused.
+    Some exporters write a number for every function. Lists of other lengths raise ValueError.
     """
     defaults = WITH_ALPHA.get(names[i], (0.0, 0.0))
     result = []

@@ -1,8 +1,8 @@
-"""Finds parts that are nodes RNN, LSTM, GRU or DynamicQuantizeLSTM, and such nodes as steps in a body.
+"""Finds parts that are RNN, LSTM, GRU or DynamicQuantizeLSTM nodes, and such nodes in bodies of loops.
 
-Layers follow each other through Transpose, Reshape and Squeeze, as exporters write stacks. The outputs of a
-node have four axes, (T, D, B, H). The search follows their order through the nodes behind, until it is the
-order of the next node's input. A value that the file also uses elsewhere ends the stack.
+Exporters write stacked layers with Transpose, Reshape and Squeeze between nodes. The search starts from a
+node's output (T, D, B, H), and follows its axes through these operators to the next node's input. A value
+that the file also uses elsewhere ends the stack.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Axes = tuple[str, ...]  # "T", "D", "B", "H", and "DH" for the units of all dire
 
 @dataclass
 class Layers:
-    """Reads each recurrent node of a model once, as a layer. reset_after: as in from_onnx."""
+    """Reads each recurrent node of a model once, as a NodeLayer. reset_after: as in from_onnx."""
 
     model: onnx_ir.Model
     reset_after: bool | None = None
     known: dict[onnx_ir.Node, NodeLayer | str] = field(default_factory=dict)  # a layer, or why there is none
 
     def of(self, graph: onnx_ir.Graph) -> dict[onnx_ir.Node, NodeLayer | str]:
-        """Maps each recurrent node of a graph, in its order, to a layer, or to why it is no layer."""
+        """Returns {recurrent node: its NodeLayer, or a text that says why it is no layer}, in graph order."""
         own = [node for node in graph if is_recurrent(node)]
         for node in own:
             if node not in self.known:
@@ -56,7 +56,7 @@ class Layers:
         return {node: self.known[node] for node in own}
 
     def parts(self, graphs: Iterable[onnx_ir.Graph]) -> list[GraphPart]:
-        """Returns the nodes of graphs as parts, in their order."""
+        """Returns the recurrent nodes of graphs as parts. Nodes that no network can replace get a reason."""
         result: list[GraphPart] = []
         for graph in graphs:
             every = self.of(graph)
@@ -72,7 +72,7 @@ class Layers:
         return result
 
     def steps(self, graph: Any) -> Iterator[list[Step]]:
-        """Yields the steps of a graph that are nodes, as `steps` of matching.py does.
+        """Yields single steps that are recurrent nodes in the body of a loop, in the form of matching.steps.
 
         torch's exporter writes them for an LSTMCell or GRUCell in a scripted loop.
         """
@@ -105,7 +105,7 @@ def _part(stack: Stack, model: onnx_ir.Model, reset_after: bool | None) -> Graph
 
 
 def _with_biases(layers: list[NodeLayer]) -> list[list[Weights]]:
-    """Returns the weights by layer and direction. If one layer has biases, the others get zeros as biases."""
+    """Returns weights by layer and direction. If only some layers have biases, the others get zeros."""
     every = [list(layer.weights) for layer in layers]
     if len({weights.bias for layer in every for weights in layer}) == 1:
         return every
@@ -152,7 +152,7 @@ def _warnings(part: GraphPart, stack: Stack, model: onnx_ir.Model, reset_after: 
 
 @dataclass(frozen=True)
 class NodeStep(Step):
-    """A step in a loop that a node RNN, LSTM or GRU computes, between an Unsqueeze and a Squeeze."""
+    """A cell step in a loop's body that is a recurrent node, between Unsqueeze and Squeeze nodes."""
 
     layer: NodeLayer | None = None
 
@@ -184,7 +184,7 @@ def _step(layer: NodeLayer) -> Step | None:
 
 
 def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
-    """Returns the node that removes the axis of directions from a state."""
+    """Returns the only Squeeze that reads a state, if it removes the axis of directions, or None."""
     users = [] if value is None else [u for u in value.consumers() if u.op_type == "Squeeze" and not u.domain]
     return users[0] if len(users) == 1 and moved_axes(users[0]) == [0] else None
 
@@ -194,10 +194,10 @@ def _squeeze(value: onnx_ir.Value | None) -> onnx_ir.Node | None:
 
 @dataclass
 class Walk:
-    """The search from a layer's outputs to the next layer: the value that it has reached, and its axes.
+    """A search from a layer's output to the next layer: the current value, and its axes.
 
-    shapes: the results of nodes Shape, by id. declared: the numbers of steps and sequences that a file
-    declares for its input: {"T": 10}. baked: the numbers that a Reshape sets. messages: warnings about
+    shapes: outputs of Shape nodes, by id. declared: sizes T and B that the file declares for its input, such
+    as {"T": 10}. baked: sizes that a Reshape fixes. messages: warnings about
     `declared` and `baked`.
     """
 
@@ -214,14 +214,14 @@ class Walk:
         self.counting = Counting(lambda _: None, self.shapes)
 
     def note(self, value: onnx_ir.Value, axes: Axes) -> None:
-        """Records which sizes nodes Shape give for a value with these axes, since a Reshape may use them."""
+        """Records the outputs of Shape nodes that read this value, since a Reshape may use them."""
         for node in value.consumers():
             start, end = attribute(node, "start", 0), attribute(node, "end", len(axes))
             if node.op_type == "Shape" and node.domain in DOMAINS and type(start) is type(end) is int:
                 self.shapes |= {id(v): [self.size(axis) for axis in axes[start:end]] for v in node.outputs}
 
     def size(self, axis: str) -> Linear:
-        """Returns the size of an axis: a number for D, H and I."""
+        """Returns the size of an axis as a Linear: a symbol for T and B, a number for D, H and I."""
         if axis in ("T", "B"):
             return Linear(0, {axis: 1})
         return Linear(math.prod(self.sizes[letter] for letter in axis))
@@ -229,9 +229,9 @@ class Walk:
 
 @dataclass
 class Stack:
-    """The layers of one network, the value that the last layer returns, and the axes of this value.
+    """Stacked layers of one network, its output y, and y's axes.
 
-    between: the nodes between and after the layers. baked and messages: as in Walk.
+    between: nodes between and after the layers. baked, messages: as in Walk.
     """
 
     layers: list[NodeLayer]
@@ -243,7 +243,7 @@ class Stack:
 
 
 def stacks(layers: Sequence[NodeLayer]) -> list[Stack]:
-    """Returns all layers as stacks, in the order of their first layers."""
+    """Groups layers into stacks, in the order of their first layers."""
     by_input: dict[int, list[NodeLayer]] = {}
     for layer in layers:
         by_input.setdefault(id(layer.x), []).append(layer)
@@ -276,7 +276,7 @@ def _stack(first: NodeLayer, steps: dict[int, tuple[Walk, NodeLayer | None]]) ->
 
 
 def _declared(layer: NodeLayer) -> dict[str, int]:
-    """Returns the numbers of steps and sequences that the file declares for the input of a layer."""
+    """Returns sizes T and B that the file declares for a layer's input, such as {"T": 10}."""
     shape = layer.x.shape
     if shape is None or len(shape) != 3:
         return {}
@@ -287,9 +287,9 @@ def _declared(layer: NodeLayer) -> dict[str, int]:
 def _next(
     layer: NodeLayer, by_input: dict[int, list[NodeLayer]], declared: dict[str, int]
 ) -> tuple[Walk, NodeLayer | None]:
-    """Follows the outputs of a layer. Returns the walk and the layer above, or None.
+    """Follows a layer's output. Returns (walk, the layer that reads it or None).
 
-    Without a layer above, the walk ends at the last value with the axes of a network's outputs.
+    Without such a layer, the walk ends at the last value with a network's output axes.
     """
     T, B = ("B", "T") if layer.batch_first else ("T", "B")
     axes: Axes = (T, B, "D", "H") if layer.batch_first else (T, "D", B, "H")
@@ -318,7 +318,7 @@ def _next(
 
 
 def _only_user(walk: Walk) -> onnx_ir.Node | None:
-    """Returns a value's only user in the same graph. Nodes that read only its shape do not count."""
+    """Returns the only node that reads the current value, or None. Nodes that read its shape do not count."""
     users = [use.node for use in walk.value.uses() if not _measures(use.node)]
     if len(users) != 1 or walk.value.is_graph_output():
         return None
@@ -327,14 +327,14 @@ def _only_user(walk: Walk) -> onnx_ir.Node | None:
 
 
 def _measures(node: onnx_ir.Node) -> bool:
-    """Returns whether a node is Shape, or a Transpose that only such nodes use."""
+    """Returns whether a node is a Shape, or a Transpose that only Shape nodes read."""
     after = [use.node.op_type for v in node.outputs for use in v.uses()]
     moves = node.op_type == "Transpose" and {*after} == {"Shape"} and not node.outputs[0].is_graph_output()
     return node.op_type == "Shape" or moves
 
 
 def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
-    """Returns whether two layers can be layers of one network."""
+    """Returns whether `above` can be the next layer of the same network."""
     a, b = layer.weights[0], above.weights[0]
     order = ("B", "T") if above.batch_first else ("T", "B")
     same = ("cell", "nonlinearity", "gate_activation", "peepholes", "reset_after", "hidden_size")
@@ -352,10 +352,10 @@ def _fits(layer: NodeLayer, above: NodeLayer, walk: Walk) -> bool:
 
 
 def _moved(walk: Walk, node: onnx_ir.Node) -> bool:
-    """Continues the search behind a node that only moves the value's axes. Returns False for other nodes."""
+    """Advances the walk over a node that only moves axes, and returns True. Returns False for other nodes."""
     if node.domain not in DOMAINS or not node.outputs or node.inputs[0] is not walk.value:
         return False
-    if has_references(node):  # its attributes are arguments of a function, so they are unknown
+    if has_references(node):  # attributes that are arguments of a function are unknown
         return False
     try:
         axes = _after(walk, node)
@@ -370,7 +370,7 @@ def _moved(walk: Walk, node: onnx_ir.Node) -> bool:
 
 
 def _after(walk: Walk, node: onnx_ir.Node) -> Axes | None:
-    """Returns the axes of a value after a node, or None if the node does more than move axes."""
+    """Returns the axes behind a node, or None if the node does more than move axes."""
     axes, rank = walk.axes, len(walk.axes)
     if node.op_type == "Identity" or (node.op_type == "Dropout" and _idle(node)):
         return axes
@@ -389,7 +389,7 @@ def _after(walk: Walk, node: onnx_ir.Node) -> Axes | None:
 
 
 def _idle(node: onnx_ir.Node) -> bool:
-    """Returns whether a Dropout is the identity: always before opset 12, later without a training mode."""
+    """Returns whether a Dropout is the identity: opset below 12, or training_mode absent or false."""
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return True
     training = constant(node.inputs[2])
@@ -397,7 +397,7 @@ def _idle(node: onnx_ir.Node) -> bool:
 
 
 def _reshaped(walk: Walk, node: onnx_ir.Node, shape: Numbers) -> Axes | None:
-    """Returns the axes after a Reshape from (T, B, D, H) to (T, B, DH), in any order of T and B, or None."""
+    """Returns the axes after a Reshape that merges D and H to DH, in either order of T and B, or None."""
     old = tuple(axis for axis in walk.axes if walk.size(axis) != Linear(1) or axis not in ("D", "H"))
     new: Axes = (*old[:2], "DH")
     if (
@@ -424,13 +424,13 @@ def _reshaped(walk: Walk, node: onnx_ir.Node, shape: Numbers) -> Axes | None:
             f"node {named(node)} sets the number of {what} to {fixed}; the network takes any number"
         )
     if any(walk.declared.get(axis) != fixed for axis, fixed in baked.items()):
-        return None  # this node may mix steps and sequences
+        return None  # the node may mix steps and sequences
     walk.baked |= baked
     return new
 
 
 def _of_shape(shape: onnx_ir.Value | None) -> list[onnx_ir.Node]:
-    """Returns the nodes that compute a shape from the shapes of values."""
+    """Returns the nodes that compute a Reshape's shape from shapes of values."""
     found: dict[int, onnx_ir.Node] = {}
     stack = [shape]
     while stack:

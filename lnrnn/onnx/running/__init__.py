@@ -1,4 +1,4 @@
 """Runs whole ONNX files and keeps their states.
 
-model.py and model_stream.py are public. states.py finds the states, by names or by flow.py.
+model.py and model_stream.py are public. states.py finds states by the names of inputs and outputs.
 """

@@ -1,4 +1,4 @@
-"""Runs of an ONNX file whose arrays onnxruntime reads and writes in place, for streams."""
+"""Runs an ONNX file with arrays that onnxruntime reads and writes in place (IOBinding), for streams."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Run = Callable[[Any, States], "tuple[list[Any], States] | None"]
 
 
 def bound(file: FileSession, feed: Mapping[str, Array], states: States, results: list[Any]) -> Run | None:
-    """Returns a function that runs a file with bound arrays, or None if onnxruntime cannot bind its values.
+    """Returns step(x, states), which runs a file with bound arrays, or None if the values cannot be bound.
 
-    The states have two sets of arrays. A run reads one and writes the other, so the run after it overwrites
-    its argument. results: outputs of a run with inputs of these shapes. The function returns None if x has
+    Two sets of arrays hold the states: a run reads one and writes the other, so the next run overwrites
+    its argument. results: outputs of a run with inputs of the same shapes. step returns None if x has
     other dtypes or shapes than `feed`, if another thread uses the arrays, or if the run fails.
     """
     every = (*file.constants.values(), *feed.values(), *states.values(), *results)
@@ -39,7 +39,7 @@ def bound(file: FileSession, feed: Mapping[str, Array], states: States, results:
             binding.bind_ortvalue_output(name, value(array))
 
     def step(x: Any, states: States) -> tuple[list[Any], States] | None:
-        # onnxruntime's data has replaced Python's in the caches, so that each line takes up to 0.5 us.
+        # Python's data has left the CPU's caches during the run, so that each line takes up to 0.5 us.
         if type(x) is np.ndarray:
             x = (x,)
         elif type(x) is dict and len(x) == len(names):
@@ -61,7 +61,7 @@ def bound(file: FileSession, feed: Mapping[str, Array], states: States, results:
                     array[...] = states[name]
             run(forth)
             return [y.copy() for y in outputs], other
-        except Exception:  # the caller runs the file again, which raises errors by name, or has other shapes
+        except Exception:  # the caller repeats the run, which raises errors with names
             return None
         finally:
             busy.release()
@@ -70,7 +70,7 @@ def bound(file: FileSession, feed: Mapping[str, Array], states: States, results:
 
 
 def _aligned(array: Array) -> Array:
-    """Returns a copy at a multiple of 64 bytes, as onnxruntime's own arrays: results may depend on it."""
+    """Returns a copy whose address is a multiple of 64, as in onnxruntime, since results may depend on it."""
     room = np.empty(array.nbytes + 64, np.uint8)
     start = -room.ctypes.data % 64
     result: Array = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

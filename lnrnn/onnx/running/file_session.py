@@ -1,4 +1,4 @@
-"""FileSession: an ONNX file in onnxruntime, with checked inputs and known states, for lnrnn.onnx.Model."""
+"""FileSession: an onnxruntime session with checked inputs and known states, for lnrnn.onnx.Model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..runtime import open_session, session_options
 from .states import REMEDY, Dims, State, dims_of, find_states, inputs, outputs, shown
 
 Array = np.ndarray
-MOST = 2**28  # the most numbers that the states of one lane may have
+MOST = 2**28  # largest number of elements of one lane's states
 
 
 def _session(path: str, threads: int, plugin: bool) -> Any:
-    """Returns a session of ONNX Runtime, without the plug-in if onnxruntime is too old for the plug-in."""
+    """Returns an onnxruntime session, with lnrnn's plug-in if `plugin` and onnxruntime is new enough."""
     if plugin:
         try:
             register()
@@ -45,9 +45,9 @@ def _session(path: str, threads: int, plugin: bool) -> Any:
 
 
 class FileSession:
-    """A file, its states and its other inputs and outputs.
+    """An ONNX file's session, states, inputs and outputs.
 
-    states: maps names of inputs to their State. inputs: maps names to a Tensor, without states and constants.
+    states: {input name: State}. inputs: {name: Tensor}, without states and constants.
     outputs: names, without states. returned: names of outputs, then of next states. restarting: names of
     recurrent nodes whose state starts at 0 in each run.
     """
@@ -73,7 +73,7 @@ class FileSession:
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
         self.returned = [*self.outputs, *returned]
         self._files = [path, *sorted({external_file(t) for t in external_tensors(model)})]
-        self.session = _session(path, threads, plugin)  # it refuses wrong nodes
+        self.session = _session(path, threads, plugin)  # it checks the nodes
         nodes = [node for _, inner in graphs(model) for node in inner if is_recurrent(node)]
         anew = [node for node in nodes if _restarts(node, bool(self.states))]
         self._has_nodes, self.restarting = bool(nodes), [str(node.name or node.op_type) for node in anew]
@@ -94,7 +94,7 @@ class FileSession:
     # --- inputs ---------------------------------------------------------------------------------------------
 
     def _checked_constants(self, constants: Any) -> dict[str, Array]:
-        """Checks the argument `constants`: inputs that are the same in all calls. Returns copies."""
+        """Checks the argument `constants`: arrays for inputs that stay the same. Returns copies by name."""
         if not isinstance(constants, Mapping):
             raise bad_type("constants", "a mapping of inputs to arrays", constants)
         result = {}
@@ -108,7 +108,7 @@ class FileSession:
         return result
 
     def feed(self, x: Any) -> tuple[dict[str, Array], int | None]:
-        """Returns the inputs of a call as arrays, and the number of steps: None without an axis of time."""
+        """Returns (inputs as {name: array}, number of steps or None). None: x has no time axis."""
         if by_name := isinstance(x, Mapping):
             for name in self.states:
                 if name in x:
@@ -131,7 +131,7 @@ class FileSession:
         return arrays, steps
 
     def at(self, feed: Mapping[str, Array], step: int) -> dict[str, Array]:
-        """Returns the inputs of one step, or zeros if x has no steps. Inputs without time stay the same."""
+        """Returns the inputs at one step; zeros if x has 0 steps. Inputs without time axis stay the same."""
         timed = {name: array for name, array in feed.items() if self._has_time(name, array)}
         now = {n: a[step, ...] if len(a) else np.zeros(a.shape[1:], a.dtype) for n, a in timed.items()}
         return {**feed, **now}
@@ -141,7 +141,7 @@ class FileSession:
         return shape is not None and array.ndim > len(shape)
 
     def lanes_of(self, feed: Mapping[str, Array], state: Any) -> int:
-        """Returns the number of lanes of a call: from its states, or from an axis of an input, or else 1."""
+        """Returns the number of lanes of a call: from its states, else from its inputs, else 1."""
         sizes: dict[Any, int] = {}
         for name, array in feed.items():
             shape = array.shape[self._has_time(name, array) :]
@@ -159,7 +159,7 @@ class FileSession:
     # --- states ---------------------------------------------------------------------------------------------
 
     def zeros(self, lanes: int) -> dict[str, Array]:
-        """Returns the states at the start of a stream, if the file can have so many lanes."""
+        """Returns zeros as initial states. Raises ValueError if the file cannot have so many lanes."""
         if lanes != 1 and self.states and all(each.lane_axis is None for each in self.states.values()):
             raise bad_value("lanes", "1 for a file whose states have fixed sizes", lanes, REMEDY)
         shapes = {name: self._shape(state, lanes) for name, state in self.states.items()}
@@ -185,7 +185,7 @@ class FileSession:
         return sizes
 
     def checked_states(self, label: str, value: Any, lanes: int) -> dict[str, Array]:
-        """Returns checked copies of a user's states of `lanes` lanes. label: their name in messages."""
+        """Returns checked copies of states that a user has set. label: the argument's name in messages."""
         if not isinstance(value, Mapping):
             raise bad_type(label, "a mapping of states' names to arrays", value)
         _check_names(label, value, self.states)
@@ -199,7 +199,7 @@ class FileSession:
     def run(
         self, feed: Mapping[str, Array], states: Mapping[str, Array]
     ) -> tuple[list[Any], dict[str, Array]]:
-        """Runs the file once. Returns its outputs, and its next states, which have the shapes of `states`."""
+        """Runs the file once. Returns (outputs, next states), with states of the same shapes as `states`."""
         given = {**self.constants, **feed, **states}
         for name, array in given.items():
             if self._has_nodes and not array.size:
@@ -230,7 +230,7 @@ class FileSession:
         return found[:count], following
 
     def fingerprint(self) -> str:
-        """Returns a hash of the file, its external data and its states, equal on all machines."""
+        """Returns a SHA-256 of the file, its external data and its states. It is equal on all machines."""
         if not self._hash:
             result = hashlib.sha256(repr(sorted((n, s.output) for n, s in self.states.items())).encode())
             for path in self._files:
@@ -242,10 +242,10 @@ class FileSession:
 
 
 def _restarts(node: Any, stateful: bool) -> bool:
-    """Returns whether a recurrent node starts from a constant in each run, so that no state goes on.
+    """Returns whether a recurrent node starts from a constant in each run, so that its state is lost.
 
-    stateful: whether the file has states. Then two kinds of nodes give False. Nodes in branches may
-    serve only calls without a state. The sequence of reversed nodes may be an axis such as frequencies.
+    stateful: the file has states. Then reversed nodes, and nodes in branches, return False. The axis of a
+    reversed node may be frequency, and a branch may serve only calls without a state.
     """
     if stateful and (attribute(node, "direction", "forward") != "forward" or parent(node.graph) is not None):
         return False
@@ -287,12 +287,12 @@ def _check_names(label: str, given: Mapping[Any, Any], known: Iterable[str], do:
 
 
 def _checked(label: str, value: Any, dtype: Any, dims: Dims | None, more: str = "") -> Array:
-    """Returns value as a C-contiguous array with the dtype and the fixed sizes of an input.
+    """Returns value as a C-contiguous array with the dtype and fixed sizes of an input.
 
-    Floats are converted to any type of floats. Integers must be in the range of the input's type. more: the
-    text of another shape, with an axis of time.
+    Floats are converted to any float dtype. Integers must be in the range of the input's dtype. more: text
+    about a permitted shape with a time axis, or "".
     """
-    array: Array = real(label, value)[...]  # other threads cannot set the shape of this view
+    array: Array = real(label, value)[...]  # a view: another thread cannot change its shape
     if array.dtype != dtype or not (array.flags.c_contiguous and array.flags.aligned):
         if dtype.kind != "f" and array.dtype.kind not in ("b" if dtype.kind == "b" else "biu"):
             raise bad_type(label, f"of dtype {dtype}, as the file's input", array)
@@ -306,7 +306,7 @@ def _checked(label: str, value: Any, dtype: Any, dims: Dims | None, more: str = 
 
 
 def _fits(shape: tuple[int, ...], dims: Dims | None) -> bool:
-    """Returns whether a shape has the fixed sizes of a file's declaration."""
+    """Returns whether a shape agrees with declared sizes. dims: None, or a size or None for each axis."""
     if dims is None or shape == dims:
         return True
     return len(shape) == len(dims) and all(

@@ -61,12 +61,12 @@ class ModelStream(Closed):
     def __init__(self, file: FileSession, lanes: int) -> None:
         self._file = file
         self._lanes: int = check("onnx.Model.stream", {"lanes": lanes})[0]
-        # One element: the states, the steps of each lane, and a number to add to all of these. Its change is
-        # atomic and fast. A small file takes 50 us, and an addition of NumPy would take 5 us more.
+        # One tuple: states, steps of each lane, steps to add to all lanes. Replacing it is
+        # atomic and fast. A small file takes 50 us, and a NumPy addition would take 5 us more.
         self._kept = [(self._file.zeros(self._lanes), np.zeros(self._lanes, np.int64), 0)]
         self._bound: Run | None = None
-        self._shapes: list[tuple[int, ...]] = []  # of the inputs in the last run that had no bound arrays
-        self._runs = 0  # how many runs had these shapes, and no bound arrays
+        self._shapes: list[tuple[int, ...]] = []  # of the inputs of the last unbound run
+        self._runs = 0  # number of unbound runs with these shapes
 
     def __call__(self, x: Any, lanes: ArrayLike | None = None) -> Any:
         if lanes is None and self._bound:
@@ -82,13 +82,13 @@ class ModelStream(Closed):
         states, before, more = self._kept[0]
         if chosen is not None:
             states = self._taken(chosen)
-        elif steps is not None:  # bound run 2 overwrites the states that run 1 read; an error must keep them
+        elif steps is not None:  # bound run 2 overwrites run 1's inputs; an error must not
             self._kept[0] = {name: array.copy() for name, array in states.items()}, before, more
         run, every = self._run if chosen is None else self._file.run, []
         for step in range(1 if steps is None else steps):
             results, states = run(self._file.at(feed, step), states)
             every.append(results)
-        if steps == 0:  # run zeros, only to learn the shapes of the outputs
+        if steps == 0:  # run zeros to learn the shapes of outputs
             every.append(self._file.run(self._file.at(feed, 0), states)[0])
         if steps is not None:
             outputs = zip(self._file.outputs, zip(*every, strict=True), strict=False)
@@ -101,19 +101,19 @@ class ModelStream(Closed):
         return results[0] if len(results) == 1 else dict(zip(self._file.outputs, results, strict=True))
 
     def _run(self, feed: Mapping[str, Array], states: States) -> tuple[list[Any], States]:
-        """Runs the file for all lanes. After two runs with the same shapes, it uses bound arrays."""
+        """Runs the file for all lanes. Uses bound arrays after two runs with the same shapes."""
         if self._bound and (found := self._bound(feed, states)):
             return found
         results, following = self._file.run(feed, states)
         shapes = [array.shape for array in feed.values()]
         if shapes != self._shapes:
             self._shapes, self._runs = shapes, 0
-        self._runs += 1  # more than 2 if the outputs have not always the shapes of the arrays
+        self._runs += 1  # more than 2 if shapes of outputs vary
         self._bound = bound(self._file, feed, states, results) if self._runs == 2 else None
         return results, following
 
     def _chosen(self, lanes: Any) -> Array | None:
-        """Returns the argument lanes, checked, as (R,) int64."""
+        """Returns the argument lanes, checked, as an int64 array (R,); None if it selects the only lane."""
         found = different_lanes(lanes, self._lanes)
         shared = [name for name, state in self._file.states.items() if state.lane_axis is None]
         if not shared:
@@ -169,13 +169,13 @@ class ModelStream(Closed):
         self._put(self._file.checked_states("state.state", state.state, count), chosen, steps.copy())
 
     def _put(self, states: States, lanes: Array | None, steps: Array) -> None:
-        """Replaces the states and the numbers of steps of these lanes, or of all lanes if `lanes` is None."""
+        """Stores states and step counts of these lanes; None selects all lanes."""
         if lanes is None:
             self._kept[0] = states, steps, 0
             return
         kept, before, more = self._kept[0]
         for name, array in states.items():
-            axis = self._file.states[name].lane_axis or 0  # _chosen returns lanes of files with such an axis
+            axis = self._file.states[name].lane_axis or 0  # lanes are None without this axis
             np.moveaxis(kept[name], axis, 0)[lanes] = np.moveaxis(array, axis, 0)
         before[lanes] = steps - more
 
@@ -185,7 +185,7 @@ class ModelStream(Closed):
         )
 
     def _taken(self, lanes: Array) -> States:
-        """Returns copies of the states of some lanes, for a run with these alone."""
+        """Returns copies of the states of these lanes."""
         return {n: a.take(lanes, self._file.states[n].lane_axis or 0) for n, a in self._kept[0][0].items()}
 
     def __repr__(self) -> str:
@@ -196,14 +196,14 @@ class ModelStream(Closed):
 
 
 def _stream(file: FileSession, lanes: int, state: States, steps: Array) -> ModelStream:
-    """Creates a ModelStream from a copy or a pickle."""
+    """Recreates a ModelStream when it is copied or unpickled."""
     stream = ModelStream(file, lanes)
     stream._put(state, None, steps.copy())
     return stream
 
 
 def _stacked(name: str, ys: Sequence[Any]) -> Array:
-    """Returns an output of all steps as an array with the axis of time."""
+    """Stacks the outputs `ys` of all steps along a new time axis 0. name: for messages."""
     for y in ys:
         if not isinstance(y, np.ndarray) or y.shape != ys[0].shape:
             expected = "an array of the same shape at all steps"

@@ -16,35 +16,35 @@ from ...recognise.misfits import unknown
 from ...recognise.part import GraphPart
 from ..errors import OnnxFileError
 
-# Of each axis: a size, the name of a free size, or None for a free size without a name.
+# For each axis: a fixed size, the name of a free size, or None for a free size without a name.
 Dims = tuple["int | str | None", ...]
 Shapes = Mapping[str, Dims]
 
-# Types of ONNX that NumPy has.
+# ONNX tensor types with a NumPy dtype.
 NUMPY_TYPES = {
     **{name.upper(): np.dtype(name) for name in ("int8", "int16", "int32", "int64")},
     **{name.upper(): np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
     "FLOAT16": np.dtype("f2"), "FLOAT": np.dtype("f4"), "DOUBLE": np.dtype("f8"), "BOOL": np.dtype(bool),
 }  # fmt: skip
-MOST = 1000  # inputs or outputs of a file whose states are searched
-# Words that distinguish a state's input from its output; names are compared without these words.
+MOST = 1000  # largest number of inputs or outputs to search for states
+# Words that distinguish a state's input from its output. They are ignored when names are compared.
 DIRECTIONS = {
     "in", "input", "inputs", "prev", "previous", "old", "init", "initial", "past",
     "out", "output", "outputs", "next", "new", "n", "final", "last", "present", "cur", "current", "updated",
 }  # fmt: skip
-# Words in names of states. Equal names without such a word do not suffice: x_in and x_out may be data.
+# Words that mark a state. Equal names alone do not: x_in and x_out may be data.
 WORDS = {
     "h", "c", "hx", "cx", "hxs", "state", "states", "hidden", "cell", "recurrent", "memory", "mem",
     "cache", "caches", "cached", "buf", "buffer", "history", "context", "ctx",
 }  # fmt: skip
-LANES = {"b", "n", "batch", "batch_size", "batchsize", "lanes"}  # names of axes of independent sequences
+LANES = {"b", "n", "batch", "batch_size", "batchsize", "lanes"}  # names of the batch axis
 REMEDY = "if the file has a free axis of lanes, give shapes with None there, otherwise export it with one"
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output of a graph. shape and dtype are None if the file does not declare them, or if NumPy
-    has no such type. given: whether the caller gave the shape."""
+    """An input or output of a graph. shape: None if undeclared. dtype: None if undeclared or absent in NumPy.
+    given: whether the caller gave the shape."""
 
     name: str
     shape: Dims | None
@@ -63,15 +63,15 @@ class State:
 
     @property
     def lane_axis(self) -> int | None:
-        """The axis of independent sequences: the only free one, or the only one with such a name."""
+        """The batch axis: the only free axis, or the only free axis with a name of LANES, or None."""
         free = [axis for axis, size in enumerate(self.shape or ()) if not isinstance(size, int)]
         named = [axis for axis in free if str(self.shape[axis]).lower() in LANES] if self.shape else []
         return free[0] if len(free) == 1 else named[0] if len(named) == 1 else None
 
 
 def tensor(value: Any, shapes: Shapes | None = None) -> Tensor:
-    """Returns an onnx_ir Value as a Tensor. shapes: replace the file's shapes."""
-    if not isinstance(value.name, str):  # protobuf returns bytes that are not UTF-8 as they are
+    """Returns an onnx_ir Value as a Tensor. shapes: overrides of declared shapes by name, or None."""
+    if not isinstance(value.name, str):  # protobuf returns bytes if they are not UTF-8
         raise OnnxFileError(f"names must be text in UTF-8, got {value.name!r}")
     dtype = None
     if type(value.type).__name__ == "TensorType" and value.dtype is not None:
@@ -83,12 +83,12 @@ def tensor(value: Any, shapes: Shapes | None = None) -> Tensor:
 
 
 def dims_of(sizes: Iterable[Any]) -> Dims:
-    """Returns a shape of a file. Negative sizes, and names that are not UTF-8, stand for free sizes."""
+    """Returns declared sizes as Dims. Negative sizes, and names that are not UTF-8, count as free."""
     return tuple(d if isinstance(d, str) or (isinstance(d, int) and d >= 0) else None for d in sizes)
 
 
 def inputs(graph: Any, shapes: Shapes | None = None) -> list[Tensor]:
-    """Returns the inputs that a call must give, which have no initializer."""
+    """Returns the graph inputs that a call must give: those without an initializer."""
     return [tensor(value, shapes) for value in graph.inputs if value.name not in graph.initializers]
 
 
@@ -98,7 +98,7 @@ def outputs(graph: Any) -> list[Tensor]:
 
 @lru_cache(2 * MOST)
 def stem(name: str) -> tuple[str, ...]:
-    """Returns the words and numbers in a name that an input and output of one state share.
+    """Returns the words of a name that the input and output of one state share.
 
     "state" and "stateN" have the same stem, and so have "h_in", "h0", "hn" and "next_h".
     """
@@ -109,7 +109,7 @@ def stem(name: str) -> tuple[str, ...]:
 
 
 def shown(shape: Dims | None) -> str:
-    """Returns a shape as text: "(2, batch, 128)"; a free size without a name is "?"."""
+    """Returns a shape as text such as "(2, batch, 128)". A free size without a name is "?"."""
     if shape is None:
         return "(...)"
     sizes = ["?" if size is None else str(size) for size in shape]
@@ -119,11 +119,11 @@ def shown(shape: Dims | None) -> str:
 def find_states(
     model: Any, pairs: Mapping[str, str] | None = None, shapes: Shapes | None = None
 ) -> list[State]:
-    """Returns the states of a model that `read` has returned.
+    """Returns the states of a model. model: from `reading.read`.
 
     pairs: maps input names to output names. By default, names with the same stem and one of WORDS are paired
     if their shapes and dtypes agree. shapes: replace the file's shapes. Raises ValueError for wrong
-    arguments, and for ambiguous names. The message then has the pairs to give.
+    arguments, and for ambiguous names; then the message suggests `pairs`.
     """
     given, returned = inputs(model.graph, shapes), outputs(model.graph)
     if pairs is not None:
@@ -138,12 +138,12 @@ def find_states(
     rivals = [output for choices in alike.values() for output in choices]
     found = {each: o[0] for each, o in alike.items() if len(o) == 1 and rivals.count(o[0]) == 1}
     doubtful = [each for each in named if each not in found]
-    if not named and len(given) > 1:  # integers without such a name are data, such as lengths
+    if not named and len(given) > 1:  # integers without a state's name are data, such as lengths
         doubtful = [each for each in given if each.dtype is not None and each.dtype.kind == "f"]
     likely = _by_shape(doubtful, [each for each in returned if each not in found.values()])
     if not likely:
         return [_state(each, output) for each, output in found.items()]
-    if len(likely) == len(given) > 1:  # the first input of a step is data
+    if len(likely) == len(given) > 1:  # the first input of a step is data, no state
         del likely[next(iter(likely))]
     every = {each.name: output.name for each, output in (found | likely).items()}
     do = f"pass states={every} if these are the states, or states={{}} if there is none"
@@ -161,7 +161,7 @@ def _by_shape(given: Iterable[Tensor], left: list[Tensor]) -> dict[Tensor, Tenso
 
 
 def unknown_recurrences(model: Any, parts: list[GraphPart]) -> list[str]:
-    """Returns a text for each recurrence of a model that is no part, and has none inside."""
+    """Returns a text for each recurrence of a model that was not converted and contains no part."""
     from ..reading import checked_graphs
 
     found: list[State] = []
@@ -179,7 +179,7 @@ def _fits(given: Tensor, returned: Tensor) -> bool:
 
 
 def _state(given: Tensor, returned: Tensor) -> State:
-    """Joins an input and an output to a state. Raises ValueError if their shapes or dtypes contradict."""
+    """Returns the State of an input and an output. Raises ValueError if their shapes or dtypes differ."""
     if given.dtype is None or returned.dtype is None:
         raise ValueError("another type than numbers")
     if given.dtype != returned.dtype:

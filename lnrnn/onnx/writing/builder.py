@@ -1,4 +1,4 @@
-"""Writes ONNX graphs as expressions: `a + b` on two values adds a node Add to their graph."""
+"""Builds ONNX graphs with expressions: `a + b` on two Values adds an Add node to their graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": Tensor
 
 
 class Value:
-    """A value of a graph. Operators, and functions named like NumPy's, add nodes to the graph."""
+    """A value of a graph under construction. Operators and methods add nodes to the graph."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
@@ -46,10 +46,10 @@ class Value:
 
 
 class Graph:
-    """A graph under construction, or the body of a Scan in it.
+    """A graph under construction: a main graph, or the body of a Scan in the graph `outer`.
 
-    All arrays, also of a body, are initializers of the outermost graph. Names are unique in the whole
-    file. opset: the first whose operators the graph may have, or a later one.
+    All arrays, also of bodies, become initializers of the main graph. Names are unique in the whole file.
+    opset: the file's opset version, at least the first that has all operators used.
     """
 
     def __init__(self, name: str, outer: Graph | None = None, opset: int = OPSETS[0]) -> None:
@@ -64,7 +64,7 @@ class Graph:
         self.renamed: dict[str, str] = {}
 
     def fresh(self, name: str) -> str:
-        """Returns a name that no value has yet: `name`, or `name` with a number."""
+        """Returns an unused name: `name`, or `name` with a number."""
         name = self.prefix + name
         count = self.used[name] = self.used.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
@@ -75,7 +75,7 @@ class Graph:
         return Value(self, name)
 
     def output(self, value: Value, dtype: str, shape: Shape, name: str = "") -> None:
-        """Makes a value an output of the graph, in the order of the calls. name: its new name."""
+        """Makes a value an output of the graph. Outputs keep the order of calls. name: renames the value."""
         if any(value.name == each.name for each in self.outputs) or value.name in self.renamed:
             value = self.node("Identity", value)
         if name:
@@ -84,7 +84,7 @@ class Graph:
         self.outputs.append(helper.make_tensor_value_info(name, TYPES[dtype], list(shape)))
 
     def array(self, name: str, array: Array) -> Value:
-        """Returns an initializer. Two arrays of one name must be equal."""
+        """Returns an initializer as a Value. Calls with the same name must give equal arrays."""
         self.arrays.setdefault(name, array)
         self.used.setdefault(name, 1)
         return Value(self, name)
@@ -93,11 +93,11 @@ class Graph:
         return self.array(f"number_{np.float32(value)}", np.array(value, np.float32))
 
     def index(self, value: int) -> Value:
-        """Returns an int64 scalar."""
+        """Returns an int64 scalar as a Value."""
         return self.array(f"index_{value}", np.array(value, np.int64))
 
     def integers(self, *values: int) -> Value:
-        """Returns an int64 array (n,), for the inputs of nodes that have axes or sizes."""
+        """Returns an int64 array (n,) as a Value, for node inputs such as axes or sizes."""
         return self.array("_".join(["integers", *map(str, values)]), np.array(values, np.int64))
 
     def node(self, op: str, *inputs: Value | None, name: str = "", **attributes: Any) -> Value:
@@ -107,7 +107,7 @@ class Graph:
     def nodes_of(
         self, op: str, *inputs: Value | None, outputs: int = 1, name: str = "", **attributes: Any
     ) -> list[Value]:
-        """Adds a node with some outputs. None is an input that is left out."""
+        """Adds a node with several outputs and returns them. An input None is omitted."""
         names = [self.fresh(name or op.lower()) for _ in range(outputs)]
         given = ["" if value is None else value.name for value in inputs]
         while given and not given[-1]:
@@ -136,7 +136,7 @@ class Graph:
         return self.node("Where", condition, yes, no)
 
     def proto(self, arrays: bool = True) -> onnx.GraphProto:
-        """Returns the graph. arrays: True writes arrays as initializers, False as further inputs."""
+        """Returns the GraphProto. arrays: True writes arrays as initializers, False as additional inputs."""
         for node in self.nodes:
             for names in (node.input, node.output):
                 names[:] = [self.renamed.get(name, name) for name in names]

@@ -1,4 +1,4 @@
-"""`convert` writes an ONNX file anew, with its recurrent parts as nodes or functions that run faster."""
+"""`convert` rewrites an ONNX file: its recurrent parts become nodes or functions that run faster."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def convert(
 
 
 def _check_unchanged(model: Any) -> None:
-    """Refuses a model whose files have been written since they were read."""
+    """Raises OnnxFileError if the model's files have changed since they were read."""
     from ..errors import OnnxFileError
     from .replacement import FILES, state_of
 
@@ -99,9 +99,9 @@ def _check_unchanged(model: Any) -> None:
 
 
 def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str, str]]:
-    """Returns a new file, or None if nothing is replaced, and the result of `convert`.
+    """Converts a file in memory. Returns (bytes of the new file, or None if nothing is replaced; reasons).
 
-    quick: as in `changed`. Raises TooLargeError.
+    reasons: as `convert` returns them. quick: as in `changed`. Raises TooLargeError.
     """
     from ..errors import TooLargeError
     from .replacement import changed
@@ -117,7 +117,7 @@ def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str,
 
 
 def _size(model: Any) -> int:
-    """Returns the bytes of a model's initializers and external data."""
+    """Returns the bytes of a model's initializers and external data, as if written into one file."""
     from ..reading import external_tensors
 
     own = (value.const_value for value in model.graph.initializers.values())
@@ -126,7 +126,7 @@ def _size(model: Any) -> int:
 
 
 def _load(model: Any) -> None:
-    """Makes external data arrays in memory, which share the pages of the files."""
+    """Replaces external tensors by memory-mapped arrays."""
     import onnx_ir
 
     from ..reading import graphs
@@ -143,7 +143,7 @@ def _load(model: Any) -> None:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """A context that refuses a model with a text that is no UTF-8, which onnx_ir reads but cannot write."""
+    """A context that raises OnnxFileError if onnx_ir cannot write a model, e.g. for invalid UTF-8."""
     from ..errors import OnnxFileError, text_of
 
     try:
@@ -163,7 +163,7 @@ def _data(model: Any) -> bytes:
 
 
 def _write_external(model: Any, out: Path) -> None:
-    """Writes a model, and its external data to a second file."""
+    """Writes a model to `out`, and its external data to `out`.data."""
     import onnx_ir
 
     data = f"{out.name}.data"

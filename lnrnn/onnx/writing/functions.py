@@ -1,7 +1,7 @@
-"""Networks as functions of a model, which lnrnn's plug-in for ONNX Runtime knows by their calls.
+"""Writes networks as ONNX functions. lnrnn's plug-in for ONNX Runtime computes their calls by itself.
 
-A call has all settings of its network as attributes, and its parameters as inputs. So the plug-in needs no
-body. Runtimes without it compute the body, which consists of ONNX's operators alone.
+A call has the network's settings as attributes and its parameters as inputs, so that the plug-in needs no
+body. Other runtimes compute the body, which has only ONNX operators.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .networks import Form, is_plain, network_graph
 from .scan_bodies import EQUATIONS
 
 DOMAIN, VERSION = "lnrnn", 1
-INLINED = "lnrnn.inlined"  # a domain for functions that are inlined before a file is written
-_NORMS = None, "layer", "batch", "rms"  # in the order of include/lnrnn.h, as all choices
+INLINED = "lnrnn.inlined"  # domain of functions that are inlined before the file is written
+_NORMS = None, "layer", "batch", "rms"  # in the order of include/lnrnn.h, like all choices
 _CELL_NORMS = None, "out", "carry"
 
 
 @dataclass(frozen=True)
 class Function:
-    """A network as an ONNX function. inputs: the arrays that follow x, the states and the lengths."""
+    """A network as an ONNX function. inputs: parameters by name, passed after x, states and lengths."""
 
     proto: onnx.FunctionProto
     inputs: dict[str, np.ndarray]
@@ -38,7 +38,7 @@ class Function:
 
 
 def function(snapshot: Snapshot, form: Form, opset: int) -> Function:
-    """Returns the function of a network. Its domain is INLINED if its nodes are RNN, LSTM and GRU."""
+    """Returns a network as a function. Its domain is INLINED if its body has RNN, LSTM or GRU nodes."""
     made, plain = snapshot.architecture, is_plain(snapshot, form)
     graph = network_graph(snapshot, form)
     body, arrays, given = graph.proto(arrays=False), graph.arrays, [v.name for v in graph.inputs]
@@ -66,9 +66,9 @@ def function(snapshot: Snapshot, form: Form, opset: int) -> Function:
 
 
 def _wholes(graph: Graph, made: Architecture) -> tuple[Graph, list[str]]:
-    """Returns nodes that compute a body's arrays from the parameters, and the parameters' names.
+    """Returns (nodes that derive the body's arrays from the parameters, names of the parameters).
 
-    A body may read a part of some gates, and block-diagonal matrices as a whole.
+    A body may read only some gates of a parameter, and block-diagonal matrices as full matrices.
     """
     g, names, gates = Graph("", graph), [], EQUATIONS[made.cell.name].gates
     for name in made.shapes:
@@ -90,7 +90,7 @@ def _wholes(graph: Graph, made: Architecture) -> tuple[Graph, list[str]]:
 
 
 def _attributes(snapshot: Snapshot, form: Form) -> dict[str, Any]:
-    """Returns the attributes of a call, with the numbers of include/lnrnn.h."""
+    """Returns the attributes of a function call, as numbers of include/lnrnn.h's enums."""
     made = snapshot.architecture
     norm = made.norm if isinstance(made.norm, LayerNormSpec) else None
     placements = (*PLACEMENTS, "output")

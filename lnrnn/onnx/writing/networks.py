@@ -1,4 +1,4 @@
-"""The graph of a whole network: its layers and directions, states, lengths and resets."""
+"""Builds the ONNX graph of a whole network: layers, directions, states, lengths and resets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stored_arrays import layer_arrays, node_arrays
 
 @dataclass(frozen=True)
 class Form:
-    """The arguments of to_onnx that decide the inputs of a file."""
+    """Arguments of to_onnx that decide the inputs of a file. Each tells whether the file has this input."""
 
     step: bool
     states: bool
@@ -25,19 +25,19 @@ class Form:
 
 
 def is_plain(snapshot: Snapshot, form: Form) -> bool:
-    """Whether a node RNN, LSTM or GRU of ONNX computes each layer."""
+    """Returns whether RNN, LSTM or GRU nodes of ONNX can compute all layers of a network."""
     made = snapshot.architecture
     special = made.norm is not None or made.proj_size or snapshot.zoneout or (form.resets and not form.step)
     return bool(scan_bodies.EQUATIONS[made.cell.name].node) and not special
 
 
 def network_graph(snapshot: Snapshot, form: Form, opset: int = OPSETS[0]) -> Graph:
-    """Returns the graph of a network. opset: the opset of the file."""
+    """Returns the graph of a network. opset: the file's opset version."""
     return _Network(snapshot, form, opset).graph
 
 
 class _Network:
-    """Writes a graph. x is (T, B, *), or (B, *) for one step; states (layers * directions, B, *)."""
+    """Builds a graph. x: (T, B, *), or (B, *) for a file of one step. States: (layers * directions, B, *)."""
 
     def __init__(self, snapshot: Snapshot, form: Form, opset: int) -> None:
         self.snapshot, self.made, self.form = snapshot, snapshot.architecture, form
@@ -75,7 +75,7 @@ class _Network:
         return self.graph.input(name, dtype, self._axes(*more))
 
     def _time_first(self, a: Value, axes: int) -> Value:
-        """Exchanges the axes of time and batch between the caller's order and (T, B, *)."""
+        """Swaps the axes T and B of a value if the network is batch_first. axes: the number of its axes."""
         if self.form.step or not self.made.batch_first:
             return a
         return self.graph.node("Transpose", a, perm=[1, 0, 2][:axes])
@@ -90,14 +90,14 @@ class _Network:
             g.output(self.step + g.index(1), "int64", ["B"], "step")
 
     def _reset(self, resets: Value, starts: list[Value]) -> list[Value]:
-        """Returns the states, 0 where resets (B,) is true, for a file of one step."""
+        """Sets states to 0 where resets (B,) is true, in a file of one step. Returns the states."""
         g, row = self.graph, self.graph.unsqueeze(resets, 1)
         if self.step is not None:
             self.step = g.where(resets, g.index(0), self.step)
         return [g.where(row, g.number(0), start) for start in starts]
 
     def _split_starts(self, x: Value, starts: list[Value]) -> None:
-        """Sets the initial states (B, *) by layer and direction; zeros if the file has no input for them."""
+        """Sets self.starts: initial states (B, *) by layer and direction, zeros without inputs for them."""
         g, lines, widths = self.graph, self.lines, self.made.state_widths
         if starts:
             parts = [[g.squeeze(part, 0) for part in g.split(start, [1] * lines, 0)] for start in starts]
@@ -110,12 +110,12 @@ class _Network:
     # --- nodes RNN, LSTM, GRU -----------------------------------------------------------------------------
 
     def _nodes(self, x: Value, lengths: Value | None, starts: list[Value]) -> Value:
-        """Adds a node for each layer. Returns y."""
+        """Adds an RNN, LSTM or GRU node for each layer. Returns y (T, B, *), or (B, *) for one step."""
         g, made = self.graph, self.made
         x = g.unsqueeze(x, 0) if self.form.step else x
         parts = [g.split(start, [made.directions] * made.num_layers, axis=0) for start in starts]
         empty = None
-        if lengths is not None and starts:  # ONNX Runtime returns the state 0 for a sequence of length 0
+        if lengths is not None and starts:  # ONNX Runtime returns zeros as last states if a length is 0
             zero = g.array("zero_int32", np.array(0, np.int32))
             empty = g.node("Equal", g.unsqueeze(lengths, 1), zero)
         for layer in range(made.num_layers):
@@ -129,7 +129,7 @@ class _Network:
     def _node(
         self, x: Value, lengths: Value | None, starts: list[Value], layer: int
     ) -> tuple[Value, list[Value]]:
-        """Adds the node of a layer. Returns y (T, B, directions * H) and states (directions, B, H)."""
+        """Adds the node of one layer. Returns y (T, B, directions * H) and last states (directions, B, H)."""
         g, made, directions = self.graph, self.made, self.made.directions
         suffixes = made.suffixes[layer * directions : (layer + 1) * directions]
         arrays = node_arrays(made, [layer_arrays(self.snapshot, suffix) for suffix in suffixes])
@@ -151,12 +151,12 @@ class _Network:
         return g.node("Reshape", y, g.integers(0, 0, 2 * made.hidden_size)), ends
 
     def _add_ends(self, ends: list[Value]) -> None:
-        """Appends the last states of a layer, or of a layer and direction."""
+        """Appends last states to self.ends: one array for each kind of state."""
         for parts, end in zip(self.ends, ends, strict=True):
             parts.append(end)
 
     def _activations(self) -> dict[str, list[Any]]:
-        """Returns the attributes that set a node's activations, if they are not ONNX's defaults."""
+        """Returns the activation attributes of a recurrent node, or {} for ONNX's defaults."""
         made, hard = self.made, self.made.gate_activation == "hard_sigmoid"
         candidate = OPERATORS.get(made.nonlinearity, "Affine")
         if not hard and candidate == "Tanh":
@@ -175,9 +175,9 @@ class _Network:
     def _cell(
         self, g: Graph, k: int, x: Value, states: list[Value], step: Value | None, mask: Value | None
     ) -> tuple[Value, list[Value]]:
-        """Adds one step of the k-th layer and direction to g. Returns y and the new states.
+        """Adds one step of layer and direction number k to g. Returns y and the new states, (B, *) each.
 
-        step (B,): the number of the step in each sequence, for batch norm.
+        step (B,): each sequence's step number for batch norm, or None. mask (B,): true before the end.
         """
         suffix = self.made.suffixes[k]
         arrays = layer_arrays(self.snapshot, suffix)
@@ -188,18 +188,18 @@ class _Network:
         zero, last = g.index(0), g.index(rows - 1)
         if self.snapshot.overrun != "raise":
             row = g.node("Min", step, last)
-        else:  # the index has no limit, so that Gather fails for a step past the tables
+        else:  # unlimited, so that Gather fails past the tables
             row = step if mask is None else g.where(mask, step, zero)
         cell = scan_bodies.Step(g, self.made, suffix, arrays, row)
         y, new = scan_bodies.step(cell, x, states, self.snapshot.zoneout)
-        if self.snapshot.overrun == "raise":  # OpenVINO's Gather returns 0 past the tables, without an error
+        if self.snapshot.overrun == "raise":  # OpenVINO's Gather returns 0 there, without an error
             beyond, nan = g.unsqueeze(g.node("Greater", row, last), 1), g.number(np.nan)
             new = [g.where(beyond, nan, state) for state in new]
             y = new[0]
         return y, new
 
     def _steps(self, x: Value) -> Value:
-        """Adds one step of each layer, for a file of one step. Returns y (B, P)."""
+        """Adds all layers, for a file of one step. Returns y (B, P)."""
         for k, states in enumerate(self.starts):
             self.graph.prefix = f"l{k}/"
             x, ends = self._cell(self.graph, k, x, states, self.step, None)
@@ -226,21 +226,21 @@ class _Network:
         return x
 
     def _size(self, x: Value, axis: int) -> Value:
-        """Returns the length of an axis, int64 (1,)."""
+        """Returns the size of an axis of x as an int64 Value (1,)."""
         g = self.graph
         return g.node("Gather", g.node("Shape", x), g.integers(axis), axis=0)
 
     def _mask(self, x: Value, lengths: Value) -> Value:
-        """Returns whether a sequence has a step, (T, B)."""
+        """Returns a mask (T, B), true before each sequence's end. lengths: (B,)."""
         g = self.graph
         steps = g.node("Range", g.index(0), g.squeeze(self._size(x, 0), 0), g.index(1))
         return g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
 
     def _resets(self, resets: Value | None, mask: Value | None) -> tuple[Value | None, Value | None]:
-        """Returns resets (T, B) for a forward and for a reverse direction.
+        """Returns resets (T, B) for forward and for reverse directions.
 
-        A reset at step t stands before step t. In a reverse direction it is after step t, and so before step
-        t - 1, unless the sequence has no step t.
+        A reset at step t takes effect before step t. Reverse directions run step t before step t - 1, so the
+        reset comes before step t - 1, unless step t is past the sequence's end.
         """
         if resets is None:
             return None, None
@@ -254,7 +254,7 @@ class _Network:
         return resets, g.concat([later, g.node("And", last, g.node("Not", last))], 0)
 
     def _scan(self, k: int, starts: list[Value], sequences: dict[str, Value]) -> tuple[Value, list[Value]]:
-        """Adds the Scan of the k-th layer and direction. Returns y (T, B, P) and the last states (B, *)."""
+        """Adds the Scan of layer and direction number k. Returns y (T, B, P) and the last states (B, *)."""
         g, made, back = self.graph, self.made, int(self.made.reversed[k])
         name = made.cell.name + made.suffixes[k]
         body = Graph(f"{name}_step", g)
@@ -268,7 +268,7 @@ class _Network:
         return y, ends[: len(made.state_widths)]
 
     def _body(self, g: Graph, k: int, sequences: dict[str, Value]) -> None:
-        """Fills the body of a Scan. A sequence that has ended keeps its states, and its y is 0."""
+        """Fills the body of a Scan. Past its end, a sequence keeps its states, and its y is 0."""
         made = self.made
         pairs = list(zip(made.cell.state_names, made.state_widths, strict=True))
         old = states = [g.input(f"{name}_old", "float", ["B", width]) for name, width in pairs]

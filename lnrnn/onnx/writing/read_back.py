@@ -1,7 +1,7 @@
-"""Reads a file of to_onnx back as one network, also if lnrnn.recognise cannot find the network in the graph.
+"""Reads a file that to_onnx wrote back as one network, even if the recogniser could not find it.
 
-The metadata of a file have the arguments of its network, which may be wrong. So `read_back` compares the
-graph with the graph that to_onnx writes for this network: all nodes, edges and numbers.
+The file's metadata name the network, but may be wrong. So `read_back` compares all nodes, edges and
+numbers with the graph that to_onnx writes for this network.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .networks import Form, is_plain, network_graph
 from .scan_bodies import EQUATIONS
 
 Array = np.ndarray
-KEY = "lnrnn.network"  # of the metadata
-MOST_TEXT = 10_000  # characters of the metadata
+KEY = "lnrnn.network"  # key in the file's metadata
+MOST_TEXT = 10_000  # characters of this metadata entry
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, RecursionError, AttributeError, SerdeError)
 
 
 def claim(snapshot: Snapshot, form: Form) -> str:
-    """Returns the metadata of a file."""
+    """Returns the metadata text of a file: JSON with the network's configuration, zoneout and Form."""
     made = snapshot.architecture
     overrun = snapshot.overrun and ("raise" if snapshot.overrun == "raise" else "last")
     config = made.configuration("float32", overrun)
@@ -44,7 +44,7 @@ def claim(snapshot: Snapshot, form: Form) -> str:
 
 
 def read_back(model: onnx_ir.Model) -> GraphPart | None:
-    """Returns a file of to_onnx as one part; None for other files, and for a file of plain nodes."""
+    """Returns a whole file of to_onnx as one part. None for other files, and for RNN, LSTM and GRU nodes."""
     text = model.metadata_props.get(KEY, "")
     if not 0 < len(text) <= MOST_TEXT:
         return None
@@ -65,12 +65,12 @@ def read_back(model: onnx_ir.Model) -> GraphPart | None:
 
 
 def _zoneout(rates: list[float]) -> Any:
-    """Returns the argument zoneout for the rates of a snapshot."""
+    """Returns the rates of a snapshot as the argument zoneout: a float, or a tuple for several states."""
     return tuple(rates) if len(rates) > 1 else rates[0] if rates else 0.0
 
 
 def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
-    """Returns whether to_onnx would write exactly this graph for a network."""
+    """Returns whether `network_graph` builds exactly the model's graph, with the same initializers."""
     from ..reading import opset_of
 
     theirs, stored = model.graph, model.graph.initializers
@@ -84,7 +84,7 @@ def _writes(snapshot: Snapshot, form: Form, model: onnx_ir.Model) -> bool:
 
 
 def _nodes(graph: onnx_ir.Graph, inputs: Sequence[onnx_ir.Value]) -> list[bytes]:
-    """Returns a graph's inputs, outputs and nodes as bytes, to compare. inputs: the inputs to include."""
+    """Returns a graph's inputs, outputs and nodes as serialized bytes, for a comparison."""
     written: list[Any] = [serialize_value(v) for v in (*inputs, *graph.outputs)]
     written += [serialize_node(node) for node in graph]
     return [each.SerializeToString(deterministic=True) for each in written]
@@ -98,7 +98,7 @@ def _arrays(model: onnx_ir.Model) -> dict[str, Array]:
 def _snapshot(
     made: Architecture, arrays: Mapping[str, Array], config: Mapping[str, Any], zoneout: tuple[float, ...]
 ) -> Snapshot:
-    """Returns the network of a file's arrays. Raises ValueError or KeyError if they do not fit."""
+    """Returns the Snapshot of a file's arrays. Raises ValueError or KeyError if they do not fit."""
     parameters: dict[str, Array] = {}
     statistics: dict[str, StepStatistics] = {}
     for suffix in made.suffixes:
@@ -120,7 +120,7 @@ def _snapshot(
 
 
 def _whole(made: Architecture, arrays: Mapping[str, Array], name: str, suffix: str, axis: int) -> Array:
-    """Returns an array of a file, which may have been written as parts of some gates."""
+    """Returns array `name`, joined along `axis` if the file has it as parts for single gates."""
     if name + suffix in arrays:
         return arrays[name + suffix]
     gates, start = EQUATIONS[made.cell.name].gates, f"{name}{suffix}_"
@@ -132,7 +132,7 @@ def _whole(made: Architecture, arrays: Mapping[str, Array], name: str, suffix: s
 
 
 def _blocks(w: Array, num_heads: int) -> Array:
-    """Returns the blocks of a matrix that block_diagonal returned."""
+    """Returns the diagonal blocks (rows, H / num_heads) of a matrix that `block_diagonal` built."""
     if num_heads == 1:
         return w
     H = w.shape[1]
@@ -150,7 +150,7 @@ def _blocks(w: Array, num_heads: int) -> Array:
 def _unfolded(
     made: Architecture, arrays: Mapping[str, Array], suffix: str
 ) -> tuple[dict[str, Array], StepStatistics]:
-    """Returns gains and biases, and statistics, that fold to the tables of a file."""
+    """Returns (gains and biases by name, statistics) that fold to the scale and shift tables of a file."""
     assert made.batch_norm is not None
     vectors: dict[str, Array] = {}
     found: dict[str, Array] = {}
@@ -168,14 +168,14 @@ def _unfolded(
 
 
 def _unfolded_site(scale: Array, shift: Array, eps: float) -> tuple[Array, Array, Array]:
-    """Returns gain, mean and variance with scale = gain / sqrt(variance + eps) and shift = -mean scale.
+    """Returns gain, mean and variance such that scale = gain / sqrt(variance + eps), shift = -mean * scale.
 
     The variance is at least 1. Where the scale is 0, the gain is 0 too.
     """
     room = 2.0 ** math.ceil(math.log2(1 + eps))
     zero = scale == 0
     divisor = np.where(zero, 1.0, scale)
-    with np.errstate(all="ignore"):  # a file may have any numbers
+    with np.errstate(all="ignore"):  # the file's numbers may overflow
         gain = np.copysign(np.abs(scale).max(0, initial=0) * room, scale[0])
         var = np.where(zero, 1.0, (gain / divisor) ** 2 - eps)
         return gain, np.where(zero, 0.0, -shift / divisor), var

@@ -1,6 +1,6 @@
-"""Replaces recurrent parts of a model by ONNX's nodes RNN, LSTM and GRU, or by calls of functions.
+"""Replaces recurrent parts of a model by RNN, LSTM and GRU nodes, or by calls of functions.
 
-The nodes of a network come from networks.py. Nodes around them give values the axes that the file has.
+networks.py builds a network's nodes. Nodes added around them restore the axes of the file's values.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .builder import Graph, Value
 from .functions import DOMAIN, INLINED, VERSION, Function, function
 from .networks import Form, is_plain
 
-FILES = "lnrnn.files"  # {path: state} of the files with a model's external data, and of its own
-MASKED = "if_mask_has_lengths"  # the name of an If
-NEAR = 1e-4  # of outputs; larger differences need a proof that rounding explains them
-SMALL = 1024  # bytes of an array that is compared by its numbers
-FARTHEST = -(2**31)  # the end of a backward Slice that includes the first element
+FILES = "lnrnn.files"  # key of Model.meta: {path: state_of(path)} of the model and its external data
+MASKED = "if_mask_has_lengths"  # name of an If node; numbers may follow
+NEAR = 1e-4  # largest difference of outputs without a proof that rounding explains it
+SMALL = 1024  # larger arrays are compared by identity, not by contents
+FARTHEST = -(2**31)  # end of a Slice with step -1 that includes element 0
 
 
 def changed(source: Any, functions: bool = True, quick: bool = False) -> tuple[onnx_ir.Model, dict[str, str]]:
-    """Returns a model with its parts replaced, and for the path of each part why it stays, or "".
+    """Returns (model with parts replaced, {path of each part: reason why it stays, or ""}).
 
-    functions: whether networks that are no nodes of ONNX are replaced too. quick: whether parts that compute
-    nearly the same as the kernels need no proof, and nodes of ONNX are no parts.
+    functions: also replace parts by functions if ONNX has no node for their cell. quick: skip the proof for
+    parts that nearly agree with lnrnn's kernels, and leave out RNN, LSTM and GRU nodes.
     """
     own = {os.fspath(source)} if isinstance(source, (str, os.PathLike)) else set()
     before = {path: state_of(path) for path in own}
@@ -61,17 +61,17 @@ def changed(source: Any, functions: bool = True, quick: bool = False) -> tuple[o
 
 
 def state_of(path: str) -> tuple[int, ...]:
-    """Returns numbers that differ after a file has been written."""
+    """Returns a file's inode, size and modification time. They change if the file is written."""
     status = os.stat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
 class Call:
-    """The call of a network in place of a part: its values in the file, and their axes as in GraphPart.
+    """A network's call in place of a part: values of the file, and their axes as in GraphPart.
 
-    before, after: the values of each kind of state. An initial state that is constant is an array. repeats:
-    whether y has the last output of a sequence past its end, in place of 0.
+    before, after: values of initial and last states, by kind of state. Constant initial states are arrays.
+    repeats: past a sequence's end, y repeats the last output instead of 0.
     """
 
     part: GraphPart
@@ -113,7 +113,7 @@ class Call:
 
     @property
     def inputs(self) -> Iterator[tuple[Any, str]]:
-        """The call's inputs that are not constant, with their axes."""
+        """Yields (value, axes) of the call's inputs that are not constant."""
         states = ((v, self.axes["h"]) for values in self.before for v in values)
         every = ((self.x, self.axes["x"]), (self.lengths, "B"), (self.part.mask, "TB"), *states)
         return ((v, axes) for v, axes in every if v is not None and not isinstance(v, np.ndarray))
@@ -124,7 +124,7 @@ class Call:
 
 
 def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool) -> str:
-    """Returns the reason why a conversion leaves a part as it is, or ""."""
+    """Returns the reason why a part is not replaced, or "" if it is."""
     if part.network is None:
         return part.reason
     if part.layers:
@@ -142,7 +142,7 @@ def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool
     around = parent(part.nodes[0].graph)
     if part.mask is not None and around is not None and (around.name or "").startswith(MASKED):
         return "it runs where a mask is false before a step where it is true"
-    unknown = call.lengths is not None and REPEATS in part.warnings  # y of empty sequences differs
+    unknown = call.lengths is not None and REPEATS in part.warnings  # y of an empty sequence would differ
     if call.repeats and (made.directions > 1 or made.reverse or part.flipped or unknown):
         return "past the end of a sequence, its y is not 0"
     if not functions and not is_plain(call.network, call.form):
@@ -154,7 +154,7 @@ def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool
         return f"it needs an opset from {least} to {OPSETS[1]}, got {opset}"
     sizes = {_size(v, axes, "B") for v, axes in call.inputs} - {None}
     fixed = {size for size in sizes if isinstance(size, int)}
-    if len(fixed) > 1 or (len(sizes) > 1 and 1 in fixed):  # one may stand for all sequences
+    if len(fixed) > 1 or (len(sizes) > 1 and 1 in fixed):  # 1 may be broadcast
         return f"its inputs have different numbers of sequences, {', '.join(sorted(map(str, sizes)))}"
     if (leak := _leak(call)) is not None:
         return f"the file also reads {leak!r}"
@@ -168,7 +168,7 @@ def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool
 
 
 def _agrees(part: GraphPart, model: onnx_ir.Model) -> bool:
-    """Compares a part with lnrnn's kernels on a random input. Returns whether outputs are nearly equal."""
+    """Returns whether a part and lnrnn's kernels nearly agree on one random input."""
     given: Any
     rnn: Any = part.network
     try:
@@ -184,7 +184,7 @@ def _agrees(part: GraphPart, model: onnx_ir.Model) -> bool:
 
 
 def _leak(call: Call) -> str | None:
-    """Returns the name of an inner value of a part that other nodes read, but no call returns; or None."""
+    """Returns the name of an intermediate value of a part that nodes outside read, or None."""
     own, results = {id(node) for node in call.part.nodes}, {id(v) for v in call.outputs}
 
     def is_inside(node: Any) -> bool:
@@ -197,11 +197,10 @@ def _leak(call: Call) -> str | None:
 
 @dataclass
 class _Replacement:
-    """Changes a model in place.
+    """Replaces parts of a model in place.
 
-    now: {id of a replaced value: the new one}. arrays: the added initializers, by their contents. functions:
-    the functions of networks, by id and form. names: the names of all values, and those of nodes with "node "
-    in front.
+    now: {id of a replaced value: its replacement}. arrays: added initializers, by contents. functions: by
+    network id and Form. names: of all values, and of all nodes with the prefix "node ".
     """
 
     model: onnx_ir.Model
@@ -216,7 +215,7 @@ class _Replacement:
             self.names |= {v.name or "" for v in values} | {f"node {node.name}" for node in graph}
 
     def add(self, call: Call) -> None:
-        """Adds a call to the end of the graph of its part, and removes the nodes of the part."""
+        """Replaces a part by a call of its network, at the end of the same graph."""
         g, given, opset = Graph("call"), list[onnx_ir.Value](), opset_of(self.model) or 1
         if call.part.kind == WHOLE_FILE:  # a file of to_onnx: keep the names of its initializers
             self.names -= {*self.model.graph.initializers}
@@ -229,12 +228,12 @@ class _Replacement:
         x = _arranged(value(call.x), call.axes["x"], "BI" if call.form.step else "TBI")
         steps = call.part.baked.get("T", 1)
         if "T" in call.part.baked and not call.form.step and _size(call.x, call.axes["x"], "T") != steps:
-            x = g.node("Gather", x, g.integers(*range(steps)), axis=0)  # an error if x has fewer
+            x = g.node("Gather", x, g.integers(*range(steps)), axis=0)  # fails if x has fewer steps
         starts = _starts(call, value, x, opset) if call.form.states else []
         graph, mask = call.part.nodes[0].graph, call.part.mask
         count, holds = (call.lengths, None) if mask is None else self._lengths(call, graph)
         lengths = [] if count is None else [value(count)]
-        if lengths and mask is None and call.part.kind != WHOLE_FILE:  # nodes refuse lengths beyond T
+        if lengths and mask is None and call.part.kind != WHOLE_FILE:  # nodes refuse lengths above T
             long, most = g.cast(lengths[0], "int64"), g.node("Gather", g.node("Shape", x), g.index(0))
             limited = g.node("Max", g.node("Min", long, most), g.array("zero_int64", np.array(0, np.int64)))
             lengths = [g.cast(limited, "int32")]
@@ -277,7 +276,7 @@ class _Replacement:
         other.outputs.extend(olds)
 
     def _rename(self, call: Call, results: Sequence[onnx_ir.Value]) -> None:
-        """Makes all readers of a part's outputs read the results of the network instead."""
+        """Lets all readers of a part's outputs read the network's outputs, under the old names."""
         for old, new in zip(call.outputs, results, strict=True):
             new.type, new.shape = old.type, old.shape
             new.name, old.name = old.name, new.name
@@ -285,14 +284,14 @@ class _Replacement:
             self.now[id(old)] = new
 
     def _lengths(self, call: Call, graph: onnx_ir.Graph) -> list[onnx_ir.Value]:
-        """Adds nodes that compute lengths from a mask, and test whether lengths can replace it."""
+        """Adds nodes that compute lengths (B,) from a mask. Returns [lengths, whether they fit the mask]."""
         g = Graph("lengths")
         mask = _of_steps(call, g.input("mask", "bool", ["?"]))
         lengths = g.node("ReduceSum", g.cast(mask, "int32"), g.integers(0), keepdims=0)
         inside = _inside(mask, lengths)
         zero = g.array("zero_int32", np.array(0, np.int32))
         wrong = g.node("ReduceSum", g.cast(g.node("Xor", mask, inside), "int32"), keepdims=0)
-        if call.repeats:  # y repeats the last output; an empty sequence has none
+        if call.repeats:  # an empty sequence has no last output to repeat
             empty = g.cast(g.node("Equal", lengths, zero), "int32")
             wrong = wrong + g.node("ReduceSum", empty, keepdims=0)
         g.output(lengths, "int32", ["?"])
@@ -300,7 +299,7 @@ class _Replacement:
         return self._moved(g, graph, [self.now.get(id(call.part.mask), call.part.mask)])
 
     def _moved(self, g: Graph, graph: onnx_ir.Graph, given: list[onnx_ir.Value]) -> list[onnx_ir.Value]:
-        """Moves the nodes of g to a graph, where they read given values. Returns their outputs."""
+        """Moves the nodes of g to the end of `graph`, with `given` as their inputs. Returns their outputs."""
         stored = [self._initializer(name, array) for name, array in g.arrays.items()]
         new: Any = onnx_ir.from_proto(g.proto(arrays=False))
         for inner, outer in zip(new.inputs, [*given, *stored], strict=True):
@@ -316,10 +315,10 @@ class _Replacement:
         return outputs
 
     def _initializer(self, name: str, array: np.ndarray) -> onnx_ir.Value:
-        """Returns the main graph's initializer for an array; adds it if no equal one is there."""
+        """Returns the main graph's initializer with these contents, and adds it if there is none."""
         known = self.model.graph.initializers.get(name)
         old = None if known is None else constant(known)
-        # equal parameters of several calls mean one network
+        # Large arrays are equal only if several calls share one network.
         key = name, array.shape, array.tobytes() if array.nbytes <= SMALL else id(array)
         if known is not None and old is not None and old.dtype == array.dtype and np.array_equal(old, array):
             return known
@@ -334,16 +333,16 @@ class _Replacement:
         return self.arrays[key]
 
     def _fresh(self, name: str) -> str:
-        """Returns a name that the model does not have: `name`, or `name` with a number."""
+        """Returns an unused name of the model: `name`, or `name` with a number."""
         numbered = (f"{name}_{k}" for k in itertools.count(2))
         found = next(each for each in itertools.chain([name], numbered) if each not in self.names)
         self.names.add(found)
         return found
 
     def finish(self) -> None:
-        """Removes nodes and initializers that nothing reads, and brings the nodes in order."""
+        """Removes unused nodes and initializers, and sorts the nodes topologically."""
         model = self.model
-        if model.ir_version < 4:  # these list initializers as inputs too, although they are constants
+        if model.ir_version < 4:  # these files list initializers as inputs too
             common.RemoveInitializersFromInputsPass()(model)
         model.ir_version = max(model.ir_version, IR_VERSION)
         common.InlinePass(lambda each: each.domain == INLINED)(model)
@@ -351,7 +350,7 @@ class _Replacement:
         for node in model.graph.all_nodes():
             _simplify(node)
         common.RemoveUnusedNodesPass()(model)
-        for node in model.graph.all_nodes():  # the pass removes empty names at their ends
+        for node in model.graph.all_nodes():  # the pass drops unused trailing outputs
             if node.domain == DOMAIN:
                 node.resize_outputs(len(model.functions[node.op_identifier()].outputs))
                 for value in node.outputs:
@@ -364,18 +363,18 @@ class _Replacement:
 
 
 def _remove(nodes: Sequence[onnx_ir.Node]) -> None:
-    """Removes the nodes that nothing reads from their graph, with the bodies that they have."""
+    """Removes nodes whose outputs are unused from their graphs, with their sub-graphs."""
     for node in reversed(nodes):
         if node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
             continue
         for inner in (inner for _, body in subgraphs(node) for inner in body.all_nodes()):
-            for k in range(len(inner.inputs)):  # else the node would count as a user of outer values
+            for k in range(len(inner.inputs)):  # otherwise it remains a user of outer values
                 inner.replace_input_with(k, None)
         node.graph.remove(node, safe=True)
 
 
 def _simplify(node: onnx_ir.Node) -> None:
-    """Removes pairs of nodes that undo each other, such as two Transposes."""
+    """Removes a node and its producer if they cancel: Squeeze and Unsqueeze, or Split and Concat."""
     before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
     if before is None or not before.inputs or {node.domain, before.domain} - {*DOMAINS}:
         return
@@ -400,7 +399,7 @@ def _simplify(node: onnx_ir.Node) -> None:
 
 
 def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
-    """Returns initial states as Call.before stores them. given: the part's `initial_states`."""
+    """Returns initial states by kind and layer, as in Call.before. given: the part's `initial_states`."""
     arrays = given if isinstance(given, tuple) else (given,)
     result = []
     for values, array in itertools.zip_longest(states, arrays[: len(states)]):
@@ -415,13 +414,13 @@ def _initial(states: Sequence[Sequence[Any]], given: Any) -> list[list[Any]]:
 
 
 def _size(v: Any, axes: str, axis: str) -> int | str | None:
-    """Returns the size of an axis, or its name, if the file declares one."""
+    """Returns the declared size or symbolic name of one axis of a value, or None."""
     size: Any = None if v.shape is None or axis not in axes else v.shape[axes.index(axis)]
     return size if size is None or isinstance(size, int) else size.value
 
 
 def _arranged(a: Value, axes: str, wanted: str) -> Value:
-    """Returns a value with its axes in another order. The axis D is added or removed as the first."""
+    """Returns a value transposed from `axes` to `wanted`. Adds or removes a first axis D of size 1."""
     g = a.graph
     if "D" in wanted and "D" not in axes:
         a, axes = g.unsqueeze(a, 0), f"D{axes}"
@@ -432,7 +431,7 @@ def _arranged(a: Value, axes: str, wanted: str) -> Value:
 
 
 def _starts(call: Call, value: Any, x: Value, opset: int) -> list[Value]:
-    """Returns the initial states (layers * directions, B, *). value: adds an input of x's graph."""
+    """Returns the initial states (layers * directions, B, *). value: maps a file's value to x's graph."""
     g, made, result = x.graph, call.network.architecture, list[Value]()
     at = 0 if call.form.step else 1
     if opset < 15:
@@ -452,19 +451,19 @@ def _starts(call: Call, value: Any, x: Value, opset: int) -> list[Value]:
 
 
 def _inside(x: Value, lengths: Value) -> Value:
-    """Returns a mask (T, B). x: a value with T steps."""
+    """Returns a mask (T, B), true before each sequence's end. x: has T steps on axis 0. lengths: (B,)."""
     g = x.graph
     steps = g.node("Range", g.index(0), g.node("Gather", g.node("Shape", x), g.index(0)), g.index(1))
     return g.node("Less", g.unsqueeze(steps, 1), g.cast(lengths, "int64"))
 
 
 def _of_steps(call: Call, mask: Value) -> Value:
-    """Returns a mask of a part as (T, B)."""
+    """Returns a part's mask as (T, B), without a third axis of size 1."""
     return mask.graph.squeeze(mask, 2) if len(call.axes["mask"]) == 3 else mask
 
 
 def _ends(call: Call, y: Value, *ends: Value, mask: Value | None) -> list[Value]:
-    """Returns the values of `outputs` of a call."""
+    """Converts results of a network to the outputs of a call: their axes, order and values past the end."""
     g, made, axes, result = y.graph, call.network.architecture, call.axes, list[Value]()
     if call.y is not None:
         if mask is not None:

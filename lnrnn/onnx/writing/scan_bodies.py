@@ -1,6 +1,6 @@
-"""The equations of one time step in ONNX's operators, with the names of lnrnn.reference's cells.
+"""The equations of one time step of each cell as ONNX operators. Names are as in lnrnn.reference.
 
-The body of a Scan has these equations, and so has a file that computes a single step.
+They become the body of a Scan, or a file that computes a single step.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Array = np.ndarray
 
 @dataclass
 class Step:
-    """One time step of a layer and direction, in `graph`.
+    """One time step of one layer and direction in `graph`.
 
-    suffix: the ending of its parameters' names. arrays: parameters and tables by name without suffix.
-    row (B,): batch norm's row of the tables for each sequence.
+    suffix: of the parameters' names, such as "_l0". arrays: parameters and tables, by name without suffix.
+    row (B,): the row of the batch norm tables for each sequence, or None.
     """
 
     graph: Graph
@@ -34,7 +34,7 @@ class Step:
     row: Value | None = None
 
     def array(self, name: str, gates: str | None = None) -> Value | None:
-        """Returns an initializer, or None if the cell has no such array. gates: include only these gates."""
+        """Returns an initializer, or None if the cell has no such array. gates: the only rows to include."""
         if name not in self.arrays:
             return None
         array, all_gates = self.arrays[name], EQUATIONS[self.made.cell.name].gates
@@ -47,7 +47,7 @@ class Step:
         return self.graph.array(f"{name}{self.suffix}_{gates}", part)
 
     def product(self, side: str, v: Value, gates: str | None = None) -> Value:
-        """Adds W v and the bias of a side; if it has a norm, the bias inside the norm. gates: as in array."""
+        """Returns W v + bias; the inner bias if a norm follows. side: "ih" or "hh". gates: as in `array`."""
         site = self.made.sites.get(side, {})
         bias = f"inner_bias_{side}" if "gain" in site else site.get("bias", f"inner_bias_{side}")
         return self.graph.node(
@@ -55,7 +55,7 @@ class Step:
         )
 
     def norm(self, side: str, a: Value, gates: str | None = None) -> Value:
-        """Applies the norm at a place of the cell, if there is one. gates: the gates that `a` holds."""
+        """Returns norm(a), or a if no norm is here. side: "ih", "hh", "c" or "". gates: those in `a`."""
         names = self.made.sites.get(side, {})
         if "gain" not in names:
             return a
@@ -81,7 +81,7 @@ class Step:
         return self.graph.node("LayerNormalization", a, gain, bias, axis=-1, epsilon=eps)
 
     def gates(self, side: str, a: Value, groups: Sequence[str]) -> list[Value]:
-        """Returns the gates of norm(a). groups: the gates that layer norm normalises together."""
+        """Returns norm(a) split into gates. groups: gates that layer norm normalises together."""
         H = self.made.hidden_size
         if not isinstance(self.made.norm, LayerNormSpec):
             groups = ["".join(groups)]
@@ -90,7 +90,7 @@ class Step:
         return [gate for g, part in normed for gate in self.graph.split(part, [H] * len(g))]
 
     def sum_of_sides(self, x: Value, h: Value) -> list[Value]:
-        """Returns the gates norm(x_) + norm(h_) if norms are of sides, else norm(x_ + h_)."""
+        """Returns the gates: norm(W x) + norm(U h) if each product has a norm, else norm(W x + U h)."""
         x_, h_ = self.product("ih", x), self.product("hh", h)
         letters = EQUATIONS[self.made.cell.name].gates
         if "" in self.made.sites:
@@ -100,7 +100,7 @@ class Step:
         return self.graph.split(a, [self.made.hidden_size] * len(letters))
 
     def sig(self, a: Value) -> Value:
-        """Applies the function of the gates."""
+        """Applies the gates' activation: sigmoid or hard sigmoid."""
         if self.made.gate_activation == "hard_sigmoid":
             return self.graph.node("HardSigmoid", a, alpha=1 / 6, beta=0.5)
         return self.graph.node("Sigmoid", a)
@@ -109,7 +109,7 @@ class Step:
         return self.graph.node("Tanh", a)
 
     def f(self, a: Value) -> Value:
-        """Applies the nonlinearity."""
+        """Applies the cell's nonlinearity."""
         op = OPERATORS.get(self.made.nonlinearity)
         return a if op is None else self.graph.node(op, a)
 
@@ -192,7 +192,7 @@ def slstm(s: Step, x: Value, states: States) -> tuple[Value, States]:
     h, c, n, m = states
     g = s.graph
     i, f, z, o = s.sum_of_sides(x, h)
-    if not s.made.exp_forget:  # log(sigmoid(f)), without an overflow of Exp
+    if not s.made.exp_forget:  # log(sigmoid(f)) without overflow in Exp
         f = g.node("Min", f, g.number(0)) - g.node("Log", 1 + g.node("Exp", g.node("Neg", g.node("Abs", f))))
     zero, kept = g.number(0), f + m
     fresh = g.node("Equal", n, zero)
@@ -208,7 +208,7 @@ def slstm(s: Step, x: Value, states: States) -> tuple[Value, States]:
 
 
 def behind(s: Step, h: Value) -> Value:
-    """Normalises an SLSTM's y: each head alone. Gain and bias are for all heads together."""
+    """Normalises y of an SLSTM: statistics by head, gain and bias for all units."""
     norm, g = s.made.norm, s.graph
     if not isinstance(norm, LayerNormSpec):
         return h
@@ -224,7 +224,7 @@ def behind(s: Step, h: Value) -> Value:
 
 @dataclass(frozen=True)
 class Equation:
-    """How ONNX computes a cell. gates: in lnrnn's order. node: gates in ONNX's order, "" without a node."""
+    """A cell in ONNX. gates: lnrnn's order. node: order of ONNX's node, "" if there is no such node."""
 
     gates: str
     step: Callable[[Step, Value, States], tuple[Value, States]]
@@ -241,7 +241,7 @@ EQUATIONS = {
 
 
 def step(s: Step, x: Value, states: States, zoneout: Sequence[float]) -> tuple[Value, States]:
-    """Adds the nodes of one step of the cell. Returns y and the new states. zoneout: rates, or ()."""
+    """Adds the nodes of one step. Returns y and the new states, (B, *) each. zoneout: rates, or ()."""
     y, new = EQUATIONS[s.made.cell.name].step(s, x, states)
     if zoneout:
         new = [n if not d else d * old + (1 - d) * n for d, old, n in zip(zoneout, states, new, strict=True)]

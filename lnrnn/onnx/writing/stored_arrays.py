@@ -1,4 +1,4 @@
-"""Converts a network's arrays to an ONNX file's: rounded weights, tables of batch norm, ONNX's gate order."""
+"""Converts a network's arrays to those of an ONNX file: rounded, with batch norm tables, in ONNX's order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .scan_bodies import EQUATIONS
 
 Array = np.ndarray
 FLOAT32 = np.float32
-ROUNDING = 257 * 2.0**-31  # of two float32 numbers, relative to one: 2^-23 and a little more
+ROUNDING = 257 * 2.0**-31  # relative error of a product of two rounded float32 numbers, a little above 2^-23
 
 
 def to_int8(w: Array) -> Array:
-    """Rounds each row to integers times a scale, as kernels/pack.h does. A row below 2^-100 becomes 0.
+    """Rounds each row to integers times a scale, as kernels/pack.h does. Rows with max |w| < 2^-100 become 0.
 
     The scale is max |w| / 127. Rows that are integers from -128 to 127 times a scale keep their values.
     """
@@ -31,13 +31,13 @@ def to_int8(w: Array) -> Array:
 
 
 def _largest_integers(w: Array, most: Array) -> Array:
-    """Returns the integer of the largest magnitude of each row, (n, 1) float32. most: the magnitudes."""
+    """Returns the integer to which each row's largest |w| is mapped, (n, 1) float32. most: max |w| (n, 1)."""
     top = np.full(most.shape, 127, FLOAT32)
     left = np.flatnonzero(~_multiples(w, most, 127))
     for n in (128, *range(126, 0, -1)):
-        if n == 128 and w.shape[1] > (2**31 - 1) // (127 * 128):  # sums could exceed 32 bits
+        if n == 128 and w.shape[1] > (2**31 - 1) // (127 * 128):  # int32 sums could overflow
             continue
-        found = left[_multiples(w[left, :4], most[left], n)]  # few rows pass, so the next line is fast
+        found = left[_multiples(w[left, :4], most[left], n)]  # a quick filter: few rows pass
         found = found[_multiples(w[found], most[found], n)]
         top[found] = n
         left = np.setdiff1d(left, found)
@@ -45,7 +45,7 @@ def _largest_integers(w: Array, most: Array) -> Array:
 
 
 def _multiples(w: Array, most: Array, top: int) -> Array:
-    """Returns whether all values of each row are multiples of most / top, but for the rounding of float32."""
+    """Returns for each row whether all values are integer multiples of most / top, up to float32 rounding."""
     step = most.astype(np.float64) / top
     n = np.rint(np.divide(w, step, out=np.zeros(w.shape), where=step > 0))
     found: Array = ((np.abs(w - n * step) <= np.abs(w) * ROUNDING) & (n <= 127)).all(1)
@@ -58,10 +58,10 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
 
 
 def layer_arrays(snapshot: Snapshot, suffix: str) -> dict[str, Array]:
-    """Returns the arrays of a layer and direction, by name without suffix.
+    """Returns the arrays of one layer and direction, by name without suffix.
 
-    Weights are rounded to the network's dtype, and block-diagonal ones are whole matrices. The arrays of
-    batch norm are followed by its `tables`.
+    Weights are rounded to the network's dtype; block-diagonal weights become full matrices. With batch norm,
+    the arrays of `tables` are added.
     """
     made, rounded = snapshot.architecture, ROUNDED[snapshot.dtype]
     found: dict[str, Array] = {}
@@ -78,9 +78,9 @@ def layer_arrays(snapshot: Snapshot, suffix: str) -> dict[str, Array]:
 
 
 def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[str, Array]:
-    """Returns batch norm as scale a + shift: arrays (steps, width) for each of its places.
+    """Returns batch norm as tables of scale and shift (steps, width) for each position of a norm.
 
-    Row t is for step t. If later steps use the mean of the statistics, a last row has this mean.
+    Row t belongs to step t. If overrun is "mean", a last row has the mean statistics for later steps.
     """
     made, statistics = snapshot.architecture, snapshot.statistics[suffix]
     assert made.batch_norm is not None
@@ -98,7 +98,7 @@ def tables(snapshot: Snapshot, suffix: str, arrays: dict[str, Array]) -> dict[st
 
 
 def node_arrays(made: Architecture, arrays: list[dict[str, Array]]) -> dict[str, Array | None]:
-    """Returns W, R, B and P of a node, from the arrays of its directions; None for B or P if absent."""
+    """Returns W, R, B and P of an ONNX node. arrays: for each direction. B or P is None if absent."""
     cell = EQUATIONS[made.cell.name]
 
     def stored(name: str) -> Array:
