@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "pyx"))
 from build_flags import Unit, units  # noqa: E402
 
 COMPILER = ["clang-cl", "/nologo", "/D_CRT_SECURE_NO_WARNINGS"]
-MODEL = ROOT / "tests/data/rnn_layer_schema1.safetensors"
+MODEL = ROOT / "tests/data/rnn_batch_schema1.safetensors"
 
 
 def compiled(unit: Unit, folder: Path) -> str:

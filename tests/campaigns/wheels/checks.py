@@ -157,7 +157,7 @@ def in_wine(wheel: Path, python: str, folder: Path, windows: Path, version: str)
     machine.run(["-c", program()], folder)
     model, example = folder / "step.onnx", str(ROOT / "examples/ctypes_program/ctypes_program.py")
     lnrnn.to_onnx(lnrnn.LSTM(4, 8, norm=None, seed=0), model, step=True)
-    file = str(ROOT / "tests/data/rnn_layer_schema1.safetensors")
+    file = str(ROOT / "tests/data/rnn_batch_schema1.safetensors")
     there, here = str(machine.packages / "lnrnn/liblnrnn.4.dll"), lnrnn.get_library()
     for one, other in (
         (["-c", PLUGIN, str(model)],) * 2,
