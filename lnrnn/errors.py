@@ -137,7 +137,7 @@ def real(name: str, value: Any) -> np.ndarray:
     """Returns value as an array of real numbers of any dtype. Arrays are not copied."""
     try:
         array = as_array(value)
-    except MemoryError:  # not an error of the user
+    except MemoryError:  # memory is lacking; the argument may be right
         raise
     except Exception as error:  # ragged lists, GPU tensors and gradients raise many types
         raise bad_type(name, "an array of real numbers", value, str(error)) from None

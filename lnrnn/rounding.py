@@ -19,7 +19,7 @@ from .errors import bad_value, message
 
 Array = np.ndarray
 Result = TypeVar("Result")
-INPUT = "give an input like the model's own"  # differences on random numbers would be others
+INPUT = "give an input like the model's own"  # random numbers would give other differences
 SECONDS = 0.05  # of timed calls, for each choice of parts
 TAKES["check"] = {"tolerance": Optional(Number(0))}
 THRESHOLD = Number(-1e38, 1e38)

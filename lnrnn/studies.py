@@ -106,6 +106,6 @@ def run_all(output_dir: Path, words: list[str]) -> int:
             rows = [f"  {text}\n      {number}: {verdict}" for text, number, _, verdict, _ in clauses]
         except (OSError, ValueError, LookupError, TypeError):  # no results, or another program's file
             continue
-        if rows:  # quick runs have no clauses
+        if rows:  # a quick run has no verdicts to print
             print("\n".join([f"\n{kept.stem}", *rows]))
     return worst

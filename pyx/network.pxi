@@ -1,8 +1,8 @@
 # Networks: descriptions, and calls on whole sequences, forward and backward.
 
 cdef enum:
-    FEW = 64  # Python checks calls with lengths for more sequences
-    MANY = 4096  # Python checks calls for more sequences
+    FEW = 64  # largest batch with lengths that `call` accepts; Python converts larger ones
+    MANY = 4096  # largest batch without lengths that `call` accepts
 
 # NumPy typenums, indexed by LNRNN_ARRAY_F32 ..
 cdef int *KINDS = [cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_INT64, cnp.NPY_BOOL]

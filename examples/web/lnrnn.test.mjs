@@ -1,7 +1,8 @@
-// Tests of the package: `make wasm`, then node --test examples/web. They use build/web and networks of tests/data.
+// Tests of the package: `make wasm`, then node --test examples/web/lnrnn.test.mjs. They use networks of tests/data.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
+import { gzipSync } from "node:zlib";
 import { Lnrnn, LnrnnError, Status, open } from "../../build/web/lnrnn.js";
 
 const file = name => readFileSync(new URL(`../../tests/data/rnn_${name}_schema1.safetensors`, import.meta.url));
@@ -21,7 +22,10 @@ const refuses = (body, status, text) =>
   assert.throws(body, error => error instanceof LnrnnError && error.status === status && text.test(error.message)
     || assert.fail(`${error.name} ${error.status}: ${error.message}`));
 
-test("the module is small", () => assert.ok(bytes.length < 250_000, `${bytes.length} bytes`));
+test("the module is small", () => {
+  assert.ok(bytes.length < 250_000, `${bytes.length} bytes`);
+  assert.ok(gzipSync(bytes).length < 100_000, "compressed");
+});
 
 test("steps have the bits of a call, and a reset starts anew", () => {
   const x = wave(7 * D), { y, h, c } = plain.call(x), stream = plain.stream();
@@ -131,6 +135,15 @@ test("memory that cannot grow is an error, and other objects stay", () => {
   const big = new Float32Array(D * (1 << 16)); // larger than the page that is left
   refuses(() => network.call(big), Status.NO_MEMORY, /^no memory/);
   refuses(() => network.stream({ lanes: 100000 }), Status.NO_MEMORY, /^no memory for a stream/);
+  for (const made of [() => own.load(file("layer")), () => network.stream()]) { // requests fail one after the other
+    const all = [], fill = () => { while (all.length < 1000) all.push(made()); };
+    refuses(fill, Status.NO_MEMORY, /^no memory/);
+    const count = all.length;
+    all.splice(0).forEach(one => one.free());
+    refuses(fill, Status.NO_MEMORY, /^no memory/);
+    assert.equal(all.length, count); // the failure lost no memory
+    all.forEach(one => one.free());
+  }
   assert.deepEqual(stream.step(x), want); // its views were detached
   assert.deepEqual(network.call(x).y, want);
 });
@@ -159,6 +172,39 @@ test("a step allocates nothing", () => {
   for (let k = 0; k < 100000; k++) stream.step(x);
   assert.ok(process.memoryUsage().heapUsed - before < 1 << 20);
   assert.equal(lnrnn.memory.buffer.byteLength, pages);
+});
+
+test("the audio processor steps without memory, and tells times and errors", async () => {
+  let Processor, told = [], calls = 0;
+  const port = { postMessage: message => told.push(message) };
+  Object.assign(globalThis, { sampleRate: 500 * H, registerProcessor: (_, made) => { Processor = made; } });
+  globalThis.AudioWorkletProcessor = class { port = port; };
+  await import("./audio.js");
+  const made = file => new Processor({ processorOptions: { module, file } });
+  const one = made(file("none")), x = wave(D), y = new Float32Array(H), [heard, drawn] = [[[x]], [[y]]];
+  for (const inputs of [heard, [[]]]) assert.ok(one.process(inputs, drawn)); // no microphone is silence
+  assert.deepEqual(y, plain.call(Float32Array.of(...x, ...new Float32Array(D))).y.slice(H));
+  for (let k = 0; k < 2000; k++) one.process(heard, drawn);
+  told = [];
+  const before = process.memoryUsage().heapUsed;
+  for (; calls < 100000; calls++) one.process(heard, drawn);
+  assert.ok(process.memoryUsage().heapUsed - before < 1 << 20);
+  assert.equal(told.length, 200);
+  assert.ok(told.every(({ step, budget }) => budget === 2 && step > 0));
+  const batch = edited(file("batch"), /(overrun\\":\s*\\")\w+/, "$1raise"), outputs = lnrnn.load(batch).widths[0];
+  for (const [bytes, text] of [
+    [file("none").subarray(1), /^LnrnnError: .*no whole file/], [batch, /^LnrnnError: lane 0 has \d+ steps/],
+    [file("layer"), /^LnrnnError: .*one direction/],
+  ]) {
+    told = [];
+    const bad = made(bytes);
+    for (let k = 0; k < 500 && bad.process([[]], [[new Float32Array(outputs)]]); k++);
+    assert.match(told.at(-1).error, text);
+    if (bad.stream) assert.ok(!bad.process([[]], [[new Float32Array(outputs)]]));
+  }
+  told = [];
+  assert.ok(!one.process([[wave(D + 1)]], drawn));
+  assert.match(told[0].error, /^LnrnnError: frame must have/);
 });
 
 test("layer and RMS norm", () => {

@@ -310,7 +310,7 @@ class Blocks:
         return first.moved([*range(1, axis + 1), 0, *range(axis + 1, len(block.axes))])
 
     def without(self, block: Block, axis: int) -> Block:
-        """Returns the tensor without an axis of size 1."""
+        """Returns the tensor without this axis of size 1, as torch.squeeze does."""
         axis %= len(block.axes)
         return Block(block.values, (*block.axes[:axis], *block.axes[axis + 1 :]))
 

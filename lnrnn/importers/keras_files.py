@@ -27,7 +27,7 @@ def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | No
     path = os.fspath(path)
     os.stat(path)  # raises FileNotFoundError, also without h5py
     try:
-        h5py: Any = importlib.import_module("h5py")  # it has no types
+        h5py: Any = importlib.import_module("h5py")  # h5py has no type hints
     except ImportError:
         raise ImportError("from_keras of a path needs h5py: pip install h5py") from None
     if not h5py.is_hdf5(path):

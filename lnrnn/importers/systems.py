@@ -317,7 +317,7 @@ def _ligru_settings(module: Any) -> dict[str, Any]:
         raise UnknownCell("the module has the names of speechbrain's LiGRU, but no attributes act and norm")
     for name, values in found.items():
         if len(values) > 1:
-            raise ValueError(f"{name} must be one for all, got {sorted(values)} from the layers")
+            raise ValueError(f"{name} must be equal in all layers, got {sorted(values)}")
     return {name: value for name, (value,) in found.items()}
 
 

@@ -185,7 +185,7 @@ def _differences(system: System, leaves: set[str]) -> tuple[list[str], list[str]
 
 
 def known_cells(names: Collection[str]) -> bool:
-    """Returns whether these parameter names fit exactly one system."""
+    """Returns whether exactly one System has these parameter names."""
     try:
         leaves = {_place(name)[2] for name in names}
     except ValueError:

@@ -52,7 +52,7 @@ class _Norm(Closed):
     __slots__ = ("training", "eps", "_tensors")
     training: bool
     eps: Any  # float; also None in RMSNorm
-    _kind: str  # prefix of the keys in TAKES
+    _kind: str  # float; in RMSNorm also None
     _tensors: dict[str, Array | None]  # in torch's order; changes replace the dict
 
     def __setattr__(self, name: str, value: Any) -> None:

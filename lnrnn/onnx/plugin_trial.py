@@ -43,7 +43,7 @@ def tried(path: str, converted: str | bytes) -> dict[str, Any]:
             feed = {each.name: _drawn(each, size or 1) for each in session.get_inputs()}
             seconds = dict(zip(sessions, _least([*sessions.values()], feed), strict=True))
             result["calls"].append({"size": size, "onnxruntime": None, **seconds})
-    except Exception as error:  # many types are possible
+    except Exception as error:  # onnxruntime raises exceptions of many types
         result["not_measured"] = text_of(error)
     return result
 

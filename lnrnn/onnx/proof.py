@@ -56,7 +56,7 @@ def runner(proto: onnx.ModelProto, part: GraphPart) -> Run:
     names, says, session = [value.name for value in proto.graph.output], "ONNX Runtime says", None
     try:
         session = open_session(proto.SerializeToString(), optimised=False)
-    except Exception as error:  # many types are possible
+    except Exception as error:  # onnxruntime raises exceptions of many types
         missing = isinstance(error, ImportError)
         reason = "onnxruntime is not installed" if missing else f"{says}: {text_of(error)}"
         says = f"{reason}; onnx.reference says"

@@ -126,7 +126,7 @@ def _inlined(model: onnx_ir.Model, keep: str | None) -> onnx_ir.Model:
         proto = onnx.inliner.inline_local_functions(proto, True)
         proto.functions.extend(kept)
         result = _converted(proto)
-    except Exception:  # many types are possible
+    except Exception:  # onnx raises exceptions of many types
         return model
     for tensor in external_tensors(result):
         tensor.base_dir = folders[tensor.location]

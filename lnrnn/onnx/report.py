@@ -169,7 +169,7 @@ def _time(seconds: float) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Formats rows as aligned columns if they fit into WIDTH; otherwise wraps each row alone."""
+    """Returns lines: rows as aligned columns if they fit into WIDTH, otherwise each row wrapped alone."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if 4 + sum(widths) + 2 * (len(widths) - 1) <= WIDTH:

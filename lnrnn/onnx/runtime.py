@@ -8,7 +8,7 @@ from typing import Any
 
 def session_options(threads: int = 1, optimised: bool = True) -> Any:
     """Returns onnxruntime.SessionOptions. optimised: permit graph optimizations and prepacked weights."""
-    onnxruntime: Any = importlib.import_module("onnxruntime")  # it has no types
+    onnxruntime: Any = importlib.import_module("onnxruntime")  # onnxruntime has no type hints
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # silent: errors are raised anyway

@@ -224,7 +224,7 @@ def _may_have_cells(data: bytes) -> bool:
     import onnx
 
     model = onnx.ModelProto.FromString(data)
-    own = [function for function in model.functions if function.domain != "lnrnn"]  # those are converted
+    own = [function for function in model.functions if function.domain != "lnrnn"]  # else: converted
     bodies, calls = [model.graph, *own], {function.name for function in own}
     joined, products, sums = set[str](), set[str](), set[str]()
     while bodies:

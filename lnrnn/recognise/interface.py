@@ -116,7 +116,7 @@ def node_path(graph: str, node: Node) -> str:
 
 
 def prepare(graph: Graph, front: Front, around: Node | None = None, path: str = "") -> None:
-    """Sets the `meta` of a graph and its nodes. Each front must call this for every graph of a model.
+    """Sets the `meta` of a graph and its nodes. Each Front must call this for every graph of a model.
 
     around: the node that has the graph as an attribute, or None. path: the path of this node in the model.
     """

@@ -210,7 +210,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
         elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner, held):
             memory.add(id(carried.inner))
         else:
-            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, no state of a cell")
+            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, as no cell does")
     counted = [c for c in body.carried.values() if id(c.inner) in body.counters and used(c.after)]
     if counted:
         name = counted[0].after.name

@@ -180,7 +180,7 @@ def _find_copies(
 
 
 def _moved(step: Step, of: Pairs) -> Step | None:
-    """Returns `step` with the values and nodes of a copy, or None if some are missing. of: maps to copies."""
+    """Returns `step` with the values and nodes of a copy, or None if some lack one. of: {original: copy}."""
     given, nodes = (step.x, *step.old, *step.new), copied(of, step.nodes)
     if nodes is None or any(id(v) not in of for v in given):
         return None
@@ -193,7 +193,7 @@ def _multiplies_concat(node: Node) -> bool:
 
 
 def alike(h: Sum) -> Sequence[Pattern]:
-    """Returns the patterns whose equation of h has factors of the same kinds as this sum."""
+    """Returns the patterns whose equation of h has factors of the same kinds as the sum `h`."""
     kinds = ("".join(sorted(_LETTERS.get(atom.kind, "f") for atom in p)) for p in h.terms)
     return BY_OUTLINE.get(tuple(sorted(kinds)), ())
 

@@ -192,7 +192,7 @@ def _element(terms: Terms, node: Node, value: Value, depth: int) -> Sum:
     """Returns one step of a product that was computed for all steps at once, as a Sum."""
     found = element(value, terms.width)
     found = found and before_reversal(found, terms.width)
-    states = [user for user in value.consumers() if user.op_type == "Mul"]  # a Mul: cells only add W x
+    states = [user for user in value.consumers() if user.op_type == "Mul"]  # cells never multiply W x
     if found is None or is_last_axis(found.axis, found.whole) or states:
         raise Opaque
     return terms.element(terms.sum(outside_of_loops(found.whole), depth), value)

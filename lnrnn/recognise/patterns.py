@@ -82,7 +82,7 @@ class Pattern:
 
     @cached_property
     def terms(self) -> dict[str, tuple[Term, ...]]:
-        """Maps the name of each equation to its summands."""
+        """Returns {name of an equation: its summands}."""
         return {name: _terms(ast.parse(text, mode="eval").body) for name, text in self.equations.items()}
 
     def of(self, name: str) -> tuple[Term, ...]:

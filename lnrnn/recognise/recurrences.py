@@ -122,7 +122,7 @@ def linked(items: Sequence[Item], following: Callable[[Item], Item | None]) -> l
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A part and its weights by layer and direction. reverse: a single direction reads from the last step."""
+    """A GraphPart and its weights by layer and direction. reverse: one direction reads from the last step."""
 
     part: GraphPart
     weights: list[list[Weights]]
@@ -146,7 +146,7 @@ def recurrence(
 ) -> Recurrence:
     """Returns a Recurrence of stacked layers.
 
-    first: the node whose path names the part. values: further fields of GraphPart. Default: layers' states.
+    first: the node whose path names the part. values: fields of GraphPart; states default to the layers'.
     """
     for name, states in (("0", [layer.old for layer in layers]), ("", [layer.new for layer in layers])):
         values.setdefault(f"h{name}", tuple(each[0] for each in states))

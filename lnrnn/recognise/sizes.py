@@ -69,7 +69,7 @@ def numbers(
 
 @dataclass
 class Counting:
-    """Computes `numbers` with a cache, since several nodes may read one value.
+    """Computes elements as `numbers` does, with a cache, since several nodes may read one value.
 
     known: elements of values, by id of the value.
     """

@@ -130,7 +130,7 @@ def is_one(factor: Array) -> bool:
 
 
 def argument(node: Node, at: int) -> Value:
-    """Returns input `at` of a node. Raises Opaque if the node leaves it out."""
+    """Returns input `at` of a node. Raises Opaque if the node has no such input."""
     value = node.inputs[at] if at < len(node.inputs) else None
     if value is None:
         raise Opaque
@@ -225,7 +225,7 @@ class Terms:
         self.operators, self.joined, self.states = operators, joined, states
         self._keys: dict[Any, int] = {}
         self._sums: dict[int, Sum] = {}
-        self._widths: dict[int, int] = {}  # of copies, by id
+        self._widths: dict[int, int] = {}  # {id of a copied value: its width}
         self._arrays: dict[int, str] = {}
         self._cuts: dict[tuple[int, range], tuple[Sum, Sum]] = {}  # (id of sum, part) -> (sum, its part)
         self._arguments: dict[int, bool] = {}

@@ -39,7 +39,7 @@ def join(*parts: Array) -> Array:
 
 
 def sites_of(num_gates: int) -> dict[str | None, dict[str, Site]]:
-    """Returns {placement: {position: Site}} of a cell, also with the keys "batch", and None for no norm."""
+    """Returns {placement: {position: Site}} of a cell. Key "batch": batch norm; key None: no norm."""
     n = (num_gates,)
     return {
         None: {"ih": Site(None, "bias_ih", n), "hh": Site(None, "bias_hh", n)},
@@ -107,7 +107,7 @@ def with_heads(parameters: Mapping[str, ArrayLike | None], num_heads: int) -> di
 
 
 def heads_backward(tape: Tape, grads: dict[str, Array]) -> dict[str, Array]:
-    """Returns gradients for the parameters that are `with_heads`'s argument: of the blocks of weight_hh."""
+    """Returns the parameters' gradients: weight_hh's as diagonal blocks (G H, H / num_heads)."""
     return grads | {"weight_hh": diagonal_blocks(grads["weight_hh"], tape.options["num_heads"])}
 
 

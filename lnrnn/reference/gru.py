@@ -31,7 +31,7 @@ GRU_SITES = sites_of(3) | {
 
 
 def sites_of_reset(sites: Mapping[str, Site]) -> dict[str, Site]:
-    """Returns the Sites of a GRU with reset_after=False: W h for r and z, W (r h) for n."""
+    """Returns {name: Site} of a GRU with reset_after=False: norms of W h for r and z, of W (r h) for n."""
     gain, bias = sites["hh"].gain, sites["hh"].bias
     return {"ih": sites["ih"], "rz": Site(gain, bias, (2,)), "n": Site(gain, bias, (1,), first=2)}
 

@@ -143,7 +143,7 @@ class Norms:
         return affine(self.at[name].ahat, gain, bias)
 
     def backward(self, grads: dict[str, Array], name: str, gz: Array) -> Array:
-        """Returns the gradient of the norm's input. gz: of its output. Adds gain's and bias's to `grads`."""
+        """Returns the input's gradient. gz: the output's. Adds the gradients of gain and bias to `grads`."""
         site = self.sites.get(name)
         if site is None:
             return gz
@@ -174,7 +174,7 @@ def product(p: dict[str, Array], v: Array, rows: slice) -> Array:
 
 
 def product_backward(p: dict[str, Array], grads: dict[str, Array], g: Array, v: Array, rows: slice) -> Array:
-    """Returns the gradient of v. g: of `product`. Adds the gradients of W_hh and inner_bias_hh to `grads`."""
+    """Returns the gradient of v. g: of the result. Adds gradients of weight_hh and bias to `grads`."""
     if "inner_bias_hh" in grads:
         grads["inner_bias_hh"][rows] += g.sum(0)
     grads["weight_hh"][rows] += g.T @ v

@@ -43,11 +43,11 @@ class Parts:
     fresh: Array
 
     def reached(self, reverse: bool) -> Array:
-        """Returns (B,): the part of each sequence that a layer and direction reads last."""
+        """Returns (B,): the index of each sequence's part that a layer and direction reads last."""
         return self.first if reverse else self.last
 
     def begun(self, reverse: bool) -> Array:
-        """Returns (B,): the part of each sequence that a layer and direction reads first."""
+        """Returns (B,): the index of each sequence's part that a layer and direction reads first."""
         return self.last if reverse else self.first
 
     def begin_backward(self, ghn: Array, reversed_: Sequence[bool]) -> Array:

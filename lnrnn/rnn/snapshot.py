@@ -60,7 +60,7 @@ class Snapshot:
 
     @property
     def norm(self) -> Norm:
-        """The norm with the current `overrun`."""
+        """The norm's spec with the current `overrun`, or None without a norm."""
         norm = self.architecture.norm
         if self.overrun and isinstance(norm, BatchNormSpec):
             return replace(norm, overrun=self.overrun)

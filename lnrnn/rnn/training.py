@@ -63,7 +63,7 @@ class Tape:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """A Run for each layer and direction."""
+        """The Runs (arrays of a forward call), one for each layer and direction."""
         D, P, own = self.architecture.directions, self.architecture.h_width, self.training
         found = []
         for k, record in enumerate(own.tapes or ()):

@@ -103,7 +103,7 @@ class Command:
                 raise
 
     def _opened(self, source: Input) -> _Target | None:
-        """Prepares an input's output. Returns None if it is complete, or if the input is skipped."""
+        """Returns the _Target of an input. None if its output is complete, or if the input is skipped."""
         path, scorer = self.output / source.name if self._folder else self.output, self.scorer
         try:
             state = source.state()

@@ -154,7 +154,7 @@ def _is_frame(table: Any, package: str) -> bool:
 
 
 def _of_array(cells: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Reads an array (B, T, width), or (B, T) for width 1. Results for "all" are (B, T, W)."""
+    """Returns Sequences of an array (B, T, width), or (B, T) for width 1, and its WithResults function."""
     column = f"column {asked.column!r}"
     array = real(column, cells)
     if width == 1 and array.ndim == 2:
@@ -173,7 +173,7 @@ def _of_array(cells: Any, asked: Asked, width: int) -> tuple[Sequences, WithResu
 
 
 def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Sequences, WithResults]:
-    """Reads a column of values (N, width), or (N,) for width 1, and a column of offsets (B + 1,)."""
+    """Returns Sequences of values (N, width) or (N,) with offsets (B + 1,), and its WithResults function."""
     column = f"column {asked.column!r}"
     flat = real(column, values)
     if width == 1 and flat.ndim == 1:

@@ -45,7 +45,7 @@ class Report:
         self._bar.close()
 
     def keep(self, rows: int, bad_rows: int) -> None:
-        """Counts an output of an earlier run."""
+        """Counts a complete output of an earlier run, and its rows."""
         self.files, self.kept, self._before = self.files + 1, self.kept + 1, self._before + rows
         self.add(rows, bad_rows)
 

@@ -42,7 +42,7 @@ def pack(states: list[Array], step: int, last: float) -> bytes:
 
 
 def unpack(data: bytes, like: list[Array]) -> tuple[list[Array], int]:
-    """Returns (states (layers, 1, *), step number). like: arrays (layers, lanes, *) of the same network."""
+    """Decodes data to (states (layers, 1, *), step number). like: the network's arrays (layers, lanes, *)."""
     states, at = [], _HEAD.size
     for array in like:
         layers, _, width = array.shape

@@ -169,7 +169,7 @@ class SessionPool(Closed):
         return y
 
     def _step(self, ids: Any, x: Any, out: Any) -> tuple[Array, int]:
-        """Returns (y, number of sessions that were reset)."""
+        """Computes one step of the sessions. Returns (y, number of sessions that were reset)."""
         rows = _core.lanes_of(self._tables, ids)
         if rows is None:
             raise not_live(ids, self)

@@ -202,7 +202,7 @@ class Lifted(Way):
 
 
 def _form(module: Any, settings: Settings, arch: Architecture, way: Way, has_ends: bool) -> Form | None:
-    """Returns the Form of calls of this way, or None if results are no y and states. Runs the module.
+    """Returns the Form of calls by this Way, or None if results are no y and states. Runs the module.
 
     has_ends: the module returns the network's last states.
     """

@@ -69,7 +69,7 @@ def run(
     """
     if torch.compiler.is_compiling() or _jit.is_tracing():
         return _run(network, x, start, lengths, parameters, statistics, overrun, training)  # type: ignore[no-any-return]
-    # The code below is a faster form of the operator's autograd kernel. torch.func needs it too.
+    # The code below equals the operator's autograd kernel, but is faster. torch.func also needs this code.
     given = x, *start, *parameters
     if _derived(given):
         return _differentiable(network, module, len(start), lengths, given)

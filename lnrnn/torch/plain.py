@@ -56,7 +56,7 @@ def run(
         else:
             step_statistics(arch, "_l0", statistics).refuse_overrun(table, overrun)
         ends = full if learning or overrun == "batch" else ends
-    alive, steps = None, len(x)  # no mask without lengths: exported graphs take any batch size
+    alive, steps = None, len(x)  # without lengths no mask, so that exported graphs take any batch size
     times = torch.arange(steps, device=x.device)[:, None, None]
     backwards = times.flip(0)
     if ends is not None:

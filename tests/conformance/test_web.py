@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,11 @@ def package():
 
 
 def test_the_tests_of_the_package_pass(package):
-    ran = subprocess.run(["node", "--test", str(ROOT / "examples/web")], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout[-5000:]
+    """Node 20 also takes the folder, in which Node 24 finds no tests, and says that all pass."""
+    tests = ROOT / "examples/web/lnrnn.test.mjs"
+    ran = subprocess.run(["node", "--test", str(tests)], capture_output=True, text=True)
+    passed = re.search(r"^\S+ pass (\d+)$", ran.stdout, re.M)
+    assert ran.returncode == 0 and int(passed[1]) == tests.read_text().count('\ntest("'), ran.stdout[-5000:]
 
 
 def sent(array):

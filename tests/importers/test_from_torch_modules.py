@@ -184,7 +184,7 @@ REFUSED_LIGRUS = [
     (lambda: ligru(layer_norm=False), "ff_normalization must be 'layernorm' for an SLiGRU"),
     (lambda: ligru().state_dict(), "a state dict .*does not show its activation.*give the module"),
     (lambda: ligru(norm=nn.LayerNorm, layer_norm=True).state_dict(), "give the module"),
-    (lambda: LiGRU(LiGRULayer(I, H), LiGRULayer(H, H, act=nn.Tanh())), "nonlinearity must be one for all"),
+    (lambda: LiGRU(LiGRULayer(I, H), LiGRULayer(H, H, act=nn.Tanh())), "nonlinearity must be equal in all"),
 ]  # fmt: skip
 
 

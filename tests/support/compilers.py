@@ -106,20 +106,24 @@ def linked(
         include = [f"-I{ROOT / path}" for path in unit.include]
         source = ROOT / unit.source
         words = [*unit.flags, *flags, *include, "-c", str(source)]
-        return str(_kept(f"{name}.{unit.name}", compiler, words, [source, *headers], folder))
+        return str(_kept(f"{name}.{unit.name}", compiler, words, [source, *headers], folder, ".o"))
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         objects = list(pool.map(compiled, [*units(machine, []), named]))
     return _kept(f"{name}-{main.stem}", compiler, [*objects, *link, "-lm"], [], folder)
 
 
-def _kept(name: str, compiler: list[str], words: list[str], texts: list[Path], folder: Path) -> Path:
-    """Returns the path of the compiler's output. Compiles only if compiler, words or texts have changed."""
+def _kept(
+    name: str, compiler: list[str], words: list[str], texts: list[Path], folder: Path, suffix: str = ""
+) -> Path:
+    """Returns the path of the compiler's output. Compiles only if compiler, words or texts have changed.
+
+    suffix: of the output. Zig links only objects that end with .o."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256(repr((version, [*compiler, *words])).encode())
     for path in sorted(texts):
         key.update(path.read_bytes())
-    program = folder / f"{name}-{key.hexdigest()[:16]}"
+    program = folder / f"{name}-{key.hexdigest()[:16]}{suffix}"
     if not program.exists():
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob(f"{name}-*"):

@@ -36,7 +36,7 @@ def done(command: list[str], **options) -> str:
 
 def run_pytest(program: str, more: list[str]) -> str:
     """Runs a file of tests with more arguments of pytest. Returns the end of pytest's output."""
-    return done([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program, *more])[-200:]
+    return done([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", program, *more])[-200:]
 
 
 def until(seconds: float) -> Iterator[None]:

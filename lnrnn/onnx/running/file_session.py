@@ -73,7 +73,7 @@ class FileSession:
         self.outputs = tuple(each.name for each in outputs(graph) if each.name not in returned)
         self.returned = [*self.outputs, *returned]
         self._files = [path, *sorted({external_file(t) for t in external_tensors(model)})]
-        self.session = _session(path, threads, plugin)  # it checks the nodes
+        self.session = _session(path, threads, plugin)  # raises for invalid nodes
         nodes = [node for _, inner in graphs(model) for node in inner if is_recurrent(node)]
         anew = [node for node in nodes if _restarts(node, bool(self.states))]
         self._has_nodes, self.restarting = bool(nodes), [str(node.name or node.op_type) for node in anew]

@@ -82,7 +82,7 @@ class ModelStream(Closed):
         states, before, more = self._kept[0]
         if chosen is not None:
             states = self._taken(chosen)
-        elif steps is not None:  # bound run 2 overwrites run 1's inputs; an error must not
+        elif steps is not None:  # the run may overwrite these arrays, and an error must not change states
             self._kept[0] = {name: array.copy() for name, array in states.items()}, before, more
         run, every = self._run if chosen is None else self._file.run, []
         for step in range(1 if steps is None else steps):

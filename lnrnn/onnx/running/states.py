@@ -151,7 +151,7 @@ def find_states(
 
 
 def _by_shape(given: Iterable[Tensor], left: list[Tensor]) -> dict[Tensor, Tensor]:
-    """Pairs each input with an output of agreeing shape. Prefers equal stems, then equal shapes."""
+    """Returns {input: output of agreeing shape}. Prefers equal stems, then equal shapes."""
     result: dict[Tensor, Tensor] = {}
     for each in given:
         if found := [output for output in left if _fits(each, output)]:

@@ -150,7 +150,7 @@ def _writing() -> Iterator[None]:
         yield
     except OSError:
         raise
-    except Exception as error:  # many types are possible
+    except Exception as error:  # onnx_ir raises exceptions of many types
         raise OnnxFileError(f"onnx_ir cannot write the model: {text_of(error.__cause__ or error)}") from None
 
 

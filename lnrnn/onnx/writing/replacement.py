@@ -318,7 +318,7 @@ class _Replacement:
         """Returns the main graph's initializer with these contents, and adds it if there is none."""
         known = self.model.graph.initializers.get(name)
         old = None if known is None else constant(known)
-        # Large arrays are equal only if several calls share one network.
+        # Large arrays are compared by identity: calls of one network share them.
         key = name, array.shape, array.tobytes() if array.nbytes <= SMALL else id(array)
         if known is not None and old is not None and old.dtype == array.dtype and np.array_equal(old, array):
             return known

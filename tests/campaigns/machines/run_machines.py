@@ -148,16 +148,15 @@ def wasm(options: argparse.Namespace) -> dict[str, str]:
     """test_web.py compares every setting with sse2, whose bits differ from those of other sets."""
     if not runs_wasm():
         raise Missing("needs Node, and ziglang: make .venv/.wheels")
-    figures = {
-        "tests of liblnrnn": done([*NODE_WASI, str(linked("wasm", ZIG_WASM, "wasm32", LIBRARY)), *FILES])
-    }
+    program = str(linked("wasm", ZIG_WASM, "wasm32", LIBRARY))
+    figures = {"tests of liblnrnn": done([*NODE_WASI, program, *FILES]).strip()}
     tests = {
         "vectors": ["tests/simd/test_simd.py", "-k", "wasm128"],
         "networks": ["tests/conformance/test_web.py"],
     }
     os.environ["WASM_EVERY"] = "1"
-    for name, (program, *more) in tests.items():
-        figures[name] = run_pytest(str(ROOT / program), [*more, *options.pytest]).splitlines()[-1]
+    for name, (file, *more) in tests.items():
+        figures[name] = run_pytest(str(ROOT / file), [*more, *options.pytest]).splitlines()[-1]
     return figures
 
 

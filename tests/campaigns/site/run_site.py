@@ -3,6 +3,8 @@
 pages: no page is wider than the window, nothing is cut off, no script fails, no picture is missing, and dark
 pages are dark. Tables and code may scroll in a box. Every link within the site has a page and a section.
 demo: the front page's demo is clicked through with each rule for batch norm. It must draw lnrnn's numbers.
+audio: the AudioWorklet of examples/web must give lnrnn's bits for stored sound. Its page must hear a false
+microphone, and refuse a network of another size.
 control: pages with a planted fault of each kind must be reported.
 """
 
@@ -28,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import lnrnn
+from helpers import using_isa
 from lnrnn import demo as lnrnn_demo
 from lnrnn.data import Utterances
 from outcome import Missing, Wrong, done
@@ -35,6 +38,12 @@ from source_copy import ROOT
 
 QUICK = ("index.html", "which_cell.html", "benchmarks.html", "studies/index.html", "api/networks.html")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+VIRTUAL = "--virtual-time-budget=100000000"  # timers that wait for nothing end at once
+REAL = "--timeout=60000"
+FALSE_SOUND = (
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
+    "--autoplay-policy=no-user-gesture-required",
+)  # fmt: skip
 DARK = {"light": "1", "dark": "0"}  # Blink's number of a color scheme
 # A page that opens all pages in frames of both widths, and then has their faults.
 HARNESS = """<!doctype html><pre id=faults></pre><script type=module>
@@ -81,6 +90,18 @@ document.querySelector("pre").textContent = JSON.stringify({faults, links: links
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """A page with the image `held` counts as loaded after it has asked for `ended`."""
+
+    ended = threading.Event()
+
+    def do_GET(self) -> None:
+        if self.path == "/ended":
+            self.ended.set()
+        elif self.path == "/held":
+            self.ended.wait(60)
+        with suppress(ConnectionError):  # of a frame that has gone
+            super().do_GET()
+
     def log_message(self, *words: object) -> None:
         pass
 
@@ -98,11 +119,12 @@ def served(site: Path, folder: Path) -> Iterator[Callable[..., tuple[Any, str]]]
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(root)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def opened(page: str, theme: str = "light") -> tuple[Any, str]:
+    def opened(page: str, theme: str = "light", clock: str = VIRTUAL) -> tuple[Any, str]:
         (root / "all.html").write_text(page)
+        _Quiet.ended.clear()
         words = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom",
-            "--enable-logging=stderr", "--window-size=1400,1000", "--virtual-time-budget=100000000",
+            "--enable-logging=stderr", "--window-size=1400,1000", clock, *FALSE_SOUND,
             f"--blink-settings=preferredColorScheme={DARK[theme]}", f"--user-data-dir={folder / theme}",
         ]  # fmt: skip
         address = f"http://127.0.0.1:{server.server_port}/all.html"
@@ -231,6 +253,74 @@ def demo(options: argparse.Namespace) -> dict[str, int | str]:
     return {"largest difference": f"{worst:.1e}", "bytes of networks and input": file.stat().st_size}
 
 
+# Runs the worklet on stored sound, and then its page with a false microphone, and with a wrong network.
+SOUND = """<!doctype html><img src=held><pre id=faults></pre><script type=module>
+const bytes = async name => (await fetch(`site/right/build/web/${name}`)).arrayBuffer();
+const module = await WebAssembly.compile(await bytes("lnrnn.wasm")), file = await bytes("gru.safetensors");
+const x = Float32Array.from(SAMPLES), context = new OfflineAudioContext(1, x.length, 48000);
+await context.audioWorklet.addModule("site/right/examples/web/audio.js");
+const buffer = context.createBuffer(1, x.length, 48000);
+buffer.copyToChannel(x, 0);
+const source = new AudioBufferSourceNode(context, {buffer});
+source.connect(new AudioWorkletNode(context, "lnrnn", {processorOptions: {module, file}}))
+  .connect(context.destination);
+source.start();
+const found = {samples: [...(await context.startRendering()).getChannelData(0)], peak: 0};
+for (const name of ["right", "wrong"]) {
+  const frame = document.createElement("iframe");
+  frame.src = `site/${name}/examples/web/audio.html`;
+  document.body.append(frame);
+  await new Promise(done => frame.onload = done);
+  const page = frame.contentWindow, status = page.document.querySelector("[role=status]");
+  let node;
+  page.AudioWorkletNode = class extends page.AudioWorkletNode {
+    constructor(...all) { node = super(...all); }
+  };
+  page.document.querySelector("button").click();
+  while (!status.textContent) await new Promise(done => setTimeout(done, 50));
+  found[name] = status.textContent;
+  const analyser = node.context.createAnalyser(), heard = new Float32Array(2048);
+  node.connect(analyser);
+  for (let wait = 0; wait < 100 && !found.peak; wait++) {
+    await new Promise(done => setTimeout(done, 50));
+    analyser.getFloatTimeDomainData(heard);
+    found.peak = Math.max(...heard);
+  }
+}
+document.querySelector("pre").textContent = JSON.stringify(found);
+await fetch("ended");
+</script>"""
+
+
+def judge_sound(seen: dict[str, Any], expected: np.ndarray) -> None:
+    if not np.array_equal(np.array(seen["samples"], np.float32), expected):
+        raise Wrong("the worklet's samples have not the bits of lnrnn")
+    shown = re.match(r"A step takes \S+ µs, \S+ % of the real-time budget of \S+ ms. Steps", seen["right"])
+    if not shown or not seen["peak"] > 0:
+        raise Wrong(f"the page says {seen['right']}, and its loudest sample is {seen['peak']}")
+    if seen["wrong"] != "LnrnnError: frame must have 64 values, got 128":
+        raise Wrong(f"with a network of 64 inputs the page says {seen['wrong']}")
+
+
+def audio(options: argparse.Namespace) -> dict[str, int]:
+    if not (ROOT / "build/web/lnrnn.wasm").exists() or "sse2" not in lnrnn.cpu_info()["available"]:
+        raise Missing("needs lnrnn.wasm, make wasm, and sse2")
+    shutil.rmtree(site := options.folder / "sound", ignore_errors=True)
+    networks = {"right": lnrnn.GRU(128, 128), "wrong": lnrnn.GRU(64, 128)}
+    for name, network in networks.items():
+        shutil.copytree(ROOT / "examples/web", site / name / "examples/web")
+        shutil.copytree(ROOT / "build/web", site / name / "build/web")
+        lnrnn.save(network, site / name / "build/web/gru.safetensors")
+    x = np.random.default_rng(options.seed).uniform(-1, 1, (500, 1, 128)).astype(np.float32)
+    with using_isa("sse2"):
+        expected = networks["right"](x)[0].ravel()
+    with served(site, options.folder) as opened:
+        seen, _ = opened(SOUND.replace("SAMPLES", json.dumps(x.ravel().tolist())), clock=REAL)
+    judge_sound(seen, expected)
+    print(seen["right"])
+    return {"samples with equal bits": x.size}
+
+
 PLANTED = {
     "the page is 3000 pixels wide": "<style>main { width: 3000px }</style>wide",
     "cut off: P": "<p style='width: 3000px'>wide</p>",
@@ -270,11 +360,20 @@ def control(options: argparse.Namespace) -> dict[str, int]:
         with suppress(Wrong):
             difference(points, np.array([0.5, 0.25]))
             raise AssertionError(f"not reported: the curve {points}")
-    return {"planted faults": len(PLANTED) + 2}
+    said = "A step takes 13.3 µs, 0.5 % of the real-time budget of 2.67 ms. Steps until now: 375."
+    refused = "LnrnnError: frame must have 64 values, got 128"
+    right = {"samples": [0.5, 0.25], "right": said, "peak": 0.5, "wrong": refused}
+    judge_sound(right, np.array([0.5, 0.25], np.float32))
+    faulty = [{"samples": [0.5, 0.25 + 2e-8]}, {"right": refused}, {"peak": 0}, {"wrong": said}]
+    for fault in faulty:
+        with suppress(Wrong):
+            judge_sound(right | fault, np.array([0.5, 0.25], np.float32))
+            raise AssertionError(f"not reported: {fault}")
+    return {"planted faults": len(PLANTED) + 2 + len(faulty)}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", type=Path, help="folder of a built site; default: build it")
 
 
-PARTS = {"control": control, "pages": pages, "demo": demo}
+PARTS = {"control": control, "pages": pages, "demo": demo, "audio": audio}
