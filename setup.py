@@ -70,9 +70,16 @@ class BuildExt(build_ext):
             os.environ.setdefault("CC", zig(sysconfig.get_platform()))
 
     def build_extensions(self) -> None:
+        if self.system() == "win32":  # Python's headers know only Microsoft's compiler
+            for ext in self.extensions:
+                ext.define_macros.append(("MS_WIN64", ""))
         if sys.platform == "win32":
             self.compiler.dll_libraries = []  # zig links the C library
         super().build_extensions()
+        # A program is linked with one import library. The linker also writes those of other modules.
+        for path in Path(self.build_lib).rglob("*.lib"):
+            if path.name != imported(Path(library_name("win32"))).name:
+                path.unlink()
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name != core.name:

@@ -92,7 +92,8 @@ def bill_of_materials(root: Path, version: str, description: str) -> dict[str, A
         package("Cython", Cython.__version__, "Apache-2.0"),
         package("numpy", numpy.__version__, "BSD-3-Clause"),
     ]
-    files = sorted(path for end in ("*.so*", "*.dylib", "*.npz") for path in root.rglob(end))
+    ends = ("*.so*", "*.dylib", "*.dll", "*.pyd", "*.npz")
+    files = sorted(path for end in ends for path in root.rglob(end))
     own = package("lnrnn", version, "BSD-3-Clause")
     return {
         "bomFormat": "CycloneDX",

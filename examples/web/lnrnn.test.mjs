@@ -51,7 +51,7 @@ test("a damaged file is refused by name, and nothing is lost", () => {
   const whole = file("layer"), before = lnrnn.memory.buffer.byteLength;
   for (let round = 0; round < 200; round++) {
     for (const end of [0, 7, 100, whole.length - 1])
-      refuses(() => lnrnn.load(whole.subarray(0, end)), Status.INVALID, /no whole file of safetensors/);
+      refuses(() => lnrnn.load(whole.subarray(0, end)), Status.INVALID, /not a complete safetensors file/);
     refuses(() => lnrnn.load(edited(whole, '\\"RNN\\"', '\\"Elman\\"')), Status.INVALID, /^cell must be one of/);
     refuses(() => lnrnn.load(edited(whole, /(hidden_size\\":\s*)3/, "$117")), Status.INVALID, /must be float32/);
   }
@@ -193,7 +193,7 @@ test("the audio processor steps without memory, and tells times and errors", asy
   assert.ok(told.every(({ step, budget }) => budget === 2 && step > 0));
   const batch = edited(file("batch"), /(overrun\\":\s*\\")\w+/, "$1raise"), outputs = lnrnn.load(batch).widths[0];
   for (const [bytes, text] of [
-    [file("none").subarray(1), /^LnrnnError: .*no whole file/], [batch, /^LnrnnError: lane 0 has \d+ steps/],
+    [file("none").subarray(1), /^LnrnnError: .*not a complete safetensors file/], [batch, /^LnrnnError: lane 0 has \d+ steps/],
     [file("layer"), /^LnrnnError: .*one direction/],
   ]) {
     told = [];

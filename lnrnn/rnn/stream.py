@@ -194,7 +194,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
         self._snapshot = snapshot
         self._together = snapshot.overrun == "batch"
         self._lanes = _core.Lanes(snapshot.compiled(), lanes, lanes)
-        self._all = np.arange(lanes)
+        self._all = np.arange(lanes, dtype=np.int64)
         if state is not None:
             cell = snapshot.architecture.cell
             arrays = self._shaped("state", as_state(state, cell), lanes)

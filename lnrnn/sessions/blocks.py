@@ -102,7 +102,7 @@ class Blocks:
     def put(self, lane: int, id: Hashable, states: list[Array | None], step: int, last: float) -> None:
         """Sets a lane. states: (layers, 1, *) each, or None for zeros. last: time of last use."""
         block, k = self._place(lane)
-        block.lanes.put(np.array([k]), states, np.array([step]))
+        block.lanes.put(np.array([k], np.int64), states, np.array([step], np.int64))
         block.last[k], block.kept[k] = last, step
         self._ids[lane // PART][lane % PART] = id
 

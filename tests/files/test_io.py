@@ -402,7 +402,7 @@ def test_another_schema_is_refused(file, schema):
 COUNTS = ([3, 3, 4], [3, -1, -1], [-(2**63), 0, 0], [0, 0, 2**63 - 1])
 CANNOT_BE = [
     *(("count_l0", np.array(count, "<i8")) for count in COUNTS),
-    ("count_l1", np.array([9, 9, 9])), ("running_var_l1", np.full(9, -1.0)),
+    ("count_l1", np.array([9, 9, 9], "<i8")), ("running_var_l1", np.full(9, -1.0)),
 ]  # fmt: skip
 
 
@@ -415,8 +415,9 @@ def test_impossible_statistics_are_refused(file, name, values):
 
 
 def test_paths_that_are_no_files_are_refused(tmp_path):
-    """Reading a pipe would block for ever."""
+    """Reading a pipe would block for ever. Windows has no pipes in folders."""
     pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for path in (pipe, tmp_path):
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(pipe)
+    for path in (pipe, tmp_path) if pipe.exists() else (tmp_path,):
         assert "not a regular file" in refused(path)

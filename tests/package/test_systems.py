@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from compilers import ROOT
+from compilers import ROOT, zig
 
 FILES = sorted(
     path
@@ -45,13 +45,21 @@ def test_a_system_is_noticed(line):
     assert foreign(f"int x;\n{line}\n") == [line]
 
 
+def test_setuptools_can_split_the_command_of_the_compiler(monkeypatch):
+    """Windows has backslashes and spaces in paths."""
+    split_quoted = pytest.importorskip("setuptools._distutils.util").split_quoted
+    monkeypatch.setattr(sys, "executable", r"C:\Program Files\Python\python.exe")
+    first, *_, target = split_quoted(zig("win-amd64"))
+    assert (first, target) == ("C:/Program Files/Python/python.exe", "x86_64-windows-gnu")
+
+
 def test_the_package_imports_no_module_that_windows_lacks():
     lacking = re.compile(r"^\s*(import|from) (fcntl|grp|posix|pwd|resource|syslog|termios)\b", re.MULTILINE)
     assert lacking.search("x = 1\n    import fcntl\n")
     assert not [str(path) for path in (ROOT / "lnrnn").rglob("*.py") if lacking.search(path.read_text())]
 
 
-# Runs on any system, without the names of POSIX that Windows lacks.
+# Runs on any system, without the names of POSIX that Windows lacks, and with its default integers of NumPy 1.
 WITHOUT_POSIX = """
 import mmap, multiprocessing, os, signal, subprocess, sys, tempfile
 import numpy as np, safetensors.numpy
@@ -63,6 +71,14 @@ for owner, names in (
     for name in names.split():
         vars(owner).pop(name, None)
 sys.platform = "win32"
+array = np.array
+def with_short_integers(make):
+    def made(*given, **options):
+        found = make(*given, **options)
+        chosen = "dtype" in options or (make is array and (given[1:] or isinstance(given[0], np.ndarray)))
+        return found if chosen or found.dtype != np.int64 else found.astype(np.int32)
+    return made
+np.arange, np.array = map(with_short_integers, (np.arange, np.array))
 import lnrnn, lnrnn.cli, lnrnn.demo, lnrnn.scoring, lnrnn.sessions, lnrnn.studies
 rnn, x = lnrnn.LSTM(3, 4, seed=0), np.ones((2, 1, 3), np.float32)
 for _ in range(2):  # a new file, then a replacement
@@ -71,6 +87,10 @@ assert np.array_equal(lnrnn.load(sys.argv[1])(x)[0], rnn(x)[0])
 pool = lnrnn.SessionPool(rnn)
 pool.join("a")
 assert np.array_equal(pool.step(["a"], x[0]), rnn(x)[0][0])
+stream = rnn.stream(1)
+stream.steps_done = 5
+stream.set_state(None, stream.get_state())
+assert np.array_equal(stream(x[0]), rnn(x)[0][0]) and stream.steps_done == 6
 """
 
 

@@ -1,12 +1,14 @@
-"""Runs a Python for aarch64, from Debian's packages, in an emulator."""
+"""Runs a Python for aarch64, from Debian's packages, in an emulator, and a Python for Windows in wine."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from outcome import Missing, done, needs
+from pythons_here import environment
 
 VERSION = "3.11"
 PACKAGES = (
@@ -14,10 +16,21 @@ PACKAGES = (
     "libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0",
     "liblzma5", "libuuid1", "libsqlite3-0",
 )  # fmt: skip
-INSTALL = (
-    "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--upgrade", "--python-version", VERSION,
-    "--only-binary=:all:", "--platform", "manylinux_2_28_aarch64", "--platform", "manylinux_2_17_aarch64",
-)  # fmt: skip
+WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
+
+
+def install(python: str, into: Path, version: str, platforms: tuple[str, ...], *packages: str) -> None:
+    """Installs packages for another machine by the pip of ``python``, which runs on this machine."""
+    words = [
+        "--quiet",
+        "--no-warn-script-location",
+        "--upgrade",
+        "--only-binary=:all:",
+        "--target",
+        str(into),
+    ]
+    words += [f"--python-version={version}", *(f"--platform={name}" for name in platforms)]
+    done([python, "-m", "pip", "install", *words, *packages])
 
 
 class Emulated:
@@ -53,10 +66,36 @@ class Emulated:
         self.python.chmod(0o755)
 
     def install(self, python: str, *packages: str) -> None:
-        """Installs packages by the pip of ``python``, which runs on this machine."""
-        done([python, *INSTALL, "--target", str(self.packages), *packages])
+        install(
+            python, self.packages, VERSION, ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64"), *packages
+        )
 
     def run(self, arguments: list[str], folder: Path, **environment: str) -> str:
         more = {"PYTHONHOME": self.root / "usr", "PYTHONPATH": self.packages, **environment}
         given = [f"{name}={value}" for name, value in more.items()]
         return done(["env", *given, str(self.python), *arguments], cwd=folder)
+
+
+class Wine:
+    """A Python for Windows in `folder`, a copy of `windows`, which is python.org's embeddable package."""
+
+    # Debian's wine 8 lacks crealf, which later versions of NumPy need, and bcryptprimitives.dll.
+    OLD = ("numpy<2", "safetensors<0.4.4")
+
+    def __init__(self, folder: Path, windows: Path, version: str) -> None:
+        if not os.path.exists(WINE):
+            raise Missing("needs Debian's wine64")
+        self.root, self.packages, self.version = folder / "root", folder / "packages", version
+        shutil.copytree(windows, self.root, dirs_exist_ok=True)
+        for path in self.root.glob("*._pth"):  # with it, Python ignores PYTHONPATH
+            path.unlink()
+        own = {"WINEPREFIX": str(folder / "wine"), "WINEDEBUG": "-all", "PYTHONPATH": f"Z:{self.packages}"}
+        self.environment = environment(folder, **own)
+        done([WINE, "wineboot"], env=self.environment)
+
+    def install(self, python: str, *packages: str) -> None:
+        install(python, self.packages, self.version, ("win_amd64",), *packages, *self.OLD)
+
+    def run(self, arguments: list[str], folder: Path) -> str:
+        command = [WINE, str(self.root / "python.exe"), *arguments]
+        return done(command, cwd=folder, env=self.environment, input="")  # Python needs a standard input

@@ -1,13 +1,14 @@
 """Builds and checks wheels for this machine and for others.
 
-Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64, musl-aarch64, and macos. For macos
-only the C code is compiled. Wheels for this machine are built for every installed Python, others for one. The
-compiler is clang from the package ziglang, which has the C libraries of all targets. Wheels use lnrnn's own
-threads, because a second OpenMP in a process may conflict with the first.
+Parts are targets: x86_64 and aarch64 (glibc 2.17 or later), musl-x86_64, musl-aarch64, win-amd64, win-arm64,
+and macos. For macos only the C code is compiled and linked. Wheels for this machine are built for every
+installed Python, others for one. The compiler is clang from the package ziglang, which has the C libraries of
+all targets. Wheels use lnrnn's own threads, because a second OpenMP in a process may conflict with the first.
 
-Each wheel must have at most 1.6 MB, and pass auditwheel and check-wheel-contents. Wheels for this machine
-are installed in new environments and must pass tests. A wheel for aarch64 is tested in an emulator, if
-Debian's packages can be downloaded. Other wheels are not run. Wheels are written to --into.
+Each wheel must have at most 1.6 MB, for Windows 1.8 MB, and pass auditwheel and check-wheel-contents. Wheels
+for this machine are installed in new environments and must pass tests. A wheel for aarch64 is tested in an
+emulator, if Debian's packages can be downloaded. One for win-amd64 is tested in wine, with --windows. Other
+wheels are not run. Wheels are written to --into.
 
 reproducible-sdist and reproducible-TARGET build the sdist and a wheel twice: in two folders, with other
 times, permissions, owners and variables, and empty caches. Both must have the same bytes.
@@ -24,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from archives import source_date
-from checks import contents, in_emulator, installed
+from checks import contents, in_emulator, in_wine, installed
 from emulated import VERSION
 from targets import TARGETS, build_wheel, builder, compile_for_macos
 from twice import equal
@@ -50,6 +51,8 @@ def one(target: str, version: str, python: str, options: argparse.Namespace, fir
             return f"{summary}; {in_emulator(wheel, build_python, folder / 'emulated')}"
         except Missing as missing:
             return f"{summary}; not run: {missing}"
+    if target == "win-amd64" and options.windows and not options.no_tests:
+        return f"{summary}; {in_wine(wheel, build_python, folder / 'wine', options.windows, version)}"
     return f"{summary}; not run"
 
 
@@ -57,8 +60,10 @@ def wheels(target: str, options: argparse.Namespace) -> dict[str, str]:
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
     os.environ["SOURCE_DATE_EPOCH"] = source_date(ROOT)
     if target == "macos":
-        units = compile_for_macos(options.folder)
-        return {target: f"{units} units of C compiled and linked for arm64; not run"}
+        return {
+            apple: f"{compile_for_macos(name, apple, options.folder / apple)} files of C are linked; not run"
+            for name, apple in (("aarch64", "arm64"), ("x86_64", "x86_64"))
+        }
     every = {version: python_of(version) for version in options.python or ALL}
     here = {version: python for version, python in every.items() if python}
     if not here:
@@ -106,9 +111,14 @@ def reproducible(target: str, options: argparse.Namespace) -> dict[str, str]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", action="append", choices=ALL, help="only this; may be repeated")
+    parser.add_argument("--windows", type=Path, help="python.org's embeddable package, unpacked, for wine")
     parser.add_argument("--into", type=Path, default=Path("dist"))
     parser.add_argument("--no-tests", action="store_true", help="build, and check only the files")
 
 
 PARTS = {target: partial(wheels, target) for target in (*TARGETS, "macos")}
-PARTS |= {f"reproducible-{target}": partial(reproducible, target) for target in ("sdist", *TARGETS)}
+PARTS |= {  # DLLs have the time when they were linked
+    f"reproducible-{target}": partial(reproducible, target)
+    for target in ("sdist", *TARGETS)
+    if "win-" not in target
+}
