@@ -32,7 +32,7 @@ ISAS = {
     "sse2": (X86, PARTS, []),
     "avx2": (X86, PARTS, AVX2),
     "avxvnni": (X86, ("INT8",), [*AVX2, "-mavxvnni", '-DLNRNN_UNIT="avx_vnni"']),
-    "avx512": (X86, PARTS, AVX512),
+    "avx512": (X86, (*PARTS, "BLOCKS"), AVX512),
     "avx512vnni": (
         X86, ("INT8", "INT8_BLOCKS"), [*AVX512, "-mavx512vnni", '-DLNRNN_UNIT="avx512_vnni"']
     ),

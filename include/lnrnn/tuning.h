@@ -74,13 +74,15 @@ static inline size_t lnrnn_row_panels(lnrnn_caches c, size_t bytes, size_t panel
     return held >= panels || !held || held > most ? most : held;
 }
 
-/* Returns the share of blocks up to which weights are packed as blocks (product_blocks.h). wide, unit: dense
- * products have vectors of 16 floats, or an instruction for int8, which makes them faster. (1 and 8 rows, H
- * from 64 to 512, on a Zen 3 and an Emerald Rapids. A smaller share was at most 5 % slower than dense
- * products, except int8 with H = 64.) */
-static inline double lnrnn_share_of_blocks(int wide, int unit)
+/* Returns the share of blocks up to which `weights` weights are packed as blocks (product_blocks.h). wide,
+ * unit: dense products have vectors of 16 floats, or an instruction for int8, which makes them faster. Dense
+ * int8 weights in L1 are faster still. (Streams and calls with 8 sequences, H from 64 to 512, on a Zen 3 and
+ * an Emerald Rapids: there a smaller share was never more than 5 % slower.) */
+static inline double lnrnn_share_of_blocks(lnrnn_caches c, int wide, int unit, size_t weights)
 {
-    return wide ? unit ? 0.15 : 0.35 : unit ? 0.4 : 0.6;
+    if (wide && unit && weights <= c.l1 / 8 * 5)
+        return 0.1;
+    return wide ? unit ? 0.35 : 0.4 : unit ? 0.4 : 0.6;
 }
 
 /* --- the recurrent layer: plan.c ----------------------------------------------------------------------- */

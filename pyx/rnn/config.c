@@ -181,9 +181,10 @@ size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w)
         || blocks > UINT32_MAX || columns > UINT16_MAX
         || (lnrnn_is_int8(dtype) && k > LNRNN_BLOCK_INT8_INPUTS))
         return 0;
-    const double share = share_of_blocks < 0 ? lnrnn_share_of_blocks(dense->width(1) > LNRNN_BLOCK_OUTPUTS,
-                                                                     dense->unit != NULL)
-                                             : share_of_blocks;
+    const double share =
+        share_of_blocks < 0 ? lnrnn_share_of_blocks(lnrnn_get_caches(), dense->width(1) > LNRNN_BLOCK_OUTPUTS,
+                                                    dense->unit != NULL, n * k)
+                            : share_of_blocks;
     size_t count = 0, most = (size_t)(share * (double)blocks);
     int zero = share >= 1;
     /* Test 64 blocks first: if no block is zero, the weights are dense. A search of all blocks would take a

@@ -29,6 +29,15 @@ static void more_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_
         s->block = lnrnn_carve(own, at, TILE * p->product->width(c->num_gates * c->head_units));
 }
 
+/* Returns the number of words of scratch for the products of at most n rows. */
+static size_t product_scratch(const lnrnn_rnn_plan *p, const lnrnn_rnn_config *c, size_t n)
+{
+    const size_t rows = n < TILE ? n : TILE, k = c->D > c->H ? c->D : c->H,
+                 dense = p->product->scratch(c->dtype, rows, k),
+                 blocks = p->window ? p->blocks->scratch(c->dtype, rows, k) : 0;
+    return dense > blocks ? dense : blocks;
+}
+
 size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn_plan *p, float *shared,
                          float *own, size_t *floats)
 {
@@ -51,8 +60,7 @@ size_t lnrnn_step_memory(lnrnn_step *s, const lnrnn_rnn_call *r, const lnrnn_rnn
     s->masked = lnrnn_carve(own, &at, r->masks.state ? h : 0);
     s->statistics = lnrnn_carve(own, &at, p->synchronous ? LNRNN_SITES * lnrnn_statistics_floats(c) : 0);
     s->cell.scratch = lnrnn_carve(own, &at, c->cell_scratch);
-    s->packed = lnrnn_carve(
-        own, &at, p->product->scratch(c->dtype, chunk < TILE ? chunk : TILE, c->D > c->H ? c->D : c->H));
+    s->packed = lnrnn_carve(own, &at, product_scratch(p, c, chunk));
     s->x = lnrnn_carve(own, &at, pointers * chunk);
     s->h_prev = lnrnn_carve(own, &at, pointers * p->group);
     s->c = lnrnn_carve(own, &at, pointers * p->group);

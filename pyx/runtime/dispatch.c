@@ -23,7 +23,7 @@ TABLES(avx2)
 BLOCKS(sse2)
 BLOCKS(avx2)
 TABLES(avx512)
-extern const lnrnn_blocks lnrnn_int8_blocks_avxvnni, lnrnn_int8_blocks_avx512vnni;
+extern const lnrnn_blocks lnrnn_blocks_avx512, lnrnn_int8_blocks_avxvnni, lnrnn_int8_blocks_avx512vnni;
 extern const lnrnn_product lnrnn_int8_avxvnni, lnrnn_int8_avx512vnni, lnrnn_bf16_avx512bf16,
     lnrnn_bf16_avx512bf16_emulated, lnrnn_bf16_avx512amx, lnrnn_bf16_avx512amx_emulated, lnrnn_int8_avx512amx,
     lnrnn_int8_avx512amx_emulated;
@@ -44,9 +44,6 @@ BLOCKS(wasm128)
 TABLES(scalar)
 BLOCKS(scalar)
 #endif
-
-/* AVX-512's vectors of 16 floats are larger than a block of sparse weights (8), so use AVX2's kernels. */
-#define lnrnn_blocks_avx512 lnrnn_blocks_avx2
 
 /* A row of the table below: the name of an instruction set, and the set whose norms, cells and float32
  * products it uses. Then come its products with bfloat16, int8 and block-sparse int8 weights. int8_blocks is

@@ -42,7 +42,7 @@ def test_blocks_have_the_numbers_of_dense_products(rng, isa, variant):
     rnn = sparse(network(20, 48, trained=3, num_layers=2, bidirectional=True, **VARIANTS[variant]), 0.3)
     for dtype, bits in TYPES:
         each = rnn.to_dtype(dtype, bits)
-        for B in (1, 5, 19):
+        for B in (1, 2, 5, 9, 19):
             x = normal(rng, 3, B, 20)
             (dense, size), (blocks, other) = called(each, NEVER, x), called(each, ALWAYS, x)
             assert (size != other) == has_blocks(dtype)

@@ -1,8 +1,8 @@
 /* Compiles one part of the kernels of one instruction set. Parts are compiled separately, so that a changed
  * header recompiles few of them. build_flags.py defines LNRNN_ISA_<NAME> (the instruction set),
  * LNRNN_ISA_SUFFIX and LNRNN_PART_<PART>. The part NORM defines the table lnrnn_norm_<suffix>. The parts
- * CELLS, PRODUCT, INT8 and BF16 define tables with their names. INT8_BLOCKS defines only the block-sparse
- * products of INT8. LNRNN_UNIT is the name of a matrix unit of the CPU, such as "AMX". LNRNN_TILES means AMX
+ * CELLS, PRODUCT, INT8 and BF16 define tables with their names. BLOCKS and INT8_BLOCKS define
+ * only block-sparse products. LNRNN_UNIT is the name of a matrix unit of the CPU, such as "AMX". LNRNN_TILES means AMX
  * instructions, and LNRNN_BLOCKS Arm's instructions for 2 x 2 blocks. dispatch.c collects the tables. With
  * LNRNN_INFERENCE, the tables lack kernels for training, and have norms of float32 only. */
 #ifndef LNRNN_ALL_H
@@ -129,19 +129,20 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 #endif
 
 /* An initializer of a lnrnn_product. Products differ in a few functions; packing and panels are the same. */
-#define LNRNN_PRODUCT_TABLE(of_unit, function, of_scratch, of_rows, of_columns) \
-    {                                                                           \
-        .unit = of_unit,                                                        \
-        .rows_ahead = ROWS_AHEAD,                                               \
-        .panels = panel_count,                                                  \
-        .start = panel_start,                                                   \
-        .width = packed_width,                                                  \
-        .size = packed_size,                                                    \
-        .scratch = of_scratch,                                                  \
-        .pack = pack_weights,                                                   \
-        .matmul = function,                                                     \
-        .pack_rows = of_rows,                                                   \
-        .matmul_columns = of_columns,                                           \
+#define LNRNN_PRODUCT_TABLE(of_unit, function, of_scratch, of_int8, of_rows, of_columns) \
+    {                                                                                    \
+        .unit = of_unit,                                                                 \
+        .rows_ahead = ROWS_AHEAD,                                                        \
+        .panels = panel_count,                                                           \
+        .start = panel_start,                                                            \
+        .width = packed_width,                                                           \
+        .size = packed_size,                                                             \
+        .scratch = of_scratch,                                                           \
+        .pack = pack_weights,                                                            \
+        .matmul = function,                                                              \
+        .quantize = of_int8,                                                             \
+        .pack_rows = of_rows,                                                            \
+        .matmul_columns = of_columns,                                                    \
     }
 
 #ifndef LNRNN_UNIT
@@ -153,21 +154,22 @@ const lnrnn_cells LNRNN_CAT(lnrnn_cells_, LNRNN_ISA_SUFFIX) = {
 
 const lnrnn_product LNRNN_CAT(lnrnn_product_,
                               LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(NULL, matmul_f32, matmul_f32_scratch,
-                                                                      LNRNN_TRAINS(pack_rows),
+                                                                      NULL, LNRNN_TRAINS(pack_rows),
                                                                       LNRNN_TRAINS(matmul_columns));
 #endif
 
-/* Instruction sets whose vectors are larger than a block use avx2's block-sparse products. With AVX512-VNNI,
- * products of int8 blocks are compiled separately, with avx2's vectors. */
-#if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8))
+/* AVX-512's products with blocks are compiled separately, because vectors of 16 floats are larger than a
+ * block (simd/wide.h). */
+#if V32_LANES <= 8 && (defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_INT8) || defined(LNRNN_PART_BLOCKS))
 #include "lnrnn/kernels/product_blocks.h"
 
 #ifdef LNRNN_PART_INT8
-const lnrnn_blocks LNRNN_CAT(lnrnn_int8_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pack_blocks,
-                                                                      matmul_blocks};
+#define LNRNN_BLOCKS_OF lnrnn_int8_blocks_
 #else
-const lnrnn_blocks LNRNN_CAT(lnrnn_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pack_blocks, matmul_blocks};
+#define LNRNN_BLOCKS_OF lnrnn_blocks_
 #endif
+const lnrnn_blocks LNRNN_CAT(LNRNN_BLOCKS_OF, LNRNN_ISA_SUFFIX) = {blocks_size, blocks_scratch, pack_blocks,
+                                                                   matmul_blocks};
 #endif
 
 #ifdef LNRNN_TILES
@@ -185,12 +187,14 @@ const lnrnn_blocks LNRNN_CAT(lnrnn_blocks_, LNRNN_ISA_SUFFIX) = {blocks_size, pa
  * lnrnn_product_<suffix>, which converts them to float32. */
 #ifdef LNRNN_PART_BF16
 const lnrnn_product LNRNN_CAT(lnrnn_bf16_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_bf16,
-                                                                                   bf16_scratch, NULL, NULL);
+                                                                                   bf16_scratch, NULL, NULL,
+                                                                                   NULL);
 #endif
 
 #if defined(LNRNN_PART_INT8) && !defined(LNRNN_PART_INT8_BLOCKS)
-const lnrnn_product LNRNN_CAT(lnrnn_int8_, LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8,
-                                                                                   int8_scratch, NULL, NULL);
+const lnrnn_product LNRNN_CAT(lnrnn_int8_,
+                              LNRNN_ISA_SUFFIX) = LNRNN_PRODUCT_TABLE(LNRNN_UNIT, matmul_int8, int8_scratch,
+                                                                      int8_quantize_rows, NULL, NULL);
 #endif
 
 #endif

@@ -20,7 +20,7 @@ enum { INT8_ROWS = 64 };
 
 /* Quantized activations: a = scale * (n + zero), with integers n, four in a 32-bit word. With two parts, n =
  * 128 * first + second - 8192, and zero is 0. With one part, n is stored as v32_store_s8 does. */
-typedef struct {
+typedef struct quantized_rows {
     const uint32_t *part[2 * INT8_ROWS]; /* all parts of row 0, then of row 1, .. */
     float scale[INT8_ROWS];
     int32_t zero[INT8_ROWS];
@@ -128,7 +128,8 @@ LNRNN_INLINE void int8_quantize_parts(const int parts, size_t k, size_t rows, co
     q->parts = parts, q->passes = 1;
 }
 
-static void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const float *const *a, quantized_rows *q)
+LNRNN_OUTLINE void int8_quantize_rows(const lnrnn_matmul *m, size_t rows, const float *const *a,
+                                      quantized_rows *q)
 {
     if (m->dtype == LNRNN_WEIGHT_I8)
         int8_quantize_parts(2, m->k, rows, a, m->scratch, q);

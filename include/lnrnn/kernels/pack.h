@@ -16,7 +16,7 @@
 #include "lnrnn/simd/simd.h"
 
 /* 1 if this translation unit packs weights of the type `dtype`. all.h compiles each type in its own unit. */
-#ifdef LNRNN_PART_PRODUCT
+#if defined(LNRNN_PART_PRODUCT) || defined(LNRNN_PART_BLOCKS)
 #define LNRNN_PACKS_F32(dtype) ((dtype) == LNRNN_WEIGHT_F32)
 #else
 #define LNRNN_PACKS_F32(dtype) ((void)(dtype), 0)

@@ -29,6 +29,23 @@ enum { BLOCK_SUMS = 8 };
 enum { BLOCK_SUMS = 4 };
 #endif
 
+/* block_sum: a vector of sums; tile_sums: those of a tile for a band. WIDE_ROWS: the most rows of a tile of
+ * blocks_wide.h, or 0. A step multiplies BAND_STEP blocks of a band; the last one may be a block of zeros. */
+#if defined(LNRNN_WIDE) && defined(LNRNN_PART_INT8)
+enum { WIDE_ROWS = 8, BAND_STEP = 2 };
+typedef wi32 block_sum, tile_sums[WIDE_ROWS / 2];
+#elif defined(LNRNN_WIDE)
+enum { WIDE_ROWS = 8, BAND_STEP = 1 };
+typedef w32 block_sum, tile_sums[WIDE_ROWS / 2];
+#else
+enum { WIDE_ROWS = 0, BAND_STEP = 1 };
+#ifdef LNRNN_PART_INT8
+typedef vi32 block_sum, tile_sums[BLOCK_SUMS][BLOCK_VECS];
+#else
+typedef v32 block_sum, tile_sums[BLOCK_SUMS][BLOCK_VECS];
+#endif
+#endif
+
 /* A group of 1 to 4 bands, longest first. A last group has only `first`, the number of all blocks. */
 typedef struct {
     uint32_t first, bands;        /* the number of blocks of earlier groups; the number of bands */
@@ -58,9 +75,10 @@ static size_t block_groups(size_t n) { return (n + LNRNN_GROUP_OUTPUTS - 1) / LN
 LNRNN_INLINE block_matrix block_matrix_of(int dtype, size_t n, size_t count, const uint32_t *packed)
 {
     const size_t cl = LINE_WORDS, of_groups = (block_groups(n) + 1) * sizeof(block_group) / sizeof *packed,
+                 most = count + (BAND_STEP - 1) * (n / LNRNN_BLOCK_OUTPUTS),
                  columns = (of_groups + cl - 1) / cl * cl,
-                 blocks = columns + ((count + 1) / 2 + cl - 1) / cl * cl,
-                 end = blocks + count * words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
+                 blocks = columns + ((most + 1) / 2 + cl - 1) / cl * cl,
+                 end = blocks + most * words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
     uint32_t *const words = (uint32_t *)packed;
     return (block_matrix){.group = (block_group *)words,
                           .column = (uint16_t *)(words + columns),
@@ -77,9 +95,23 @@ static size_t blocks_size(int dtype, size_t n, size_t count)
 
 /* --- packing -------------------------------------------------------------------------------------------- */
 
-/* The bands (eight outputs each) of a window, sorted by their numbers of blocks, longest first. */
+#if defined(LNRNN_WIDE) && defined(LNRNN_PART_INT8)
+extern const lnrnn_product lnrnn_int8_avx512vnni;
+#endif
+
+#if defined(LNRNN_WIDE) && !defined(LNRNN_PART_INT8)
+/* AVX2's kernels pack the weights, and multiply one row by them. */
+extern const lnrnn_blocks lnrnn_blocks_avx2;
+
+static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t window, const float *w,
+                        uint32_t *packed)
+{
+    lnrnn_blocks_avx2.pack(dtype, n, k, count, window, w, packed);
+}
+#else
+/* The bands (eight outputs each) of a window, sorted by their numbers of steps, longest first. */
 typedef struct {
-    size_t output, blocks;
+    size_t output, steps;
 } block_band;
 
 enum { MOST_WINDOW_BANDS = LNRNN_MOST_WINDOW / LNRNN_BLOCK_OUTPUTS };
@@ -100,9 +132,10 @@ static size_t sort_bands(size_t k, const float *w, size_t from, size_t end, bloc
     for (size_t o = from; o < end; o += LNRNN_BLOCK_OUTPUTS, count++) {
         block_band band = {.output = o};
         for (size_t c = 0; (c = next_block(k, w + o * k, c)) < k / LNRNN_BLOCK_INPUTS; c++)
-            band.blocks++;
+            band.steps++;
+        band.steps = (band.steps + BAND_STEP - 1) / BAND_STEP;
         size_t at = count;
-        for (; at && bands[at - 1].blocks < band.blocks; at--)
+        for (; at && bands[at - 1].steps < band.steps; at--)
             bands[at] = bands[at - 1];
         bands[at] = band;
     }
@@ -132,51 +165,88 @@ static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t wind
             group->bands = (uint32_t)(all - first < GROUP_BANDS ? all - first : GROUP_BANDS);
             for (size_t q = 0; q < group->bands; q++) {
                 group->output[q] = (uint32_t)bands[first + q].output;
-                const size_t shorter = q + 1 < group->bands ? bands[first + q + 1].blocks : 0;
-                group->steps[GROUP_BANDS - 1 - q] = (uint32_t)(bands[first + q].blocks - shorter);
+                const size_t shorter = q + 1 < group->bands ? bands[first + q + 1].steps : 0;
+                group->steps[GROUP_BANDS - 1 - q] = (uint32_t)(bands[first + q].steps - shorter);
             }
-            for (size_t step = 0; step < bands[first].blocks; step++)
-                for (size_t q = 0; q < group->bands && step < bands[first + q].blocks; q++, at++) {
-                    const size_t o = bands[first + q].output, c = next_block(k, w + o * k, column[q]);
-                    column[q] = c + 1;
-                    b.column[at] = (uint16_t)c;
-                    for (size_t j = c * words; j < (c + 1) * words; j++)
-                        for (size_t i = o; i < o + LNRNN_BLOCK_OUTPUTS; i++, to++) {
-                            const float inverse = int8 && b.scale[i] > 0 ? 1 / b.scale[i] : 0;
-                            *to = pack_word(dtype, k, w + i * k, 1, j, inverse);
-                            for (int byte = 0; int8 && byte < 4; byte++)
-                                b.sums[i] -= (int8_t)(*to >> 8 * byte);
-                        }
-                }
+            for (size_t step = 0; step < bands[first].steps; step++)
+                for (size_t q = 0; q < group->bands && step < bands[first + q].steps; q++)
+                    for (size_t each = 0; each < BAND_STEP; each++, at++) {
+                        const size_t o = bands[first + q].output, c = next_block(k, w + o * k, column[q]);
+                        const int found = c < k / LNRNN_BLOCK_INPUTS; /* else the weights are 0 */
+                        column[q] = c + (size_t)found;
+                        b.column[at] = (uint16_t)(found ? c : 0);
+                        for (size_t j = c * words; j < (c + 1) * words; j++)
+                            for (size_t i = o; i < o + LNRNN_BLOCK_OUTPUTS; i++, to++) {
+                                const float inverse = int8 && b.scale[i] > 0 ? 1 / b.scale[i] : 0;
+                                *to = pack_word(dtype, k, w + i * k, 1, j, inverse);
+                                for (int byte = 0; int8 && byte < 4; byte++)
+                                    b.sums[i] -= (int8_t)(*to >> 8 * byte);
+                            }
+                    }
         }
     }
     group->first = at;
 }
+#endif
 
 /* --- tiles of constant shapes --------------------------------------------------------------------------- */
+
+/* The most rows whose inputs are in scratch: quantized, or in the order of wide tiles. */
+enum { BLOCK_ROWS = 64 };
 
 /* A product, for its tiles. */
 typedef struct {
     block_matrix b;
     const void *const *a; /* inputs of add_block: rows, or parts of quantized_rows */
-#ifdef LNRNN_PART_INT8
-    const quantized_rows *rows;
+#ifdef LNRNN_WIDE
+    uint32_t *lines; /* the inputs in the order of tiles, `words` words of a row */
+    size_t words;
 #endif
+#ifdef LNRNN_PART_INT8
+    const float *scale; /* of each row */
+    const int32_t *zero;
+#endif
+    int each; /* the number of parts of a row */
     float *c; /* as product_job */
     ptrdiff_t cs;
     int add;
 } block_job;
 
+/* Adds the products of the next blocks of a band with rows (or lines) x to the sums of its outputs. */
+LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *x, const uint16_t *column,
+                            const uint32_t *w, tile_sums acc);
+
+/* Multiplies rows (or lines) x by the next `steps` steps of each of `together` bands, of `bands` that have
+ * not ended. dtype, rows and together are constants. */
+LNRNN_INLINE void block_steps(const int dtype, int prefetch, const int rows, const int together, size_t bands,
+                              uint32_t steps, const void *const *x, const uint16_t **columns,
+                              const uint32_t **weights, tile_sums *acc)
+{
+    const int words = BAND_STEP * (int)words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
+    const uint16_t *column = *columns;
+    const uint32_t *w = *weights;
+    for (; steps; steps--, column += BAND_STEP * bands, w += bands * (size_t)words) {
+        if (prefetch)
+            LNRNN_FOR_EACH (l, together * words / LINE_WORDS)
+                v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_ROW);
+        LNRNN_FOR_EACH (q, together)
+            add_block(dtype, rows, x, column + BAND_STEP * q, w + q * words, acc[q]);
+    }
+    *columns = column, *weights = w;
+}
+
+#ifdef LNRNN_WIDE
+#include "lnrnn/kernels/blocks_wide.h"
+#else
 #ifdef LNRNN_PART_INT8
-typedef vi32 block_sum;
 
 /* Adds the products of a block w with the parts x of rows to the sums of its outputs. */
-LNRNN_INLINE void add_block(const int dtype, const int parts, const void *const *x, size_t column,
+LNRNN_INLINE void add_block(const int dtype, const int parts, const void *const *x, const uint16_t *column,
                             const uint32_t *w, block_sum (*acc)[BLOCK_VECS])
 {
     LNRNN_FOR_EACH (i, parts)
         LNRNN_FOR_EACH (v, BLOCK_VECS) {
-            const uint32_t four = ((const uint32_t *)x[i])[column], *const p = w + v * V32_LANES;
+            const uint32_t four = ((const uint32_t *)x[i])[*column], *const p = w + v * V32_LANES;
             acc[i][v] =
                 dtype == LNRNN_WEIGHT_I8 ? vi32_dot4(acc[i][v], four, p) : vi32_dot4_s8(acc[i][v], four, p);
         }
@@ -204,23 +274,20 @@ LNRNN_INLINE void end_band(const int dtype, const int parts, const block_job *jo
             const size_t row = (r + (size_t)i) / (size_t)each;
             float *const c = job->c + (ptrdiff_t)row * job->cs + (ptrdiff_t)at;
             vi32 sum = acc[i][v] + start;
-            sum = each == 2 ? (sum << 7) + acc[i + 1][v]
-                            : int8_shifted(sum, job->rows->zero[row], &of_sums, at);
-            v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->rows->scale[row]),
+            sum = each == 2 ? (sum << 7) + acc[i + 1][v] : int8_shifted(sum, job->zero[row], &of_sums, at);
+            v32_store(c, v32_fma(vi32_to_v32(sum), scales * v32_set1(job->scale[row]),
                                  job->add ? v32_load(c) : v32_zero()));
         }
     }
 }
 #else
-typedef v32 block_sum;
-
 /* Adds the products of a block w with rows x to the sums of its outputs, in the order of the inputs. */
-LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *x, size_t column,
+LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *x, const uint16_t *column,
                             const uint32_t *w, block_sum (*acc)[BLOCK_VECS])
 {
     v32 only[LNRNN_BLOCK_INPUTS]; /* the inputs of one row */
     if (rows == 1)
-        v32_set4((const float *)x[0] + LNRNN_BLOCK_INPUTS * column, only);
+        v32_set4((const float *)x[0] + LNRNN_BLOCK_INPUTS * *column, only);
     LNRNN_FOR_EACH (j, LNRNN_BLOCK_INPUTS) {
         v32 weights[BLOCK_VECS];
         LNRNN_FOR_EACH (v, BLOCK_VECS) {
@@ -233,7 +300,7 @@ LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *
                 weights[v] = odd;
         }
         LNRNN_FOR_EACH (i, rows) {
-            const float *const of_row = (const float *)x[i] + LNRNN_BLOCK_INPUTS * column;
+            const float *const of_row = (const float *)x[i] + LNRNN_BLOCK_INPUTS * *column;
             const v32 input = rows == 1 ? only[j] : v32_set1(of_row[j]);
             LNRNN_FOR_EACH (v, BLOCK_VECS)
                 acc[i][v] = v32_fma(input, weights[v], acc[i][v]);
@@ -261,25 +328,6 @@ LNRNN_INLINE void end_band(const int dtype, const int rows, const block_job *job
 }
 #endif
 
-/* Multiplies rows x by the next `steps` blocks of each of `together` bands, of `bands` that have not ended.
- * dtype, prefetch, rows and together are constants. */
-LNRNN_INLINE void block_steps(const int dtype, const int prefetch, const int rows, const int together,
-                              size_t bands, uint32_t steps, const void *const *x, const uint16_t **columns,
-                              const uint32_t **weights, block_sum (*acc)[BLOCK_SUMS][BLOCK_VECS])
-{
-    const int words = (int)words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
-    const uint16_t *column = *columns;
-    const uint32_t *w = *weights;
-    for (; steps; steps--, column += bands, w += bands * (size_t)words) {
-        if (prefetch)
-            LNRNN_FOR_EACH (l, together * words / LINE_WORDS)
-                v32_prefetch((const float *)w + l * LINE_WORDS + LNRNN_PREFETCH_ROW);
-        LNRNN_FOR_EACH (q, together)
-            add_block(dtype, rows, x, column[q], w + q * words, acc[q]);
-    }
-    *columns = column, *weights = w;
-}
-
 /* Multiplies rows (or parts) r .. r + rows - 1 by a group. dtype, prefetch and rows are constants. */
 LNRNN_INLINE void block_tile(const int dtype, const int prefetch, const int rows, const block_job *job,
                              size_t r, const block_group *g)
@@ -295,7 +343,7 @@ LNRNN_INLINE void block_tile(const int dtype, const int prefetch, const int rows
         const uint16_t *column = job->b.column + g->first + first;
         const uint32_t *w =
             job->b.w + (g->first + (size_t)first) * words_of_block(dtype) * LNRNN_BLOCK_OUTPUTS;
-        block_sum acc[GROUP_BANDS][BLOCK_SUMS][BLOCK_VECS];
+        tile_sums acc[GROUP_BANDS];
         LNRNN_FOR_EACH (q, together) {
             const float *const c = job->c + (ptrdiff_t)r * job->cs + g->output[first + q];
             begin_band(rows, job->add && first + q < given ? c : NULL, job->cs, acc[q]);
@@ -335,6 +383,15 @@ LNRNN_INLINE void block_rows(const int dtype, int prefetch, size_t rows, const b
     }
 }
 
+/* Returns how many of `rows` rows (or parts) the next tile has. each: 2 if a row has two parts. */
+static size_t block_tile_rows(size_t each, size_t rows)
+{
+    const size_t most = BLOCK_SUMS, equal = rows / ((rows + most - 1) / most),
+                 height = equal + (each == 2 && equal % 2);
+    return height - (height == 5 || height == 7);
+}
+#endif
+
 /* Multiplies `rows` rows (or parts) by groups p0 .. p1 - 1 of m. each: 2 if a row has two parts. Several
  * tiles of rows read as many groups, one after the other, as L2 holds. */
 LNRNN_INLINE void block_loop(const int dtype, const lnrnn_matmul *m, size_t each, size_t rows,
@@ -349,11 +406,13 @@ LNRNN_INLINE void block_loop(const int dtype, const lnrnn_matmul *m, size_t each
     const int prefetch =
         job->b.words * sizeof(uint32_t) > lnrnn_prefetch_from(*m->caches, dtype != LNRNN_WEIGHT_F32)
         && lnrnn_prefetch_rows(*m->caches, rows);
+#ifdef LNRNN_WIDE
+    if (rows > 1 || BAND_STEP == 1)
+        block_lines(rows, job);
+#endif
     for (size_t i = 0; i < groups; i += part)
         for (size_t r = 0, height; r < rows; r += height) {
-            height = (rows - r) / ((rows - r + most - 1) / most);
-            height += each == 2 && height % 2;
-            height -= height == 5 || height == 7;
+            height = block_tile_rows(each, rows - r);
             for (size_t q = i; q < groups && q < i + part; q++)
                 block_rows(dtype, prefetch, height, job, r,
                            &job->b.group[m->from_end ? m->p1 - 1 - q : m->p0 + q]);
@@ -362,37 +421,68 @@ LNRNN_INLINE void block_loop(const int dtype, const lnrnn_matmul *m, size_t each
 
 /* --- the products --------------------------------------------------------------------------------------- */
 
+/* Returns the number of words of scratch for a product of `rows` rows of k activations. */
+static size_t blocks_scratch(int dtype, size_t rows, size_t k)
+{
+    const size_t parts = (rows < BLOCK_ROWS ? rows : BLOCK_ROWS) * (dtype == LNRNN_WEIGHT_I8 ? 2 : 1),
+                 lines = (parts + 7) / 8 * WIDE_ROWS;
+#ifdef LNRNN_PART_INT8
+    return int8_scratch(dtype, rows, k) + lines * (k / 4);
+#else
+    return lines * k;
+#endif
+}
+
 #ifdef LNRNN_PART_INT8
 static void matmul_blocks(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_rows q;
     block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w),
                      .a = (const void *const *)q.part,
-                     .rows = &q,
+#ifdef LNRNN_WIDE
+                     .lines = m->scratch + int8_scratch(m->dtype, rows, m->k),
+                     .words = m->k / LNRNN_BLOCK_INPUTS,
+#endif
+                     .scale = q.scale,
+                     .zero = q.zero,
+                     .each = m->dtype == LNRNN_WEIGHT_I8 ? 2 : 1,
                      .cs = cs,
                      .add = m->add};
     for (size_t r = 0; r < rows; r += INT8_ROWS) {
         const size_t some = rows - r < INT8_ROWS ? rows - r : INT8_ROWS;
-        int8_quantize_rows(m, some, a + r, &q);
         job.c = c + (ptrdiff_t)r * cs;
+#ifdef LNRNN_WIDE
+        lnrnn_int8_avx512vnni.quantize(m, some, a + r, &q); /* by vectors of 64 bytes */
+        block_loop(LNRNN_WEIGHT_I8, m, (size_t)job.each, (size_t)job.each * some, &job);
+#else
+        int8_quantize_rows(m, some, a + r, &q);
         if (m->dtype == LNRNN_WEIGHT_I8)
             block_loop(LNRNN_WEIGHT_I8, m, 2, 2 * some, &job);
         else
             block_loop(LNRNN_WEIGHT_I8A8, m, 1, some, &job);
+#endif
     }
 }
 #else
 static void matmul_blocks(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
-    const block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w),
-                           .a = (const void *const *)a,
-                           .c = c,
-                           .cs = cs,
-                           .add = m->add};
-    if (m->dtype == LNRNN_WEIGHT_F32)
-        block_loop(LNRNN_WEIGHT_F32, m, 1, rows, &job);
-    else
-        block_loop(LNRNN_WEIGHT_BF16, m, 1, rows, &job);
+    block_job job = {.b = block_matrix_of(m->dtype, m->n, m->blocks, m->w), .cs = cs, .add = m->add};
+    const size_t most = WIDE_ROWS ? BLOCK_ROWS : rows;
+#ifdef LNRNN_WIDE
+    job.lines = m->scratch, job.words = m->k;
+    if (rows == 1) {
+        lnrnn_blocks_avx2.matmul(m, rows, a, c, cs);
+        return;
+    }
+#endif
+    for (size_t r = 0; r < rows; r += most) {
+        const size_t some = rows - r < most ? rows - r : most;
+        job.a = (const void *const *)a + r, job.c = c + (ptrdiff_t)r * cs;
+        if (m->dtype == LNRNN_WEIGHT_F32)
+            block_loop(LNRNN_WEIGHT_F32, m, 1, some, &job);
+        else
+            block_loop(LNRNN_WEIGHT_BF16, m, 1, some, &job);
+    }
 }
 #endif
 

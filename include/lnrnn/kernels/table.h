@@ -157,6 +157,8 @@ typedef struct {
     lnrnn_ahead *ahead; /* or NULL; only for float32 weights and one row, if rows_ahead is not 0 */
 } lnrnn_matmul;
 
+struct quantized_rows;
+
 /* pack.h, product_*.h: the product with packed weights of float32, of bfloat16 or of int8. Threads that
  * compute the same panel take different rows. */
 typedef struct lnrnn_product {
@@ -169,6 +171,8 @@ typedef struct lnrnn_product {
     size_t (*scratch)(int dtype, size_t rows, size_t k);
     void (*pack)(int dtype, size_t n, size_t k, const float *w, ptrdiff_t rs, ptrdiff_t cs, uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
+    /* for int8 weights, else NULL: int8_rows.h */
+    void (*quantize)(const lnrnn_matmul *m, size_t rows, const float *const *a, struct quantized_rows *q);
     /* for float32 weights, else NULL; a (k, rows), row stride as */
     void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
@@ -178,6 +182,7 @@ typedef struct lnrnn_product {
 /* The products with block-sparse weights. n and k are multiples of a block's sizes. */
 typedef struct lnrnn_blocks {
     size_t (*size)(int dtype, size_t n, size_t count);
+    size_t (*scratch)(int dtype, size_t rows, size_t k);
     void (*pack)(int dtype, size_t n, size_t k, size_t count, size_t window, const float *w,
                  uint32_t *packed);
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);

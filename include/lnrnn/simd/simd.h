@@ -131,11 +131,10 @@
             p[i] = t[i];                             \
     }
 
-#if defined(LNRNN_ISA_AVX512)
-#include "lnrnn/simd/avx512.h"
-#elif defined(LNRNN_ISA_AVX512VNNI) && defined(LNRNN_PART_INT8_BLOCKS)
+#if defined(LNRNN_PART_BLOCKS) || defined(LNRNN_PART_INT8_BLOCKS)
 #include "lnrnn/simd/avx2.h"
-#elif defined(LNRNN_ISA_AVX512VNNI) || defined(LNRNN_ISA_AVX512BF16) || defined(LNRNN_ISA_AVX512AMX)
+#elif defined(LNRNN_ISA_AVX512) || defined(LNRNN_ISA_AVX512VNNI) || defined(LNRNN_ISA_AVX512BF16) \
+    || defined(LNRNN_ISA_AVX512AMX)
 #include "lnrnn/simd/avx512.h"
 #elif defined(LNRNN_ISA_AVX2) || defined(LNRNN_ISA_AVXVNNI)
 #include "lnrnn/simd/avx2.h"
@@ -264,5 +263,9 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 LNRNN_NARROW(bf16)
 LNRNN_NARROW(f16)
 #undef LNRNN_NARROW
+
+#if defined(LNRNN_PART_BLOCKS) || defined(LNRNN_PART_INT8_BLOCKS)
+#include "lnrnn/simd/wide.h"
+#endif
 
 #endif
