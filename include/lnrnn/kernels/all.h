@@ -1,10 +1,10 @@
 /* Compiles one part of the kernels of one instruction set. Parts are compiled separately, so that a changed
  * header recompiles few of them. build_flags.py defines LNRNN_ISA_<NAME> (the instruction set),
  * LNRNN_ISA_SUFFIX and LNRNN_PART_<PART>. The part NORM defines the table lnrnn_norm_<suffix>. The parts
- * CELLS, PRODUCT, INT8 and BF16 define tables with their names. BLOCKS and INT8_BLOCKS define
- * only block-sparse products. LNRNN_UNIT is the name of a matrix unit of the CPU, such as "AMX". LNRNN_TILES means AMX
- * instructions, and LNRNN_BLOCKS Arm's instructions for 2 x 2 blocks. dispatch.c collects the tables. With
- * LNRNN_INFERENCE, the tables lack kernels for training, and have norms of float32 only. */
+ * CELLS, PRODUCT, INT8 and BF16 define tables with their names. BLOCKS and INT8_BLOCKS define only
+ * block-sparse products. LNRNN_UNIT is the name of a matrix unit of the CPU, such as "AMX". LNRNN_TILES
+ * means AMX instructions, and LNRNN_BLOCKS Arm's instructions for 2 x 2 blocks. dispatch.c collects the
+ * tables. With LNRNN_INFERENCE, the tables lack kernels for training, and have norms of float32 only. */
 #ifndef LNRNN_ALL_H
 #define LNRNN_ALL_H
 

@@ -5,7 +5,7 @@ and macos. For macos only the C code is compiled and linked. Wheels for this mac
 installed Python, others for one. The compiler is clang from the package ziglang, which has the C libraries of
 all targets. Wheels use lnrnn's own threads, because a second OpenMP in a process may conflict with the first.
 
-Each wheel must have at most 1.6 MB, for Windows 1.8 MB, and pass auditwheel and check-wheel-contents. Wheels
+Each wheel must have at most 1.62 MB, for Windows 1.8 MB, and pass auditwheel and check-wheel-contents. Wheels
 for this machine are installed in new environments and must pass tests. A wheel for aarch64 is tested in an
 emulator, if Debian's packages can be downloaded. One for win-amd64 is tested in wine, with --windows. Other
 wheels are not run. Wheels are written to --into.
