@@ -397,9 +397,9 @@ cdef class Network:
 
     def backward(self, *, x, y, h0, c0=None, rows, training, gy, ghn, gcn=None, gx, gh0, gc0=None,
                  list grads, bint add=False, int threads=0, Py_ssize_t line=-1):
-        """Computes the gradients of a call of `forward`, and reads its arguments. Writes gx (if not None),
-        gh0, gc0 and grads. grads: arrays for gradients of each line's parameters, in the order of
-        Description.arrays. If `add` is set, gradients are added to grads."""
+        """Computes the gradients of a call of `forward`, whose arrays x, y, h0, c0, rows and training it
+        reads. Writes gx (if not None), gh0, gc0 and grads. grads: arrays for gradients of each line's
+        parameters, in the order of Description.arrays. If `add` is set, gradients are added to grads."""
         cdef Call call = self.take(line)
         cdef lnrnn_network_call *c = &call.c
         cdef const lnrnn_network_fields *n = c.network

@@ -36,7 +36,8 @@ def zig(target: str) -> str:
 
 if __name__ == "__main__":
     words = map(translated, sys.argv[1:])
-    smaller = PLAIN_LOOPS if "windows" in " ".join(sys.argv) else [*PLAIN_LOOPS, *NO_UNWINDING]
+    windows = any(word.endswith("-windows-gnu") for word in sys.argv)
+    smaller = PLAIN_LOOPS if windows else [*PLAIN_LOOPS, *NO_UNWINDING]
     command = [sys.executable, "-m", "ziglang", "cc", *words, *smaller]
     if os.name == "nt":  # exec does not wait there
         sys.exit(subprocess.run(command).returncode)

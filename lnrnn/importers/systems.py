@@ -27,11 +27,11 @@ class UnknownCell(ValueError):
 class System:
     """One implementation of a cell in another library.
 
-    name: the argument `kind` of from_torch, with the cell if the kind has several. shapes: of all
+    name: the argument `kind` of from_torch, and the cell's name if the kind has several cells. shapes: of all
     parameters of a cell, for check_shapes. optional: parameters that are all present or all absent. options:
     permitted arguments of from_torch. batch_first: the order of x's axes. buffers: keys of the state dict
-    without effect at inference. settings: a function of the module, or of None for a state dict. It returns
-    options that only the module shows.
+    without effect at inference. settings: a function of the module, or None for a state dict. It returns
+    options that a state dict lacks.
     """
 
     name: str

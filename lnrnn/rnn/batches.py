@@ -113,7 +113,7 @@ def checked_ragged(values: ArrayLike, offsets: ArrayLike, input_size: int) -> tu
 
 
 def checked_offsets(name: str, value: Any, takes: Takes, steps: int) -> Array:
-    """Returns a copy of ascending offsets into `steps`, (B + 1,) int64. takes: the constraint on them."""
+    """Returns an int64 copy of offsets (B + 1,) of sequences in `steps` rows. takes: their type and range."""
     found = takes.check(name, value, {"N": steps})
     if not found.size:
         raise bad_value(name, "of shape (B+1,)", found)

@@ -241,8 +241,8 @@ KINDS: dict[str, type[LayerNormSpec | BatchNormSpec]] = {
 
 
 def _resolved(spec: LayerNormSpec, cell: Cell) -> LayerNormSpec:
-    """Returns the spec with a cell's defaults filled in. placement is then a string; cell is None if the cell
-    has no c."""
+    """Returns the spec with a cell's defaults filled in. The field placement is then a string, and
+    the field cell is None for networks without a cell state c."""
     behind = cell.placement == "output"
     known = ("output",) if behind else PLACEMENTS
     placement = Choice(known).check("placement", spec.placement or cell.placement)

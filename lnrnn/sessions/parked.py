@@ -102,9 +102,9 @@ class Values:
         return encode(state, [step], self._snapshot.fingerprint(), notes)
 
     def take(self, id: Hashable) -> tuple[list[Array], int, str] | None:
-        """Returns (states (layers, 1, *), step number, "parked" or "living"), or None without a value.
+        """Returns (states (layers, 1, *), step number, "parked" or "living"), or None if there is no value.
 
-        The value stays in the store, marked as living.
+        "living" values are checkpoints of live sessions. The value stays in the store, marked "living".
         """
         key = self.key(id)
         data = self._asked(id, "read", lambda: self._store.get(key))

@@ -108,7 +108,7 @@ int runtime_constant(const ort_functions *ort, const OrtValueInfo *value, const 
     if (!value || runtime_failed(ort, ort->is_constant(value, &is_constant)) || !is_constant
         || runtime_failed(ort, ort->initializer_value(value, &given)) || !given)
         return runtime_refuse(reason, "input %s must be a constant, got %s", name,
-                              value ? "a value that runs compute or give" : "none");
+                              value ? "an input of the graph or a computed value" : "none");
     if (runtime_failed(ort, ort->tensor_shape(given, &is, &sizes, &dimensions)) || is != type)
         return runtime_refuse(reason, "input %s must be of %s, got %s", name, runtime_type_name(type),
                               runtime_type_name(is));

@@ -114,7 +114,7 @@ void lnrnn_rnn_configure(lnrnn_rnn_config *config);
 size_t lnrnn_tape_width(const lnrnn_rnn_config *config);
 
 /* The layout of a call's scratch memory, in floats. First comes, for each group, the memory that its threads
- * share. The memory of each worker begins at groups * shared. The positions are last. */
+ * share. Then comes the memory of each worker, from groups * shared on. Last come the `positions`. */
 typedef struct {
     size_t shared, worker; /* floats that a group shares, 0 without divide_units; floats of a worker */
     size_t positions;      /* the offset of the numbers of steps that each group has computed */
@@ -141,7 +141,7 @@ typedef struct {
     int both_products;    /* the step's phase for W h also computes W x */
     size_t input_rows;    /* the largest number of rows of x in one product */
     size_t panels;        /* the number of panels of the packed weights */
-    size_t window;        /* with block-sparse weights lnrnn_block_window, else 0 */
+    size_t window;        /* threads divide block-sparse products at multiples of it; 0: dense */
     size_t wide, narrow;  /* row strides of arrays of G*H values, of H values per row */
     size_t h_stride, c_stride; /* row strides of h, of c */
     size_t first_words;        /* reset_before: the number of words of w_hh before the weights of n */

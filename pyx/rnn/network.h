@@ -32,7 +32,7 @@ struct lnrnn_network {
     int together;                        /* all sequences take their steps together: overrun="batch" */
     size_t weight_bytes;                 /* the number of bytes of the packed weights and of `backward` */
     int references;
-    lnrnn_backward_weights *backward[2]; /* lnrnn_network_backward_weights for inputs 0 and 1, or NULL */
+    lnrnn_backward_weights *backward[2]; /* for training without [0], with [1] gradients of x; or NULL */
     /* Set by lnrnn_network_complete. */
     size_t inputs, units, h_width, c_width; /* D, H, P, C */
     int states;                             /* 1: h; 2: h and c */

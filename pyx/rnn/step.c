@@ -289,8 +289,8 @@ static void zoneout_c(lnrnn_step *s)
 
 /* --- the phases in order -------------------------------------------------------------------------------- */
 
-/* Sets p->phases. The tape gets c only after zoneout, because the backward pass computes c before zoneout
- * itself. */
+/* Sets p->phases. With zoneout of c, the tape gets the c that zoneout leaves. The backward pass computes the
+ * earlier c again. */
 void lnrnn_resolve_step(const lnrnn_rnn_call *r, lnrnn_rnn_plan *p)
 {
     const lnrnn_rnn_config *c = r->config;

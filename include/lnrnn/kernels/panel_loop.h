@@ -43,7 +43,7 @@ LNRNN_INLINE void int8_tile(int product, tile_shape s, const product_job *job, s
 #endif
 
 /* Computes a tile: s.rows rows from r on, and the outputs from o on. Writes the sums to job->c, or adds them
- * (job->add). The product and the shape are constants. */
+ * (job->add). product and s are compile-time constants. */
 LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job *job, size_t r, size_t o)
 {
 #ifdef LNRNN_PART_PRODUCT

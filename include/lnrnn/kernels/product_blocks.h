@@ -242,7 +242,7 @@ LNRNN_INLINE void block_steps(const int dtype, int prefetch, const int rows, con
 
 /* Adds the products of a block w with the parts x of rows to the sums of its outputs. */
 LNRNN_INLINE void add_block(const int dtype, const int parts, const void *const *x, const uint16_t *column,
-                            const uint32_t *w, block_sum (*acc)[BLOCK_VECS])
+                            const uint32_t *w, tile_sums acc)
 {
     LNRNN_FOR_EACH (i, parts)
         LNRNN_FOR_EACH (v, BLOCK_VECS) {
@@ -283,7 +283,7 @@ LNRNN_INLINE void end_band(const int dtype, const int parts, const block_job *jo
 #else
 /* Adds the products of a block w with rows x to the sums of its outputs, in the order of the inputs. */
 LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *x, const uint16_t *column,
-                            const uint32_t *w, block_sum (*acc)[BLOCK_VECS])
+                            const uint32_t *w, tile_sums acc)
 {
     v32 only[LNRNN_BLOCK_INPUTS]; /* the inputs of one row */
     if (rows == 1)

@@ -280,7 +280,7 @@ typedef struct {
      * them. */
     float *sum;
     ptrdiff_t ss;
-    int carry; /* LSTM: the next step got u (LNRNN_CELL_CARRY) */
+    int carry; /* LSTM: the next step got norm(c) in place of c (LNRNN_CELL_CARRY) */
     int hard;  /* the gates have the hard sigmoid */
     int act;   /* GRU: LNRNN_ACT_TANH .. */
     /* SLSTM: gc is (rows, 3 H), row stride gcs (slstm_cell.h). */

@@ -106,6 +106,8 @@ def statistics(ran: subprocess.CompletedProcess[str]) -> dict[str, int]:
 
 
 def accepted(ran: subprocess.CompletedProcess[str]) -> int:
+    if ran.returncode:
+        raise Wrong(f"exit {ran.returncode}: {ran.stderr[-3000:]}")
     return int(re.search("accepted: (.*)", ran.stderr)[1])
 
 
