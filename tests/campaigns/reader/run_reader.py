@@ -34,9 +34,7 @@ FAULTS = {
     "a shape that is not compared": (
         C, "pyx/file/description.c", "&& !memcmp(at[k]->shape", "|| !memcmp(at[k]->shape"
     ),
-    "more ones than blocks": (
-        C, "pyx/file/model_file.c", "others || count != t->array.shape[0]", "0"
-    ),
+    "more ones than blocks": (C, "pyx/file/model_file.c", "others || count != t->array.shape[0]", "0"),
     "a list that is too long": (C, "pyx/file/model_file.c", "n > (k == 1 ? LNRNN_ARRAY_DIMS : 2) || ", ""),
     "an error of NumPy": (
         ONNX, "lnrnn/onnx/reading.py", "Exception as error:  # asserts", "KeyError as error:  # asserts"
@@ -97,18 +95,21 @@ def fuzzed(name: str, command: list[str | Path], options: argparse.Namespace, *l
     return run([*command, *words, *limits, kept, first / name], folder)
 
 
-def statistics(ran: subprocess.CompletedProcess[str]) -> dict[str, int]:
+def printed(ran: subprocess.CompletedProcess[str]) -> str:
+    """Returns what a fuzzer printed. Raises Wrong if it reported a failure."""
     if ran.returncode:
         raise Wrong(f"exit {ran.returncode}: {ran.stderr[-3000:]}")
-    stats = dict(re.findall(r"stat::(\w+): +(\d+)", ran.stderr))
+    return ran.stderr
+
+
+def statistics(ran: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    stats = dict(re.findall(r"stat::(\w+): +(\d+)", printed(ran)))
     names = {"executions": "number_of_executed_units", "inputs kept": "new_units_added"}
     return {name: int(stats[of]) for name, of in names.items()}
 
 
 def accepted(ran: subprocess.CompletedProcess[str]) -> int:
-    if ran.returncode:
-        raise Wrong(f"exit {ran.returncode}: {ran.stderr[-3000:]}")
-    return int(re.search("accepted: (.*)", ran.stderr)[1])
+    return int(re.search("accepted: (.*)", printed(ran))[1])
 
 
 def model_file(options: argparse.Namespace) -> dict[str, int]:
@@ -123,7 +124,7 @@ def model_file(options: argparse.Namespace) -> dict[str, int]:
 
 
 def python(name: str, options: argparse.Namespace) -> dict[str, int]:
-    """Atheris and Python's objects have leaks that are none of lnrnn's."""
+    """Runs a fuzzer under Atheris, without a search for leaks, because Python never frees some objects."""
     limit = "-runs=300" if options.quick else f"-max_total_time={options.seconds:.0f}"
     return statistics(fuzzed(name, command_of(name, options.folder), options, limit, "-detect_leaks=0"))
 
