@@ -96,7 +96,7 @@ def fuzzed(name: str, command: list[str | Path], options: argparse.Namespace, *l
 
 
 def printed(ran: subprocess.CompletedProcess[str]) -> str:
-    """Returns what a fuzzer printed. Raises Wrong if it reported a failure."""
+    """Returns the output of a fuzzer. Raises Wrong if it reported a failure."""
     if ran.returncode:
         raise Wrong(f"exit {ran.returncode}: {ran.stderr[-3000:]}")
     return ran.stderr
