@@ -18,6 +18,7 @@ NAMES = sorted(path.parent.name for path in HERE.glob("*/run_*.py"))
 # {campaign: a part and arguments of run.py}. Most parts are the campaign's control: it plants faults, which
 # must be reported. tests/campaigns/fuzz, mutants, soak and ulp have tests of their own.
 QUICK = {
+    "coverage": "control",
     "digest": f"digest --isa {lnrnn.cpu_info()['isa']} --isa scalar",  # these round differently
     "faults": "control",
     "machines": "bits32",  # tests/simd/test_aarch64.py runs NEON

@@ -6,6 +6,9 @@ unless a marker gives the reason. The marker of Python is `# pragma: no cover - 
 Cython it is `GCOVR_EXCL_LINE: why`, or `GCOVR_EXCL_START: why` and `GCOVR_EXCL_STOP`. A line of a header is
 covered if it ran in one instruction set. Branches of Cython are not counted, because most of them look for
 exceptions.
+
+The part `branches` builds with clang. It fails if a branch of C is never taken, unless a marker gives the
+reason: `GCOVR_EXCL_BR_LINE: why`, or `GCOVR_EXCL_BR_START: why` and `GCOVR_EXCL_BR_STOP`.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ import sys
 from pathlib import Path
 from subprocess import PIPE
 
+import branches
+
 from outcome import Missing, Wrong
 from source_copy import build, copy_sources
 
 NEVER = ("tests/campaigns/mutants", "tests/benchmarks")  # use another build, or run no further lines
+CHOSEN = [f"--ignore={name}" for name in NEVER]
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -82,11 +88,9 @@ def covered(options: argparse.Namespace) -> dict[str, str]:
     if absent:
         raise Missing(f"needs the packages {' and '.join(absent)}")
     folder = options.folder
-    if not options.only_report:
-        arguments = [*(f"--ignore={name}" for name in NEVER), *options.pytest]
-        # pytest's status 1 is allowed, because the measurement makes a few tests fail.
-        if measure(folder, arguments) not in (0, 1):
-            raise Wrong("the suite does not run")
+    # pytest's status 1 is allowed, because the measurement makes a few tests fail.
+    if not options.only_report and measure(folder, [*CHOSEN, *options.pytest]) not in (0, 1):
+        raise Wrong("the suite does not run")
     (never, files), figures = report(folder), {}
     if any(file["line_covered"] < file["line_total"] for file in files):
         raise Wrong(f"lines never run, without a marker:\n{never}")
@@ -100,10 +104,42 @@ def covered(options: argparse.Namespace) -> dict[str, str]:
     return figures
 
 
+def branches_of_c(options: argparse.Namespace) -> dict[str, int]:
+    folder = options.folder
+    if not options.only_report and branches.run_suite(folder, [*CHOSEN, *options.pytest]) not in (0, 1):
+        raise Wrong("the suite does not run")
+    shared = [*(folder / "lnrnn").rglob("*.so"), *(folder / "lnrnn").rglob("*.so.?")]
+    wrong, numbers = branches.judge(folder, branches.counts(folder, shared))
+    if wrong:
+        raise Wrong("\n".join(["branches never taken, without a marker:", *wrong]))
+    return dict(numbers)
+
+
+def control(options: argparse.Namespace) -> dict[str, int]:
+    """Measures a small library. One branch is never taken, and another one has a reason."""
+    branches.require_tools()
+    folder = options.folder
+    (folder / "toy.c").write_text(
+        "int first(int x) { return x > 0 && x < 9 ? 1 : 2; }\n"
+        "int second(int x) {\n    if (x)\n        return 1; /* GCOVR_EXCL_LINE: toy */\n    return 2;\n}\n"
+    )
+    calls = "toy.first(4), toy.second(0), os.kill(os.getpid(), 9)"
+    call = f"import ctypes, os, sys; toy = ctypes.CDLL(sys.argv[1]); {calls}"
+    library = folder / "toy.so"
+    flags = [*branches.FLAGS.split(), "-shared", "-fPIC"]
+    subprocess.run(["clang", *flags, "toy.c", "-o", library], cwd=folder, check=True)
+    branches.run([sys.executable, "-c", call, library], folder)
+    wrong, numbers = branches.judge(folder, branches.counts(folder, [library]))
+    never = [f"toy.c:1:{at}: never" for at in (27, 36)]
+    if len(wrong) != 2 or not all(map(str.startswith, wrong, never)):
+        raise Wrong(f"a small library gives {wrong}")
+    return dict(numbers)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only-report", action="store_true", help="report an earlier measurement in the folder"
     )
 
 
-PARTS = {"coverage": covered}
+PARTS = {"control": control, "coverage": covered, "branches": branches_of_c}
