@@ -7,6 +7,7 @@ sets and inlined functions count as one.
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from source_copy import build, copy_sources
 FLAGS = "-fprofile-instr-generate -fcoverage-mapping -mllvm -runtime-counter-relocation"
 TOOLS = ("clang", "llvm-profdata", "llvm-cov")
 REASON = re.compile(r"GCOVR_EXCL_(?:BR_)?LINE: \w")
+NAMED = re.compile(r"GCOVR_EXCL_BR_NAME (\w+): \w")
 START, STOP = re.compile(r"GCOVR_EXCL_(?:BR_)?START: \w"), re.compile(r"GCOVR_EXCL_(?:BR_)?STOP")
 
 
@@ -64,7 +66,11 @@ def explained(lines: list[str]) -> set[int]:
 
 
 def counts(folder: Path, libraries: list[Path]) -> dict[tuple[str, int, int], list[int]]:
-    """Returns for (file, line, column) of each condition how often it was true, and how often false."""
+    """Returns for (file, line, column) of each condition how often it was true, and how often false.
+
+    Conditions that the compiler knows, as `sizeof(real) == 4`, are left out. clang counts neither result of
+    them, though their line runs.
+    """
     merged, listed = folder / "profiles/all", folder / "profiles/list"
     listed.write_text("\n".join(map(str, (folder / "profiles").glob("*.profraw"))))
     # A process that was killed while it began may leave a damaged profile.
@@ -78,7 +84,11 @@ def counts(folder: Path, libraries: list[Path]) -> dict[tuple[str, int, int], li
             path = Path(file["filename"])
             if not path.is_relative_to(folder) or path.name == "_core.c":
                 continue
+            starts = [(line, column) for line, column, *_ in file["segments"]]
             for line, column, _, _, true, false, *_ in file["branches"]:
+                before = file["segments"][bisect.bisect(starts, (line, column)) - 1]
+                if not true and not false and before[2]:
+                    continue
                 count = found.setdefault((str(path.relative_to(folder)), line, column), [0, 0])
                 count[0], count[1] = count[0] + true, count[1] + false
     return found
@@ -88,11 +98,15 @@ def judge(folder: Path, found: dict[tuple[str, int, int], list[int]]) -> tuple[l
     """Returns the branches that no test takes and no marker explains, and numbers of all kinds."""
     lines = {name: (folder / name).read_text().splitlines() for name, *_ in found}
     reasons = {name: explained(text) for name, text in lines.items()}
+    named = {word for text in lines.values() for word in NAMED.findall("\n".join(text))}
     wrong, numbers = [], Counter[str]()
     for (name, line, column), count in sorted(found.items()):
+        text = lines[name][line - 1]
+        first = re.match(r"\W*(\w*)", text[column - 1 :])[1]
         for times, word in zip(count, ("true", "false"), strict=True):
-            kind = "taken" if times else "explained" if line in reasons[name] else "not explained"
+            reason = line in reasons[name] or first in named
+            kind = "taken" if times else "explained" if reason else "not explained"
             numbers[kind] += 1
             if kind == "not explained":
-                wrong.append(f"{name}:{line}:{column}: never {word}: {lines[name][line - 1].strip()}")
+                wrong.append(f"{name}:{line}:{column}: never {word}: {text.strip()}")
     return wrong, numbers
