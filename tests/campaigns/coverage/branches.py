@@ -98,13 +98,15 @@ def judge(folder: Path, found: dict[tuple[str, int, int], list[int]]) -> tuple[l
     """Returns the branches that no test takes and no marker explains, and numbers of all kinds."""
     lines = {name: (folder / name).read_text().splitlines() for name, *_ in found}
     reasons = {name: explained(text) for name, text in lines.items()}
-    named = {word for text in lines.values() for word in NAMED.findall("\n".join(text))}
+    named = {
+        (Path(name).parent, word) for name, text in lines.items() for word in NAMED.findall("\n".join(text))
+    }
     wrong, numbers = [], Counter[str]()
     for (name, line, column), count in sorted(found.items()):
         text = lines[name][line - 1]
         first = re.match(r"\W*(\w*)", text[column - 1 :])[1]
         for times, word in zip(count, ("true", "false"), strict=True):
-            reason = line in reasons[name] or first in named
+            reason = line in reasons[name] or (Path(name).parent, first) in named
             kind = "taken" if times else "explained" if reason else "not explained"
             numbers[kind] += 1
             if kind == "not explained":
