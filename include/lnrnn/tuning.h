@@ -100,7 +100,7 @@ enum { LNRNN_WEIGHTS_TO_CHUNK = 16 };
 enum { LNRNN_MOST_INPUT_ROWS = 256 };
 static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
 {
-    const size_t rows = c.l2 / 4 / (bytes ? bytes : 1);
+    const size_t rows = c.l2 / 4 / (bytes ? bytes : 1); /* GCOVR_EXCL_BR_LINE: a row has inputs */
     return rows < 64 ? 64 : rows > LNRNN_MOST_INPUT_ROWS ? LNRNN_MOST_INPUT_ROWS : rows;
 }
 

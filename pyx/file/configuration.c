@@ -155,7 +155,7 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
 lnrnn_status lnrnn_description_read(const char *text, size_t length, lnrnn_description *d, char *message)
 {
     char *const copy = malloc(length + 1);
-    if (!copy)
+    if (!copy) /* GCOVR_EXCL_BR_LINE: no memory */
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a configuration of %zu bytes", length);
     memcpy(copy, text, length);
     copy[length] = '\0';

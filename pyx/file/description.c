@@ -306,7 +306,7 @@ lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays,
     const size_t wanted = lnrnn_description_arrays(d), counts = find(d, "count_l0");
     const lnrnn_array **const at = *used = calloc(wanted, sizeof *at);
     const char *unknown = NULL;
-    if (!at)
+    if (!at) /* GCOVR_EXCL_BR_LINE: no memory */
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for the names of %zu arrays", wanted);
     for (size_t i = 0; i < count; i++) {
         CHECK(arrays[i].name, "arrays[%zu] must have a name", i);

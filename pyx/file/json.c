@@ -147,6 +147,7 @@ static lnrnn_json_value number(lnrnn_json *json)
     }
     errno = 0;
     value.integer = strtoll(json->at, NULL, 10);
+    /* GCOVR_EXCL_BR_LINE: 32-bit machines */
     if (errno || value.integer != (ptrdiff_t)value.integer) /* a ptrdiff_t of 32 bits cannot hold it */
         value.kind = 'd';
     snprintf(text, sizeof text, "%.*s%.*se%ld", sign + before, json->at, behind, fraction,
@@ -209,6 +210,7 @@ lnrnn_json_value lnrnn_json_next(lnrnn_json *json)
         json->open++;
         json->index[depth + 1] = 0;
         json->close[depth + 1] = value.kind == '[' ? ']' : '}';
+        /* GCOVR_EXCL_BR_LINE: the callers refuse a value at the depth before */
         if (depth == LNRNN_JSON_DEPTH)
             fail(json);
     }

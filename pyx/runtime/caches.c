@@ -15,6 +15,7 @@ static const lnrnn_caches fallback = {32 << 10, 512 << 10, 8 << 20, 0},
                           most = {4 << 20, 128 << 20, (size_t)2 << 30, 0};
 
 #if defined(__x86_64__)
+/* GCOVR_EXCL_BR_START: a machine has one CPU */
 /* Reads the caches from a leaf of CPUID: 4 (Intel) or 0x8000001d (AMD), which have the same format. */
 static lnrnn_caches caches_of_leaf(unsigned leaf)
 {
@@ -67,6 +68,7 @@ __attribute__((constructor)) static void read_caches(void)
         plausible(sizes.l3, least.l3, most.l3, sizes.l2 && caches.l2 > fallback.l3 ? caches.l2 : fallback.l3);
     caches.reads_ahead = lnrnn_model_reads_ahead();
 }
+/* GCOVR_EXCL_BR_STOP */
 
 lnrnn_caches lnrnn_get_caches(void) { return caches; }
 

@@ -10,6 +10,7 @@
  * set. */
 enum { SAVES_AVX = 0x6, SAVES_AVX512 = 0xe6, SAVES_TILES = 0x60000 };
 
+/* GCOVR_EXCL_BR_START: a machine has one CPU */
 static unsigned saved_state(void)
 {
     unsigned a, b, c, d;
@@ -95,6 +96,8 @@ static const char *ask_for_amx(void)
         return "not enabled by the operating system";
     return lnrnn_permits_tiles() ? AMX_USABLE : "refused by the kernel";
 }
+
+/* GCOVR_EXCL_BR_STOP */
 
 const char *lnrnn_amx(void)
 {

@@ -175,14 +175,16 @@ int lnrnn_processors(void)
 {
 #if defined(__linux__)
     /* sched_getaffinity fails if the set is smaller than the kernel's, so try larger ones. */
+    /* GCOVR_EXCL_BR_LINE: only if the kernel is built for more CPUs */
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)cpus);
-        if (!set)
+        if (!set) /* GCOVR_EXCL_BR_LINE: no memory */
             break;
         const size_t size = CPU_ALLOC_SIZE((size_t)cpus);
+        /* GCOVR_EXCL_BR_LINE: only if the kernel is built for more CPUs */
         const int n = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
         CPU_FREE(set);
-        if (n > 0)
+        if (n > 0) /* GCOVR_EXCL_BR_LINE: only if the kernel is built for more CPUs */
             return n;
     }
 #endif
@@ -271,11 +273,13 @@ int lnrnn_has_extension(int extension)
 int lnrnn_permits_tiles(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
+    /* GCOVR_EXCL_BR_START: asked only on a CPU with AMX */
     const long GET_PERMITTED = 0x1022, REQUEST = 0x1023, TILE_DATA = 18;
     unsigned long bits = 0;
     if (syscall(SYS_arch_prctl, REQUEST, TILE_DATA))
         return 0;
     return syscall(SYS_arch_prctl, GET_PERMITTED, &bits) == 0 && (bits >> TILE_DATA & 1);
+    /* GCOVR_EXCL_BR_STOP */
 #else
     return 0;
 #endif
@@ -293,7 +297,7 @@ int64_t lnrnn_nanoseconds(void)
 void *lnrnn_pages_map(size_t bytes)
 {
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return pages == MAP_FAILED ? NULL : pages;
+    return pages == MAP_FAILED ? NULL : pages; /* GCOVR_EXCL_BR_LINE: no memory */
 }
 
 void lnrnn_pages_unmap(void *pages, size_t bytes) { munmap(pages, bytes); }

@@ -248,6 +248,7 @@ static void T(fold_kernel)(const lnrnn_channels *a, const lnrnn_coefficients *ou
     LNRNN_VECTORISED
     for (size_t i = 0; i < n; i++) {
         double e = scales ? eps * scales[i] * scales[i] : eps;
+        /* GCOVR_EXCL_BR_LINE: callers pass scales only if e underflows */
         if (scales && scales[i] < 1 && eps > 0 && e < T(least_spread)())
             e = T(least_spread)();
         const double scale = (gain ? (double)gain[i] : 1.0) / sqrt(m2[i] * over_count + e);

@@ -224,6 +224,7 @@ LNRNN_INLINE T(row_gradient)
     g.mean_u = r->centred ? (real)(sum_u / (double)n) : 0;
     g.mean_hi = pivot + mean_d;
     g.mean_lo = (pivot - g.mean_hi) + mean_d;
+    /* GCOVR_EXCL_BR_LINE: rounding alone makes it negative */
     g.rstd = 1 / real_sqrt((var < 0 ? 0 : var) + (real)eps);
     g.slope = ((real)(sum_ud / (double)n) - mean_d * g.mean_u) * g.rstd * g.rstd;
     g.scale = scale;

