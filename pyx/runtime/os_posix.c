@@ -50,7 +50,7 @@ static void *run(void *ctx)
     return NULL;
 }
 
-/* An affinity of the C library's attributes, which musl and macOS lack. */
+/* Sets the CPUs of a new thread, if the C library can: musl and macOS cannot. */
 static void bind(pthread_attr_t *attributes, const lnrnn_cpus *cpus)
 {
 #if defined(__GLIBC__)
