@@ -1,7 +1,7 @@
 """Converts Arrow columns to sequences.Sequences, and results to Arrow arrays.
 
-A row is a list of steps, and a step is a list of numbers. For types
-list<fixed_size_list<float, D>> and list<list<float>>, float32 values without nulls are not copied.
+A row is a list of steps, and a step is a list of numbers. For types list<fixed_size_list<float, D>> and
+list<list<float>>, float32 values without nulls are not copied.
 """
 
 from __future__ import annotations

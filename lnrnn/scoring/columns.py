@@ -188,8 +188,8 @@ def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Seque
 def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
     """Returns the results of `run` as an array (B, W), or (steps, W) for "all".
 
-    Bad rows become NaN, and steps outside of all rows 0. offsets: of the table, because
-    `given` lacks the steps of bad rows.
+    Bad rows become NaN, and steps outside of all rows 0. offsets: of the table, because `given` lacks the
+    steps of bad rows.
     """
     if asked.into != "all":
         result[given.absent] = np.nan

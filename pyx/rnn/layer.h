@@ -100,7 +100,7 @@ struct lnrnn_rnn_config {
     size_t C;               /* the number of values of c per sequence; 0: the cell has no c */
     size_t projection;      /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
     int saved_gates;        /* the tape has the gates */
-    int own_input_gradient; /* gradients of W x and W h differ: GRU, unless JOINT: r multiplies only W h */
+    int own_input_gradient; /* W x and W h have different gradients: a GRU's, unless JOINT, as r scales W h */
     int direct_h;           /* the cell reads h_prev too, not only W h */
     int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
     size_t cell_scratch;    /* the number of floats of scratch for this kernel */
