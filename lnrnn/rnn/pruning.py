@@ -177,4 +177,5 @@ class GradualPruner:
         for name, choice in self._choices.items():
             other = first.setdefault(id(weights[name]), name)
             if self._choices[other] != choice:
-                raise ValueError(message("density", f"equal for {other} and {name}, one parameter", "two"))
+                got = "different densities"
+                raise ValueError(message("density", f"equal for {other} and {name}, one parameter", got))

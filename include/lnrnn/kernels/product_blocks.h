@@ -208,7 +208,7 @@ typedef struct {
     const int32_t *zero;
 #endif
     int each; /* the number of parts of a row */
-    float *c; /* as product_job */
+    float *c; /* the outputs, row stride cs; add: whether to add the product to them */
     ptrdiff_t cs;
     int add;
 } block_job;
