@@ -76,7 +76,7 @@ static int attribute(const recurrent_node *read, const char *name, int type, voi
     return runtime_attribute(read->ort, read->node, name, type, data, bytes, used, read->reason);
 }
 
-/* Reads an integer, which has a default. Returns 0 with a reason if it has another type. */
+/* Reads an integer; without the attribute *value stays. Returns 0 with a reason for another type. */
 static int integer(const recurrent_node *read, const char *name, int64_t *value)
 {
     return attribute(read, name, ORT_INT, value, sizeof *value, NULL) >= 0;

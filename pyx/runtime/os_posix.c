@@ -30,7 +30,7 @@ void lnrnn_lock_release(lnrnn_lock *lock) { pthread_mutex_unlock(lock); }
 void lnrnn_signal_wait(lnrnn_signal *signal, lnrnn_lock *lock) { pthread_cond_wait(signal, lock); }
 void lnrnn_signal_send(lnrnn_signal *signal) { pthread_cond_signal(signal); }
 
-/* Starts a thread that takes no signals of the program, because it inherits the mask. Returns 0 or an
+/* Starts a thread that takes no signals of the program: it inherits a mask of all signals. Returns 0 or an
  * error. */
 static int start(pthread_t *thread, pthread_attr_t *attributes, void *(*body)(void *), void *ctx)
 {

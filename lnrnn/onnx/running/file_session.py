@@ -66,7 +66,8 @@ class FileSession:
         for each in known.values():
             if each.dtype is None:
                 expected = "a tensor of a number type that NumPy has"
-                raise ValueError(message(f"input {each.name!r} of the file", expected, "another type"))
+                got = next(str(value.type) for value in graph.inputs if value.name == each.name)
+                raise ValueError(message(f"input {each.name!r} of the file", expected, got))
         self.inputs = {name: each for name, each in known.items() if name not in self.states}
         self.constants = self._checked_constants({} if constants is None else constants)
         returned = [state.output for state in self.states.values()]
