@@ -55,7 +55,7 @@ def checked(
     """
     flag = check if check is None or isinstance(check, (bool, np.bool_)) else True
     if isinstance(source, Mapping) and flag:
-        raise ValueError("check must be None or False with a state dict, which cannot be run")
+        raise bad_value("check", "None or False with a state dict, which cannot be run", check)
     rounds = flag and type(source).__module__.startswith(_QUANTISED)
     if rounds and str(getattr(source, "weight_dtype", getattr(source, "dtype", None))) != "torch.float16":
         expected = "None or False with a module that rounds x and h to 8 bits, which hides differences"

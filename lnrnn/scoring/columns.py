@@ -132,7 +132,7 @@ def check_names(names: list[Any], column: str, *results: str) -> None:
         known = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
         raise ValueError(
             f"there is no column {column!r}; the columns are {known or 'none'}" if not count
-            else f"there are {count} columns {column!r}"
+            else f"column {column!r} must be the only one of this name, got {count}"
         )  # fmt: skip
     for output in results:
         if output in names:
