@@ -37,8 +37,9 @@ enum { LNRNN_MOST_THREADS = 1024 };
 #define LNRNN_API_MINOR 1
 #define LNRNN_VERSION "0.2.0"
 
-/* The functions with this mark neither allocate, nor lock, nor call the system, if they use one thread. With
- * clang 20 and later, -Wfunction-effects and RealtimeSanitizer then check callers that have the attribute. */
+/* LNRNN_REALTIME marks functions that, on one thread, neither allocate, nor lock, nor call the system. With
+ * clang 20 and later it is the attribute `nonblocking`, which -Wfunction-effects and RealtimeSanitizer
+ * check. */
 #define LNRNN_REALTIME
 #if defined(__clang__) && defined(__has_attribute)
 #if __has_attribute(nonblocking)
@@ -263,8 +264,8 @@ lnrnn_status lnrnn_network_open(const char *path, lnrnn_network **network, char 
  * bytes may be freed. */
 lnrnn_status lnrnn_network_read(const void *bytes, size_t size, lnrnn_network **network,
                                 char message[LNRNN_MESSAGE]);
-/* retain adds a reference. release drops a reference, and frees the network with the last reference. A stream
- * has a reference of its own. n may be NULL. */
+/* The first function adds a reference. The second drops a reference, and frees the network with the last one.
+ * A stream has a reference of its own. n may be NULL. */
 lnrnn_network *lnrnn_network_retain(lnrnn_network *n);
 void lnrnn_network_release(lnrnn_network *n);
 /* Return the input size D, the hidden size H, the number of layers, and the number of directions (1 or 2). */

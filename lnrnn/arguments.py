@@ -130,7 +130,7 @@ class Sizes(NamedTuple):
         sizes = tuple(Integer(0, LARGEST).check(name, n) for n in ((value,) if one else value))
         if sizes and math.prod(sizes) <= LARGEST:
             return sizes
-        raise bad_value(name, "an integer or a tuple of at least one, of at most 2**40 elements", value)
+        raise bad_value(name, "an integer or a tuple of integers, of at most 2**40 elements in all", value)
 
 
 class Array(NamedTuple):

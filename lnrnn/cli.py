@@ -388,7 +388,7 @@ def print_onnx(arguments: argparse.Namespace) -> None:
     costs = [getattr(arguments, name) for name in ("dtype", "input", "tolerance", "threshold")]
     if any(value is not None for value in costs):
         if arguments.out is not None:
-            raise ValueError("--dtype and --input must be given without -o: a file keeps its weights")
+            raise ValueError("--dtype and --input must be given without -o, whose file keeps its weights")
         print_costs(arguments)
         return
     if arguments.out is not None:

@@ -129,7 +129,7 @@ def as_array(value: Any) -> np.ndarray:
         return np.from_dlpack(value)
     found = np.asanyarray(value)
     if is_masked(value) or is_masked(found):
-        raise ValueError("lnrnn ignores masks: use filled(), and lengths= or resets= for missing steps")
+        raise ValueError("lnrnn would ignore the mask: give filled(0), and lengths= for missing steps")
     return np.asarray(found)
 
 

@@ -131,7 +131,7 @@ def compared(
             got = f"NaN in output {k} of {len(exact)}, with float32 weights"
             raise ValueError(message("check", "an input for which no output is NaN", got, INPUT))
     if not any(a.size for a in exact):
-        raise ValueError(message("check", "an input for which the outputs have numbers", "none", INPUT))
+        raise ValueError(message("check", "an input with outputs that are not empty", "none", INPUT))
     float32 = Cost(seconds, math.nan, math.nan)
     if original is not None:
         float32 = _cost(exact, [*map(_numbers, original)], seconds, threshold, "float32")
@@ -149,8 +149,8 @@ def compared(
         some += 1
         result = of(worst[some:]) if some < len(parts) else Cost(seconds)
     if some and some == len(parts):
-        text = f"no part holds tolerance={tolerance:g} with {dtype} weights, so all are in float32"
-        warnings.warn(f"{text}:\nthe least difference is {alone[worst[-1]].largest:.3g}", stacklevel=4)
+        text = f"with {dtype} weights every part exceeds tolerance={tolerance:g}, so all are in float32"
+        warnings.warn(f"{text}:\nthe smallest difference is {alone[worst[-1]].largest:.3g}", stacklevel=4)
     numbers = sum(a.size for a in exact if a.dtype.kind == "f")
     decisions = sum(_decisions(a, a.dtype.kind == "f").size for a in exact)
     return Rounding(dtype, float32, whole, alone, tuple(worst[:some]), result, decisions, numbers)

@@ -99,8 +99,8 @@ def updates(
     """Trains ``model`` in place, one update per batch.
 
     Yields (loss before the update, number of sequences) of each batch. The next batch is read after the
-    update. model: an object with parameters(), set_parameters() and
-    loss_and_gradients(), such as the classifiers below.
+    update. model: an object with parameters(), set_parameters() and loss_and_gradients(), such as the
+    classifiers below.
     """
     for x, lengths, labels in batches:
         loss, gradients = model.loss_and_gradients(x, lengths, labels)
@@ -165,8 +165,8 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
 class Classifier:
     """A recurrent model, and a linear layer (the head) that computes a logit for each class from h.
 
-    rnn: a model with one layer and direction. The head's parameters are ``head_weight``
-    (classes, H), initially uniform in +-1/sqrt(H), and ``head_bias`` (classes), initially zero.
+    rnn: a model with one layer and direction. The head's parameters are ``head_weight`` (classes, H),
+    initially uniform in +-1/sqrt(H), and ``head_bias`` (classes), initially zero.
     """
 
     def __init__(self, rnn: lnrnn.Network[Any], classes: int, rng: np.random.Generator) -> None:

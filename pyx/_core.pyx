@@ -35,7 +35,7 @@ import numpy as np
 if strcmp(lnrnn_version(), LNRNN_VERSION):
     raise ImportError(
         f"liblnrnn is of version {lnrnn_version().decode()}, the module of lnrnn of "
-        f"{LNRNN_VERSION.decode()}: the process has loaded another one than that of the package")
+        f"{LNRNN_VERSION.decode()}: the process has loaded another liblnrnn than the package's")
 
 cnp.import_array()
 
@@ -158,7 +158,7 @@ cdef int warn_once(void *_) except -1:
         warned = True
         warnings.warn(
             f"lnrnn: a call that may use {threads_wanted} threads got only {threads_given} from the system "
-            "(limits on processes or memory, as of ulimit or a container). So will later calls, until "
+            "(ulimit or a container may limit processes or memory). Later calls use as many, until "
             "lnrnn.set_num_threads is called again", RuntimeWarning)
     return 0
 

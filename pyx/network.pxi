@@ -64,8 +64,7 @@ cdef class Description:
 
     @property
     def tape_width(self):
-        """The number of floats in a tape for one step and sequence, in one layer and
-        direction."""
+        """The number of floats in a tape for one step and sequence, in one layer and direction."""
         return lnrnn_description_tape_width(&self.d)
 
 

@@ -60,8 +60,7 @@ cdef inline size_t product(cnp.ndarray x, int first, int end) noexcept:
 
 
 cdef inline int threads_of(size_t elements) except -1:
-    """Returns the thread limit, or 0 for few elements: one thread, without releasing the
-    GIL."""
+    """Returns the thread limit, or 0 for few elements: one thread, without releasing the GIL."""
     return allowed_threads() if elements >= LNRNN_RELEASE_LOCK_ELEMENTS else 0
 
 
@@ -194,8 +193,8 @@ def batch_norm(x, mean, var, gain, bias, training, momentum, eps, out):
 
 
 cdef inline tuple gradients(lnrnn_batch *b, const lnrnn_running *r, bint train, gy, x, ggain, gbias):
-    """Returns gx, ggain and gbias. r: for batch norm, or NULL. If r is NULL, train=True is layer norm, and
-    train=False RMS norm."""
+    """Returns gx, ggain and gbias. r: the running statistics of batch norm. r = NULL: layer norm if train is
+    True, else RMS norm."""
     gx = empty_like(x)
     cdef void *pgy = data(gy)
     cdef void *pgx = data(gx)

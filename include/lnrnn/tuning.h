@@ -76,8 +76,8 @@ static inline size_t lnrnn_row_panels(lnrnn_caches c, size_t bytes, size_t panel
 
 /* Returns the share of blocks up to which `weights` weights are packed as blocks (product_blocks.h). wide,
  * unit: dense products have vectors of 16 floats, or an instruction for int8, which makes them faster. Dense
- * int8 weights in L1 are faster still. (Streams and calls with 8 sequences, H from 64 to 512, on a Zen 3 and
- * an Emerald Rapids: there a smaller share was never more than 5 % slower.) */
+ * int8 weights in L1 are faster still. On a Zen 3 and an Emerald Rapids, fewer blocks were at most 5 % slower
+ * than dense weights (streams, and calls with 8 sequences, H from 64 to 512). */
 static inline double lnrnn_share_of_blocks(lnrnn_caches c, int wide, int unit, size_t weights)
 {
     if (wide && unit && weights <= c.l1 / 8 * 5)
@@ -105,8 +105,9 @@ static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
 }
 
 /* Returns 1 if W_hh h of one row also computes W_ih x of later steps, so that multiply-adds fill the time in
- * which weights arrive. bytes: the weights of both that one thread reads. Every eight steps read W_ih, which
- * takes too long beyond L3. Weights in L1 arrive at once. (Benchmarks rnn, gru and lstm, B1, on a Zen 4.) */
+ * which weights arrive. bytes: the size of the weights of both that one thread reads. W_ih is read every
+ * eight steps, which takes too long if it exceeds L3. Weights in L1 arrive at once. (Benchmarks rnn, gru and
+ * lstm, B1, on a Zen 4.) */
 static inline int lnrnn_computes_ahead(lnrnn_caches c, size_t bytes)
 {
     return c.reads_ahead && bytes > 2 * c.l1 && bytes <= c.l3 / 8 * 3;
@@ -204,10 +205,10 @@ enum { LNRNN_FIRST_PART_WORK = 1 << 28 };
 
 /* --- threads: runtime/ ---------------------------------------------------------------------------------- */
 
-/* In ns. If a thread waits for PREEMPTED, another thread has lost its core, because a time slice is 1 ms or
- * more, and a step takes microseconds. The same is assumed if a call takes this much longer than on one
- * thread. Then brief calls run on one thread for FIRST_BACK_OFF, doubling up to LONGEST_BACK_OFF. RECENT: a
- * pause after which the other process may be gone; calls with shorter rests meet it again. */
+/* Times in ns. If a thread waits for LNRNN_PREEMPTED, another thread has lost its core, because a time slice
+ * is 1 ms or more, and a step takes microseconds. The same is assumed if a call takes this much longer than
+ * on one thread. Then a back-off begins: brief calls run on one thread for LNRNN_FIRST_BACK_OFF. A back-off
+ * that begins within LNRNN_RECENT after another is twice as long, up to LNRNN_LONGEST_BACK_OFF. */
 enum {
     LNRNN_PREEMPTED = 400000,
     LNRNN_FIRST_BACK_OFF = 2000000,

@@ -183,7 +183,7 @@ class Block:
         return Block(self.values.transpose(places), tuple(self.axes[axis] for axis in order))
 
     def along(self, axis: int) -> tuple[Any, int]:
-        """Returns (values with this axis of the tensor first, its length in values)."""
+        """Returns (array of values, whose axis 0 runs along this axis of the tensor; its length)."""
         counts = counts_of(self.axes[axis])
         at = len(numbers_of(self.axes[:axis]))
         values = np.moveaxis(self.values, range(at, at + len(counts)), range(len(counts)))
@@ -263,14 +263,14 @@ class Blocks:
         return Block(values.reshape(numbers_of(axes)), tuple(axes))
 
     def _divided(self, values: Any, at: int, parts: int, width: int, whole: bool) -> Any:
-        """Splits features over a new array axis `at`. whole: into contiguous parts, else strided parts."""
+        """Splits features over a new array axis `at`. whole: the parts are contiguous; otherwise strided."""
         n = width // parts
         bounds = [(k * n, k * n + n, 1) if whole else (k, width, parts) for k in range(parts)]
         cut = np.frompyfunc(self.graph.slice, 4, 1)
         return np.stack([np.asarray(cut(values, *each), object) for each in bounds], at)
 
     def flat(self, block: Block, axis: int = -1) -> Block:
-        """Returns the tensor with a whole slice along this axis in each value, for operators on features."""
+        """Returns the tensor with this axis as the features of its values, for operators along features."""
         own = block.axes[axis]
         if own == (COLUMNS,) or (own == () and block.width == 1):
             return block
@@ -327,7 +327,7 @@ class Blocks:
         if len(blocks) == 1:
             return blocks[0]
         if not all(isinstance(b, Block) and len(b.axes) == len(blocks[0].axes) for b in blocks):
-            raise Unsuitable("it joins constants and values")
+            raise Unsuitable("it concatenates a constant with values that depend on its input")
         axis %= len(blocks[0].axes)
         own, widths = {b.axes[axis] for b in blocks}, {b.width for b in blocks}
         if not any(ROWS in a or COLUMNS in a for a in own):
@@ -352,7 +352,7 @@ class Blocks:
     def _same_axes(self, blocks: Sequence[Block], but: int) -> None:
         others = [[a for k, a in enumerate(b.axes) if k != but] for b in blocks]
         if any(a != others[0] for a in others):
-            raise Unsuitable("it joins tensors whose axes differ")
+            raise Unsuitable("it concatenates tensors whose axes differ")
 
     # -- operators
 
@@ -433,7 +433,7 @@ class Blocks:
         """Returns a @ b + bias, where b is a weight. transposed: a @ b^T, as torch.nn.Linear computes."""
         if not isinstance(a, Block):
             if not isinstance(b, Block) or a.dim() != 2 or len(b.axes) < 2 or transposed:
-                raise Unsuitable("it has a product of other axes than a layer's")
+                raise Unsuitable("it multiplies weights along other axes than features")
             order = [*range(len(b.axes) - 2), len(b.axes) - 1, len(b.axes) - 2]
             turned: Block = self.product(b.moved(order), a, None, True)
             return turned.moved(order)
@@ -446,7 +446,7 @@ class Blocks:
             return joined
         a = self.flat(a)
         if b.dim() != 2 or (bias is not None and bias.numel() != b.shape[not transposed]):
-            raise Unsuitable("it has a product of other axes than a layer's")
+            raise Unsuitable("it multiplies weights along other axes than features")
         given = [self.weight(b)] if bias is None else [self.weight(b), self.weight(bias.reshape(-1))]
         width = b.shape[not transposed]
         values = filled(a.values.shape, lambda at: self.graph.node(
@@ -469,7 +469,7 @@ class Blocks:
 
     def mean(self, block: Block, dims: Sequence[int], keep: bool) -> Block:
         if len(dims or ()) != 1:
-            raise Unsuitable("it has a mean over several axes")
+            raise Unsuitable("it has a mean over several axes, and norms have one")
         (axis,) = (d % len(block.axes) for d in dims)
         a = self.flat(block, axis)
         values = filled(a.values.shape, lambda at: self.graph.node(
@@ -481,7 +481,7 @@ class Blocks:
         (axis,) = n.get("dim") or (None,)
         correction = n.get("correction", int(n.get("unbiased", True)))
         if axis is None:
-            raise Unsuitable("it has a variance over several axes")
+            raise Unsuitable("it has a variance over several axes, and norms have one")
         centred = self.each("Sub", block, self.mean(block, [axis], True))
         size = self.size(block, block.axes[axis])
         result = self.mean(self.each("Mul", centred, centred), [axis], n["keepdim"])

@@ -39,7 +39,7 @@ Convert = Callable[..., Converted]  # (module, norm=)
 
 
 class Differs(ValueError):
-    """Raised if a module differs from its parameter names' network. call: its trace, or why there is none."""
+    """Raised if module and network differ in results. call: the module's trace, or why it has none."""
 
     def __init__(self, text: str, cell: str, call: Call | Unsuitable | None) -> None:
         super().__init__(text)
@@ -55,7 +55,7 @@ def checked(
     """
     flag = check if check is None or isinstance(check, (bool, np.bool_)) else True
     if isinstance(source, Mapping) and flag:
-        raise ValueError("check must be None or False with a state dict, which cannot be run")
+        raise bad_value("check", "None or False with a state dict, which cannot be run", check)
     rounds = flag and type(source).__module__.startswith(_QUANTISED)
     if rounds and str(getattr(source, "weight_dtype", getattr(source, "dtype", None))) != "torch.float16":
         expected = "None or False with a module that rounds x and h to 8 bits, which hides differences"
@@ -69,7 +69,7 @@ def checked(
             way, _ = _agreement(source, convert, x, call)
     except Unchecked as reason:
         better = isinstance(reason, RoundingHidesDifference) and resolution(source) > 1e-6
-        text = f"{reason}; in float32, copy.deepcopy(module).float(), it may not" if better else f"{reason}"
+        text = f"{reason}; try a float32 copy, copy.deepcopy(module).float()" if better else f"{reason}"
         message = f"the model could not be checked against the module: {text}; {HOW}"
         if flag:
             raise ValueError(message) from None
@@ -118,7 +118,7 @@ def _input(check: Any, input_size: int) -> Array:
 
 
 def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None = None) -> tuple[Way, Array]:
-    """Calls a module as its trace does, or in the usual ways. Returns (way that agrees, y of this call).
+    """Calls a module as its trace does, or in the usual ways. Returns (Way whose results agree, y).
 
     x: a user's input in the module's order of axes, used instead of probes, or None. Probes for which the
     module raises are skipped. Raises ValueError if no call agrees, Unchecked if every call fails.
@@ -157,8 +157,8 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
                 start = graph.start if isinstance(graph, Call) else ""
                 off = [d for _, d, _, w, *_ in differing if not w.kinds and w.axes == way.axes]
                 if way.kinds and (start or off):
-                    start = start or f"it is {off[0]:.2g} off, because it does not start from zeros"
-                    warnings.warn(f"without a state, the results differ from lnrnn's: {start}", stacklevel=4)
+                    start = start or f"by {off[0]:.2g}, because forward does not start from zeros"
+                    warnings.warn(f"without a state, module and model differ: {start}", stacklevel=4)
                 return way, y  # type: ignore[return-value]
         except NotRun as reason:
             failures.append(f"{way}: {reason}")
@@ -170,7 +170,7 @@ def _agreement(module: Any, convert: Convert, x: Array | None, call: Call | None
             x = None if x is None else time_first(found[1].astype(np.float32), found[0].batch_first)
         return found
     if not differing:
-        raise Unchecked(f"it runs in none of the usual ways ({failures[0] if failures else 'no input fits'})")
+        raise Unchecked(f"no usual call of it succeeds ({failures[0] if failures else 'no input fits'})")
     at_first, most_off, allowed, way, probe, outputs = min(differing, key=lambda each: each[:2])
     advice = _advice(module, convert, converted, outputs, graph) if at_first else (
         f"On ordinary input they agree. {ALTERNATIVES}")  # fmt: skip
@@ -261,7 +261,7 @@ def _check_options(converted: Converted, norm: Any, eps: float | None, nonlinear
 
 def _failure(module: Any, reason: str) -> str:
     """Returns the end of an error message: why the trace has no network, and remedies."""
-    text = f"its graph is no network of lnrnn either: {reason}"
+    text = f"a trace of forward is no network of lnrnn either: {reason}"
     if parts := _parts(module):
         return f"{text}; from_torch can convert a part of it: give {' or '.join(map(submodule, parts))}"
     return (

@@ -39,7 +39,7 @@ def stored_layers(path: str | os.PathLike[str], wanted: str | Sequence[str] | No
             version = str(_text(groups.attrs.get("keras_version", "1")))
             every = {name: _arrays(groups[name]) for name in _names(groups, "layer_names")}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise bad_value("arrays_or_layer", f"the path of a whole file of Keras ({error})", path) from None
+        raise bad_value("arrays_or_layer", f"the path of an intact file of Keras ({error})", path) from None
     weights = {name: own for name, own in every.items() if any(RECURRENT in each for each in own)}
     names = list(weights) if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
     known = ", ".join(map(repr, weights))

@@ -30,9 +30,8 @@ Options = Mapping[str, Any]
 class Kind:
     """A cell class of Keras.
 
-    shapes: by name, in the order of get_weights(), for check_shapes; "bias" may be absent.
-    eps: the default eps of its norms, or None without norms. epsilon: the key of eps in the cell's
-    configuration.
+    shapes: by name, in the order of get_weights(), for check_shapes; "bias" may be absent. eps: the default
+    eps of its norms, or None without norms. epsilon: the key of eps in the cell's configuration.
     """
 
     shapes: dict[str, tuple[str, ...]]
@@ -174,8 +173,8 @@ def _reads_backwards(stack: Sequence[Any]) -> bool:
     first, *others = (bool(getattr(layer, "go_backwards", False)) for layer in stack)
     if any(others):
         raise ValueError(
-            "go_backwards must be False except in the first layer, since all layers of a network read in one "
-            f"direction, got True in layer {others.index(True) + 1}"
+            "go_backwards must be False except in layer 0, which sets the direction of the whole network, "
+            f"got True in layer {others.index(True) + 1}"
         )
     return first
 

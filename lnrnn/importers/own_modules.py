@@ -48,7 +48,7 @@ WAYS = (
 
 
 class Sizes(NamedTuple):
-    """Sizes of a trial call: D inputs, states (places, B, width), y (..., wide). wide: None if any fits."""
+    """Sizes of a trial call: x (.., D), states (places, B, width), y (.., wide). wide: None for any size."""
 
     D: int
     widths: tuple[int, ...]
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
 
 
 def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
-    """Returns whether a trial call works: step 1 of x must change later outputs of its own sequence only."""
+    """Returns whether a trial call works: step 1 of x must change later outputs of its sequence alone."""
     torch: Any = sys.modules["torch"]
     T, B = TRIED
     drawn = torch.Generator().manual_seed(0)
@@ -82,7 +82,7 @@ def _fits(way: Way, module: Any, sizes: Sizes) -> bool:
 
 
 def _calls(module: Any, ways: Sequence[Way], arch: Architecture | None) -> Iterator[tuple[Way, Sizes]]:
-    """Yields (way, sizes) of calls that work. arch: the architecture with the sizes, or None if unknown."""
+    """Yields (Way, Sizes) of trial calls that work. arch: an architecture with these sizes, or None."""
     shapes = {n for p in module.parameters() for n in p.shape}
     units = sorted({n // gates for n in shapes for gates in (4, 3, 2, 1) if n % gates == 0}, reverse=True)
 
@@ -227,7 +227,7 @@ def _reading(found: Sequence[list[Step]], xs: list[Value]) -> list[Step] | None:
     every = [chain for chain in found if [step.x for step in chain] == xs]
     largest = max(every, key=lambda chain: len(chain[0].nodes), default=None)
     if largest is not None and any({*chain[0].nodes} - {*largest[0].nodes} for chain in every):
-        raise Unsuitable("several layers read the same values")
+        raise Unsuitable("several of its layers read the same values, and a network is a chain of layers")
     return largest
 
 
@@ -246,7 +246,7 @@ def _check_start(step: Step, start: tuple[Value, ...], module: Any) -> None:
     if all(map(_is_zero, step.old)) and not start or step.old == start:
         return
     if all(v in start or _is_zero(v) for v in step.old):
-        raise Unsuitable("forward does not begin with the states that it is given")
+        raise Unsuitable("its forward must start from the states given as arguments")
     buffers = dict(module.named_buffers())
     names = dict.fromkeys(name for v in step.old if not _is_zero(v) for name in (v.name or "").split(" and "))
     read = " and ".join(
@@ -343,4 +343,4 @@ def _check_order(module: Any, way: Way) -> None:
             "is the state; name it h"
         )
     if first == way.x_first:
-        raise Unsuitable("its first argument is the state")
+        raise Unsuitable("its first argument must be x, got the state")

@@ -55,7 +55,7 @@ def _bidirectional(numbered: Mapping[int, Mapping[str, Any]], path: str) -> bool
         return bool(numbered[2]["weight_ih"].shape[1] == 2 * hidden)
     if inputs == hidden and not path:
         raise ValueError(
-            "module_or_state_dict must be the module if two packed weights may be two layers or two "
+            "module_or_state_dict must be the module, because these packed weights may be two layers or two "
             f"directions, got a state dict of {inputs} inputs and {hidden} units"
         )
     return bool(numbered[1]["weight_ih"].shape[1] == inputs)

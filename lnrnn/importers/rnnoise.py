@@ -105,7 +105,7 @@ def from_rnnoise(path_or_bytes: Any, name: str | None = None, *, input_size: int
         raise bad_value("name", f"of a GRU of the file: {', '.join(names)}", name)
     chosen = names if name is None else [name]
     if input_size is not None and len(chosen) > 1:
-        raise bad_value("input_size", f"None, or with a name: {', '.join(names)}", input_size)
+        raise bad_value("input_size", f"None unless name is one of {', '.join(names)}", input_size)
     networks = {each: _gru(arrays, each, input_size) for each in chosen}
     return networks if len(chosen) > 1 else networks[chosen[0]]
 
@@ -114,7 +114,7 @@ def _gru(arrays: _Arrays, name: str, input_size: int | None) -> Any:
     hidden_bias = arrays.take(f"{name}_recurrent_bias", _FLOAT)
     units, left = divmod(hidden_bias.size, 3)
     if left or not 0 < units <= MOST:
-        raise _wrong(f"{name}_recurrent_bias", f"3 times 1 to {MOST} numbers", hidden_bias.size)
+        raise _wrong(f"{name}_recurrent_bias", f"of 3 * H numbers, with H from 1 to {MOST}", hidden_bias.size)
     hidden = _weights(arrays, f"{name}_recurrent", 3 * units, units)
     if f"{name}_recurrent_weights_idx" in arrays.of:  # sparse weights are stored without diagonal
         at = np.arange(3 * units)
@@ -141,11 +141,11 @@ def _weights(arrays: _Arrays, layer: str, outputs: int, inputs: int | None) -> A
         inputs = inputs or arrays.take(name, kind).size // outputs
         stored = arrays.take(name, kind, outputs * inputs)
     if not 0 < inputs <= MOST:
-        raise _wrong(name, f"{outputs} outputs times 1 to {MOST} inputs", stored.size)
+        raise _wrong(name, f"of {outputs} * I numbers, with I from 1 to {MOST}", stored.size)
     if blocks is None and not int8:
         return stored.reshape(inputs, outputs).T.copy()
     if outputs % rows or inputs % columns:
-        raise _wrong(name, f"of a shape that blocks of {BLOCK} divide", (outputs, inputs))
+        raise _wrong(name, f"of a shape divisible by blocks of {BLOCK}", (outputs, inputs))
     w = np.zeros((outputs // rows, inputs // columns, rows, columns))
     # Blocks are (outputs, inputs) in int8, and (inputs, outputs) in float.
     each = stored.reshape(-1, rows, columns) if int8 else stored.reshape(-1, columns, rows).swapaxes(1, 2)
@@ -174,8 +174,8 @@ def _blocks(name: str, index: Array, outputs: int, inputs: int | None) -> Array:
         count = int(index[at]) if at < index.size else -1
         first = index[at + 1 : at + 1 + max(count, 0)].astype(np.int64)
         if first.size != count:
-            got = f"{count} blocks of group {group}, and {max(0, index.size - at - 1)} more numbers"
-            raise _wrong(name, f"counts and blocks of {outputs // rows} groups", got)
+            got = f"{count} blocks in group {group}, and {max(0, index.size - at - 1)} numbers after it"
+            raise _wrong(name, f"a count and as many indices, for each of {outputs // rows} groups", got)
         ends = first.min(initial=0) < 0 or first.max(initial=0) > most
         if ends or np.any(first % columns) or np.any(np.diff(first) <= 0):
             expected = f"multiples of {columns} in ascending order, from 0 to {most}, in group {group}"
@@ -183,7 +183,7 @@ def _blocks(name: str, index: Array, outputs: int, inputs: int | None) -> Array:
         found.append(np.stack([np.full(count, group), first], 1))
         at += 1 + count
     if at != index.size:
-        raise _wrong(name, f"{at} numbers for {outputs} outputs", index.size)
+        raise _wrong(name, f"of {at} numbers for {outputs} outputs", index.size)
     return np.concatenate(found)
 
 
@@ -198,7 +198,7 @@ class _Arrays:
         self.of: dict[str, tuple[int, bytes]] = {}
         for name, kind, content in _records(data):
             if name in self.of:
-                raise _wrong("path_or_bytes", "a file with different names", f"{name!r} twice")
+                raise _wrong("path_or_bytes", "a file whose arrays have different names", f"{name!r} twice")
             self.of[name] = kind, content
 
     def lacks(self, what: str) -> ValueError:
@@ -214,7 +214,7 @@ class _Arrays:
             raise _wrong(name, f"of type {kind}, {dtype}", f"type {found} and {len(content)} bytes")
         numbers = np.frombuffer(content, dtype)
         if count not in (None, numbers.size):
-            raise _wrong(name, f"{count} numbers", numbers.size)
+            raise _wrong(name, f"of {count} numbers", numbers.size)
         if kind == _FLOAT and not np.isfinite(numbers).all():
             raise _wrong(name, "finite numbers", numbers[~np.isfinite(numbers)][0])
         return numbers
@@ -226,14 +226,16 @@ def _records(data: bytes) -> Iterator[tuple[str, int, bytes]]:
     while at < len(data):
         where = f"byte {at} of path_or_bytes"
         if len(data) - at < _HEAD.size:
-            raise _wrong(where, f"a head of {_HEAD.size} bytes", f"{len(data) - at} bytes")
+            raise _wrong(where, f"the head of an array, of {_HEAD.size} bytes", f"{len(data) - at} bytes")
         magic, version, kind, size, padded, name = _HEAD.unpack_from(data, at)
         at += _HEAD.size
         if (magic, version) != (b"DNNw", 0) or name[-1:] != b"\0":
-            expected = "the head b'DNNw', version 0 and a name that ends with 0"
+            expected = "a head with b'DNNw', version 0 and a name that ends with a zero byte"
             raise _wrong(where, expected, f"{magic!r}, version {version}, {name!r}")
         if not 0 < size <= padded <= len(data) - at:
-            raise _wrong(where, f"a header of 1 to {len(data) - at} bytes", f"{size}, {padded} with padding")
+            raise _wrong(
+                where, f"an array of 1 to {len(data) - at} bytes", f"{size} bytes, {padded} with padding"
+            )
         text = name.split(b"\0")[0].decode("latin-1")
         yield text.encode("unicode_escape").decode(), kind, data[at : at + size]
         at += padded

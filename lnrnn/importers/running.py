@@ -86,7 +86,7 @@ class Way:
             for step in x:
                 result = list(tensors(self.call(module, step, states)))
                 if len(result) < len(shapes) or any(tuple(t.shape) != shapes[0] for t in result):
-                    raise ValueError(f"a step returns tensors of shapes {[tuple(t.shape) for t in result]}")
+                    raise ValueError(f"states must be of {shapes}, got {[tuple(t.shape) for t in result]}")
                 ys.append(numbers(result[0]))  # a cell returns (h, c), (h, (h, c)), h or (h, h)
                 states = [t[None] for t in result[-len(shapes) :]]
             return Outputs(*given, [(Leaf(), np.array(ys))])

@@ -63,7 +63,7 @@ def convert_torch(source: Any, **arguments: Any) -> Converted:
             raise bad_type("prefix", "a string", prefix)
         state = {name.removeprefix(prefix): v for name, v in state.items() if str(name).startswith(prefix)}
         if not state:
-            raise ValueError(f"prefix must begin a key, got {prefix!r}; the keys are {_shown(source)}")
+            raise ValueError(f"prefix must start a key, got {prefix!r}; the keys are {_shown(source)}")
     if not state or not all(isinstance(name, str) for name in state):
         raise ValueError(f"a state dict must have names of parameters as keys, got {_shown(state)}")
     inner = inner_hint(state)
@@ -80,7 +80,7 @@ def convert_torch(source: Any, **arguments: Any) -> Converted:
     if norm is not None and not own and not isinstance(norm, str):
         eps = getattr(norm, "eps", None)
         if given["eps"] not in (None, eps):
-            raise ValueError(f"eps must be None or the norm's, got {given['eps']} and norm={norm}")
+            raise ValueError(f"eps must be None or norm's eps, got {given['eps']} and norm={norm}")
         given["eps"] = eps
     if module and (own or known_cells(state)):  # otherwise `_cells` raises
         given = _options(source, given)
@@ -134,7 +134,7 @@ def _options(module: Any, given: dict[str, Any]) -> dict[str, Any]:
     if bare:
         if given["eps"] is None:
             raise ValueError(
-                f"eps must be given for the norms {_shown(bare)}, which have no eps (fastrnns, decomposed: 0)"
+                f"eps must be given for the norms {_shown(bare)}, which have none; it is 0 in fastrnns"
             )
         by_name["eps"].discard(None)
     options = {}
@@ -217,7 +217,7 @@ def _system(names: Collection[str], kind: str | None, prefix: str | None) -> Sys
     near = min(systems, key=lambda s: sum(map(len, _differences(s, leaves))))
     missing, unexpected = _differences(near, leaves)
     if not leaves & set(near.shapes):
-        raise error(f"these keys are of no known cell: {_shown(leaves)}{hint}{other}")
+        raise error(f"no known cell has the parameter names {_shown(leaves)}{hint}{other}")
     differences = {"missing": missing, "unexpected": unexpected}
     parts = [f"{what} {_shown(names)}" for what, names in differences.items() if names]
     raise error(f"the {source} is nearest to {near.name}'s, but differs: {'; '.join(parts)}{hint}{other}")
@@ -245,7 +245,7 @@ def _cells(
         layer, direction, leaf = _place(name)
         known = parts.setdefault((layer, direction), {})
         if leaf in known:
-            raise ValueError(f"keys must name different parameters, got {known[leaf]} and {name} for one")
+            raise ValueError(f"keys must name different parameters, got {known[leaf]} and {name} for {leaf}")
         known[leaf] = name
     system = _system(state, kind, prefix)
     leaves = [leaf for leaf in system.shapes if any(leaf in part for part in parts.values())]
@@ -253,8 +253,8 @@ def _cells(
     layers = 1 + max(layer for layer, _ in parts)
     if layers > len(state):
         raise ValueError(
-            f"keys must have all layers below the last, got layer {layers - 1} in {len(state)} keys: "
-            f"{_shown(state)}"
+            f"a state dict must have parameters of all layers, got layer {layers - 1} but only {len(state)} "
+            f"keys: {_shown(state)}"
         )
     places = [(k, d) for k in range(layers) for d in range(directions)]
     missing = [f"{leaf} of layer {k}" + f", direction {d}" * (directions > 1)

@@ -111,7 +111,7 @@ def traced(module: Any, call: Callable[[Any, Any, Any], Any], arguments: Sequenc
         if schema.is_mutable and not _is_fresh(node):
             written.append(of.get(node.args[0], "its arguments"))
     if written:
-        raise Unsuitable(f"its forward writes to {written[0]}, which lnrnn does not")
+        raise Unsuitable(f"its forward writes to {written[0]}, and a network only returns results")
     return Trace(graph, names)
 
 
@@ -321,7 +321,7 @@ def _flipped(r: Reader, n: Given, val: Any) -> Any:
     block = n["self"]
     for axis in n["dims"]:
         if not block.axes[axis] or set(block.axes[axis]) & {ROWS, COLUMNS}:
-            raise _unknown("flip", " of features or sequences")
+            raise _unknown("flip", " along features or sequences")
         size = r.size(block, block.axes[axis])
         block = r.taken(block, axis, range(size)[::-1])
     return block
@@ -338,7 +338,7 @@ def _written(r: Reader, n: Given, val: Any) -> Any:
     else:
         start, stop, step = slice(n["start"], n["end"], n["step"]).indices(size)
         if step != 1:
-            raise _unknown("slice_scatter", ", with steps")
+            raise _unknown("slice_scatter", f" with step {step}")
     before, after = r.taken(block, axis, range(start)), r.taken(block, axis, range(stop, size))
     parts = [p for p, m in ((before, start), (part, 1), (after, size - stop)) if m]
     return r.joined(parts, axis)
@@ -347,7 +347,7 @@ def _written(r: Reader, n: Given, val: Any) -> Any:
 def _addmm(r: Reader, n: Given, val: Any) -> Block:
     bias = n["self"]
     if n["alpha"] != 1 or n["beta"] != 1:
-        raise _unknown("addmm", ", with alpha or beta")
+        raise _unknown("addmm", " with alpha or beta other than 1")
     if isinstance(bias, Block) or bias.numel() != val.shape[-1]:
         return r.each("Add", r.product(n["mat1"], n["mat2"]), bias)
     return r.product(n["mat1"], n["mat2"], bias)

@@ -28,8 +28,7 @@ class Weights:
 
     cell: the name of lnrnn's class. parameters: by lnrnn's names without suffix, gates in lnrnn's order.
     nonlinearity: None for tanh in a gated cell. zoneout: a value for `Network.zoneout`. reset_after: a GRU's.
-    num_heads: the number of diagonal blocks of weight_hh. gate_activation: an argument of LSTM
-    and GRU.
+    num_heads: the number of diagonal blocks of weight_hh. gate_activation: an argument of LSTM and GRU.
     """
 
     cell: str
@@ -153,8 +152,8 @@ def network(
     directions = len(layers[0])
     for k, layer in enumerate(layers):
         if len(layer) != directions:
-            counts = f"{directions} and, in layer {k}, {len(layer)}"
-            raise ValueError(f"all layers must have as many directions, got {counts}")
+            counts = f"{directions} in layer 0 and {len(layer)} in layer {k}"
+            raise ValueError(f"all layers must have the same number of directions, got {counts}")
         wide = first.input_size if k == 0 else directions * (first.proj_size or first.hidden_size)
         for weights in layer:
             for name in (
@@ -164,7 +163,7 @@ def network(
                 mine, theirs = getattr(weights, name), getattr(first, name)
                 if mine != theirs:
                     raise ValueError(
-                        f"all layers must have the same {name}, got {theirs} and, in layer {k}, {mine}"
+                        f"all layers must have the same {name}, got {theirs} in layer 0, {mine} in layer {k}"
                     )
             if weights.input_size != wide:
                 raise ValueError(f"layer {k} must take {wide} inputs, got weights for {weights.input_size}")

@@ -103,5 +103,5 @@ def axes_of(x: Array, normalized_shape: Any, axis: Any) -> tuple[tuple[int, ...]
     if len(set(axes)) != len(axes):
         raise bad_value("axis", "different axes of x", axis)
     if tuple(x.shape[n] for n in axes) != shape:
-        raise bad_value("x", f"an array whose axes {axes} are normalized_shape {shape}", x)
+        raise bad_value("x", f"an array whose axes {axes} have the sizes of normalized_shape, {shape}", x)
     return shape, axes

@@ -38,7 +38,7 @@ def _tensor(name: str) -> Any:
     """Returns a property for a tensor. Assigned values are checked."""
     return property(
         lambda self: self._tensors[name], lambda self, value: self._replace({name: self._kept(name, value)}),
-        doc=f"The array {name}, or None without one. Assign it.",
+        doc=f"The array {name}, or None without one. It can be assigned.",
     )  # fmt: skip
 
 

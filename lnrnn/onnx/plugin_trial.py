@@ -76,7 +76,7 @@ def _drawn(each: Any, size: int) -> np.ndarray:
     dtype = {"float": "float32", "double": "float64"}.get(kind := each.type[7:-1], kind)
     shape = [n if isinstance(n, int) else size for n in each.shape]
     if math.prod(shape) > MOST:
-        raise ValueError(f"input {each.name!r} of shape {tuple(shape)} is too large to try")
+        raise ValueError(f"input {each.name!r} must have at most {MOST} elements, got shape {tuple(shape)}")
     if np.dtype(dtype).kind == "f":
         return np.random.default_rng(0).uniform(-0.9, 0.9, shape).astype(dtype)
     return np.ones(shape, dtype)

@@ -61,7 +61,7 @@ def runner(proto: onnx.ModelProto, part: GraphPart) -> Run:
         reason = "onnxruntime is not installed" if missing else f"{says}: {text_of(error)}"
         says = f"{reason}; onnx.reference says"
         if part.lengths is not None or any(attribute(node, "activations") for node in part.layers):
-            raise Unchecked(f"onnx.reference ignores sequence_lens and activations, and {reason}") from None
+            raise Unchecked(f"{reason}, and onnx.reference ignores sequence_lens and activations") from None
 
     def run(feed: dict[str, Array]) -> dict[str, Array]:
         from onnx.reference import ReferenceEvaluator
@@ -88,7 +88,7 @@ def _compare(part: GraphPart, run: Run, dtype: np.dtype, steps: int) -> None:
     if not all(np.isfinite(a).all() for a in (*(a for _, a in outputs.parts), *weights)):
         raise Unchecked("its weights or outputs are not finite")  # ONNX Runtime may turn NaN into numbers
     if converted.arguments["norm"] is not None and any((np.abs(a) > LARGEST).any() for a in weights):
-        raise Unchecked("its weights have squares that are not finite")
+        raise Unchecked("squares of its weights are not finite")
     eps = max(float(np.finfo(dtype).eps), proof.SINGLE)
     difference = proof.compare(outputs, proof.Reference(converted), eps, True)
     if difference:
@@ -108,7 +108,7 @@ def drawn(part: GraphPart, steps: int) -> tuple[Outputs, dict[str, Array]]:
     rng = np.random.default_rng(0)
     T, B = part.baked.get("T", steps), part.baked.get("B", proof.BATCH)
     if T * B * max(network.input_size, network.hidden_size) > MOST:
-        raise Unchecked(f"the file fixes sizes that are too large to try, T={T} and B={B}")
+        raise Unchecked(f"the file fixes T={T} and B={B}, which are too large to try")
     x = rng.standard_normal((T, B, network.input_size), dtype=np.float32)
     feed, lengths = {part.x.name: _arranged(x, "TBI", part.axes["x"])}, None
     if part.lengths is not None or part.mask is not None:
@@ -200,7 +200,7 @@ def extracted(
         elif node is None or node.op_type == "Constant":
             array = constant(value)
             if array is None:
-                raise Unchecked(f"it also reads {value.name!r}")
+                raise Unchecked(f"its nodes also read {value.name!r}, which is no constant and no state")
             arrays[value.name], values[id(value)] = array, value
         else:
             read = _layer_inputs(node) if id(node) in layers else _read(node)

@@ -35,9 +35,9 @@ SOURCE = "lnrnn.source"  # key of Model.meta with the path of the file, or ""
 def read(path_or_model: Any, keep: str | None = None) -> onnx_ir.Model:
     """Reads and checks a model. path_or_model: a path, bytes, an onnx.ModelProto or an onnx_ir.Model.
 
-    keep: a domain whose functions are not inlined, or None.
-    Raises OnnxFileError for a damaged file, and for a model that breaks a rule of the format. For example, a
-    graph may have a name twice, or a node may read a value that no earlier node computes.
+    keep: a domain whose functions are not inlined, or None. Raises OnnxFileError for a damaged file, and for
+    a model that breaks a rule of the format. For example, a graph may have a name twice, or a node may read a
+    value that no earlier node computes.
     """
     path = os.fspath(path_or_model) if isinstance(path_or_model, (str, os.PathLike)) else ""
     with naming(path):
@@ -183,7 +183,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
         both = {v.name for v in graph.input} & {v.name for v in graph.initializer}
         if both and graph is not outermost:
             raise OnnxFileError(
-                f"inputs of sub-graph {graph.name!r} must be no initializers, got {min(both)!r}"
+                f"inputs of sub-graph {graph.name!r} must not be initializers too, got {min(both)!r}"
             )
         sparse |= {tensor.values.name for tensor in graph.sparse_initializer}
         for node in graph.node:
@@ -328,7 +328,7 @@ def graphs(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph]]:
 
 
 def _walk(model: onnx_ir.Model) -> Iterator[tuple[str, onnx_ir.Graph, onnx_ir.Node | None]]:
-    """Yields (path, graph, node). node: has the graph as an attribute, or None."""
+    """Yields (path, graph, node). node: the node that has the graph as an attribute, or None."""
     stack: list[tuple[str, onnx_ir.Graph, onnx_ir.Node | None]]
     stack = [(f"function {f.name}", f.graph, None) for f in reversed(list(model.functions.values()))]
     stack.append(("", model.graph, None))

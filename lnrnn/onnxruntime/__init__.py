@@ -121,10 +121,10 @@ def session(
         The largest number of threads of each recurrent node, 1 to 1024. Without `sess_options`, the
         runtime's own nodes use as many.
     **session_arguments
-        More arguments of ``onnxruntime.InferenceSession``, for example `sess_options`, which do not change,
-        but for an entry with `check`. `providers` come after the plug-in, by default
-        ``["CPUExecutionProvider"]``. Options that have providers of their own are not accepted, nor are
-        `provider_options`.
+        More arguments of ``onnxruntime.InferenceSession``. `sess_options` are not changed, but with `check`
+        get one more entry. `providers` are used after the plug-in; the default is
+        ``["CPUExecutionProvider"]``. `provider_options`, and options with providers of their own, are not
+        accepted.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def _converted(file: str | bytes) -> str | bytes:
     try:
         return in_memory(file, quick=True)[0] or file
     except TooLargeError as error:
-        warnings.warn(f"the file runs as it is: {error}", stacklevel=3)
+        warnings.warn(f"the file runs without lnrnn's functions: {error}", stacklevel=3)
         return file
     except (OnnxFileError, OSError):  # onnxruntime may read the file, or says why not
         return file

@@ -47,8 +47,8 @@ def _in_body(
     try:
         if not carried:
             before = next((n for step in every[0] for v in step.old if (n := v.producer())), None)
-            text = "its body must pass the states of a step to the next step, got no such step"
-            raise Unfit(text + (f", node {named(before)} is between" if before else ""))
+            text = "its body must pass the new states of a cell to the next step"
+            raise Unfit(text + (f", but node {named(before)} changes them" if before else ""))
         return [whole_loop(node, carried, terms)]
     except Unfit as reason:
         found = _in_graph(groups, terms)

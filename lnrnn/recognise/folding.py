@@ -139,7 +139,7 @@ def _split(given: Given, inputs: Inputs) -> list[Array]:
     equal = [each] * (parts - 1) + [size - each * (parts - 1)] if least <= size <= each * parts else []
     sizes = _integers(inputs, 1, given.get("split", equal))
     if sum(sizes) != size or len(sizes) != parts:
-        raise ValueError(f"{parts} parts of the sizes {sizes} must divide axis {axis} of shape {data.shape}")
+        raise ValueError(f"{parts} parts of sizes {sizes} must add up to axis {axis} of shape {data.shape}")
     return list(np.split(data, np.cumsum(sizes)[:-1], axis))
 
 

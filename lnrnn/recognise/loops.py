@@ -98,7 +98,7 @@ def whole_loop(node: Node, groups: Sequence[Sequence[Step]], terms: Terms) -> Re
             raise Unfit(f"the mask {mask.name!r} must have the shape (T, B) or (T, B, 1), got {mask.shape}")
         lengths = lengths_of(mask, of_mask) if masked.has_row else None
         if same != backwards or (of_mask != 0 and lengths is None):
-            raise Unfit(f"the mask {mask.name!r} must have the steps in the order of {whole.name!r}")
+            raise Unfit(f"the mask {mask.name!r} must be read in the same order of steps as {whole.name!r}")
     y, warnings = _outputs(body, found)
     if y is not None and y.axis not in (0, 1):
         raise Unfit(f"{y.value.name!r} must have the steps along axis 0 or 1, got axis {y.axis}")
@@ -170,8 +170,8 @@ def _carried_step(group: Sequence[Step], body: Body) -> CarriedStep:
     step = group[0]
     after = {id(c.outer) for v in step.old if (c := body.carried.get(id(v))) is not None}
     users = (user for v in step.new for user in v.consumers() if user not in step.nodes)
-    changes = [f", node {named(user)} is between" for user in users if dependents(user.outputs) & after]
-    text = f"the states of the step of {step.pattern.cell} are not carried to the next step"
+    changes = [f", but node {named(user)} changes them" for user in users if dependents(user.outputs) & after]
+    text = f"the states of its {step.pattern.cell} step must be carried to the next step"
     raise Unfit(text + "".join(changes[:1]))
 
 
@@ -179,7 +179,7 @@ def _in_order(found: list[CarriedStep]) -> list[CarriedStep]:
     """Sorts the cell steps of a body as layers: each reads the h of the step before it in the list."""
     chains = linked(found, lambda each: next((other for other in found if _is_h(other.step.x, each)), None))
     if len(chains) != 1 or len(chains[0]) != len(found):
-        raise Unfit(f"its {len(found)} steps must be layers of one network, each with the h of another as x")
+        raise Unfit(f"its {len(found)} cells must be stacked layers: each must read the h of the one below")
     return chains[0]
 
 
@@ -200,7 +200,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
             continue
         if outside_of_loops(carried.outer) is outside_of_loops(carried.inner):
             if used(carried.after):
-                raise Unfit(f"the file reads {carried.after.name!r}, which the steps only pass on unchanged")
+                raise Unfit(f"no network returns {carried.after.name!r}, which no step changes")
             continue
         if outside_of_loops(carried.inner) is not carried.inner:
             continue
@@ -210,7 +210,7 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
         elif not used(carried.after) and _is_output(carried.outer, h, mask, carried.inner, held):
             memory.add(id(carried.inner))
         else:
-            raise Unfit(f"it also passes {carried.inner.name!r} from step to step, as no cell does")
+            raise Unfit(f"it carries {carried.inner.name!r} from step to step, a state of no known cell")
     counted = [c for c in body.carried.values() if id(c.inner) in body.counters and used(c.after)]
     if counted:
         name = counted[0].after.name
@@ -221,9 +221,8 @@ def _outputs(body: Body, found: Sequence[CarriedStep]) -> tuple[Joined | None, l
         kind = _is_output(each.inner, h, mask, None, held, memory)
         if not kind:
             node = outside_of_loops(each.inner).producer()
-            raise Unfit(
-                f"its output {each.value.name!r} is not h" + (f", but of node {named(node)}" if node else "")
-            )
+            source = f", got the output of node {named(node)}" if node else ""
+            raise Unfit(f"its output {each.value.name!r} must be the hidden state h of each step{source}")
         warnings += {"repeats": [REPEATS], "keeps": [KEEPS]}.get(kind, [])
     return (joined[0] if joined else None), warnings
 
@@ -262,7 +261,7 @@ def _concatenated(sequence: Value, inner: Value, front: bool) -> list[Joined]:
     axes = {attribute(user, "axis", 0) % 3 for user in users}
     if len(users) > 1 or axes - {0, 1}:
         wanted = "one array with the steps along axis 0 or 1"
-        got = f"{len(users)}, along {sorted(axes)}"
+        got = f"{len(users)} arrays, along the axes {sorted(axes)}"
         raise Unfit(f"its sequence {sequence.name!r} must become {wanted}, got {got}")
     return [Joined(inner, user.outputs[0], attribute(user, "axis", 0), front, nodes) for user in users]
 
@@ -318,7 +317,7 @@ class Body:
             return self.scanned[id(value)]
         found = element(value, self.width, self.counters)
         if found is None or found.index is None:
-            raise Unfit(f"{value.name!r} is no element of a sequence")
+            raise Unfit(f"{value.name!r}, which a step reads, must be an element of a sequence")
         whole = outside_of_loops(found.whole)
         if whole.graph is self.graph:
             raise Unfit(f"{whole.name!r}, whose elements the steps read, changes from step to step")

@@ -180,7 +180,7 @@ def _find_copies(
 
 
 def _moved(step: Step, of: Pairs) -> Step | None:
-    """Returns `step` with the values and nodes of a copy, or None if some lack one. of: {original: copy}."""
+    """Returns a copy of `step`, or None if a value or node has no copy. of: {id of original: copy}."""
     given, nodes = (step.x, *step.old, *step.new), copied(of, step.nodes)
     if nodes is None or any(id(v) not in of for v in given):
         return None

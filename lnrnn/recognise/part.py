@@ -17,16 +17,16 @@ SWAPPED = [1, 0, 2]  # perm of a Transpose between (B, T, *) and (T, B, *)
 
 
 class Difference(str):
-    """A text of `Part.warnings` that from_onnx repeats: the network's values differ from the file's."""
+    """An item of `Part.warnings`: the network's values differ from the file's. from_onnx warns of it."""
 
 
 class OneStep(str):
-    """A text of `Part.warnings` that from_onnx repeats only for a part given by name: it is one loop step."""
+    """An item of `Part.warnings`: the part is one step of a loop. from_onnx(name=...) warns of it."""
 
 
 REPEATS = Difference(
-    "past its end, the y of a sequence repeats its last output; the network's y is 0 there: "
-    "lengths from a mask that is true and then false"
+    "past its end, the y of a sequence repeats its last output; the network's y is 0 there. Give lengths=, "
+    "the number of true values of the mask, which must come first"
 )
 KEEPS = Difference("past its end, the y of a sequence is its state; the network's y is 0 there")
 READS_INSIDE = "reads an inner value of the step, but a network returns only y and its states"

@@ -1,10 +1,10 @@
 """The RNN and LSTM of lnrnn.reference, and functions that other cells share. __init__.py explains symbols.
 
 Sources. LSTM: Hochreiter, Schmidhuber 1997, with Gers' forget gate. Gates are in torch's order: i, f, g, o.
-Peepholes: Gers, Schraudolph, Schmidhuber 2002; o reads the new c.
-Layer norm: "split" with the norm of c for the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement.
-"carry" is the LSTM of PyTorch's fastrnns benchmark and TensorFlow Addons. "gate" is in Lingvo and icefall.
-"joint" is in torchaudio's LSTM. Batch norm: Cooijmans et al. 2016 (arXiv 1603.09025).
+Peepholes: Gers, Schraudolph, Schmidhuber 2002; o reads the new c. Layer norm: "split" with the norm of c for
+the output is Ba, Kiros, Hinton 2016, arXiv 1607.06450, supplement. "carry" is the LSTM of PyTorch's fastrnns
+benchmark and TensorFlow Addons. "gate" is in Lingvo and icefall. "joint" is in torchaudio's LSTM. Batch norm:
+Cooijmans et al. 2016 (arXiv 1603.09025).
 """
 
 from __future__ import annotations

@@ -88,9 +88,8 @@ class Normed:
 def normalize(a: Array, kind: str | None, eps: float, site: Site, given: Moments | None = None) -> Normed:
     """Returns the norm of `a` (L, W) before gain and bias, as Normed.
 
-    kind "layer": statistics of each row, for each of the site's spans. "rms": the same with a mean
-    of 0. "batch": statistics over
-    the rows, or the `given` (mean, variance) of this step. None: no norm.
+    kind "layer": statistics of each row, for each of the site's spans. "rms": the same with a mean of 0.
+    "batch": statistics over the rows, or the `given` (mean, variance) of this step. None: no norm.
     """
     if kind is None:
         return Normed(a, None, None, None)

@@ -18,11 +18,11 @@ class Cell:
     """A recurrent cell with H hidden units.
 
     name: of this module's object, of the class in models.py, and of CellKind in C. gates: weight matrices
-    have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default
-    placement of layer norm, from the paper. spans: numbers of gates normalised together in W_ih x and
-    W_hh h, for placement "split". options: constructor arguments that not all cells have. written: options
-    that files always contain, even with the default value.
-    parts: the number of user's state arrays that the cell state joins on its last axis (SLSTM: c, n, m).
+    have H rows for each gate. states: 1 for h, 2 for h and the cell state c. placement: the default placement
+    of layer norm, from the paper. spans: numbers of gates normalised together in W_ih x and W_hh h, for
+    placement "split". options: constructor arguments that not all cells have. written: options that files
+    always contain, even with the default value. parts: the number of user's state arrays that the cell state
+    joins on its last axis (SLSTM: c, n, m).
     """
 
     name: str

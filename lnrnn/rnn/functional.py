@@ -150,7 +150,7 @@ def updated(made: Architecture, statistics: Sequence[Array], seen: Sequence[Arra
 
 
 def _seen(made: Architecture, arrays: Sequence[Array]) -> list[dict[str, Array]]:
-    """Returns a batch's statistics by layer and direction, under the names of statistics.blank."""
+    """Returns a batch's statistics as {name: array} for each layer and direction, as statistics.blank."""
     names = list(named_shapes(made.sides, 0)) if made.sides else []
     return [
         dict(zip(names, arrays[k : k + len(names)], strict=True))
@@ -224,10 +224,9 @@ def forward(
     compares.
 
     Returns (y, last states, batch statistics, saved arrays). Batch norm's statistics are (T, width) float64
-    and counts (T,) for each layer and direction. With `record`, the saved arrays are the outputs (T, B, *)
-    of all layers but the last, and the tape of each layer and direction. An SLSTM's last cell state follows.
-    Shapes do not depend on the lengths. x must not change before
-    `backward`.
+    and counts (T,) for each layer and direction. With `record`, the saved arrays are the outputs (T, B, *) of
+    all layers but the last, and the tape of each layer and direction. An SLSTM's last cell state follows.
+    Shapes do not depend on the lengths. x must not change before `backward`.
     """
     shared = None if snapshot else addresses
     snapshot = snapshot or _snapshot(made, _named(made, parameters))

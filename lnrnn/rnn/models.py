@@ -365,7 +365,7 @@ class LiGRU(Network[np.ndarray]):
 
 @_with_arguments
 class SLSTM(Network[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]):
-    """The sLSTM of xLSTM: an LSTM with exponential gates, and a layer norm of each head behind it.
+    """The sLSTM of xLSTM: an LSTM with exponential gates, and a layer norm of each head after it.
 
     The state is a tuple (h, c, n, m): ``y, (h, c, n, m) = slstm(x, (h0, c0, n0, m0))``. Each is
     (num_layers * directions, B, H).

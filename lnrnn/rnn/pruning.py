@@ -167,14 +167,15 @@ class GradualPruner:
     def _check_parameters(self, weights: Mapping[str, Any]) -> None:
         """Refuses weights that hooks compute, and different densities for one parameter under two names."""
         if _DONE in self._choices:
-            raise ValueError(message("density", f"of weights with other names than {_DONE}", _DONE))
+            raise ValueError(message("density", f"for parameters with other names than {_DONE}", _DONE))
         for path, layer in self._model.named_modules():
             for name in (*getattr(layer, "parametrizations", ()), *vars(layer)):
                 if OF_LAYERS.fullmatch(name):
                     where = f"{path}.{name}".lstrip(".")
-                    raise ValueError(message("model", "of parameters", f"{where}, which a hook computes"))
+                    raise ValueError(message("model", "free of hooks on weights", f"one on {where}"))
         first: dict[int, str] = {}
         for name, choice in self._choices.items():
             other = first.setdefault(id(weights[name]), name)
             if self._choices[other] != choice:
-                raise ValueError(message("density", f"equal for {other} and {name}, one parameter", "two"))
+                got = "different densities"
+                raise ValueError(message("density", f"equal for {other} and {name}, one parameter", got))

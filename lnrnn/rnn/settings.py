@@ -212,7 +212,7 @@ class Settings(Closed):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics (BatchNormSpec), None without batch norm. Assign it."""
+        """The policy for steps without statistics (BatchNormSpec); None without batch norm. Assignable."""
         return self._snapshot.overrun
 
     @overrun.setter
@@ -226,7 +226,7 @@ class Settings(Closed):
     def zoneout(self) -> Any:
         """The probability in [0, 1) that a unit keeps its old state; for an LSTM a pair, for h and c.
 
-        Assign it; for an LSTM, one number is for both h and c. `save` writes it to the file.
+        It can be assigned: for an LSTM, one number is for both h and c. `save` writes it to the file.
 
         Notes
         -----
@@ -249,7 +249,7 @@ class Settings(Closed):
     def dropout(self) -> float:
         """The rate in [0, 1) at which `forward_train` drops outputs of all layers but the last.
 
-        Assign it; `save` writes it to the file. Calls and streams drop nothing.
+        It can be assigned, and `save` writes it to the file. Calls and streams drop nothing.
         """
         return self._snapshot.dropout
 

@@ -247,7 +247,7 @@ def _resolved(spec: LayerNormSpec, cell: Cell) -> LayerNormSpec:
     known = ("output",) if behind else PLACEMENTS
     placement = Choice(known).check("placement", spec.placement or cell.placement)
     if behind and spec.inner_bias:
-        raise bad_value("inner_bias", f"False for {cell.name}, whose norm is behind the cell", True)
+        raise bad_value("inner_bias", f"False for {cell.name}, whose norm follows the cell", True)
     if placement == "input" != cell.placement:
         raise bad_value("placement", f"'split', 'joint' or 'gate' for {cell.name}", placement)
     if cell.gates == 1 and placement == "gate":

@@ -313,7 +313,7 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
 
     @property
     def state(self) -> State:
-        """A copy of h, (num_layers, lanes, P) float32, of (h, c), or (h, c, n, m). Assign to set it."""
+        """A copy of h, (num_layers, lanes, P) float32, of (h, c) or (h, c, n, m). It can be assigned."""
         return self._as_state([s.copy() for s in self._lanes.states])
 
     @state.setter
@@ -330,9 +330,9 @@ class Stream(Closed, _core.StreamBase, Generic[State]):
     def steps_done(self) -> Array:
         """The number of steps of each lane since its start or reset, (lanes,) int64, a read-only view.
 
-        The view is live: its values change with each call, so copy those to keep. It may outlive the stream.
-        `steps_done` may be set, to an integer or one for each lane. Batch norm uses the
-        statistics of this step.
+        The view is live: its values change with each call, so copy values to keep. It may outlive the stream.
+        `steps_done` may be set, to an integer or one for each lane. Batch norm uses the statistics of this
+        step.
         """
         return frozen(self._lanes.steps.view())
 

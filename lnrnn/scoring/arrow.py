@@ -1,7 +1,7 @@
 """Converts Arrow columns to sequences.Sequences, and results to Arrow arrays.
 
-A row is a list of steps, and a step is a list of numbers. For types
-list<fixed_size_list<float, D>> and list<list<float>>, float32 values without nulls are not copied.
+A row is a list of steps, and a step is a list of numbers. For types list<fixed_size_list<float, D>> and
+list<list<float>>, float32 values without nulls are not copied.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def result(given: Sequences, values: Array, into: Into, like: Any) -> Any:
         return pa.LargeListArray.from_arrays(offsets, steps, mask=absent)
     if given.offsets[-1] >= 2**31:  # pragma: no cover - needs 2**31 steps in one array
         raise ValueError(
-            f"{given.offsets[-1]} steps are too many for one Arrow list array: give fewer rows at a time"
+            "the results of one Arrow list array must have at most 2**31 - 1 steps, "
+            f"got {given.offsets[-1]}; give fewer rows at a time"
         )
     offsets = _array(pa, pa.int32(), len(given) + 1, given.offsets.astype(np.int32))
     return pa.ListArray.from_arrays(offsets, steps, mask=absent)

@@ -34,8 +34,8 @@ KEY = "lnrnn"  # key of these facts in an output's metadata
 class _Target:
     """An input file and its output.
 
-    state: source.state() when `facts` were read. facts: for the output's metadata. rows,
-    bad_rows: numbers of rows written so far.
+    state: source.state() when `facts` were read. facts: for the output's metadata. rows, bad_rows: numbers of
+    rows written so far.
     """
 
     source: Input

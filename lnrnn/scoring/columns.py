@@ -132,7 +132,7 @@ def check_names(names: list[Any], column: str, *results: str) -> None:
         known = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
         raise ValueError(
             f"there is no column {column!r}; the columns are {known or 'none'}" if not count
-            else f"there are {count} columns {column!r}"
+            else f"column {column!r} must be the only one of this name, got {count}"
         )  # fmt: skip
     for output in results:
         if output in names:
@@ -188,8 +188,8 @@ def _of_flat(values: Any, offsets: Any, asked: Asked, width: int) -> tuple[Seque
 def _numbers(given: Sequences, result: Array, asked: Asked, offsets: Array, steps: int) -> Array:
     """Returns the results of `run` as an array (B, W), or (steps, W) for "all".
 
-    Bad rows become NaN, and steps outside of all rows 0. offsets: of the table, because
-    `given` lacks the steps of bad rows.
+    Bad rows become NaN, and steps outside of all rows 0. offsets: of the table, because `given` lacks the
+    steps of bad rows.
     """
     if asked.into != "all":
         result[given.absent] = np.nan

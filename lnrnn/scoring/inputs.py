@@ -25,8 +25,8 @@ class InputError(ValueError):
 class Input:
     """An input file.
 
-    name: of its output, relative to the folder of outputs. path: an absolute path, or a path in
-    fs. fs: an fsspec file system, or None for local files.
+    name: of its output, relative to the folder of outputs. path: an absolute path, or a path in fs. fs: an
+    fsspec file system, or None for local files.
     """
 
     name: str

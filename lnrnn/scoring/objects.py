@@ -103,7 +103,7 @@ def _check_each(row: Iterable[Any], width: int) -> None:
         except (TypeError, ValueError):
             if isinstance(step, (list, tuple, np.ndarray)) and any(map(_is_null, step)):
                 raise ValueError(f"step {place} holds a null") from None
-            raise TypeError(f"step {place} is {described(step)}") from None
+            raise TypeError(f"step {place} must be {width} numbers, got {described(step)}") from None
         if numbers.shape != (width,):
             has = f"{numbers.size} numbers" if numbers.ndim == 1 else f"the shape {numbers.shape}"
             raise ValueError(f"step {place} has {has}, the model takes {width}")

@@ -24,8 +24,7 @@ LOGS: tuple[Log, ...] = get_args(Log)
 class Report:
     """A context that counts rows and files, and reports them. inputs: the number of files.
 
-    files: complete outputs. kept: complete outputs of an earlier run. total: rows of all
-    readable files.
+    files: complete outputs. kept: complete outputs of an earlier run. total: rows of all readable files.
     """
 
     def __init__(self, log: Log, inputs: int) -> None:

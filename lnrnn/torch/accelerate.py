@@ -144,18 +144,18 @@ def accelerate(
     results are the same, with PackedSequence, unbatched input, and dropout between layers (with torch's
     masks). torch.nn's forward still computes calls on another device or dtype, under autocast, torch.func and
     torch.jit.trace. It also computes small calls with gradients of some modules, where it is faster, and the
-    report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. Assign it; with
+    report says so. `module.engine` says whether "lnrnn" or "torch" computes a call. It can be assigned: with
     "lnrnn", calls that lnrnn cannot compute raise a ValueError.
 
     Calls keep packed weights. A call packs them again after a change: of a parameter's address or layout, of
     torch's count of writes, or of one of 8 elements. Torch does not count writes of fused optimisers, nor
-    writes through p.data, NumPy or an alias. Such a write is noticed if it changes one of the 8
-    elements, as an optimiser's step does. After a write of a few elements, set
-    `module.frozen = False`, or call accelerate(model, check=inputs) again. The next calls of all modules that
-    lnrnn computes then read their weights again. If this changes the outputs on these inputs, a ValueError
-    is raised. Inference tensors and shared memory have no
-    such count. So the module's own forward computes calls without gradients, unless the weights are frozen,
-    or `engine` is "lnrnn", which packs them in each call. Modules of lnrnn.torch pack them in each call.
+    writes through p.data, NumPy or an alias. Such a write is noticed if it changes one of the 8 elements, as
+    an optimiser's step does. After a write of a few elements, set `module.frozen = False`, or call
+    accelerate(model, check=inputs) again. The next calls of all modules that lnrnn computes then read their
+    weights again. If this changes the outputs on these inputs, a ValueError is raised. Inference tensors and
+    shared memory have no such count. So the module's own forward computes calls without gradients, unless the
+    weights are frozen, or `engine` is "lnrnn", which packs them in each call. Modules of lnrnn.torch pack
+    them in each call.
 
     Second derivatives, and torch.autograd.grad with is_grads_batched=True, take the time of torch's
     operations. Call `restore()` before torch.ao.quantization.quantize_dynamic, which otherwise leaves the

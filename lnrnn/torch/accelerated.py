@@ -162,9 +162,9 @@ class Accelerated(Keeping):
     def _unsupported_parameters(self, parameters: Sequence[Tensor | None]) -> str | None:
         for p in parameters:
             if p is None:
-                return "some of its weights are no parameters"
+                return "its weights must be parameters, got one that is computed or missing"
             if p.dtype is not torch.float32 or not p.is_cpu:
-                return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
+                return f"its parameters must be torch.float32 on cpu, got {p.dtype} on {p.device}"
         return None
 
     def _unsupported_states(self, hx: Any, shapes: Sequence[tuple[int, ...]]) -> str | None:

@@ -53,7 +53,7 @@ def contradicts_itself(x: PackedSequence) -> str | None:
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or _rows(x) is not None:
         return None
     return (
-        "a PackedSequence's batch_sizes must not rise, must be at least 1, and have the sum of its rows; its "
+        "a PackedSequence's batch_sizes must not rise, be at least 1, and add up to its rows; its "
         f"indices must be inverse permutations: got {len(x.data)} rows, {x.batch_sizes}, {x.sorted_indices}, "
         f"{x.unsorted_indices}"
     )

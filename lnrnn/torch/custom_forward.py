@@ -31,8 +31,8 @@ class Form:
     """The structure of arguments and results of a kind of call that lnrnn can compute for a module.
 
     states: the arguments after x; result: the result. Both contain a Leaf for each tensor. signature: of the
-    arguments after x, see `signature`. step: 0 if x is a sequence; 2 if x is one step (B, I);
-    3 if x is one step (1, B, I).
+    arguments after x, see `signature`. step: 0 if x is a sequence; 2 if x is one step (B, I); 3 if x is one
+    step (1, B, I).
     """
 
     states: tuple[Any, ...]

@@ -162,7 +162,7 @@ def _agreed(module: Any, settings: Settings, convert: Convert) -> Found:
     """Returns (architecture, Forward) of a network that agrees with the module. Raises Differs otherwise."""
     converted = convert(module)
     if converted.zoneout not in (0, (0, 0)):
-        raise ValueError(f"zoneout={converted.zoneout}: from_torch computes it, lnrnn.torch does not")
+        raise ValueError(f"zoneout must be 0 in lnrnn.torch, got {converted.zoneout}; from_torch takes it")
     arch = architecture(converted.model())
     forms, trains, order = list[Form](), True, None
     reason = Differs("it returns something else, or does not run in a usual way")
@@ -269,7 +269,7 @@ def _compared(tested: Tested, arch: Architecture, way: Way, has_ends: bool) -> b
         if reason and training:
             return False
         if reason and passed:
-            text = "it has the results of lnrnn's network on ordinary input, but not"
+            text = "its results are those of lnrnn's network on ordinary input, but not"
             raise Differs(f"{text} {reason}", at_first=False)
         if reason:
             raise Differs(f"its results differ from lnrnn's: {reason}")

@@ -101,7 +101,7 @@ class Settings:
         )
 
     def hold(self, training: bool) -> bool:
-        """Returns whether no attribute has changed, and no module is in training mode unless `training`."""
+        """Returns whether attributes are as recorded, and no module in training mode unless `training`."""
         if not self.same():
             if next(self.changed(), None) is not None:
                 return False

@@ -23,8 +23,8 @@ class Recipe:
     """How to compute one parameter of lnrnn: a sum of the module's elements with signs, plus a constant.
 
     sources: indices of the module's parameters. terms: for each summand (index, signs or None). index:
-    positions in the concatenated sources, which a zero follows. signs: None if all are
-    positive. Without terms, the only source is lnrnn's parameter itself.
+    positions in the concatenated sources, which a zero follows. signs: None if all are positive. Without
+    terms, the only source is lnrnn's parameter itself.
     """
 
     sources: tuple[int, ...]
@@ -106,5 +106,5 @@ def recipes(module: torch.nn.Module, convert: Callable[[Any], Converted], arch: 
                 terms[name].append((np.sign(by) * (1 + k), np.maximum(np.abs(by) - 1, 0)))
     found |= {name: made(name, terms[name]) for name in summed if terms[name]}
     if wrong := [name for name in found if not agrees(name, found[name])]:
-        raise ValueError(f"{', '.join(wrong)} of its network are no sums of its parameters")
+        raise ValueError(f"{', '.join(wrong)} must be sums of the module's parameters, got other values")
     return [found[name] for name in arch.shapes]

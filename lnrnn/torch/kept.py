@@ -3,12 +3,12 @@
 A module caches the packed weights of its own parameters. No weak reference to these exists, so that
 torch.utils.swap_tensors can swap them.
 
-A `Record` of tensors detects later writes. It compares memory addresses, torch's
-write counters (`tensor._version`), sizes, strides, and 8 elements of each tensor. So it detects all writes
-that torch counts: in-place operations, optimizers, load_state_dict, module.to(), and `p.data = new`. Torch
-does not count writes of fused optimizers, nor writes through p.data, NumPy or an alias. The record detects
-such a write only if one of the 8 elements changes. An optimizer's step changes them, but a write of few
-elements may not.
+A `Record` of tensors detects later writes. It compares memory addresses, torch's write counters
+(`tensor._version`), sizes, strides, and 8 elements of each tensor. So it detects all writes that torch
+counts: in-place operations, optimizers, load_state_dict, module.to(), and `p.data = new`. Torch does not
+count writes of fused optimizers, nor writes through p.data, NumPy or an alias. The record detects such a
+write only if one of the 8 elements changes. An optimizer's step changes them, but a write of few elements may
+not.
 
 A record keeps the storage of its tensors alive, unless it is resized, as by FSDP. So no other tensor can
 get the same address while the record exists.
@@ -168,8 +168,8 @@ _autocast, _forward_ad = torch._C._is_any_autocast_enabled, vars(forward_ad)
 class Kept:
     """A network with packed weights, cached between calls of a module. Copies and pickles become None.
 
-    network: text of functional.described. record: the Record of the weights' tensors, or
-    None. step: a call is one step, x is (B, D), (D,) or (1, B, D), and states have as many axes.
+    network: text of functional.described. record: the Record of the weights' tensors, or None. step: a call
+    is one step, x is (B, D), (D,) or (1, B, D), and states have as many axes.
     """
 
     def __init__(

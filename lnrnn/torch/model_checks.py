@@ -47,8 +47,8 @@ def outputs(model: torch.nn.Module, once: Callable[[], Any]) -> Arrays:
 def gain(model: torch.nn.Module, once: Callable[[], Any], replaced: Sequence[str]) -> float | None:
     """Returns the speed-up of a call: its time with torch's forward in `replaced`, over its time now.
 
-    Both alternate, up to 6 times in 0.2 s. Each first call packs weights, and counts only if
-    the first two take 1 s. Returns None if a call fails, as for a stateful model.
+    Both alternate, up to 6 times in 0.2 s. Each first call packs weights, and counts only if the first two
+    take 1 s. Returns None if a call fails, as for a stateful model.
     """
     modules = [*map(model.get_submodule, replaced)]
     now = [(module, type(module), vars(module).get("forward")) for module in modules]
@@ -105,7 +105,7 @@ def compare_outputs(
     after = run()
     shapes, now = ([a.shape for a in outputs] for outputs in (before, after))
     if shapes != now:
-        raise ValueError(f"the model's outputs were of shapes {shapes}, and are of {now}; it is restored")
+        raise ValueError(f"outputs must keep the shapes {shapes}, got {now}; the model is restored")
     others = ([np.where(np.isfinite(a), 0, a) for a in outputs] for outputs in (before, after))
     if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*others, strict=True)):
         raise ValueError(

@@ -350,7 +350,7 @@ class _Once(torch.autograd.Function):
         there = [k for k, g in enumerate(ends) if g is not None]
 
         def first(*tensors: Tensor) -> tuple[Tensor, ...]:
-            """Returns the wanted gradients. tensors: `given`, then the outputs' gradients."""
+            """Returns the gradients in ctx.wanted. tensors: run's inputs, then its outputs' gradients."""
 
             def outputs(*given: Tensor) -> tuple[Tensor, ...]:
                 result = _plainly(ctx.network, len(start), lengths, *given)

@@ -118,7 +118,7 @@ class Twin(Keeping):
 
     @property
     def overrun(self) -> Overrun | None:
-        """The policy for steps without statistics (BatchNormSpec), None without batch norm. Assign it."""
+        """The policy for steps without statistics (BatchNormSpec); None without batch norm. Assignable."""
         return self.norm.overrun if self.sides else None
 
     @overrun.setter
@@ -147,7 +147,7 @@ class Twin(Keeping):
 
     @property
     def dropout(self) -> float:
-        """The rate of dropout between layers in training, in [0, 1), as in torch.nn.LSTM. Can be assigned."""
+        """The rate of dropout between layers in training, in [0, 1), as in torch.nn.LSTM. Assignable."""
         return self._dropout
 
     @dropout.setter
@@ -166,7 +166,7 @@ class Twin(Keeping):
         """Returns why C cannot compute a call, or None. inputs_learn: x or a state needs gradients."""
         for p in parameters:
             if p.dtype is not torch.float32 or not p.is_cpu:
-                return f"it has parameters of {p.dtype} on {p.device}, not of torch.float32 on cpu"
+                return f"its parameters must be torch.float32 on cpu, got {p.dtype} on {p.device}"
         evaluates = self.sides and not self.training and torch.is_grad_enabled()
         if evaluates and (inputs_learn or any(p.requires_grad for p in parameters)):
             why = "it has no derivative of batch norm in evaluation: call it under torch.no_grad()"

@@ -99,7 +99,7 @@ static const char *read_value(int k, const lnrnn_json_value *v, configuration *c
         c->pair = v->kind == '[';
         c->d.zoneout[0] = c->d.zoneout[1] = v->number;
         return c->pair || (number && v->number >= 0) ? NULL
-                                                     : "a number of at least 0, or in an LSTM a list of two";
+                                                     : "a number of at least 0, or in an LSTM two numbers";
     default: c->norm = v->kind == '{'; return c->norm || null ? NULL : "null or an object";
     }
 }
@@ -143,7 +143,7 @@ static lnrnn_status read_configuration(char *text, size_t length, lnrnn_descript
         LNRNN_CHECK(has || of & OPTIONAL || !(of & is & ~GRU), "its configuration has no entry '%s'",
                     ENTRIES[k].name);
     }
-    LNRNN_CHECK(!c.pair || c.d.cell == LNRNN_LSTM, "zoneout must be a number, or in an LSTM a list of two");
+    LNRNN_CHECK(!c.pair || c.d.cell == LNRNN_LSTM, "zoneout must be a number, or in an LSTM two numbers");
     LNRNN_CHECK(!c.bits || (c.d.weights == LNRNN_WEIGHT_I8 && (c.bits == 8 || c.bits == 14)),
                 "activation_bits must be 14 or 8, and only with dtype int8, got %zu", c.bits);
     if (c.bits == 8)

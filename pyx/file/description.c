@@ -77,7 +77,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
               && among(d->placement, LNRNN_PLACEMENTS + 1) && among(d->span, LNRNN_SPAN_ALL + 1)
               && among(d->cell_norm, LNRNN_CELL_CARRY + 1) && among(d->overrun, LNRNN_OVERRUNS)
               && among(d->gate_activation, LNRNN_GATES_HARD_SIGMOID + 1),
-          "cell, act, weights, norm, placement, span or another choice has a value outside its enumeration");
+          "cell, act, weights, norm, placement and other choices must be in lnrnn.h's enumerations, got %d, "
+          "%d, %d, %d, %d, ..",
+          d->cell, d->act, d->weights, d->norm, d->placement);
     CHECK_SIZE(d, input_size, INT32_MAX);
     CHECK_SIZE(d, hidden_size, INT32_MAX);
     CHECK_SIZE(d, num_layers, 1024);
@@ -106,8 +108,9 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     CHECK(d->placement != LNRNN_INPUT || d->cell == LNRNN_LIGRU,
           "placement must be 'split', 'joint' or 'gate' except in a LiGRU, got 'input'");
     CHECK(slstm == (d->placement == LNRNN_OUTPUT),
-          "placement must be 'output' in an SLSTM, and nowhere else");
-    CHECK(!slstm || !d->inner_bias, "inner_bias must be false in an SLSTM");
+          slstm ? "placement must be 'output' in an SLSTM, got another"
+                : "placement must be 'split', 'joint' or 'gate' except in an SLSTM, got 'output'");
+    CHECK(!slstm || !d->inner_bias, "inner_bias must be False in an SLSTM, got True");
     CHECK(!layer || lstm || d->cell_norm != LNRNN_CELL_CARRY,
           "cell must be 'out' or None where there is no cell state, got 'carry'");
     CHECK(!layer || !d->span || (d->cell == LNRNN_GRU && d->placement == LNRNN_SPLIT),
@@ -131,7 +134,8 @@ lnrnn_status lnrnn_description_resolve(lnrnn_description *d, char message[LNRNN_
     if (!lstm)
         d->zoneout[1] = 0;
     CHECK(slstm || (!d->exp_forget && !d->bfloat16_states),
-          "exp_forget and bfloat16_states must be 0 except in an SLSTM");
+          "exp_forget and bfloat16_states must be 0 except in an SLSTM, got %d and %d", d->exp_forget,
+          d->bfloat16_states);
     CHECK_RATE(d->zoneout[0], "zoneout");
     CHECK_RATE(d->zoneout[1], "zoneout");
     CHECK_RATE(d->dropout, "dropout");
@@ -342,14 +346,16 @@ lnrnn_status lnrnn_check_values(const lnrnn_description *d, const lnrnn_array *c
         CHECK(array->data || !array->shape[0], "%s must have data, got NULL", array->name);
         const int variances = role >= LNRNN_AT_SITES && (role - LNRNN_AT_SITES) % 4 == LNRNN_VARIANCE;
         for (size_t i = 0; variances && i < d->steps * array->shape[1]; i++)
-            CHECK(!(((const double *)array->data)[i] < 0), "%s must not be negative", array->name);
+            CHECK(!(((const double *)array->data)[i] < 0), "%s must be at least 0, got %g", array->name,
+                  ((const double *)array->data)[i]);
         const int64_t *const own = array->data, *const first = used[counts < arrays ? counts : k]->data;
         for (size_t t = 0; role == LNRNN_COUNT && t < d->steps; t++) {
             CHECK(own[t] >= 0 && own[t] <= (int64_t)1 << 53,
                   "%s must be at least 0 and at most 2**53, got %lld", array->name, (long long)own[t]);
-            CHECK(!t || own[t] <= own[t - 1], "%s must not rise from step to step", array->name);
-            CHECK(own[t] == first[t], "%s must equal count_l0: all layers see the same sequences",
-                  array->name);
+            CHECK(!t || own[t] <= own[t - 1], "%s must not rise from step to step, got %lld at step %zu",
+                  array->name, (long long)own[t], t);
+            CHECK(own[t] == first[t], "%s must equal count_l0, got %lld at step %zu", array->name,
+                  (long long)own[t], t);
         }
     }
     return LNRNN_OK;

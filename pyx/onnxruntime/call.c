@@ -65,7 +65,8 @@ static int attributes(const ort_functions *ort, const OrtNode *node, network_cal
     size_t count = 0, bytes = 0;
     if (runtime_failed(ort, ort->node_attribute_count(node, &count))
         || (count != ATTRIBUTES && count != ATTRIBUTES + 1))
-        return runtime_refuse(reason, "the call must have %d or %d attributes in version %d, got %zu",
+        return runtime_refuse(reason,
+                              "the node must have %d or %d attributes in version %d of domain lnrnn, got %zu",
                               ATTRIBUTES, ATTRIBUTES + 1, FORMAT, count);
     for (size_t k = 0; k < COUNT - (count == ATTRIBUTES); k++) {
         int64_t value = 0;
@@ -81,7 +82,7 @@ static int attributes(const ort_functions *ort, const OrtNode *node, network_cal
         else
             *(int *)to = (int)value;
     }
-    runtime_refuse(reason, "attributes eps and zoneout must be given, got none");
+    runtime_refuse(reason, "attributes eps (a float) and zoneout (2 floats) must be given");
     if (runtime_attribute(ort, node, "eps", ORT_FLOAT_, &eps, sizeof eps, NULL, reason) <= 0
         || runtime_attribute(ort, node, "zoneout", ORT_FLOATS, zoneout, sizeof zoneout, &bytes, reason) <= 0)
         return 0;
@@ -106,15 +107,15 @@ static int describe(const ort_functions *ort, const OrtNode *node, int weights, 
         return 0;
     const lnrnn_description given = *d;
     if (d->norm == LNRNN_NORM_BATCH)
-        return runtime_refuse(reason, "attribute norm must not be batch norm, got %d", d->norm);
+        return runtime_refuse(reason, "attribute norm must not be %d, batch norm", d->norm);
     if (lnrnn_description_resolve(d, message))
         return runtime_refuse(reason, "%s", message);
     if (!networks_equal(&given, d))
-        return runtime_refuse(reason, "the attributes must be as lnrnn.onnx.convert writes them, got others; "
-                                      "convert the original file again");
+        return runtime_refuse(reason, "attributes must have the values that lnrnn.onnx.convert writes, got "
+                                      "others; convert the original file again");
     if (c->form.step && (c->lengths || d->bidirectional))
         return runtime_refuse(reason,
-                              "with step=1 the call must have one direction and no lengths, got "
+                              "a node with step=1 must have one direction and no lengths, got "
                               "bidirectional=%d, lengths=%d",
                               d->bidirectional, c->lengths);
     const size_t directions = d->bidirectional ? 2 : 1, H = d->hidden_size,
@@ -199,11 +200,11 @@ static int inputs(const ort_functions *ort, const OrtNode *node, network_call *c
         return runtime_refuse(reason, NO_MEMORY);
     if (!runtime_values(ort, node, w->inputs, &in, c->form.values + RUN_INPUTS, &out, reason)
         || in != before + w->count || out != 1 + c->form.states)
-        return runtime_refuse(reason, "the call must have %zu inputs and %zu outputs, got %zu and %zu",
+        return runtime_refuse(reason, "the node must have %zu inputs and %zu outputs, got %zu and %zu",
                               before + w->count, 1 + c->form.states, in, out);
     for (size_t k = 0; k < before; k++) {
         if (!w->inputs[k])
-            return runtime_refuse(reason, "input %zu must be given, got none", k);
+            return runtime_refuse(reason, "input %zu of the node must be given, got none", k);
         c->form.values[k <= c->form.states ? k : RUN_LENGTHS] = w->inputs[k];
     }
     for (size_t k = 0; k < w->count; k++) {
@@ -225,9 +226,9 @@ kernel *call_kernel(const provider *p, const OrtNode *node, char reason[REASON])
     kernel *k = NULL;
     int version = 0;
     if (runtime_failed(p->ort, p->ort->node_version(node, &version)) || version != FORMAT)
-        runtime_refuse(reason,
-                       "the domain lnrnn must have version %d, got %d; convert the original file again",
-                       FORMAT, version);
+        runtime_refuse(
+            reason, "the opset of domain lnrnn must be version %d, got %d; convert the original file again",
+            FORMAT, version);
     else if (describe(p->ort, node, provider_weights(p, node, 0), &c, reason)
              && inputs(p->ort, node, &c, &w, reason)) {
         char message[LNRNN_MESSAGE] = NO_MEMORY;

@@ -133,7 +133,7 @@ struct OrtNodeComputeInfo {
     void *unused[4];
 };
 
-/* How claimed nodes are fused. */
+/* The form in which claimed nodes are fused. */
 struct OrtNodeFusionOptions {
     uint32_t version;
     bool drop_constants; /* constants are not inputs of the fused node, so that the runtime can free them */

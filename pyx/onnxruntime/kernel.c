@@ -162,7 +162,7 @@ static int keep_constant(const kernel *k, const OrtValueInfo *info, kernel_value
     return v->kept != NULL;
 }
 
-/* Copies a constant. Of another value, copies the name, because its index in the fused node is known only
+/* Copies the data of a constant, or the name of another value, whose index in the fused node is known only
  * later. */
 static int keep(const kernel *k, const OrtValueInfo *info, int is_output, kernel_value *v)
 {
@@ -239,7 +239,8 @@ static OrtStatus *find_places(kernel *k, const OrtNode *fused)
     size_t in = k->in, out = k->out;
     char reason[REASON];
     if (!runtime_values(k->ort, fused, k->listed, &in, k->listed + k->in, &out, reason))
-        return kernel_error(k, ORT_FAIL, "the fused node differs from the claimed node: %s", reason);
+        return kernel_error(k, ORT_FAIL,
+                            "internal error: the node differs from the one that lnrnn accepted: %s", reason);
     for (int i = 0; i < VALUES; i++) {
         kernel_value *const v = &k->values[i];
         const int is_output = i >= RUN_INPUTS;
@@ -248,7 +249,8 @@ static OrtStatus *find_places(kernel *k, const OrtNode *fused)
             if (!strcmp(v->name, runtime_name(k->ort, listed[n])))
                 v->place = (int)n;
         if (v->name && v->place < 0 && !is_output) /* an output that no node reads may be missing */
-            return kernel_error(k, ORT_FAIL, "the fused node must have the input %.200s, got %zu others",
+            return kernel_error(k, ORT_FAIL,
+                                "internal error: the node must have input %.200s, got %zu other inputs",
                                 v->name, in);
     }
     return NULL;

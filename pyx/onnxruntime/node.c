@@ -19,8 +19,7 @@ typedef struct {
     size_t scale_columns, zero_columns; /* 4 * H: a number for each column; 1: for each direction */
 } quantized_weight;
 
-/* A node RNN, LSTM or GRU that a network can replace, with D directions. Its pointers belong to the
- * runtime. */
+/* A node RNN, LSTM or GRU with D directions that a network can replace. The runtime owns the pointers. */
 typedef struct {
     const ort_functions *ort;
     const OrtNode *node;
@@ -77,17 +76,18 @@ static int attribute(const recurrent_node *read, const char *name, int type, voi
     return runtime_attribute(read->ort, read->node, name, type, data, bytes, used, read->reason);
 }
 
-/* Reads an integer, which has a default. Returns 0 with a reason if it has another type. */
+/* Reads an integer; without the attribute *value stays. Returns 0 with a reason for another type. */
 static int integer(const recurrent_node *read, const char *name, int64_t *value)
 {
     return attribute(read, name, ORT_INT, value, sizeof *value, NULL) >= 0;
 }
 
-/* An activation, and its parameters (0 if it has none). SHOWN(f): arguments for "%s (%g, %g)". */
+/* An activation, and its parameters (0 if it has none). SHOWN(f): arguments for SHOW. */
 typedef struct {
     char name[16];
     float alpha, beta;
 } function;
+#define SHOW "%s (alpha %g, beta %g)"
 #define SHOWN(f) (f).name, (double)(f).alpha, (double)(f).beta
 
 /* Returns 1 if an activation has alpha (which = 0) or beta (1). */
@@ -167,15 +167,15 @@ static int activations(recurrent_node *read)
     for (size_t i = each; i < n; i++)
         if (strcasecmp(f[i].name, f[i - each].name) || f[i].alpha != f[i - each].alpha
             || f[i].beta != f[i - each].beta)
-            return REFUSE("both directions must have the same activations, got %s (%g, %g)", SHOWN(f[i]));
+            return REFUSE("both directions must have the same activations, got " SHOW, SHOWN(f[i]));
     for (size_t i = each > 1; i < each; i++)
         if ((read->description.act = act_of(&f[i])) < 0 || (each == 3 && read->description.act))
-            return REFUSE("attribute activations must have Tanh%s, got %s (%g, %g)",
+            return REFUSE("attribute activations must have Tanh%s, got " SHOW,
                           each == 3 ? "" : ", Relu, Sigmoid or Affine (1, 0)", SHOWN(f[i]));
     if (each == 1 || !strcasecmp(f->name, "sigmoid"))
         return 1;
     if (strcasecmp(f->name, "hardsigmoid") || !(f->alpha > 0) || f->beta != 0.5f)
-        return REFUSE("gates must have Sigmoid, or HardSigmoid with beta 0.5, got %s (%g, %g)", SHOWN(*f));
+        return REFUSE("gates must have Sigmoid, or HardSigmoid with beta 0.5, got " SHOW, SHOWN(*f));
     read->description.gate_activation = LNRNN_GATES_HARD_SIGMOID;
     read->gate_factor = 6 * (double)f->alpha; /* clip(alpha a + 1/2) is clip(6 alpha a / 6 + 1/2) */
     return 1;

@@ -1,5 +1,5 @@
-/* The plug-in's own types, and the functions of its files. A function has the name of its file before its own
- * name. */
+/* The plug-in's own types, and the functions of its files, whose names begin with the name of the file. A
+ * provider claims the nodes that it will compute. The runtime replaces each claimed node by a fused node. */
 #ifndef LNRNN_ONNXRUNTIME_PLUGIN_H
 #define LNRNN_ONNXRUNTIME_PLUGIN_H
 
@@ -121,7 +121,7 @@ typedef struct {
     const OrtLogger *logger;
     int minor, weights, threads, severity; /* weights: LNRNN_WEIGHT_F32 .. */
     int is_converted, is_advised; /* 1: the file has a call of the domain lnrnn; 1: the advice is logged */
-    size_t recurrences;           /* counted in subgraphs, until their main graph (advise) */
+    size_t recurrences;           /* in the subgraphs so far; the main graph comes last (advise) */
     network_list *networks;
     memory_pool *pool;
     kernel *claims; /* claimed nodes whose kernels the runtime has not taken yet */

@@ -197,7 +197,7 @@ static OrtStatus *compile_one(provider *p, const OrtGraph *graph, const OrtNode 
     const OrtNode *node = NULL;
     const char *name = NULL;
     size_t n = 0;
-    char reason[REASON] = "it was not claimed", text[REASON + 256];
+    char reason[REASON] = "lnrnn did not accept it", text[REASON + 256];
     OrtStatus *status = NULL;
     *made = NULL;
     if (!(status = p->ort->graph_node_count(graph, &n)) && n == 1
@@ -219,8 +219,8 @@ static void release_kernels(OrtEp *ep, OrtNodeComputeInfo **kernels, size_t coun
         kernel_free(kernels[i]);
 }
 
-/* Gives the runtime the kernels of all claimed nodes. Claims have done all that can fail, because the runtime
- * cannot open a session without these kernels. */
+/* Gives the runtime the kernels of all claimed nodes. All that can fail was done when the nodes were claimed,
+ * because the runtime cannot open a session without these kernels. */
 static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **fused, size_t count,
                           OrtNodeComputeInfo **kernels, OrtNode **saved)
 {

@@ -46,8 +46,7 @@ static OrtStatus *check_sizes(const kernel *k, const char *name, size_t T, size_
     if (__builtin_mul_overflow(T ? T : 1, B, &floats) || __builtin_mul_overflow(floats, values, &floats)
         || floats > SIZE_MAX / 64)
         return kernel_error(k, ORT_INVALID_ARGUMENT,
-                            "input %s must have steps and sequences that memory can hold, got %zu and %zu",
-                            name, T, B);
+                            "input %s must fit into memory, got %zu steps and %zu sequences", name, T, B);
     return NULL;
 }
 

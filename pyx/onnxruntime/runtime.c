@@ -52,7 +52,8 @@ int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValue
         || runtime_failed(ort, ort->node_output_count(node, out)) || *in > most_in || *out > most_out
         || runtime_failed(ort, ort->node_inputs(node, inputs, *in))
         || runtime_failed(ort, ort->node_outputs(node, outputs, *out)))
-        return runtime_refuse(reason, "there must be at most %zu inputs and %zu outputs, got %zu and %zu",
+        return runtime_refuse(reason,
+                              "the node must have at most %zu inputs and %zu outputs, got %zu and %zu",
                               most_in, most_out, *in, *out);
     for (size_t k = 0; k < *in + *out; k++) {
         const OrtValueInfo **const value = k < *in ? &inputs[k] : &outputs[k - *in];
@@ -71,7 +72,8 @@ int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char 
         return 0;
     if (runtime_failed(ort, ort->attribute_type(found, &is)) || is != type
         || runtime_failed(ort, ort->read_attribute(found, type, data, bytes, &needed)) || needed > bytes) {
-        runtime_refuse(reason, "attribute %s must be of ONNX's type %d, of at most %zu bytes, got type %d",
+        runtime_refuse(reason,
+                       "attribute %s must have ONNX's attribute type %d and at most %zu bytes, got type %d",
                        name, type, bytes, is);
         return -1;
     }

@@ -86,7 +86,7 @@ size_t lnrnn_sums_at(const lnrnn_rnn_config *c, int site);
 
 /* For a site (a norm, layer.h) at one step: its input, and the gradients of its output and input. */
 typedef struct {
-    const float *a; /* (active, width), row stride as: the site's input */
+    const float *a; /* (active, width), row stride `as`: the site's input */
     const float *g; /* (active, width), row stride gs: the gradient of the site's output */
     float *ga;      /* (active, width), row stride gs, may be g: receives the gradient of the site's input */
     ptrdiff_t as, gs;
@@ -107,7 +107,7 @@ void lnrnn_peephole_backward(const backward_step *s, size_t k, size_t gate);
 void lnrnn_flush_sums(const backward_job *j, size_t first, size_t rows, size_t t);
 /* Adds up the sums of all blocks into g->site, g->inner and g->peephole. */
 void lnrnn_total_sums(const backward_job *j);
-/* a (active, G*H or H), row stride as: the input of a site. Sets s->b.u to the last H values of the site's
+/* a (active, G*H or H), row stride `as`: the input of a site. Sets s->b.u to the last H values of the site's
  * output, and s->b.us to their row stride. */
 void lnrnn_last_gate(backward_step *s, int site, const float *a, ptrdiff_t as);
 

@@ -1,4 +1,5 @@
-/* Back-propagates through the norms and biases of a step, and sums the gradients of gains and biases.
+/* Back-propagates through the norms and biases of a step, and sums the gradients of gains and biases. A site
+ * is the place of a norm in the cell.
  *
  * These gradients are sums over all rows. Each block of sum_rows rows (rows.h) has sums of its own, which are
  * added up in order at the end. So the result does not depend on how threads divide the rows. Within a block,

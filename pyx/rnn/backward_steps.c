@@ -1,5 +1,5 @@
 /* One step back through time. From the gradient of the state it computes the gradients of W x and W h, which
- * are kept for the whole chunk. The gradient of W h times W_hh is the gradient of the state before the
+ * are kept for a chunk of steps. The gradient of W h times W_hh is the gradient of the state before the
  * step. */
 #include <string.h>
 
@@ -421,7 +421,7 @@ void lnrnn_resolve_backward(backward_job *j)
         {reset, gru_reset_cell},
         {kernel == LNRNN_STEP_LIGRU, ligru_cell},
         {c->input_side, c->own_input_gradient ? own_input_side : input_side},
-        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* else the cell's function does it */
+        {kernel != LNRNN_STEP_GRU_GATE && !reset, hidden_side}, /* two cells do it themselves */
         {c->inner_hh != NULL, inner_hh},
         {c->inner_ih != NULL, inner_ih},
         {1, reset         ? reset_product

@@ -1,5 +1,6 @@
 /* Resolves the properties of a recurrent layer once: products, norms, the kernel of a step. Each cell is a
- * row of lnrnn_cell_table, and each placement of its norms a row of FORMS. */
+ * row of lnrnn_cell_table, and each placement of its norms a row of FORMS. A site is a place in the cell for
+ * a norm and its bias. */
 #include <string.h>
 
 #include "rnn/layer.h"

@@ -11,7 +11,7 @@
 /* Exported for the Cython module. */
 #pragma GCC visibility push(default)
 
-/* The work of a step. */
+/* The work of a step of a layer, from which the cost model predicts its time. */
 struct lnrnn_step_work {
     size_t rows, inputs, units; /* B, D, and P (P / num_heads with several heads) */
     size_t outputs;             /* G*H */

@@ -45,7 +45,7 @@ int lnrnn_rnn_forward(const lnrnn_rnn_call *r)
     if (p->divide_units)
         return lnrnn_forward_split(r);
     const double cost = all_steps_cost(r, r->config->D + r->config->head_units);
-    if (p->groups == 1 && !r->resumed && (r->part <= 0 || cost <= r->part)) { /* a short call has no limit */
+    if (p->groups == 1 && !r->resumed && (r->part <= 0 || cost <= r->part)) { /* a call shorter than a part */
         int64_t left = INT64_MAX;
         forward_group((void *)r, 0, 0, &left);
         return 1;

@@ -80,7 +80,7 @@ struct lnrnn_rnn_config {
     int reverse;         /* read each sequence from its last step to its first */
     int dtype;           /* type of the packed weights */
     size_t blocks_ih, blocks_hh;  /* the numbers of blocks of W_ih, W_hh, or 0: dense (lnrnn_block_count) */
-    int exp_forget, round_states; /* SLSTM: see lnrnn_step_config */
+    int exp_forget, round_states; /* SLSTM: f is the argument of an exp; states are rounded to bfloat16 */
     const float *inner_ih, *inner_hh; /* (G*H) or NULL: biases of W x and W h, before any norm; without
                                        * separate_products inner_ih is their sum and inner_hh NULL */
     const float *peephole;            /* LSTM: (3*H), the factors of c in i, f and o, or NULL */
@@ -100,7 +100,7 @@ struct lnrnn_rnn_config {
     size_t C;               /* the number of values of c per sequence; 0: the cell has no c */
     size_t projection;      /* P * H if h is W_hr times the cell's output (H); 0: h is the cell's output */
     int saved_gates;        /* the tape has the gates */
-    int own_input_gradient; /* gradients of W x and W h differ: GRU, unless JOINT: r multiplies only W h */
+    int own_input_gradient; /* W x and W h have different gradients: a GRU's, unless JOINT, as r scales W h */
     int direct_h;           /* the cell reads h_prev too, not only W h */
     int step_kernel;        /* LNRNN_STEP_RNN .. of kernels/table.h: the kernel that computes new states */
     size_t cell_scratch;    /* the number of floats of scratch for this kernel */
@@ -197,7 +197,7 @@ typedef struct {
     /* (B), longest first; no two rows write the same state or the same steps of y. With statistics of the
      * batch all rows have the same start. */
     const lnrnn_row *rows;
-    size_t last_step_end; /* the largest start + length in all calls with this plan; SIZE_MAX: unknown */
+    size_t last_step_end; /* the largest start + length of a row in calls with this plan; SIZE_MAX: unknown */
     lnrnn_site_statistics statistics[LNRNN_SITES]; /* batch norm in training */
     int64_t *count; /* (T): the number of active rows, written; NULL: no batch norm in training */
     /* NULL, or memory for the tape that lnrnn_rnn_backward reads: lnrnn_tape_width floats for every step of

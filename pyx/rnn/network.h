@@ -13,7 +13,7 @@ typedef struct {
     const uint32_t *ih, *hh, *hr;
 } lnrnn_packed_weights;
 
-/* The weights of a layer in one direction for back-propagation, as in lnrnn_rnn_gradients. */
+/* The transposed weights of a layer in one direction, packed in float32, for back-propagation. */
 typedef struct {
     const uint32_t *w_ih_t, *w_hh_t, *w_hr_t;
 } lnrnn_backward_weights;
@@ -66,7 +66,7 @@ typedef struct {
     ptrdiff_t xt, xb;        /* the strides of x */
     float *y;                /* (steps, sequences, directions * P), the last axis contiguous */
     ptrdiff_t yt, yb;
-    const lnrnn_row *rows; /* (B), as in lnrnn_rnn_call */
+    const lnrnn_row *rows; /* (B), longest first */
     size_t B;
     int kept;      /* 1: a stream keeps the plan, for calls that differ in y and in the starts of rows */
     size_t states; /* the number of states in h0, c0, hn, cn */
@@ -75,8 +75,8 @@ typedef struct {
     int training;         /* nonzero: fill `training` of every line; 0: inference */
     size_t line_arrays;   /* the number of training arrays of a line, set by lnrnn_training_begin */
     int threads;
-    double part; /* part and resumed as in lnrnn_rnn_call */
-    int resumed;
+    double part; /* return after about this many multiply-adds per thread; 0: only at the end */
+    int resumed; /* 1: continue a call that has returned 0 */
     /* (the number of floats that lnrnn_network_plan returns). Keep the values until a call returns 1. */
     float *scratch;
     /* Set by network.c. */

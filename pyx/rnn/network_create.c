@@ -1,4 +1,5 @@
-/* Creates networks from a description and named arrays, or from a file. */
+/* Creates networks from a description and named arrays, or from a file. A line is one layer in one direction.
+ * A site is a place in a cell for a norm and its bias. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

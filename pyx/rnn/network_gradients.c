@@ -1,4 +1,5 @@
-/* Training of a network: weights for back-propagation, gradients of parameters, and the arrays of a call. */
+/* Training of a network: weights for back-propagation, gradients of parameters, and the arrays of a call. A
+ * line is one layer in one direction. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -70,14 +70,14 @@ static size_t rows_before(lnrnn_cut cut, size_t n)
 typedef struct {
     size_t outputs, inputs;
     const uint32_t *w;
-    size_t blocks;      /* as in lnrnn_matmul */
+    size_t blocks;      /* the number of blocks, or 0: dense weights */
     const float *inner; /* (outputs) or NULL: biases, added to the product */
     int add, from_end;  /* add: add the product to the output; from_end: compute the last panel first */
     int rest;           /* compute only narrow panels */
     lnrnn_ahead *ahead; /* or NULL */
 } weights;
 
-/* rows: n pointers to (inputs) -> a (n, outputs), row stride as: only the columns of panels p0 .. p1 - 1. */
+/* rows: n pointers to (inputs) -> a (n, outputs), row stride `as`: the columns of panels p0 .. p1 - 1. */
 static void panels_product(const lnrnn_step *s, const weights *u, size_t n, const float *const *rows,
                            size_t p0, size_t p1, float *a, ptrdiff_t as)
 {
@@ -178,8 +178,8 @@ static size_t panel_of_thread(const lnrnn_step *s, size_t N, size_t head, size_t
     return near_panel(cut_at(s->r, N, at < before ? 0 : at - before < wide ? at - before : wide));
 }
 
-/* Copies outputs from .. to - 1, of gates that have `units` units each. In `places` gates are H apart, in
- * `block` adjacent. */
+/* Copies outputs from .. to - 1, of gates that have `units` units each. In `places` the gates are H values
+ * apart, in `block` they are adjacent. */
 static void copy_gates(size_t units, size_t H, size_t from, size_t to, const float *places, float *block)
 {
     for (size_t o = from, n; o < to; o += n) {

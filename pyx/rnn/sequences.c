@@ -1,4 +1,5 @@
-/* lnrnn_network_run: a call of a network on whole sequences, with lengths and resets. */
+/* lnrnn_network_run: a call of a network on whole sequences, with lengths and resets. A line is one layer in
+ * one direction. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,8 +107,7 @@ static lnrnn_status check(const lnrnn_network *n, const lnrnn_sequences *s, char
         return status;
     LNRNN_CHECK(s->threads >= 0 && s->threads <= LNRNN_MOST_THREADS,
                 "threads must be between 0 and %d, got %d", LNRNN_MOST_THREADS, s->threads);
-    LNRNN_CHECK(fits(n, s), "x must be an array that memory can hold, got %zu steps of %zu sequences",
-                s->steps, s->sequences);
+    LNRNN_CHECK(fits(n, s), "x must fit into memory, got %zu steps of %zu sequences", s->steps, s->sequences);
     LNRNN_CHECK(!s->steps || !s->sequences || (s->x && s->y), "%s must not be NULL", s->x ? "y" : "x");
     LNRNN_CHECK(n->states == 2 || (!s->c0 && !s->cn), "%s must be NULL in a cell without a cell state",
                 s->c0 ? "c0" : "cn");

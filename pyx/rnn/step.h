@@ -1,6 +1,7 @@
 /* A step of a group of rows. lnrnn_step is a view of the active rows, which moves from step to step. The plan
  * has the phases of a step. In forward.c a thread computes all columns of its rows; in split.c threads divide
- * the columns. */
+ * the columns. A group is the rows that are computed together. A chunk is the steps for which one product
+ * computes W_ih x. */
 #ifndef LNRNN_STEP_H
 #define LNRNN_STEP_H
 

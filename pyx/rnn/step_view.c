@@ -1,5 +1,5 @@
-/* The view of a group's active rows (lnrnn_step): its memory, its inputs chunk by chunk, its beginning and
- * end. */
+/* The view of a group's active rows (lnrnn_step): its memory, its inputs, its beginning and end. A chunk is
+ * the steps for which one product computes W_ih x. */
 #include <string.h>
 
 #include "rnn/rows.h"

@@ -1,4 +1,5 @@
-/* Streams, which hold the states of lanes, and handles, with which threads step the lanes. */
+/* Streams and handles. A stream has lanes, each with the states of one sequence. A thread steps lanes with a
+ * handle, which has its working memory. */
 #ifndef LNRNN_STREAM_H
 #define LNRNN_STREAM_H
 

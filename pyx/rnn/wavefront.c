@@ -125,7 +125,7 @@ static void work(void *ctx, size_t index, int worker)
     wave_job *const j = ctx;
     float *const memory = j->n->scratch + (size_t)worker * j->n->worker;
     size_t own = SIZE_MAX;
-    int64_t of_chunk = INT64_MAX / 4; /* ns */
+    int64_t of_chunk = INT64_MAX / 4; /* the time of the last chunk in ns */
     lnrnn_wait wait = {0};
     (void)index;
     while (remaining(&j->left) > 0 && !all_done(j)) {

@@ -8,7 +8,7 @@
 
 #include "rnn/layer.h"
 
-/* The arrays of a layer in one direction in training, as in lnrnn_rnn_call. */
+/* The arrays that a layer in one direction writes or reads in training only. */
 typedef struct {
     lnrnn_site_statistics statistics[LNRNN_SITES];
     int64_t *count;
@@ -27,7 +27,7 @@ typedef struct {
     const float *factors;      /* (sequences, directions * P), or NULL */
 } lnrnn_layer_training;
 
-/* A layer in one direction. call: set for lnrnn_rnn_forward, except plan, scratch, part and resumed. */
+/* A layer in one direction. The caller sets `call` except for plan, scratch, part and resumed. */
 typedef struct {
     lnrnn_rnn_call call;
     lnrnn_rnn_plan plan;
@@ -42,11 +42,11 @@ typedef struct {
     lnrnn_line *line;
     size_t layers, directions;
     float *scratch; /* `floats` floats; keep their values until a call returns 1 */
-    double part;    /* part and resumed as in lnrnn_rnn_call */
-    int resumed;
+    double part;    /* return after about this many multiply-adds per thread; 0: only at the end */
+    int resumed;    /* 1: continue a call that has returned 0 */
     /* Set by lnrnn_wavefront_plan. */
     int threads;
-    int brief;       /* see lnrnn_rnn_plan */
+    int brief;       /* little work: use one thread if other processes use the cores */
     int halves;      /* half of the threads divide the units of each direction */
     size_t chunk;    /* the number of steps of a line after which a thread chooses its next line */
     size_t groups;   /* the number of groups of sequences in each line */

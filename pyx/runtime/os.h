@@ -93,7 +93,7 @@ int lnrnn_current_cpu(void);
 void lnrnn_leave_cpu(int cpu);
 /* Writes the sizes in bytes of the data caches of levels 1 to 3, or 0 for an unknown size. */
 void lnrnn_cache_sizes(size_t sizes[3]);
-/* Extensions of aarch64. Returns 1 if the CPU has the extension and the system permits it. */
+/* Returns 1 if an aarch64 CPU has the extension and the system permits it. */
 enum { LNRNN_ARM_DOTPROD, LNRNN_ARM_BF16, LNRNN_ARM_I8MM };
 int lnrnn_has_extension(int extension);
 /* Asks for AMX tiles. Linux refuses if their 8 KiB do not fit on an alternative signal stack of the process.

@@ -30,7 +30,7 @@ void lnrnn_lock_release(lnrnn_lock *lock) { pthread_mutex_unlock(lock); }
 void lnrnn_signal_wait(lnrnn_signal *signal, lnrnn_lock *lock) { pthread_cond_wait(signal, lock); }
 void lnrnn_signal_send(lnrnn_signal *signal) { pthread_cond_signal(signal); }
 
-/* Starts a thread that takes no signals of the program, because it inherits the mask. Returns 0 or an
+/* Starts a thread that takes no signals of the program: it inherits a mask of all signals. Returns 0 or an
  * error. */
 static int start(pthread_t *thread, pthread_attr_t *attributes, void *(*body)(void *), void *ctx)
 {
@@ -50,7 +50,7 @@ static void *run(void *ctx)
     return NULL;
 }
 
-/* An affinity of the C library's attributes, which musl and macOS lack. */
+/* Sets the CPUs of a new thread, if the C library can: musl and macOS cannot. */
 static void bind(pthread_attr_t *attributes, const lnrnn_cpus *cpus)
 {
 #if defined(__GLIBC__)

@@ -230,7 +230,7 @@ def _side_by_side(threads: int, group: list[Table]) -> tuple[str, list[list[str]
     columns = [table.column() for table in group]
     order = sorted(_in_order(columns), key=_numbers)
     rows = [[row, *(own.get(row, "-") for own in columns)] for row in order]
-    caption = f"{names[0][2]}, {where} (lnrnn's us a step, and the best peer's time over it)".capitalize()
+    caption = f"{names[0][2]}, {where} (lnrnn's us a step, the best peer's time divided by it)".capitalize()
     return (
         caption,
         [["size", *(name for name, *_ in names)], *rows],

@@ -258,7 +258,7 @@ static void test_shapes_beyond_memory(void)
         const lnrnn_sequences call = {
             .steps = shapes[k][0], .sequences = shapes[k][1], .x = x, .y = y, .lengths = lengths};
         CHECK(lnrnn_network_run(n, &call, NULL, message) == LNRNN_INVALID
-              && strstr(message, "memory can hold"));
+              && strstr(message, "must fit into memory"));
     }
     const lnrnn_sequences none = {.steps = SIZE_MAX}; /* allowed, because there are no sequences */
     CHECK(!lnrnn_network_run(n, &none, NULL, message));

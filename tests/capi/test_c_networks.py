@@ -82,7 +82,7 @@ def test_wrong_arrays_are_named(c):
     wrong = other("count_l0", np.array([5, 5, 6, 0, 0]))
     assert "count_l0 must not rise" in refused(c, rnn, wrong)
     wrong = other("running_var_hh_l0", np.full((5, 16), -1.0))
-    assert refused(c, rnn, wrong) == "running_var_hh_l0 must not be negative"
+    assert refused(c, rnn, wrong) == "running_var_hh_l0 must be at least 0, got -1"
     wrong = other("running_mean_c_l0", np.zeros((4, 4)))
     assert refused(c, rnn, wrong) == "running_mean_c_l0 must be float64 (5, 4), got float64 (4, 4)"
 

@@ -146,7 +146,7 @@ CONFIGURATIONS = {
     "gates": (dict(gate_activation="hard"), "gate_activation must be one of 'sigmoid', 'hard_sigmoid', got"),
     "no gates": (dict(gate_activation="hard_sigmoid"),
         "gate_activation must be 'sigmoid' except in an LSTM or GRU without a norm, got 'hard_sigmoid'"),
-    "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, or in an LSTM a list of two"),
+    "zoneout": (dict(zoneout=[0.1, 0.2]), "zoneout must be a number, or in an LSTM two numbers"),
 }  # fmt: skip
 
 

@@ -295,7 +295,7 @@ MISSES = {
 @pytest.mark.parametrize("name", MISSES)
 def test_near_misses_are_refused(name):
     reason = r"the output 'mul in return .*' reads a value between" if name == "other c returned" else ""
-    with pytest.raises(ValueError, match=f"its graph is no network of lnrnn either: {reason}"):
+    with pytest.raises(ValueError, match=f"a trace of forward is no network of lnrnn either: {reason}"):
         converted(MISSES[name]())
 
 
@@ -349,7 +349,7 @@ OTHERS = {
     "changes x": (lambda: rnn(lambda m, x, h: (plain(m, x.mul_(2), h).tanh(),)), "forward writes to its arg"),
     "hook": (hooked, "it changes what its last layer returns"),
     "argument": (lambda: Needs(LAYERS["zeros"]), r"no call of its forward\(x, a, b, c\) .* needs c too;"),
-    "no state": (lambda: Ignores(LAYERS["zeros"]), "forward does not begin with the states that it is given"),
+    "no state": (lambda: Ignores(LAYERS["zeros"]), "its forward must start from the states given"),
 }  # fmt: skip
 
 
@@ -404,7 +404,7 @@ def test_a_number_that_is_one_for_now_is_no_part_of_an_equation():
         lambda m, x, h: (m.scale * torch.tanh(F.linear(x, m.W) + F.linear(h, m.U)),),
         scale=nn.Parameter(torch.ones(())),
     )
-    with pytest.raises(ValueError, match="its graph is no network of lnrnn"):
+    with pytest.raises(ValueError, match="a trace of forward is no network of lnrnn"):
         lnrnn.from_torch(scaled)
 
 

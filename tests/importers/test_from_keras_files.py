@@ -106,7 +106,7 @@ def test_other_files_are_refused(tmp_path):
                 change, file["model_weights"]
             )
             where.attrs[change] = "{" if change == "model_config" else [b"other"]
-        with pytest.raises(ValueError, match="must be the path of a whole file of Keras"):
+        with pytest.raises(ValueError, match="must be the path of an intact file of Keras"):
             lnrnn.from_keras(path)
     path = write(tmp_path / "m.h5", {"dense": (("Dense", {}), {"dense/kernel:0": np.ones((I, 2))})})
     with pytest.raises(ValueError, match="must be the path of a file with a recurrent layer, got "):

@@ -78,7 +78,7 @@ def test_go_backwards_becomes_reverse(rng):
     p, q = weights(rng, "GRU"), weights(rng, "GRU")
     ahead, back = layer("GRU", p), layer("GRU", q, go_backwards=True)
     pairs = (back, back), (ahead, ahead), (back, ahead)
-    with pytest.raises(ValueError, match="go_backwards must be False except in the first layer"):
+    with pytest.raises(ValueError, match="go_backwards must be False except in layer 0"):
         convert_keras([ahead, layer("GRU", weights(rng, "GRU", H), go_backwards=True)])
     for wrong in (bidirectional(*pair) for pair in pairs):
         with pytest.raises(ValueError, match="go_backwards must be False"):
@@ -98,10 +98,10 @@ def test_a_bidirectional_layer_of_stacked_cells_is_refused(rng):
 def test_layers_that_differ_are_refused(rng):
     p, q = weights(rng, "GRU"), weights(rng, "GRU", H)
     for stack, counts in (
-        ([layer("GRU", p), bidirectional(layer("GRU", q), layer("GRU", q, go_backwards=True))], "1 and.* 2"),
-        ([bidirectional(layer("GRU", p), layer("GRU", p, go_backwards=True)), layer("GRU", q)], "2 and.* 1"),
+        ([layer("GRU", p), bidirectional(layer("GRU", q), layer("GRU", q, go_backwards=True))], "1 .* 2"),
+        ([bidirectional(layer("GRU", p), layer("GRU", p, go_backwards=True)), layer("GRU", q)], "2 .* 1"),
     ):
-        with pytest.raises(ValueError, match=f"all layers must have as many directions, got {counts}"):
+        with pytest.raises(ValueError, match=f"the same number of directions, got {counts}"):
             convert_keras(stack)
     other = layer("GRU", weights(rng, "GRU reset before", H), reset_after=False)
     with pytest.raises(ValueError, match="all layers must have the same reset_after"):

@@ -97,7 +97,7 @@ def test_several_grus_are_named_and_weights_in_float_are_preferred(rng):
     agrees(rng, networks["dec_gru2"], q)
     for given, words in (
         (dict(name="gru3"), "name must be of a GRU of the file: gru1, dec_gru2, got 'gru3'"),
-        (dict(input_size=I), "input_size must be None, or with a name: gru1, dec_gru2"),
+        (dict(input_size=I), "input_size must be None unless name is one of gru1, dec_gru2"),
     ):
         with pytest.raises(ValueError, match=words):
             lnrnn.from_rnnoise(data, **given)
@@ -117,15 +117,15 @@ ORDER = "gru1_recurrent_weights_idx must be multiples of 4 in ascending order, f
 
 
 @pytest.mark.parametrize("name, change, words", [
-    ("recurrent_bias", lambda v: v[:-1], "gru1_recurrent_bias must be 3 times .*, got 47"),
+    ("recurrent_bias", lambda v: v[:-1], "gru1_recurrent_bias must be of 3 .*, got 47"),
     ("input_bias", put(3, np.nan), "gru1_input_bias must be finite numbers, got nan"),
     ("input_bias", lambda v: v.view(np.int32), "gru1_input_bias must be of type 0, float32, got type 1"),
-    ("recurrent_weights_diag", lambda v: v[:-1], "gru1_recurrent_weights_diag must be 48 numbers, got 47"),
+    ("recurrent_weights_diag", lambda v: v[:-1], "gru1_recurrent_weights_diag must be of 48 numbers, got 47"),
     ("input_scale", put(0, 1e38), "gru1_input_scale must be at most"),
     ("input_weights_int8", lambda v: v[:-32], "gru1_input_weights_int8 must be .* numbers"),
     ("input_weights_idx", put(1, 2**31 - 4), "from 0 to 4092"),
-    ("recurrent_weights_idx", put(0, -1), "must be counts and blocks of 6 groups, got -1 blocks of group 0"),
-    ("recurrent_weights_idx", put(0, 2**31 - 1), "got 2147483647 blocks of group 0"),
+    ("recurrent_weights_idx", put(0, -1), "for each of 6 groups, got -1 blocks in group 0"),
+    ("recurrent_weights_idx", put(0, 2**31 - 1), "got 2147483647 blocks in group 0"),
     ("recurrent_weights_idx", lambda v: np.append(v, v[:1]), "for 48 outputs, got"),
     ("recurrent_weights_idx", put(1, -4), ORDER),
     ("recurrent_weights_idx", put(1, 2), ORDER),
@@ -141,12 +141,12 @@ def test_a_wrong_array_is_refused(name, change, words):
 
 
 @pytest.mark.parametrize("more, words", [
-    (b"DNNw", "must be a head of 64 bytes, got 4 bytes"),
-    (rnnoise_record("a", ONE)[:-1], "byte .* must be a header of 1 to 63 bytes, got 4, 64 with padding"),
-    (rnnoise_record("a", ONE[:0]), "must be a header of 1 to 0 bytes"),
+    (b"DNNw", "must be the head of an array, of 64 bytes, got 4 bytes"),
+    (rnnoise_record("a", ONE)[:-1], "byte .* must be an array of 1 to 63 bytes, got 4 bytes, 64 with"),
+    (rnnoise_record("a", ONE[:0]), "must be an array of 1 to 0 bytes"),
     (rnnoise_record("a", ONE, magic=b"DNNx"), "got b'DNNx'"),
     (rnnoise_record("a", ONE, version=1), "got b'DNNw', version 1"),
-    (rnnoise_record("a" * 44, ONE), "a name that ends with 0"),
+    (rnnoise_record("a" * 44, ONE), "a name that ends with a zero byte"),
     (rnnoise_record("gru1_input_bias", ONE), "different names, got 'gru1_input_bias' twice"),
 ])  # fmt: skip
 def test_a_wrong_record_is_refused(more, words):

@@ -88,7 +88,7 @@ def test_prefix_selects_a_part_of_a_larger_model(rng):
     larger |= {"predictor.linear.weight": np.ones((2, H))}
     result = convert_torch(larger, prefix="predictor.lstm_layers.")
     np.testing.assert_equal(result.state, convert_torch(state).state)
-    asked = "prefix must begin a key, got 'encoder.'; the keys are .*predictor.linear.weight"
+    asked = "prefix must start a key, got 'encoder.'; the keys are .*predictor.linear.weight"
     with pytest.raises(ValueError, match=asked):
         convert_torch(larger, prefix="encoder.")
     for prefix in ({}, {"prefix": "predictor."}):
@@ -210,7 +210,7 @@ def test_missing_layers_and_layers_that_do_not_fit_are_refused(rng):
         convert_torch({k: v for k, v in two.items() if not k.endswith("l1_reverse")})
     wide = {f"1.{leaf}": v for leaf, v in drawn(rng, FOREIGN["torchaudio"].shapes(H, H + 1)).items()}
     _, state = stack(rng, FOREIGN["torchaudio"], I, H)
-    with pytest.raises(ValueError, match=f"same hidden_size, got {H} and, in layer 1, {H + 1}"):
+    with pytest.raises(ValueError, match=f"same hidden_size, got {H} in layer 0, {H + 1} in layer 1"):
         convert_torch(state | wide)
     narrow = {f"1.{leaf}": v for leaf, v in drawn(rng, FOREIGN["torchaudio"].shapes(H + 1, H)).items()}
     with pytest.raises(ValueError, match=f"layer 1 must take {H} inputs"):
@@ -221,7 +221,7 @@ def test_a_key_of_a_distant_layer_is_refused_quickly(rng):
     """The number in the key claims that the network has very many layers."""
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
     far = {f"{name}_l{layer}": value for layer in (0, 10**6) for name, value in p.items()}
-    with pytest.raises(ValueError, match=f"got layer {10**6} in {len(far)} keys"):
+    with pytest.raises(ValueError, match=f"got layer {10**6} but only {len(far)} keys"):
         convert_torch(far)
 
 
@@ -234,7 +234,7 @@ def test_gates_are_reordered():
 
 def test_one_parameter_under_two_names_is_refused(rng):
     p = drawn(rng, FOREIGN["torch LSTM"].shapes(I, H))
-    with pytest.raises(ValueError, match="got weight_ih and cell.weight_ih for one"):
+    with pytest.raises(ValueError, match="got weight_ih and cell.weight_ih for weight_ih"):
         convert_torch(p | {"cell.weight_ih": p["weight_ih"]})
 
 

@@ -44,7 +44,7 @@ def test_a_given_norm_overrides_that_of_the_system(rng, name, norm_options):
     np.testing.assert_array_equal(model(x)[0], by_hand(x)[0])
     assert absolute_error(model(x)[0], guessed(x)[0]) > 1e-3
     lnrnn.from_torch(state, norm=norm, eps=norm.eps, **options)
-    with pytest.raises(ValueError, match="eps must be None or the norm's, got 0.25"):
+    with pytest.raises(ValueError, match="eps must be None or norm's eps, got 0.25"):
         lnrnn.from_torch(state, norm=norm, eps=0.25, **options)
 
 

@@ -140,7 +140,7 @@ def test_other_equations_are_refused_and_the_operator_is_named(name):
     reason = next(
         (text for part, text in REASONS.items() if part in name), "equation is none of lnrnn's, .* clipped"
     )
-    with pytest.raises(ValueError, match=rf"of no known cell.*no network .*: .*{reason}.*names=.*By h"):
+    with pytest.raises(ValueError, match=rf"no known cell.*no network .*: .*{reason}.*names=.*By h"):
         lnrnn.from_torch(REFUSED[name](5, 8))
 
 
@@ -236,7 +236,7 @@ def test_a_first_state_of_a_known_cell_or_that_a_call_may_replace_is_named():
     with pytest.raises(ValueError, match=r"forward is another: .*\. Its first step reads the buffer h0 as"):
         lnrnn.from_torch(module)
     module = Started(two_linears(5, 8), (8,), given=True)
-    with pytest.warns(UserWarning, match=r"the results differ from lnrnn's: .* parameter h0 and the"):
+    with pytest.warns(UserWarning, match=r"module and model differ: .* parameter h0 and the"):
         model = taken(module)
     x, start = torch.randn(7, 3, 5), (np.full((1, 3, 8), 0.5),) * 2
     assert absolute_error(model(x, start)[0], module(x)[0].detach().numpy()) < CLOSE

@@ -384,11 +384,11 @@ def test_a_shape_that_is_computed_by_many_nodes_ends_the_search(rng):
 def test_sizes_too_large_to_try_are_a_reason_not_to_run_a_part(tmp_path):
     (text,) = (case.text for case in read(FOLDER / "stacks.txt") if "float[6,B,3]" in case.text)
     proto = Case("large", text.replace("[6,", f"[{10**12},"), "").model()
-    with pytest.warns(UserWarning, match="sizes that are too large to try, T=1000000000000 and B=3"):
+    with pytest.warns(UserWarning, match="T=1000000000000 and B=3, which are too large to try"):
         assert lnrnn.from_onnx(proto).num_layers == 2
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     report = describe(tmp_path / "m.onnx")
-    assert report["not_measured"] == "input 'X' of shape (1000000000000, 1, 3) is too large to try"
+    assert report["not_measured"].endswith("at most 100000000 elements, got shape (1000000000000, 1, 3)")
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
@@ -407,7 +407,7 @@ def test_weights_whose_squares_overflow_in_a_norm_are_not_compared(rng):
     p["weight_hh"][0, 0] = 1e36
     a = w.node("Add", affine(w, "x", p["weight_ih"], None), affine(w, "h0", p["weight_hh"], None))
     gates = dict(zip("ifgo", cut(w, layer_norm(w, a, np.ones(4 * H), None), 4, H), strict=True))
-    with pytest.warns(UserWarning, match="its weights (have squares that|or outputs) are not finite"):
+    with pytest.warns(UserWarning, match="(squares of its weights|its weights or outputs) are not finite"):
         lnrnn.from_onnx(step_model(w, lstm(w, gates, "c0"), WIDTH, H))
 
 

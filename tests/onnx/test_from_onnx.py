@@ -319,8 +319,8 @@ def test_without_onnx_runtime_the_reference_checks_what_it_can(rng, monkeypatch)
     without(monkeypatch, "onnxruntime")
     assert lnrnn.from_onnx(recurrent(rng, "GRU", WIDTH, H, states=True)).hidden_size == H
     for options, message in (
-        ({"lengths": True}, "onnx.reference ignores sequence_lens and activations, and onnxruntime is not"),
-        ({"activations": ["Sigmoid", "Tanh"]}, "onnx.reference ignores"),
+        ({"lengths": True}, "onnxruntime is not installed, and onnx.reference ignores sequence_lens"),
+        ({"activations": ["Sigmoid", "Tanh"]}, "onnxruntime is not installed, and onnx"),
     ):
         with pytest.warns(
             UserWarning, match=f"part 'node' could not be checked: {message}.*check=False skips"

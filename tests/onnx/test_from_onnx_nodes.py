@@ -151,7 +151,7 @@ def test_an_old_opset_is_named(rng, opset):
 @pytest.mark.parametrize("change, message", [
     (lambda own: own.update(W=own["W"][:, :-1]), "W and R must be of shape"),
     (lambda own: own.update(R=own["R"][:, :, :-1]), "W and R must be of shape"),
-    (lambda own: own.update(R=own["R"][0]), "W and R must be of three axes"),
+    (lambda own: own.update(R=own["R"][0]), "W and R must be arrays with three axes"),
     (lambda own: own.update(B=own["B"][:, :16]), r"input B must be of shape \(1, 32\), got \(1, 16\)"),
     (lambda own: own.update(P=own["B"][:, :4]), r"input P must be of shape \(1, 12\), got \(1, 4\)"),
     (lambda own: own.update(W=np.concatenate([own["W"]] * 2)), "W and R must be of shape"),

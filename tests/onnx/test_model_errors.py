@@ -41,9 +41,9 @@ CALLS = {
     "an unknown operator": ("m (float[2] x) => (float[2] y) { y = Unknown (x) }", lambda m: m(),
         r"path '.*m.onnx' must be an ONNX file that onnxruntime runs.*Unknown"),
     "text": ("m (string[2] x) => (string[2] y) { y = Identity (x) }", lambda m: m(),
-        "input 'x' of the file must be a tensor of real numbers of a type that NumPy has"),
+        "input 'x' of the file must be a tensor of a number type that NumPy has, got STRING"),
     "bfloat16": ("m (bfloat16[2] x) => (bfloat16[2] y) { y = Identity (x) }", lambda m: m(),
-        "input 'x' of the file must be a tensor of real numbers of a type that NumPy has"),
+        "input 'x' of the file must be a tensor of a number type that NumPy has, got BFLOAT16"),
     # Files that declare free sizes, and whose nodes have fixed ones, as ten-vad's; and the other way round.
     "fixed by a node": (BAKED, lambda m: m().stream(3),
         r"lanes must be a number with which state 'h' has the shape \(1, 4\), got 3"),

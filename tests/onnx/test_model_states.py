@@ -81,7 +81,7 @@ def test_where_names_do_not_tell_the_error_has_the_states_to_give(tmp_path, inpu
     if want is None:
         assert Model(path).states == {}
         return
-    with pytest.raises(ValueError, match="^states must be given for this file, got names that show") as error:
+    with pytest.raises(ValueError, match="^states must be given if names do not show the states") as error:
         Model(path)
     assert proposed(error) == want
     assert Model(path, states=want).states == want and Model(path, states={}).states == {}
@@ -133,7 +133,7 @@ def test_the_proposed_states_of_a_policy_have_torch_s_outputs(tmp_path, rng, kin
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(policy, (torch.zeros(2, 3), *states), str(path), dynamo=dynamo, verbose=False)
-    with pytest.raises(ValueError, match="names that show no states") as error:
+    with pytest.raises(ValueError, match="if names do not show the states") as error:
         Model(path)
     stream = Model(path, states=proposed(error)).stream()
     for x in rng.standard_normal((6, 2, 3), np.float32):

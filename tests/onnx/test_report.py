@@ -94,7 +94,7 @@ def test_states_that_are_unclear_are_listed(tmp_path, run):
     onnx.save(helper.make_model(helper.make_graph(nodes, "g", *values)), path)
     code, out, _ = run(path)
     assert code == 0
-    assert "States of lnrnn.onnx.Model: unclear\n    states must be given for this file" in out
+    assert "States of lnrnn.onnx.Model: unclear\n    states must be given if names" in out
     assert (
         "pass states={'h': 'h_out'}" in " ".join(out.split()) and "Inputs: 1\n    h  (2,)  float32\n" in out
     )

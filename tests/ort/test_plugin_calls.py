@@ -156,16 +156,16 @@ def one_row(proto):
 
 
 LEFT = {
-    "another version": (version, "the domain lnrnn must have version 1, got 2"),
+    "another version": (version, "the opset of domain lnrnn must be version 1, got 2"),
     "one attribute more": (other_attribute("more", 1), "attribute peepholes must be given, got none"),
-    "no act": (other_attribute("act", None), "must have 23 or 24 attributes in version 1, got 22"),
+    "no act": (other_attribute("act", None), "23 or 24 attributes in version 1 of domain lnrnn, got 22"),
     "no zoneout, but more": (
         lambda p: (other_attribute("zoneout", None)(p), other_attribute("more", [0.0, 0.0])(p)),
-        "attributes eps and zoneout must be given, got none",
+        "attributes eps (a float) and zoneout (2 floats) must be given",
     ),
-    "eps is an integer": (other_attribute("eps", 0), "of ONNX's type 3, of at most 4 bytes, got type 1"),
-    "bias is a float": (other_attribute("bias", 1.0), "of ONNX's type 1, of at most 8 bytes, got type 3"),
-    "three rates": (other_attribute("zoneout", [0.0] * 3), "of ONNX's type 4, of at most 8 bytes"),
+    "eps is an integer": (other_attribute("eps", 0), "attribute type 3 and at most 4 bytes, got type 1"),
+    "bias is a float": (other_attribute("bias", 1.0), "attribute type 1 and at most 8 bytes, got type 3"),
+    "three rates": (other_attribute("zoneout", [0.0] * 3), "ONNX's attribute type 4 and at most 8 bytes"),
     "one rate": (other_attribute("zoneout", [0.0]), "attribute zoneout must have 2 numbers, got 1"),
     "zoneout 1": (other_attribute("zoneout", [1.0, 0.0]), "zoneout must be"),
     "eps nan": (other_attribute("eps", float("nan")), "eps must be"),
@@ -173,7 +173,7 @@ LEFT = {
         f"{name} {value}": (integer(name, value), reason)
         for name, value, reason in (
             ("cell", 5, "cell must be within 0 .."), ("norm", 4, "norm must be within 0 .."),
-            ("norm", 2, "attribute norm must not be batch norm, got 2"),
+            ("norm", 2, "attribute norm must not be 2, batch norm"),
             ("placement", 5, "placement must be within 0"), ("bias", 2, "bias must be within 0 .."),
             ("hidden_size", -1, "hidden_size must be within"), ("hidden_size", 0, "hidden_size must be"),
             ("num_layers", 2**62, "num_layers must be within 0"), ("num_layers", 1000, "have 8003 inputs"),
@@ -181,7 +181,7 @@ LEFT = {
             ("input_size", 4, "input weight_ih_l0 must have shape (16, 4), got (16, 3)"),
             ("hidden_size", 8, "input weight_ih_l0 must have shape (32, 3), got (16, 3)"),
             ("reverse", -1, "reverse must be within 0 .."), ("bidirectional", 1, "must have 19 inputs"),
-            ("cell", 2, "the attributes must be as lnrnn"), ("placement", 3, "placement must be"),
+            ("cell", 2, "attributes must have the values that"), ("placement", 3, "placement must be"),
             ("exp_forget", 1, "exp_forget and bfloat16_states"), ("step", 1, "input 'x' must be float32 of "),
             ("lengths", 1, "must have 12 inputs"), ("proj_size", 2, "must have 12 inputs"),
         )

@@ -120,12 +120,12 @@ def test_sizes_that_change_from_run_to_run(rng, kind, T, B):
     [
         ("LSTM", {"clip": 0.5}, "attribute clip must be left out, got 0.5"),
         ("LSTM", {"input_forget": 1}, "attribute input_forget must be 0, got 1"),
-        ("RNN", {"activations": ["Softsign"]}, "Tanh, Relu, Sigmoid or Affine (1, 0), got Softsign (0, 0)"),
-        ("GRU", {"activations": ["Sigmoid", "Softsign"]}, "Sigmoid or Affine (1, 0), got Softsign (0, 0)"),
-        ("LSTM", {"activations": ["Sigmoid", "Softsign", "Tanh"]}, "must have Tanh, got Softsign (0, 0)"),
-        ("GRU", {"activations": ["Relu", "Tanh"]}, "or HardSigmoid with beta 0.5, got Relu (0, 0)"),
+        ("RNN", {"activations": ["Softsign"]}, "Tanh, Relu, Sigmoid or Affine (1, 0), got Softsign (alpha 0"),
+        ("GRU", {"activations": ["Sigmoid", "Softsign"]}, "Sigmoid or Affine (1, 0), got Softsign (alpha 0"),
+        ("LSTM", {"activations": ["Sigmoid", "Softsign", "Tanh"]}, "must have Tanh, got Softsign (alpha 0"),
+        ("GRU", {"activations": ["Relu", "Tanh"]}, "with beta 0.5, got Relu (alpha 0, beta 0)"),
         ("LSTM", {"D": 2, "activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Tanh", "Tanh"],
-                  "activation_alpha": [0.2], "activation_beta": [0.5]}, "got HardSigmoid (0.2, 0.5)"),
+                  "activation_alpha": [0.2], "activation_beta": [0.5]}, "HardSigmoid (alpha 0.2, beta 0.5)"),
     ],
 )  # fmt: skip
 def test_other_nodes_are_left_to_the_runtime(rng, tmp_path, capfd, kind, more, reason):

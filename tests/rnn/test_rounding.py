@@ -56,7 +56,7 @@ def test_a_tolerance_holds_or_the_weights_stay_float32(rng):
     held = rnn.to_dtype("int8", check=x, tolerance=inside)
     assert held.dtype == "int8" and held.rounding.kept == () and held.rounding.result.largest <= inside
     with pytest.warns(
-        UserWarning, match="no part holds tolerance=.* int8 weights, so all are in float32"
+        UserWarning, match="with int8 weights every part exceeds tolerance=.*, so all are in float32"
     ) as said:
         left = rnn.to_dtype("int8", 8, check=x, tolerance=outside)
     assert said[0].filename == __file__

@@ -76,8 +76,8 @@ BAD_ROWS = [
     *((row, r"step 0 has \d numbers, the model takes 3 ")
       for row in (np.ones((2, 4)), np.ones((5, 2)), [[1.0, 2.0]])),
     (np.ma.ones((2, 3)), "each step must be 3 numbers, got a masked"),
-    ([GOOD[0], "abc"], "step 1 is 'abc'"), ([GOOD[0], 7], r"step 1 has the shape \(\)"),
-    ([GOOD[0], ["a", "b", "c"]], "step 1 is "),
+    ([GOOD[0], "abc"], "step 1 must be 3 numbers, got 'abc'"), ([GOOD[0], 7], r"step 1 has the shape \(\)"),
+    ([GOOD[0], ["a", "b", "c"]], "step 1 must be 3 numbers, got "),
     ([np.ones((2, 3)), np.ones(3)], r"step 0 has the shape \(2, 3\)"),
 ]  # fmt: skip
 

@@ -262,10 +262,10 @@ LEFT = {
     "numbers in what is returned": (
         lambda: Tells(LayerNormLSTMCell(I, H), False), "or does not run in a usual way"
     ),
-    "scaled weights": (ScaledCell, "weight_ih_l0 of its network are no sums of its parameters"),
+    "scaled weights": (ScaledCell, "weight_ih_l0 must be sums of the module's parameters"),
     "hooks inside": (with_a_hook_inside, "it has hooks or a forward of its own"),
     "zoneout": (
-        lambda: HasteGRU(I, H, zoneout=0.1), "zoneout=0.1: from_torch computes it, lnrnn.torch does not"
+        lambda: HasteGRU(I, H, zoneout=0.1), "zoneout must be 0 in lnrnn.torch, got 0.1; from_torch takes it"
     ),
 }  # fmt: skip
 

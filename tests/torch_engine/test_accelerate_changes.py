@@ -219,7 +219,7 @@ def test_computed_weights_are_left_to_torch(how):
                 results.append(each(x)[0])
         assert torch.equal(*results) and module.engine == "torch"
     module.engine = "lnrnn"
-    with pytest.raises(ValueError, match="cannot serve this call: some of its weights are no parameters"):
+    with pytest.raises(ValueError, match="serve this call: its weights must be parameters, got"):
         module(x)
     module.engine = None
     assert isinstance(module, nn.LSTM)

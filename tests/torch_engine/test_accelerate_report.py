@@ -351,7 +351,7 @@ class LooksAtTheClass(nn.Module):
     ("change", "said"),
     [
         (lambda y: y * 1.001, "differ by up to .*, where rounding explains .*replaced rnn: AcceleratedLSTM"),
-        (lambda y: y[:1], "were of shapes .* and are of"),
+        (lambda y: y[:1], "must keep the shapes .*, got"),
         (lambda y: y.masked_fill(y > y.mean(), torch.nan), "outputs have NaN or infinity at other places"),
         (lambda y: 1 / 0, "division"),
     ],

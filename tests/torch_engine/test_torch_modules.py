@@ -37,7 +37,7 @@ def test_the_engine_is_chosen_by_call():
 def test_a_required_engine_raises_if_it_cannot_serve():
     module = twin("GRU", engine="lnrnn").double()
     assert module.engine == "lnrnn"
-    message = r"engine='lnrnn' cannot serve .*torch.float64 on cpu, not of torch.float32"
+    message = r"engine='lnrnn' cannot serve .*must be torch.float32 on cpu, got torch.float64"
     with pytest.raises(ValueError, match=message):
         module(torch.randn(T, B, I).double())
     module.float()

@@ -8,12 +8,11 @@
 
 #include "lnrnn/kernels/pack.h"
 
-/* Multiplies h (m->k) by `count` panels (NR packed columns each) of W_hh. During each of these products, it
- * also multiplies one part of the rows of m->ahead by a panel of W_ih. w, y: the weights and outputs of the
- * first panel of W_hh; next: 1 or -1, the distance to the next panel. u: the weights of input j in the panel
- * of W_ih; c: the sums of that panel. One iteration has one input of W_ih for ROWS_AHEAD inputs of W_hh, so
- * both have equally many multiply-adds. The function is noinline, because GCC would otherwise keep sums in
- * memory. */
+/* h (m->k) -> y: multiplies h by `count` panels of W_hh, NR outputs each, from the weights w on. next: 1 or
+ * -1, the direction from panel to panel. Each of these products also multiplies a part of the inputs of
+ * m->ahead, from input j on, by a panel of W_ih. u: the weights of input j in this panel; c: its sums. One
+ * iteration has one input of W_ih for ROWS_AHEAD inputs of W_hh, so both have equally many multiply-adds. The
+ * function is noinline, because GCC would otherwise keep sums in memory. */
 static __attribute__((noinline)) void ahead_panels(const lnrnn_matmul *m, size_t count, const float *h,
                                                    size_t j, const float *u, float *c, const float *w,
                                                    float *y, ptrdiff_t next)
@@ -62,9 +61,9 @@ static __attribute__((noinline)) void ahead_panels(const lnrnn_matmul *m, size_t
             v32_store(c + q * cs + v * V32_LANES, sums[q][v]);
 }
 
-/* h (m->k) -> c (packed_width(m->n)): multiplies h by the full-width panels of m, and during each product
- * computes one part of m->ahead. Returns the number of the first panel left: a narrower panel, or m->p1 if no
- * panel is left. */
+/* h (m->k) -> c (packed_width(m->n)): multiplies h by the full-width panels of m. Each product computes
+ * also one part of m->ahead (lnrnn_ahead). Returns the number of the first panel left: a narrower panel, or
+ * m->p1 if no panel is left. */
 static size_t matmul_ahead(const lnrnn_matmul *m, const float *h, float *c)
 {
     lnrnn_ahead *const a = m->ahead;

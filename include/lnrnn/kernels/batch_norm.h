@@ -43,7 +43,7 @@ static void T(batch_probe_kernel)(size_t N, size_t C, size_t L, const void *x_, 
     }
 }
 
-/* p (k): adds the first k values of v. whole: k is LANES. */
+/* p (k). Adds the first k values of v to p. whole: 1 if k is LANES. */
 LNRNN_INLINE void T(add_real)(real *p, vreal v, size_t k, const int whole)
 {
     T(put_real)(p, v + T(get_real)(p, k, whole), k, whole);
@@ -362,7 +362,7 @@ LNRNN_INLINE void T(pass_columns)(size_t rows, size_t n, const int backward, int
         LNRNN_FOR_ROW(T(to_whole_lines)(r.out, n), n, T(pass_part), 1, backward, &r, NULL, &c);
 }
 
-/* r (rows, n): computes all rows, each with coefficients of its own. nontemporal: see pass_columns. */
+/* r (rows, n): computes all rows, each with coefficients of its own. nontemporal: as for pass_columns. */
 LNRNN_INLINE void T(pass_planes)(size_t rows, size_t n, const int backward, int nontemporal, T(pass_rows) r,
                                  const lnrnn_coefficients *a)
 {

@@ -1,9 +1,9 @@
-/* The tiles of product_blocks.h in wide vectors (simd/wide.h): the sums of eight outputs of two rows. Parts
- * of quantized_rows are rows here.
+/* Products with block-sparse weights (product_blocks.h) in wide vectors (simd/wide.h). A vector has the sums
+ * of two rows for eight outputs. A row of int8 in two parts (int8_rows.h) counts as two rows here.
  *
- * A line is two such rows. A tile has 1, 2 or 4 lines, and rows that it lacks are copies of its last row. The
- * inputs of a tile are in the order in which it reads them: the first word of each row, then the second ones.
- * The sums of a group begin and end in memory, so that the code for this is shared by all tiles. */
+ * A line is a pair of rows. A tile has 1, 2 or 4 lines; copies of its last row fill it up. The inputs of a
+ * tile are stored as it reads them: word 0 of each row, then word 1 of each row, and so on. The sums of a
+ * group begin and end in memory, so that all tiles share the code for this. */
 #ifndef LNRNN_BLOCKS_WIDE_H
 #define LNRNN_BLOCKS_WIDE_H
 
@@ -15,7 +15,7 @@ LNRNN_INLINE size_t tile_lines(size_t rows)
 
 static size_t block_tile_rows(size_t each, size_t rows)
 {
-    (void)each; /* divides WIDE_ROWS */
+    (void)each; /* WIDE_ROWS is a multiple of 1 and of 2 */
     return rows < WIDE_ROWS ? rows : WIDE_ROWS;
 }
 
@@ -57,12 +57,12 @@ LNRNN_INLINE void add_block(const int dtype, const int lines, const void *const 
     }
 }
 
-/* Writes the outputs of a row of a group. See int8_rows.h. sum: pairs of both parts (each = 2), or two
- * halves (each = 1). */
+/* Writes a row's outputs of a group, as int8_outputs does (int8_rows.h). sum: with each = 2, the sums of both
+ * parts as pairs of lanes; with each = 1, two halves, which are added. */
 LNRNN_INLINE void end_row(const int each, const block_job *shared, size_t row, const block_group *g,
                           tile_sums *sum)
 {
-    const block_job copy = *shared, *const job = &copy; /* else GCC reads it again after each store */
+    const block_job copy = *shared, *const job = &copy; /* GCC would read *shared again after each store */
     const product_job of_sums = {.sums = job->b.sums};
     const float of_row = job->scale[row];
     const int32_t zero = job->zero[row];
@@ -79,7 +79,7 @@ LNRNN_INLINE void end_row(const int each, const block_job *shared, size_t row, c
     }
 }
 
-/* Writes the outputs of rows a and b, of one part each. sum: of their line. */
+/* a, b: rows of one part each. sum: the sums of their line. Writes the outputs of both rows. */
 LNRNN_INLINE void end_rows(const block_job *job, size_t a, size_t b, const block_group *g, tile_sums *sum)
 {
     const w32 of_rows = w32_set(job->scale + a, job->scale + b);

@@ -55,7 +55,7 @@ typedef struct {
     const span_moments *of_gate[MOST_GATES];
 } rows_moments;
 
-/* a (rows, num_gates * H), row stride as; x, of the same shape, row stride xs, or NULL. Writes to *m, for
+/* a (rows, num_gates * H), row stride `as`; x, of the same shape, row stride xs, or NULL. Writes to *m, for
  * each gate, the moments of its span (span_moments.h). Index r of the moments is row r of a, and index rows +
  * r is row r of x. rows <= LNRNN_ROWS_TOGETHER. norm: the norm of a; the norm of x differs only in gain and
  * bias. */

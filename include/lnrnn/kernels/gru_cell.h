@@ -251,7 +251,7 @@ static void gru_reset_step(const lnrnn_step_config *step, const lnrnn_step_rows 
 
 /* --- backward --------------------------------------------------------------------------------------- */
 
-/* As LNRNN_FOR_GRADIENTS, for any act. tanh is a constant, so that its loop does not test act. */
+/* Calls f as LNRNN_FOR_GRADIENTS does, with b->act. The usual tanh is a constant in f, which tests no act. */
 #define LNRNN_FOR_GRU_GRADIENTS(b, f)                              \
     if ((b)->act == LNRNN_ACT_TANH)                                \
         LNRNN_FOR_GRADIENTS(b, f)                                  \

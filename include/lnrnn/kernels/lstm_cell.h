@@ -127,9 +127,9 @@ static void lstm_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows
     }
 }
 
-/* As lstm_step, with peephole weights p: i, f = sigmoid(z + p c) with the old c. Then o = sigmoid(z + p c)
- * with the new c before its norm. With a norm, `how` is not a compile-time constant, which keeps this code
- * small. */
+/* Computes a step as lstm_step does, with peephole weights p: i, f = sigmoid(z + p c) with the old c. Then o
+ * = sigmoid(z + p c) with the new c before its norm. With a norm, `how` is not a compile-time constant, which
+ * keeps this code small. */
 static void lstm_peephole_step(const lnrnn_step_config *step, const lnrnn_step_rows *rows)
 {
     for (size_t r = 0; r < rows->n; r += LNRNN_ROWS_TOGETHER) {

@@ -199,7 +199,7 @@ LNRNN_INLINE void T(lanes_about)(size_t n, const elem *x, real pivot, vreal *sum
     *squares = T(lanes_of_4)(s.dd);
 }
 
-/* As lanes_about, but adds up the lanes: writes the sum of d = x - pivot and the sum of d^2. */
+/* Does the same as lanes_about, but adds up the lanes: writes the sums of d = x - pivot and of d^2. */
 LNRNN_INLINE void T(sums_about)(size_t n, const elem *x, real pivot, real *sum, real *squares,
                                 const int centred)
 {

@@ -21,7 +21,7 @@
 typedef struct {
     const uint32_t *w;    /* (words, panel): the first 32-bit word of these outputs' weights */
     ptrdiff_t panel;      /* the number of bytes between consecutive words of an output */
-    const uint32_t *a[2]; /* (height, words), row stride as bytes */
+    const uint32_t *a[2]; /* (height, words), row stride `as` bytes */
     ptrdiff_t as;
     void *c[2]; /* (height, vecs * 16) of 32 bits, row stride cs bytes */
     ptrdiff_t cs;
@@ -127,7 +127,8 @@ static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a
     tiles_end(&t);
 }
 
-/* As matmul_f32 (product_f32.h), with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words. */
+/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs: the product with bfloat16
+ * weights, as matmul_f32 computes it. m->scratch: bf16_scratch(dtype, rows, k) words. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     product_job job = product_job_of(m, m->scratch, c, cs);
@@ -172,7 +173,8 @@ static void int8_amx_loop(const product_job *job, size_t rows, const quantized_r
     tiles_end(&t);
 }
 
-/* As matmul_f32 (product_f32.h), with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
+/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs: the product with int8
+ * weights, as matmul_f32 computes it. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_rows quantized;

@@ -57,8 +57,9 @@ LNRNN_INLINE void dot2_tile(const tile_shape s, const product_job *job, size_t r
 
 LNRNN_PRODUCT(dot2, PRODUCT_DOT2, MR, DOT2_FEW_ROWS)
 
-/* As matmul_f32 (product_f32.h), with bfloat16 weights. m->scratch: bf16_scratch(dtype, rows, k) words.
- * Rounds all rows first, so that each panel of weights is read once. */
+/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs: the product with bfloat16
+ * weights, as matmul_f32 computes it. m->scratch: bf16_scratch(dtype, rows, k) words. Rounds all rows first,
+ * so that each panel of weights is read once. */
 static void matmul_bf16(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     const uint32_t *rounded[BF16_ROWS];

@@ -29,8 +29,9 @@ enum { BLOCK_SUMS = 8 };
 enum { BLOCK_SUMS = 4 };
 #endif
 
-/* block_sum: a vector of sums; tile_sums: those of a tile for a band. WIDE_ROWS: the most rows of a tile of
- * blocks_wide.h, or 0. A step multiplies BAND_STEP blocks of a band; the last one may be a block of zeros. */
+/* block_sum: a vector of sums. tile_sums: the sums of a tile for one band. WIDE_ROWS: the most rows of a tile
+ * of blocks_wide.h, or 0 without this file. A step multiplies BAND_STEP blocks of a band. With two, a block
+ * of zeros may complete the last step. */
 #if defined(LNRNN_WIDE) && defined(LNRNN_PART_INT8)
 enum { WIDE_ROWS = 8, BAND_STEP = 2 };
 typedef wi32 block_sum, tile_sums[WIDE_ROWS / 2];
@@ -195,7 +196,7 @@ static void pack_blocks(int dtype, size_t n, size_t k, size_t count, size_t wind
 /* The most rows whose inputs are in scratch: quantized, or in the order of wide tiles. */
 enum { BLOCK_ROWS = 64 };
 
-/* A product, for its tiles. */
+/* The arguments of a product that its tiles read. */
 typedef struct {
     block_matrix b;
     const void *const *a; /* inputs of add_block: rows, or parts of quantized_rows */
@@ -208,7 +209,7 @@ typedef struct {
     const int32_t *zero;
 #endif
     int each; /* the number of parts of a row */
-    float *c; /* as product_job */
+    float *c; /* the outputs, row stride cs; add: whether to add the product to them */
     ptrdiff_t cs;
     int add;
 } block_job;
@@ -217,8 +218,8 @@ typedef struct {
 LNRNN_INLINE void add_block(const int dtype, const int rows, const void *const *x, const uint16_t *column,
                             const uint32_t *w, tile_sums acc);
 
-/* Multiplies rows (or lines) x by the next `steps` steps of each of `together` bands, of `bands` that have
- * not ended. dtype, rows and together are constants. */
+/* Multiplies rows (or lines) x by the next `steps` steps of each of `together` bands. In memory, the blocks
+ * of all `bands` bands that have not ended alternate. dtype, rows and together are constants. */
 LNRNN_INLINE void block_steps(const int dtype, int prefetch, const int rows, const int together, size_t bands,
                               uint32_t steps, const void *const *x, const uint16_t **columns,
                               const uint32_t **weights, tile_sums *acc)
@@ -261,7 +262,7 @@ LNRNN_INLINE void begin_band(const int parts, const float *c, ptrdiff_t cs, bloc
             acc[i][v] = vi32_zero();
 }
 
-/* See int8_rows.h. */
+/* Writes the outputs from o on of a band, for rows or parts from r on, as int8_outputs does (int8_rows.h). */
 LNRNN_INLINE void end_band(const int dtype, const int parts, const block_job *job, size_t r, size_t o,
                            block_sum (*acc)[BLOCK_VECS])
 {

@@ -112,7 +112,8 @@ LNRNN_PRODUCT_ROW(i8, PRODUCT_I8)
 static const product_loop i8_product = {PRODUCT_I8, i8_row, i8a8_panel, i8a8_pair, MR_S8, INT8_FEW_LINES};
 #endif
 
-/* As matmul_f32 (product_f32.h), with int8 weights. m->scratch: int8_scratch(dtype, rows, k) words. */
+/* a: `rows` pointers to (k) floats -> c (rows, packed_width(n)), row stride cs: the product with int8
+ * weights, as matmul_f32 computes it. m->scratch: int8_scratch(dtype, rows, k) words. */
 static void matmul_int8(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs)
 {
     quantized_rows quantized;

@@ -173,7 +173,7 @@ typedef struct lnrnn_product {
     void (*matmul)(const lnrnn_matmul *m, size_t rows, const float *const *a, float *c, ptrdiff_t cs);
     /* for int8 weights, else NULL: int8_rows.h */
     void (*quantize)(const lnrnn_matmul *m, size_t rows, const float *const *a, struct quantized_rows *q);
-    /* for float32 weights, else NULL; a (k, rows), row stride as */
+    /* for float32 weights, else NULL; a (k, rows), row stride `as` */
     void (*pack_rows)(size_t n, size_t k, size_t at, size_t rows, const float *const *x, uint32_t *packed);
     void (*matmul_columns)(const lnrnn_matmul *m, size_t rows, const float *a, ptrdiff_t as, float *c,
                            ptrdiff_t cs);
@@ -235,12 +235,12 @@ typedef struct {
 typedef struct {
     size_t n;
     const float *x; /* (n, G*H), row stride xs: W x; NULL: a is the sum of both products */
-    const float *a; /* (n, G*H), row stride as: W h, or the sum */
+    const float *a; /* (n, G*H), row stride `as`: W h, or the sum */
     ptrdiff_t xs, as;
     const float *const *h_prev; /* n pointers to (H): h before the step, for GRU and LiGRU */
     float *const *c;            /* n pointers to (H), LSTM, or (3 H), SLSTM: c, replaced by the new c */
     float *const *h;            /* n pointers to (H): written */
-    float *saved_gates;         /* (n, G*H), row stride as, or NULL: receives the gates; NULL for an RNN */
+    float *saved_gates;         /* (n, G*H), row stride `as`, or NULL: receives the gates; NULL for an RNN */
     float *scratch;             /* config->cell_scratch floats */
     float *reset; /* (n, 2, H), row stride rs, z at rs / 2: r h and z; GRU with reset before the product */
     ptrdiff_t rs;
@@ -272,8 +272,8 @@ typedef struct {
     /* (rows, H), row stride hs. gc: only LSTM. gu: only LSTM, and GRU with the reset gate before the
      * product. */
     float *gh, *gc, *gu;
-    /* (rows, G*H), row stride as: the gradients of the norms' outputs. ga: norm of W h, or of the sum of both
-     * products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
+    /* (rows, G*H), row stride `as`: the gradients of the norms' outputs. ga: norm of W h, or of the sum of
+     * both products. gx: norm of W x in a GRU; NULL if the sum is normalised. */
     float *gx, *ga;
     ptrdiff_t hs, as;
     /* (rows, G*H), LSTM (rows, H), row stride ss: inputs of a norm, computed again because the tape lacks

@@ -165,9 +165,9 @@ LNRNN_INLINE void v32_store_s8(uint8_t *p, v32 v)
 }
 
 #define LNRNN_OWN_STORE4
-/* The integers of two vectors in 16 bits, in the order of packs. */
+/* Converts the two vectors at v to 16-bit integers, in the order of _mm512_packs_epi32. */
 #define IN_16_BITS(v) _mm512_packs_epi32((__m512i)v32_to_vi32((v)[0]), (__m512i)v32_to_vi32((v)[1]))
-/* Stores n, the bytes of four vectors in the order of packs of packs, in the order of the vectors. */
+/* n: bytes of four vectors, in the order of two successive packs. Stores them in the order of the vectors. */
 #define STORE_IN_ORDER(p, n)                         \
     _mm512_storeu_si512(p, _mm512_permutexvar_epi32( \
                                _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), n))

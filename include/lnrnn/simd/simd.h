@@ -86,15 +86,15 @@
 #else
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
 #endif
-/* Functions for rare cases are compiled for size, and placed away from frequent code. */
+/* LNRNN_SELDOM marks functions for rare cases: compiled for size, and placed away from frequent code. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 
-/* For functions that kernels call in many places, if the cost of a call does not matter. If they were
- * inlined, they would take most of the module's size and of the time to compile. */
+/* LNRNN_OUTLINE marks functions that kernels call in many places, and whose calls cost little. Inlined, they
+ * would take most of the module's size and of the time to compile. */
 #define LNRNN_OUTLINE static __attribute__((noinline, unused))
 
-/* A loop over v = 0 .. m - 1, unrolled; m is a constant of at most 16. Clang needs a pragma of its own: with
- * gcc's, clang 14 kept sums in memory, four to six times slower. */
+/* LNRNN_UNROLLED stands before a loop over v = 0 .. m - 1 and unrolls it; m is a constant, at most 16. Clang
+ * needs a pragma of its own: with gcc's, clang 14 kept sums in memory, four to six times slower. */
 #if defined(LNRNN_SMALL)
 #define LNRNN_UNROLLED
 #elif defined(__clang__)
@@ -225,16 +225,16 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 }
 #endif
 
-/* Stands before a loop with independent iterations, and makes clang vectorise the loop, even with the
- * compiler options of wheels (zig_cc.py). */
+/* LNRNN_VECTORISED stands before a loop with independent iterations, and makes clang vectorise it, even with
+ * the compiler options of wheels (zig_cc.py). */
 #if defined(__clang__) && !defined(LNRNN_FEW_COPIES) && !defined(LNRNN_SMALL)
 #define LNRNN_VECTORISED _Pragma("clang loop vectorize(enable) interleave(disable)")
 #else
 #define LNRNN_VECTORISED
 #endif
 
-/* Keeps v in a register. Otherwise GCC may load v again for each use, and a load that crosses a cache line
- * takes twice the time. */
+/* LNRNN_LOADED keeps v in a register. Otherwise GCC may load v again for each use, and a load that crosses a
+ * cache line takes twice the time. */
 #if defined(__aarch64__)
 #define LNRNN_LOADED(v) __asm__("" : "+w"(v))
 #elif defined(__AVX512F__)
@@ -245,12 +245,12 @@ LNRNN_INLINE v32 v32_scale(v32 v, v32 n)
 #define LNRNN_LOADED(v) ((void)(v))
 #endif
 
-/* The compiler moves no load across this macro. Otherwise GCC moves loads to the front of a loop, where they
- * take the registers of the sums. */
+/* LNRNN_LOADS_STAY: the compiler moves no load across it. Otherwise GCC moves loads to the front of a loop,
+ * where they take the registers of the sums. */
 #define LNRNN_LOADS_STAY() __asm__("" : : : "memory")
 
-/* Hides the value of the integer i from the compiler. So the compiler computes values that depend on i here,
- * and does not keep them in registers during an earlier loop. */
+/* LNRNN_ANEW hides the value of the integer i from the compiler. So the compiler computes values that depend
+ * on i here, and does not keep them in registers during an earlier loop. */
 #define LNRNN_ANEW(i) __asm__("" : "+r"(i))
 
 /* Defines loads and stores of 16-bit floats, which are converted from and to v32. */

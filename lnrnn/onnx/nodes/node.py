@@ -1,7 +1,7 @@
 """Reads one RNN, LSTM or GRU node of ONNX, or DynamicQuantizeLSTM of ONNX Runtime, as a layer of lnrnn.
 
-Opsets 7 to 22 are supported. If no network of lnrnn can replace a node, a ValueError names
-the attribute or the input.
+Opsets 7 to 22 are supported. If no network of lnrnn can replace a node, a ValueError names the attribute or
+the input.
 
 A DynamicQuantizeLSTM has W (D, I, 4H) and R (D, H, 4H), of int8 or uint8: w = (q - zero point) * scale. The
 gates have the order of LSTM. A scale or zero point is one number for each direction, (D,), or one for each
@@ -105,7 +105,7 @@ def read_layer(node: onnx_ir.Node, opset: int | None, reset_after: bool | None =
     opset: the version of ONNX's domain. reset_after: overrides linear_before_reset of GRU nodes, or None.
     """
     if has_references(node):
-        raise ValueError(f"node {named(node)}: attributes must have values, got a function's references")
+        raise ValueError(f"node {named(node)}: attributes must have values, got a reference of a function")
     given, arrays, values = attributes(node), constants(node), dict(enumerate(node.inputs))
     kind = "LSTM" if is_quantized(node) else node.op_type
     _check_version(node, opset)
@@ -224,7 +224,7 @@ def _weights(
     else:
         W, R = (_floats(node, array, name) for array, name in zip(given, "WR", strict=True))
     if R.ndim != 3 or W.ndim != 3:
-        raise refused(node, "W and R", "of three axes", f"{W.shape} and {R.shape}")
+        raise refused(node, "W and R", "arrays with three axes", f"{W.shape} and {R.shape}")
     H, inputs = R.shape[-1], W.shape[-1]
     if not (H and inputs) or R.shape != (directions, gates * H, H) or W.shape[:2] != R.shape[:2]:
         raise refused(

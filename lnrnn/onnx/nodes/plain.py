@@ -197,8 +197,7 @@ class Walk:
     """A search from a layer's output to the next layer: the current value, and its axes.
 
     shapes: outputs of Shape nodes, by id. declared: sizes T and B that the file declares for its input, such
-    as {"T": 10}. baked: sizes that a Reshape fixes. messages: warnings about
-    `declared` and `baked`.
+    as {"T": 10}. baked: sizes that a Reshape fixes. messages: warnings about `declared` and `baked`.
     """
 
     value: onnx_ir.Value
@@ -370,7 +369,7 @@ def _moved(walk: Walk, node: onnx_ir.Node) -> bool:
 
 
 def _after(walk: Walk, node: onnx_ir.Node) -> Axes | None:
-    """Returns the axes behind a node, or None if the node does more than move axes."""
+    """Returns the axes after a node, or None if the node does more than move axes."""
     axes, rank = walk.axes, len(walk.axes)
     if node.op_type == "Identity" or (node.op_type == "Dropout" and _idle(node)):
         return axes

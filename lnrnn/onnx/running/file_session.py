@@ -47,9 +47,9 @@ def _session(path: str, threads: int, plugin: bool) -> Any:
 class FileSession:
     """An ONNX file's session, states, inputs and outputs.
 
-    states: {input name: State}. inputs: {name: Tensor}, without states and constants.
-    outputs: names, without states. returned: names of outputs, then of next states. restarting: names of
-    recurrent nodes whose state starts at 0 in each run.
+    states: {input name: State}. inputs: {name: Tensor}, without states and constants. outputs: names, without
+    states. returned: names of outputs, then of next states. restarting: names of recurrent nodes whose state
+    starts at 0 in each run.
     """
 
     def __init__(
@@ -65,8 +65,9 @@ class FileSession:
         known = {each.name: each for each in inputs(graph, shapes)}
         for each in known.values():
             if each.dtype is None:
-                expected = "a tensor of real numbers of a type that NumPy has"
-                raise ValueError(message(f"input {each.name!r} of the file", expected, "one that it has not"))
+                expected = "a tensor of a number type that NumPy has"
+                got = next(str(value.type) for value in graph.inputs if value.name == each.name)
+                raise ValueError(message(f"input {each.name!r} of the file", expected, got))
         self.inputs = {name: each for name, each in known.items() if name not in self.states}
         self.constants = self._checked_constants({} if constants is None else constants)
         returned = [state.output for state in self.states.values()]

@@ -147,7 +147,7 @@ def find_states(
         del likely[next(iter(likely))]
     every = {each.name: output.name for each, output in (found | likely).items()}
     do = f"pass states={every} if these are the states, or states={{}} if there is none"
-    raise ValueError(message("states", "given for this file", "names that show no states", do))
+    raise ValueError(message("states", "given if names do not show the states", "None", do))
 
 
 def _by_shape(given: Iterable[Tensor], left: list[Tensor]) -> dict[Tensor, Tensor]:
@@ -181,7 +181,7 @@ def _fits(given: Tensor, returned: Tensor) -> bool:
 def _state(given: Tensor, returned: Tensor) -> State:
     """Returns the State of an input and an output. Raises ValueError if their shapes or dtypes differ."""
     if given.dtype is None or returned.dtype is None:
-        raise ValueError("another type than numbers")
+        raise ValueError("a type other than numbers")
     if given.dtype != returned.dtype:
         raise ValueError(f"dtype {given.dtype} and {returned.dtype}")
     shape = given.shape if returned.shape is None else returned.shape

@@ -95,7 +95,7 @@ def _check_unchanged(model: Any) -> None:
 
     for path, state in model.meta[FILES].items():
         if state_of(path) != state:
-            raise OnnxFileError(f"files must not change during the conversion, got another {path!r}")
+            raise OnnxFileError(f"{path!r} changed during the conversion; convert it again")
 
 
 def in_memory(source: Any, quick: bool = False) -> tuple[bytes | None, dict[str, str]]:

@@ -150,7 +150,7 @@ def _blocks(w: Array, num_heads: int) -> Array:
 def _unfolded(
     made: Architecture, arrays: Mapping[str, Array], suffix: str
 ) -> tuple[dict[str, Array], StepStatistics]:
-    """Returns (gains and biases by name, statistics) that fold to the scale and shift tables of a file."""
+    """Returns (gains and biases by name, statistics) that have these scale and shift tables of a file."""
     assert made.batch_norm is not None
     vectors: dict[str, Array] = {}
     found: dict[str, Array] = {}

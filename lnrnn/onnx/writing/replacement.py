@@ -141,7 +141,7 @@ def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool
         return "it has resets"
     around = parent(part.nodes[0].graph)
     if part.mask is not None and around is not None and (around.name or "").startswith(MASKED):
-        return "it runs where a mask is false before a step where it is true"
+        return "it is the branch for masks that are false before a step where they are true"
     unknown = call.lengths is not None and REPEATS in part.warnings  # y of an empty sequence would differ
     if call.repeats and (made.directions > 1 or made.reverse or part.flipped or unknown):
         return "past the end of a sequence, its y is not 0"
@@ -157,7 +157,7 @@ def _refusal(part: GraphPart, model: onnx_ir.Model, functions: bool, quick: bool
     if len(fixed) > 1 or (len(sizes) > 1 and 1 in fixed):  # 1 may be broadcast
         return f"its inputs have different numbers of sequences, {', '.join(sorted(map(str, sizes)))}"
     if (leak := _leak(call)) is not None:
-        return f"the file also reads {leak!r}"
+        return f"nodes outside of it also read its inner value {leak!r}"
     if dependents(call.outputs) & {id(v) for v, _ in call.inputs}:
         return "its later layers start from states that its first layers compute"
     try:
