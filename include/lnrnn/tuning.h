@@ -110,6 +110,7 @@ static inline size_t lnrnn_input_rows(lnrnn_caches c, size_t bytes)
  * lstm, B1, on a Zen 4.) */
 static inline int lnrnn_computes_ahead(lnrnn_caches c, size_t bytes)
 {
+    /* GCOVR_EXCL_BR_LINE: decided by the CPU's caches */
     return c.reads_ahead && bytes > 2 * c.l1 && bytes <= c.l3 / 8 * 3;
 }
 

@@ -279,6 +279,7 @@ size_t lnrnn_description_parameters(const lnrnn_description *d)
 static const char *shown(const lnrnn_array *array, char buffer[LNRNN_ARRAY_NAME])
 {
     static const char *const dtypes[] = {"float32", "float64", "int64"};
+    /* GCOVR_EXCL_BR_LINE: other dtypes are positive numbers */
     const int known = array->dtype >= 0 && array->dtype < LNRNN_ARRAY_OTHER;
     const char *const dtype = known ? dtypes[array->dtype] : "another dtype";
     if (array->ndim == 1)
@@ -321,6 +322,7 @@ lnrnn_status lnrnn_match_arrays(lnrnn_description *d, const lnrnn_array *arrays,
         else
             unknown = arrays[i].name;
     }
+    /* GCOVR_EXCL_BR_LINE: max_steps is at least 1 in a file without count */
     if (counts < wanted && at[counts] && at[counts]->ndim == 1 && !d->max_steps)
         d->steps = at[counts]->shape[0];
     CHECK(d->steps <= INT32_MAX, "count_l0 must have at most %d steps, got %zu", INT32_MAX, d->steps);

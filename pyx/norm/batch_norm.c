@@ -211,7 +211,7 @@ void lnrnn_batch_norm(const lnrnn_batch *given, void *y, int training)
     const double *scales = training ? training_sums(&j, &b) : NULL;
     const lnrnn_channels channels = channels_of(&b, scales);
     j.kernels->fold(&channels, &j.c);
-    j.nontemporal = j.nontemporal && b.x != y;
+    j.nontemporal = j.nontemporal && b.x != y; /* GCOVR_EXCL_BR_LINE: stores in place are not non-temporal */
     batch_rows(&j);
     for (size_t c = 0; scales && c < b.C; c++) /* divide twice, because the square of a scale may overflow */
         b.mean[c] /= scales[c], b.var[c] = b.var[c] / scales[c] / scales[c];

@@ -315,6 +315,7 @@ static void gates_product(const backward_step *s, size_t first, size_t end, int 
 static void back_product(const backward_step *s, float *to)
 {
     const backward_job *j = s->j;
+    /* GCOVR_EXCL_BR_LINE: such a GRU has a function of its own */
     if (j->c->num_heads > 1 || j->c->reset_before)
         gates_product(s, 0, j->c->num_gates, 0, to);
     else

@@ -179,7 +179,9 @@ size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w)
     const lnrnn_product *const dense = lnrnn_product_of(kernels, dtype);
     const size_t columns = k / LNRNN_BLOCK_INPUTS, blocks = n / LNRNN_BLOCK_OUTPUTS * columns;
     if (!lnrnn_blocks_of(kernels, dtype) || n % LNRNN_BLOCK_OUTPUTS || k % LNRNN_BLOCK_INPUTS
-        || blocks > UINT32_MAX || columns > UINT16_MAX /* GCOVR_EXCL_BR_LINE: such weights need gigabytes */
+        || blocks > UINT32_MAX
+        || columns > UINT16_MAX /* GCOVR_EXCL_BR_LINE: such weights need gigabytes */
+        /* GCOVR_EXCL_BR_LINE: more than 33 thousand inputs */
         || (lnrnn_is_int8(dtype) && k > LNRNN_BLOCK_INT8_INPUTS))
         return 0;
     const double share =
@@ -190,6 +192,7 @@ size_t lnrnn_block_count(int dtype, size_t n, size_t k, const float *w)
     int zero = share >= 1;
     /* Test 64 blocks first: if no block is zero, the weights are dense. A search of all blocks would take a
      * tenth of the time in which a training step packs the weights. */
+    /* GCOVR_EXCL_BR_LINE: a weight without blocks has no inputs */
     for (size_t i = 0; i < 64 && blocks && !zero; i++) {
         const size_t b =
             (i * blocks + i * 2654435761u % blocks) / 64; /* one block of each 64th part, at random */

@@ -49,10 +49,12 @@ int lnrnn_rows_fit(const lnrnn_network_call *n, char *seen)
     const int64_t steps = (int64_t)n->steps;
     for (size_t i = 0; i < n->B; i++) {
         const lnrnn_row *const row = &n->rows[i];
+        /* GCOVR_EXCL_BR_START: each condition is tested by one wrong row */
         if (row->sequence < 0 || (uint64_t)row->sequence >= n->sequences || row->first < 0 || row->length < 0
             || row->first > steps || row->length > steps - row->first || row->end < row->first + row->length
             || row->end > steps || row->state < 0 || (uint64_t)row->state >= n->states || seen[row->state]
             || row->start < 0 || row->start > INT64_MAX - row->length || (i && row->length > row[-1].length))
+            /* GCOVR_EXCL_BR_STOP */
             return 0;
         seen[row->state] = 1;
     }
@@ -87,7 +89,7 @@ int lnrnn_rows_of_lengths(lnrnn_row *rows, size_t B, size_t steps, const int64_t
     for (size_t i = 0; i < B; i++) {
         rows[i] = (lnrnn_row){
             .sequence = (int64_t)i, .state = (int64_t)i, .length = lengths ? lengths[i] : T, .end = T};
-        if (rows[i].length < 0 || rows[i].length > T)
+        if (rows[i].length < 0 || rows[i].length > T) /* GCOVR_EXCL_BR_LINE: lengths are checked before */
             return 0;
     }
     if (lengths)
@@ -161,6 +163,7 @@ size_t lnrnn_network_plan(lnrnn_network_call *n)
     n->buffer_floats = lnrnn_whole_floats(n->steps * n->sequences * output_width(n));
     n->buffers = lnrnn_whole_floats(floats);
     n->zeros = n->buffers + (keeps_outputs(n) ? 0 : between < most ? between : most) * n->buffer_floats;
+    /* GCOVR_EXCL_BR_LINE: c0 comes with h0 */
     n->dealt = n->zeros + (n->h0 && (n->c0 || net->states == 1) ? 0 : lnrnn_whole_floats(n->states * widest));
     return n->dealt + (n->deal ? lnrnn_whole_floats(n->B * sizeof(lnrnn_row) / sizeof(float)) : 0) + 16;
 }

@@ -46,7 +46,7 @@ static double time_of_wavefront(lnrnn_wavefront *n)
         step = most(step, of_step);
         begin = most(begin, lnrnn_input_weights_time(&l->call, &l->plan, at_once) + LNRNN_HAND_OVER);
     }
-    if (at_once < 2)
+    if (at_once < 2) /* GCOVR_EXCL_BR_LINE: callers have two layers */
         return time / threads;
     /* With short chunks the next layer begins sooner; with long chunks W_ih is read less often. This chunk
      * minimises time / threads * begin / (step * chunk) + (at_once - 1) * chunk * step: */
@@ -75,8 +75,10 @@ static int plan_lines(lnrnn_wavefront *n, int share)
         lnrnn_line *l = &n->line[k];
         lnrnn_rnn_make_plan(&l->call, share, &l->plan);
         const lnrnn_rnn_plan *p = &l->plan, *first = &n->line[0].plan;
+        /* GCOVR_EXCL_BR_START: plans of lines with equal sizes are equal */
         if (p->synchronous || p->group != first->group || p->threads != first->threads
             || p->divide_units != first->divide_units || (p->divide_units && p->groups > 1))
+            /* GCOVR_EXCL_BR_STOP */
             return 0;
         l->call.plan = p;
         n->worker = p->scratch.worker > n->worker ? p->scratch.worker : n->worker;

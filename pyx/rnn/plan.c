@@ -58,6 +58,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
     p->threads = lnrnn_useful_threads(multiply_adds, threads);
     p->brief = lnrnn_is_brief(multiply_adds);
     /* Threads cannot divide units if a step needs all rows at once, or the call has a tape or masks. */
+    /* GCOVR_EXCL_BR_LINE: masks come with a tape */
     if (p->threads < 2 || p->synchronous || r->tape || r->masks.state)
         return;
     const lnrnn_step_work work = lnrnn_work_of(r->config, p->caches, r->B);
@@ -73,6 +74,7 @@ static void choose_threads(const lnrnn_rnn_call *r, int threads, lnrnn_rnn_plan 
 /* A stream keeps its plan for all steps, so every call asks how many threads are free now. */
 int lnrnn_threads_now(const lnrnn_rnn_plan *p)
 {
+    /* GCOVR_EXCL_BR_LINE: brief calls of several threads need more cores */
     return lnrnn_free_threads(p->threads, p->brief || p->divide_units);
 }
 
@@ -114,7 +116,7 @@ static size_t rows_ahead(const lnrnn_rnn_config *c, const lnrnn_rnn_plan *p)
                  bytes = p->wide * c->P * sizeof(float) / team;
     const int able = rows && p->panels > 2 && c->dtype == LNRNN_WEIGHT_F32 && p->group == 1
                      && p->chunk >= 3 * rows && c->D == c->P && c->P % rows == 0 && c->num_heads == 1
-                     && !c->reset_before && !p->window;
+                     && !c->reset_before && !p->window; /* GCOVR_EXCL_BR_LINE: only sets with rows_ahead */
     return able && lnrnn_computes_ahead(p->caches, 2 * bytes) ? rows : 0;
 }
 

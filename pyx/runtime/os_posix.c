@@ -56,9 +56,11 @@ static void bind(pthread_attr_t *attributes, const lnrnn_cpus *cpus)
 #if defined(__GLIBC__)
     cpu_set_t set;
     CPU_ZERO(&set);
+    /* GCOVR_EXCL_BR_START: clang's OpenMP has no places here */
     for (size_t cpu = 0; cpu < sizeof cpus->bits * CHAR_BIT; cpu++)
         if (cpus->bits[cpu / 64] >> cpu % 64 & 1)
             CPU_SET(cpu, &set);
+    /* GCOVR_EXCL_BR_STOP */
     pthread_attr_setaffinity_np(attributes, sizeof set, &set);
 #else
     (void)attributes, (void)cpus;
@@ -73,7 +75,7 @@ int lnrnn_thread_start(lnrnn_thread *thread, size_t stack_bytes, const lnrnn_cpu
         return 0; /* GCOVR_EXCL_LINE: no memory */
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, stack_bytes);
-    if (cpus)
+    if (cpus) /* GCOVR_EXCL_BR_LINE: clang's OpenMP has no places here */
         bind(&attributes, cpus);
     const int error = start(&handle, &attributes, run, thread);
     pthread_attr_destroy(&attributes);
@@ -114,6 +116,7 @@ int lnrnn_stacks_that_fit(size_t bytes)
 #if defined(__linux__)
     struct rlimit limit;
     unsigned long pages;
+    /* GCOVR_EXCL_BR_START: a limited address space has no room for counts */
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
         FILE *f = fopen("/proc/self/statm", "r");
         const int known = f && fscanf(f, "%lu", &pages) == 1;
@@ -122,6 +125,7 @@ int lnrnn_stacks_that_fit(size_t bytes)
         const rlim_t used = known ? (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) : 0;
         const rlim_t fit = used < limit.rlim_cur ? (limit.rlim_cur - used) / 2 / bytes : 0;
         return fit < INT_MAX ? (int)fit : INT_MAX;
+        /* GCOVR_EXCL_BR_STOP */
     }
 #endif
     (void)bytes;
@@ -138,7 +142,7 @@ int lnrnn_threads_try(int n, size_t stack_bytes)
     pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
     int started = 0;
-    if (c && reserve && pthread_attr_init(&attributes) == 0) {
+    if (c && reserve && pthread_attr_init(&attributes) == 0) { /* GCOVR_EXCL_BR_LINE: no memory */
         if (stack_bytes)
             pthread_attr_setstacksize(&attributes, stack_bytes); /* fails for sizes that OpenMP ignores */
         size_t bytes = 1 << 20;
@@ -216,10 +220,12 @@ void lnrnn_leave_cpu(int cpu)
 {
 #if defined(__linux__)
     cpu_set_t all, others;
+    /* GCOVR_EXCL_BR_LINE: the system moved the thread, or has no affinity */
     if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all))
         return;
     others = all;
     CPU_CLR((size_t)cpu, &others);
+    /* GCOVR_EXCL_BR_LINE: a quota took a CPU away meanwhile */
     if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
         sched_setaffinity(0, sizeof all, &all);
 #else
@@ -238,6 +244,7 @@ static int64_t answer_of(const char *name)
 
 void lnrnn_cache_sizes(size_t sizes[3])
 {
+    /* GCOVR_EXCL_BR_START: not on x86-64 */
     for (int level = 0; level < 3; level++) {
 #if defined(__APPLE__)
         static const char *const names[] = {"hw.perflevel0.l1dcachesize", "hw.perflevel0.l2cachesize"};
@@ -246,6 +253,7 @@ void lnrnn_cache_sizes(size_t sizes[3])
         static const int names[] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE};
         const long n = sysconf(names[level]);
         sizes[level] = n > 0 ? (size_t)n : 0;
+        /* GCOVR_EXCL_BR_STOP */
 #else
         sizes[level] = 0;
 #endif
@@ -327,7 +335,7 @@ FILE *lnrnn_file_open(const char *path, uint64_t *bytes)
     struct stat about;
     const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait for a pipe */
     FILE *stream = NULL;
-    if (descriptor >= 0 && !fstat(descriptor, &about)) {
+    if (descriptor >= 0 && !fstat(descriptor, &about)) { /* GCOVR_EXCL_BR_LINE: fstat of an open file */
         errno = 0;
         stream = S_ISREG(about.st_mode) ? fdopen(descriptor, "rb") : NULL;
         *bytes = (uint64_t)about.st_size;

@@ -54,10 +54,11 @@ static void unmap(void *block)
 void lnrnn_result_free(void *ctx, void *block, size_t size)
 {
     (void)ctx, (void)size;
-    if (!block)
+    if (!block) /* GCOVR_EXCL_BR_LINE: NumPy frees no NULL */
         return;
     const size_t bytes = header_of(block)->bytes;
     if (bytes > LNRNN_CACHED_BYTES
+        /* GCOVR_EXCL_BR_LINE: a kernel without MADV_FREE */
         || (bytes > LNRNN_MARKED_FREE_FROM && !lnrnn_pages_discard(block, bytes))) {
         unmap(block);
         return;
@@ -79,6 +80,7 @@ void lnrnn_result_free(void *ctx, void *block, size_t size)
             return;
     }
     /* Test again, because other threads may have cached blocks meanwhile. */
+    /* GCOVR_EXCL_BR_LINE: only if another thread caches a block meanwhile */
     if (__atomic_load_n(&cached_bytes, __ATOMIC_RELAXED) <= LNRNN_CACHED_BYTES)
         entry = __atomic_exchange_n(&cached[place % LNRNN_CACHED_BLOCKS], entry, __ATOMIC_ACQ_REL);
     unmap(block_of_entry(entry));
@@ -118,11 +120,13 @@ void *lnrnn_result_malloc(void *ctx, size_t size)
 
 void *lnrnn_result_realloc(void *ctx, void *block, size_t size)
 {
+    /* GCOVR_EXCL_BR_START: NumPy's resize of a result is not a call of lnrnn */
     const size_t bytes = block ? header_of(block)->bytes : 0;
     if (block && size <= bytes && size >= bytes / 2)
         return block;
     void *other = lnrnn_result_malloc(ctx, size);
     if (other && block) {
+        /* GCOVR_EXCL_BR_STOP */
         memcpy(other, block, size < bytes ? size : bytes);
         lnrnn_result_free(ctx, block, bytes);
     }

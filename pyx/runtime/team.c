@@ -12,6 +12,7 @@ static const lnrnn_team_kind *chosen; /* NULL: the default */
 static void (*shortage)(int wanted, int given);
 static unsigned generation = 1;
 
+/* GCOVR_EXCL_BR_START: a build without OpenMP, or without threads */
 static const lnrnn_team_kind *kind(void)
 {
     const lnrnn_team_kind *k = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
@@ -35,6 +36,7 @@ int lnrnn_team_use(const char *name)
     const lnrnn_team_kind *const kinds[] = {lnrnn_openmp_team(), lnrnn_pool_team()};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         if (kinds[k] && !strcmp(name, kinds[k]->name)) {
+            /* GCOVR_EXCL_BR_STOP */
             __atomic_store_n(&chosen, kinds[k], __ATOMIC_RELAXED);
             return 0;
         }
@@ -57,6 +59,7 @@ lnrnn_teams *lnrnn_teams_of_thread(void)
     return &own;
 }
 
+/* GCOVR_EXCL_BR_LINE: a build without threads */
 int lnrnn_can_have_team(int threads) { return threads > 1 && kind() && kind()->available(); }
 
 typedef struct {
@@ -77,7 +80,7 @@ int lnrnn_run_team(int threads, int64_t arrival, void (*body)(void *ctx, int wor
     share s = {body, ctx};
     const int team = kind()->run(threads, arrival, in_default_floats, &s, &short_of);
     void (*const report)(int, int) = __atomic_load_n(&shortage, __ATOMIC_ACQUIRE);
-    if (short_of && report)
+    if (short_of && report) /* GCOVR_EXCL_BR_LINE: Python always reports */
         report(threads, team);
     return team;
 }

@@ -18,6 +18,7 @@ static void after_fork(void) { forked = 1; } /* GCOVR_EXCL_LINE */
 
 __attribute__((constructor)) static void watch_forks(void) { lnrnn_on_fork(NULL, NULL, after_fork); }
 
+/* GCOVR_EXCL_BR_LINE: lnrnn runs inside no parallel region of others */
 static int available(void) { return !forked && !omp_in_parallel(); }
 
 /* libgomp keeps one pool of idle workers per calling thread. These fields describe the pool of this
@@ -63,7 +64,7 @@ static int startable(int threads)
             own.failed = now;
             helpers = (own.waiting + alive) / 2;
         }
-        if (larger || alive < more)
+        if (larger || alive < more) /* GCOVR_EXCL_BR_LINE: a thread of OpenMP ended */
             own.proven = helpers;
     }
     return 1 + helpers;

@@ -128,6 +128,7 @@ static worker *start(void)
         return NULL; /* GCOVR_EXCL_LINE: no memory */
     *w = (worker){
         .state = IDLE, .thread = {work, w}, .lock = LNRNN_LOCK, .wake = LNRNN_SIGNAL, .done = LNRNN_SIGNAL};
+    /* GCOVR_EXCL_BR_LINE: clang's OpenMP has no places here */
     if (lnrnn_thread_start(&w->thread, LNRNN_STACK, lnrnn_bound_cpus(&cpus) ? &cpus : NULL))
         return w;
     /* GCOVR_EXCL_START: tests start threads under limits that leave no room for coverage */
@@ -194,6 +195,7 @@ static int gather(worker *first, int64_t arrival)
 {
     int team = 1;
     for (worker *w = first; w; w = w->next)
+        /* GCOVR_EXCL_BR_LINE: a thread that arrives at the last moment */
         if (changes(w, JOB, arrival) || !change(w, JOB, IDLE))
             w->index = team++;
     return team;
@@ -219,7 +221,7 @@ static int run(int threads, int64_t arrival, void (*body)(void *ctx, int worker,
     }
     body(ctx, 0, team);
     for (worker *w = first; w; w = w->next) {
-        if (change(w, JOB, IDLE))
+        if (change(w, JOB, IDLE)) /* GCOVR_EXCL_BR_LINE: a thread that has not begun when the caller ends */
             team--;
         await(w);
     }

