@@ -21,9 +21,7 @@ function check(right, message) {
   if (!right) throw new LnrnnError(Status.INVALID, message);
 }
 
-function isCount(value) {
-  return Number.isInteger(value) && value >= 1 && value < 2 ** 31;
-}
+const isCount = value => Number.isInteger(value) && value >= 1 && value < 2 ** 31;
 
 function checkLength(name, array, length) {
   check(array?.length === length, `${name} must have ${length} values, got ${array?.length ?? array}`);
@@ -32,14 +30,14 @@ function checkLength(name, array, length) {
 /* Compiles the module and creates an instance. source: its bytes, a Response of fetch, or a WebAssembly.Module. */
 export async function open(source) {
   source = await source;
+  check(source.ok ?? true, `${source.url} has the status ${source.status} ${source.statusText}`);
   if (source instanceof WebAssembly.Module) return new Lnrnn(source);
   return new Lnrnn(await WebAssembly.compile(source.arrayBuffer ? await source.arrayBuffer() : source));
 }
 
 /* Blocks in the memory of the module, freed together. */
 class Blocks {
-  #c;
-  #all = [];
+  #c; #all = [];
 
   constructor(c) {
     this.#c = c;
@@ -90,20 +88,16 @@ function checked(c, body) {
 }
 
 export class Lnrnn {
-  #c;
+  #c; memory;
 
   /* module: a WebAssembly.Module. Creates the instance at once, as a worklet needs it. */
   constructor(module) {
-    const none = (...at) => (at.forEach(one => new Uint32Array(this.#c.memory.buffer, one, 1).fill(0)), 0);
+    const none = (...at) => (at.forEach(one => new Uint32Array(this.memory.buffer, one, 1).fill(0)), 0);
     const exit = code => { throw new LnrnnError(Status.NO_MEMORY, `lnrnn.wasm ended with ${code}`); };
     const wasi = { environ_get: () => 0, environ_sizes_get: none, proc_exit: exit };
-    this.#c = new WebAssembly.Instance(module, { wasi_snapshot_preview1: wasi }).exports;
-    const c = this.#c;
+    const c = this.#c = new WebAssembly.Instance(module, { wasi_snapshot_preview1: wasi }).exports;
+    this.memory = c.memory;
     c._initialize();
-  }
-
-  get memory() {
-    return this.#c.memory;
   }
 
   load(bytes) {
@@ -129,8 +123,7 @@ export class Lnrnn {
 }
 
 class Network {
-  #c;
-  #at;
+  #c; #at;
 
   constructor(c, at) {
     this.#c = c;
@@ -184,14 +177,7 @@ class Network {
 }
 
 class Stream {
-  #c;
-  #stream = 0;
-  #handle = 0;
-  #blocks;
-  #at;
-  #x;
-  #y;
-  #out;
+  #c; #stream = 0; #handle = 0; #blocks; #at; #x; #y; #out;
 
   constructor(c, network, lanes, inputs, outputs) {
     this.#c = c;
@@ -218,7 +204,7 @@ class Stream {
   step(frame, out = this.#out) {
     const c = this.#c;
     check(this.#handle, "the stream is freed");
-    if (this.#x.buffer !== c.memory.buffer) this.#point();
+    if (!this.#x.length) this.#point();
     if (frame?.length !== this.#x.length) checkLength("frame", frame, this.#x.length);
     if (out.length !== this.#y.length) checkLength("out", out, this.#y.length);
     this.#x.set(frame);

@@ -95,14 +95,12 @@ LNRNN_COPIED void tanhs_of(const int m, v32 *x)
 #define LNRNN_OF_EACH(f, of)                 \
     LNRNN_INLINE void f(const int m, v32 *x) \
     {                                        \
-        if (m == 1)                          \
-            of(1, x);                        \
-        else if (m == 2)                     \
-            of(2, x);                        \
-        else if (m == 3)                     \
-            of(3, x);                        \
-        else                                 \
-            of(4, x);                        \
+        switch (m) {                         \
+        case 1: of(1, x); break;             \
+        case 2: of(2, x); break;             \
+        case 3: of(3, x); break;             \
+        default: of(4, x);                   \
+        }                                    \
     }
 LNRNN_OF_EACH(v32_tanhs, tanhs_of)
 
