@@ -15,17 +15,14 @@ export class LnrnnError extends Error {
   }
 }
 
-const MESSAGE = 256; // LNRNN_MESSAGE
-
 function check(right, message) {
   if (!right) throw new LnrnnError(Status.INVALID, message);
 }
 
 const isCount = value => Number.isInteger(value) && value >= 1 && value < 2 ** 31;
 
-function checkLength(name, array, length) {
+const checkLength = (name, array, length) =>
   check(array?.length === length, `${name} must have ${length} values, got ${array?.length ?? array}`);
-}
 
 /* Compiles the module and creates an instance. source: its bytes, a Response of fetch, or a WebAssembly.Module. */
 export async function open(source) {
@@ -78,10 +75,11 @@ function withBlocks(c, body) {
   }
 }
 
-/* Calls body(address, message), where a function of C stores a pointer or a message. Returns the pointer. */
+/* Calls body(address, message), where a function of C stores a pointer, or a message of LNRNN_MESSAGE = 256 bytes.
+ * Returns the pointer. */
 function checked(c, body) {
   return withBlocks(c, blocks => {
-    const at = blocks.take(8 + MESSAGE), status = body(at, at + 8), bytes = new Uint8Array(c.memory.buffer, at + 8);
+    const at = blocks.take(8 + 256), status = body(at, at + 8), bytes = new Uint8Array(c.memory.buffer, at + 8);
     if (status) throw new LnrnnError(status, String.fromCharCode(...bytes.subarray(0, bytes.indexOf(0))));
     return new Uint32Array(c.memory.buffer, at, 1)[0];
   });
