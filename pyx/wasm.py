@@ -29,11 +29,8 @@ LINK = ["-mexec-model=reactor", "-Wl,--strip-all,-z,stack-size=262144,--max-memo
 
 def sized(unit: Unit) -> Unit:
     """Returns a Unit compiled for size, unless it is a matrix product, where most of the time is spent."""
-    return (
-        unit
-        if unit.name in ("wasm128_product", "wasm128_int8")
-        else unit._replace(flags=[*unit.flags, "-Os"])
-    )
+    product = unit.name in ("wasm128_product", "wasm128_int8")
+    return unit if product else unit._replace(flags=[*unit.flags, "-Os"])
 
 
 def main() -> None:

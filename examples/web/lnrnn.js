@@ -15,31 +15,26 @@ export class LnrnnError extends Error {
   }
 }
 
-const MESSAGE = 256; // LNRNN_MESSAGE
-
 function check(right, message) {
   if (!right) throw new LnrnnError(Status.INVALID, message);
 }
 
-function isCount(value) {
-  return Number.isInteger(value) && value >= 1 && value < 2 ** 31;
-}
+const isCount = value => Number.isInteger(value) && value >= 1 && value < 2 ** 31;
 
-function checkLength(name, array, length) {
+const checkLength = (name, array, length) =>
   check(array?.length === length, `${name} must have ${length} values, got ${array?.length ?? array}`);
-}
 
 /* Compiles the module and creates an instance. source: its bytes, a Response of fetch, or a WebAssembly.Module. */
 export async function open(source) {
   source = await source;
+  check(source.ok ?? true, `${source.url} has the status ${source.status} ${source.statusText}`);
   if (source instanceof WebAssembly.Module) return new Lnrnn(source);
   return new Lnrnn(await WebAssembly.compile(source.arrayBuffer ? await source.arrayBuffer() : source));
 }
 
 /* Blocks in the memory of the module, freed together. */
 class Blocks {
-  #c;
-  #all = [];
+  #c; #all = [];
 
   constructor(c) {
     this.#c = c;
@@ -80,30 +75,27 @@ function withBlocks(c, body) {
   }
 }
 
-/* Calls body(address, message), where a function of C stores a pointer or a message. Returns the pointer. */
+/* Calls body(address, message), where a function of C stores a pointer, or a message of LNRNN_MESSAGE = 256 bytes.
+ * Returns the pointer. */
 function checked(c, body) {
   return withBlocks(c, blocks => {
-    const at = blocks.take(8 + MESSAGE), status = body(at, at + 8), bytes = new Uint8Array(c.memory.buffer, at + 8);
+    const at = blocks.take(8 + 256), status = body(at, at + 8), bytes = new Uint8Array(c.memory.buffer, at + 8);
     if (status) throw new LnrnnError(status, String.fromCharCode(...bytes.subarray(0, bytes.indexOf(0))));
     return new Uint32Array(c.memory.buffer, at, 1)[0];
   });
 }
 
 export class Lnrnn {
-  #c;
+  #c; memory;
 
   /* module: a WebAssembly.Module. Creates the instance at once, as a worklet needs it. */
   constructor(module) {
-    const none = (...at) => (at.forEach(one => new Uint32Array(this.#c.memory.buffer, one, 1).fill(0)), 0);
+    const none = (...at) => (at.forEach(one => new Uint32Array(this.memory.buffer, one, 1).fill(0)), 0);
     const exit = code => { throw new LnrnnError(Status.NO_MEMORY, `lnrnn.wasm ended with ${code}`); };
     const wasi = { environ_get: () => 0, environ_sizes_get: none, proc_exit: exit };
-    this.#c = new WebAssembly.Instance(module, { wasi_snapshot_preview1: wasi }).exports;
-    const c = this.#c;
+    const c = this.#c = new WebAssembly.Instance(module, { wasi_snapshot_preview1: wasi }).exports;
+    this.memory = c.memory;
     c._initialize();
-  }
-
-  get memory() {
-    return this.#c.memory;
   }
 
   load(bytes) {
@@ -129,8 +121,7 @@ export class Lnrnn {
 }
 
 class Network {
-  #c;
-  #at;
+  #c; #at;
 
   constructor(c, at) {
     this.#c = c;
@@ -184,14 +175,7 @@ class Network {
 }
 
 class Stream {
-  #c;
-  #stream = 0;
-  #handle = 0;
-  #blocks;
-  #at;
-  #x;
-  #y;
-  #out;
+  #c; #stream = 0; #handle = 0; #blocks; #at; #x; #y; #out;
 
   constructor(c, network, lanes, inputs, outputs) {
     this.#c = c;
@@ -218,7 +202,7 @@ class Stream {
   step(frame, out = this.#out) {
     const c = this.#c;
     check(this.#handle, "the stream is freed");
-    if (this.#x.buffer !== c.memory.buffer) this.#point();
+    if (!this.#x.length) this.#point();
     if (frame?.length !== this.#x.length) checkLength("frame", frame, this.#x.length);
     if (out.length !== this.#y.length) checkLength("out", out, this.#y.length);
     this.#x.set(frame);

@@ -128,8 +128,8 @@ LNRNN_INLINE gate_row gate_row_of(const int num_gates, const int shared, const i
 }
 
 /* Returns k units of a gate, from unit i on, after the norm of this operand. */
-LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate, size_t i, size_t k,
-                           const int whole)
+LNRNN_OF_UNIT v32 gate_read(const int how, const gate_side *side, const int gate, size_t i, size_t k,
+                            const int whole)
 {
     const lnrnn_gate_norm *norm = side->norm;
     const size_t at = (size_t)gate * norm->H + i;
@@ -147,8 +147,8 @@ LNRNN_INLINE v32 gate_read(const int how, const gate_side *side, const int gate,
 
 /* Returns the argument of the gate's activation: W h after its norm, plus W x after its norm if
  * `separate`. */
-LNRNN_INLINE v32 gate_sum(const int how, const int separate, const gate_row *row, const int gate, size_t i,
-                          size_t k, const int whole)
+LNRNN_OF_UNIT v32 gate_sum(const int how, const int separate, const gate_row *row, const int gate, size_t i,
+                           size_t k, const int whole)
 {
     const v32 z = gate_read(how, &row->hidden, gate, i, k, whole);
     return separate ? gate_read(how, &row->input, gate, i, k, whole) + z : z;

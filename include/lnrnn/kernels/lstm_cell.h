@@ -10,8 +10,8 @@ enum { GATE_I, GATE_F, GATE_G, GATE_O, LSTM_GATES };
 
 /* peephole (3*H): the weights of c in i, f and o, used if the compile-time constant `peepholes` is 1. Writes
  * c, saved_gates unless NULL, and the output gate to h. lstm_output_rows then replaces h by the output. */
-LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
-                             const int peepholes, const float *peephole, const gate_row *row)
+LNRNN_OF_UNIT void lstm_units(size_t i, size_t k, const int whole, const int how, const int separate,
+                              const int peepholes, const float *peephole, const gate_row *row)
 {
     const size_t H = row->hidden.norm->H;
     v32 ifo[] = {gate_sum(how, separate, row, GATE_I, i, k, whole),
@@ -43,8 +43,8 @@ LNRNN_INLINE void lstm_units(size_t i, size_t k, const int whole, const int how,
 
 /* side = NULL: computes h = o tanh(c). Otherwise `side` is the norm of c: computes h = o tanh(norm(c)), and
  * with `carry` also replaces c by norm(c). */
-LNRNN_INLINE void lstm_output_units(size_t first, size_t k, const int vecs, const int how, const int carry,
-                                    const gate_side *side, float *c, float *h)
+LNRNN_OF_UNIT void lstm_output_units(size_t first, size_t k, const int vecs, const int how, const int carry,
+                                     const gate_side *side, float *c, float *h)
 {
     const int m = vecs ? vecs : 1;
     v32 u[2];

@@ -105,7 +105,7 @@ LNRNN_INLINE void panel_tile(const int product, const int most, const int rows, 
 {
     if (rows > most) /* GCOVR_EXCL_BR_LINE: leaves out unused tiles when it is compiled */
         return;
-    prefetch = PREFETCHES ? prefetch : PREFETCH_NONE;
+    prefetch = LNRNN_PREFETCHES ? prefetch : PREFETCH_NONE;
     if (vecs == NR_VECS && prefetch == PREFETCH_WEIGHTS)
         tile(product, (tile_shape){.rows = rows, .whole = 1, .prefetch = PREFETCH_WEIGHTS}, job, r, o);
     else if (product < PRODUCT_F32_COLUMNS && vecs == NR_VECS && prefetch == PREFETCH_ROWS)
@@ -147,7 +147,7 @@ LNRNN_INLINE void pair_tile(const int product, const int most, const int rows, i
 {
     if (rows > most) /* GCOVR_EXCL_BR_LINE: leaves out unused tiles when it is compiled */
         return;
-    if (PREFETCHES && second == NR_VECS && job->prefetch)
+    if (LNRNN_PREFETCHES && second == NR_VECS && job->prefetch)
         tile(product, (tile_shape){.rows = rows, .whole = 2, .prefetch = PREFETCH_WEIGHTS}, job, r, o);
     else if (second == NR_VECS)
         tile(product, (tile_shape){.rows = rows, .whole = 2}, job, r, o);
@@ -174,7 +174,7 @@ LNRNN_INLINE void product_pair(const int product, const int most, int rows, int 
 #define LNRNN_PRODUCT_ROW(name, number)                                              \
     static void name##_row(int prefetch, int vecs, const product_job *job, size_t o) \
     {                                                                                \
-        if (PREFETCHES && prefetch)                                                  \
+        if (LNRNN_PREFETCHES && prefetch)                                            \
             product_row(number, PREFETCH_WEIGHTS, vecs, job, 0, o);                  \
         else                                                                         \
             product_row(number, PREFETCH_NONE, vecs, job, 0, o);                     \

@@ -368,13 +368,13 @@ LNRNN_INLINE void block_rows(const int dtype, int prefetch, size_t rows, const b
 {
     switch (rows) {
     case 1:
-        if (PREFETCHES && prefetch)
+        if (LNRNN_PREFETCHES && prefetch)
             block_tile(dtype, 1, 1, job, r, g);
         else
             block_tile(dtype, 0, 1, job, r, g);
         return;
     case 2:
-        if (PREFETCHES && prefetch)
+        if (LNRNN_PREFETCHES && prefetch)
             block_tile(dtype, 1, 2, job, r, g);
         else
             block_tile(dtype, 0, 2, job, r, g);

@@ -26,10 +26,8 @@ enum {
 
 /* The memory that a tile prefetches: none, the weights that follow, or the activations of the next tile. */
 enum { PREFETCH_NONE, PREFETCH_WEIGHTS, PREFETCH_ROWS };
-#ifdef LNRNN_NO_PREFETCH
-enum { PREFETCHES = 0 }; /* the prefetches of simd.h do nothing */
-#else
-enum { PREFETCHES = 1 };
+#ifndef LNRNN_PREFETCHES /* 0: the prefetches of simd.h do nothing */
+#define LNRNN_PREFETCHES 1
 #endif
 
 /* The number of 32-bit words in a cache line. */

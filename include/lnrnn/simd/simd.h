@@ -86,6 +86,13 @@
 #else
 #define LNRNN_INLINE static inline __attribute__((always_inline, unused))
 #endif
+/* LNRNN_OF_UNIT marks functions that cells call for each vector of units. WebAssembly inlines them, although
+ * it is small. */
+#ifdef LNRNN_ISA_WASM128
+#define LNRNN_OF_UNIT static inline __attribute__((always_inline, unused))
+#else
+#define LNRNN_OF_UNIT LNRNN_INLINE
+#endif
 /* LNRNN_SELDOM marks functions for rare cases: compiled for size, and placed away from frequent code. */
 #define LNRNN_SELDOM static __attribute__((noinline, cold))
 

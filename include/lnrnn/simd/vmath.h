@@ -19,16 +19,10 @@
 /* The functions below do each operation on m vectors (a constant) before the next operation. The operations
  * of one vector depend on each other, so the CPU overlaps them with other vectors. */
 enum { LNRNN_MOST_TOGETHER = 4 };
-#if defined(LNRNN_ISA_WASM128) /* although LNRNN_SMALL: a copy for each m keeps vectors in registers */
-#define LNRNN_COPIED static inline __attribute__((always_inline, unused))
-#define EACH _Pragma("clang loop unroll(full)") for (int i = 0; i < m; i++)
-#else
-#define LNRNN_COPIED LNRNN_INLINE
 #define EACH LNRNN_FOR_EACH (i, m)
-#endif
 
 /* x, n (m vectors), |x| <= 105. x = n ln2 + r. Replaces x by r, and writes n. */
-LNRNN_COPIED void v32_reduced(const int m, v32 *x, v32 *n)
+LNRNN_OF_UNIT void v32_reduced(const int m, v32 *x, v32 *n)
 {
     const v32 to_integer = v32_set1(LNRNN_TO_INTEGER);
     EACH n[i] = v32_fma(x[i], v32_set1(0x1.715476p+0f), to_integer);
@@ -71,7 +65,7 @@ static const float lnrnn_tanh_slope[16] = {
     0x1.e84f5ap-9f,  0x1.2642d8p-10f, 0x1.67d812p-12f, 0x1.da7c86p-14f, 0x1.28ff5ap-15f, 0x1.73ffc8p-17f,
     0x1.cfffe4p-19f, 0x1.1ffffep-20f, 0x1.800012p-22f, 0x1.ffffecp-24f};
 
-LNRNN_COPIED void tanhs_of(const int m, v32 *x)
+LNRNN_OF_UNIT void tanhs_of(const int m, v32 *x)
 {
     enum { M = LNRNN_MOST_TOGETHER };
     v32 a[M], k[M], d[M], z[M], q[M], of[M];
@@ -91,19 +85,18 @@ LNRNN_COPIED void tanhs_of(const int m, v32 *x)
     EACH x[i] = v32_copysign(q[i], x[i]);
 }
 
-/* x (m vectors), m from 1 to 4: replaces x by of(x). */
+/* Defines f, where x has m vectors, m from 1 to 4. f replaces x by of(x). */
+#ifdef LNRNN_SMALL /* without unrolled loops, only one vector stays in registers */
 #define LNRNN_OF_EACH(f, of)                 \
     LNRNN_INLINE void f(const int m, v32 *x) \
     {                                        \
-        if (m == 1)                          \
-            of(1, x);                        \
-        else if (m == 2)                     \
-            of(2, x);                        \
-        else if (m == 3)                     \
-            of(3, x);                        \
-        else                                 \
-            of(4, x);                        \
+        for (int i = 0; i < m; i++)          \
+            of(1, x + i);                    \
     }
+#else
+#define LNRNN_OF_EACH(f, of) \
+    LNRNN_INLINE void f(const int m, v32 *x) { of(m, x); }
+#endif
 LNRNN_OF_EACH(v32_tanhs, tanhs_of)
 
 LNRNN_INLINE v32 v32_tanh(v32 x)
@@ -117,7 +110,7 @@ LNRNN_INLINE v32 v32_tanh(v32 x)
  * rounding error of at most a third of the last place, whereas 1 + 2^-24 is halfway between two floats.
  * Second, if the quotient is nearly twice a power of two, the sum is 1.67 times a power of two, so that its
  * rounding matters less. */
-LNRNN_COPIED void sigmoids_of(const int m, v32 *x)
+LNRNN_OF_UNIT void sigmoids_of(const int m, v32 *x)
 {
     enum { M = LNRNN_MOST_TOGETHER };
     v32 r[M], n[M], p[M], q[M];

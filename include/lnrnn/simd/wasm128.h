@@ -10,7 +10,7 @@
 #define MR_S8 MR
 #define S8_OFFSET 0
 #define LNRNN_FEW_COPIES
-#define LNRNN_NO_PREFETCH
+#define LNRNN_PREFETCHES 0
 
 LNRNN_VECTORS(16)
 typedef uint32_t vu32 __attribute__((vector_size(16)));

@@ -4,7 +4,7 @@ pages: no page is wider than the window, nothing is cut off, no script fails, no
 pages are dark. Tables and code may scroll in a box. Every link within the site has a page and a section.
 demo: the front page's demo is clicked through with each rule for batch norm. It must draw lnrnn's numbers.
 audio: the AudioWorklet of examples/web must give lnrnn's bits for stored sound. Its page must hear a false
-microphone, and refuse a network of another size.
+microphone, refuse a network of another size, and name an absent file.
 control: pages with a planted fault of each kind must be reported.
 """
 
@@ -253,7 +253,7 @@ def demo(options: argparse.Namespace) -> dict[str, int | str]:
     return {"largest difference": f"{worst:.1e}", "bytes of networks and input": file.stat().st_size}
 
 
-# Runs the worklet on stored sound, and then its page with a false microphone, and with a wrong network.
+# Runs the worklet on stored sound, and then its page with a false microphone, a wrong and an absent network.
 SOUND = """<!doctype html><img src=held><pre id=faults></pre><script type=module>
 const bytes = async name => (await fetch(`site/right/build/web/${name}`)).arrayBuffer();
 const module = await WebAssembly.compile(await bytes("lnrnn.wasm")), file = await bytes("gru.safetensors");
@@ -266,7 +266,7 @@ source.connect(new AudioWorkletNode(context, "lnrnn", {processorOptions: {module
   .connect(context.destination);
 source.start();
 const found = {samples: [...(await context.startRendering()).getChannelData(0)], peak: 0};
-for (const name of ["right", "wrong"]) {
+for (const name of ["right", "wrong", "absent"]) {
   const frame = document.createElement("iframe");
   frame.src = `site/${name}/examples/web/audio.html`;
   document.body.append(frame);
@@ -279,6 +279,7 @@ for (const name of ["right", "wrong"]) {
   page.document.querySelector("button").click();
   while (!status.textContent) await new Promise(done => setTimeout(done, 50));
   found[name] = status.textContent;
+  if (!node) continue;
   const analyser = node.context.createAnalyser(), heard = new Float32Array(2048);
   node.connect(analyser);
   for (let wait = 0; wait < 100 && !found.peak; wait++) {
@@ -300,17 +301,20 @@ def judge_sound(seen: dict[str, Any], expected: np.ndarray) -> None:
         raise Wrong(f"the page says {seen['right']}, and its loudest sample is {seen['peak']}")
     if seen["wrong"] != "LnrnnError: frame must have 64 values, got 128":
         raise Wrong(f"with a network of 64 inputs the page says {seen['wrong']}")
+    if not re.fullmatch(r"Error: http://\S+/gru.safetensors has the status 404 .+", seen["absent"]):
+        raise Wrong(f"without a network the page says {seen['absent']}")
 
 
 def audio(options: argparse.Namespace) -> dict[str, int]:
     if not (ROOT / "build/web/lnrnn.wasm").exists() or "sse2" not in lnrnn.cpu_info()["available"]:
         raise Missing("needs lnrnn.wasm, make wasm, and sse2")
     shutil.rmtree(site := options.folder / "sound", ignore_errors=True)
-    networks = {"right": lnrnn.GRU(128, 128), "wrong": lnrnn.GRU(64, 128)}
+    networks = {"right": lnrnn.GRU(128, 128), "wrong": lnrnn.GRU(64, 128), "absent": None}
     for name, network in networks.items():
         shutil.copytree(ROOT / "examples/web", site / name / "examples/web")
         shutil.copytree(ROOT / "build/web", site / name / "build/web")
-        lnrnn.save(network, site / name / "build/web/gru.safetensors")
+        if network is not None:
+            lnrnn.save(network, site / name / "build/web/gru.safetensors")
     x = np.random.default_rng(options.seed).uniform(-1, 1, (500, 1, 128)).astype(np.float32)
     with using_isa("sse2"):
         expected = networks["right"](x)[0].ravel()
@@ -362,9 +366,16 @@ def control(options: argparse.Namespace) -> dict[str, int]:
             raise AssertionError(f"not reported: the curve {points}")
     said = "A step takes 13.3 µs, 0.5 % of the real-time budget of 2.67 ms. Steps until now: 375."
     refused = "LnrnnError: frame must have 64 values, got 128"
-    right = {"samples": [0.5, 0.25], "right": said, "peak": 0.5, "wrong": refused}
+    absent = "Error: http://127.0.0.1:8000/build/web/gru.safetensors has the status 404 File not found"
+    right = {"samples": [0.5, 0.25], "right": said, "peak": 0.5, "wrong": refused, "absent": absent}
     judge_sound(right, np.array([0.5, 0.25], np.float32))
-    faulty = [{"samples": [0.5, 0.25 + 2e-8]}, {"right": refused}, {"peak": 0}, {"wrong": said}]
+    faulty = [
+        {"samples": [0.5, 0.25 + 2e-8]},
+        {"right": refused},
+        {"peak": 0},
+        {"wrong": said},
+        {"absent": refused},
+    ]
     for fault in faulty:
         with suppress(Wrong):
             judge_sound(right | fault, np.array([0.5, 0.25], np.float32))
