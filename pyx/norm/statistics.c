@@ -18,7 +18,7 @@ void lnrnn_write_doubles(size_t n, const double *values, void *array, int is_dou
     else
         for (size_t i = 0; i < n; i++)
             if (is_double)
-                /* GCOVR_EXCL_BR_LINE: float64 gradients replace what is there */
+                /* GCOVR_EXCL_BR_LINE: gradients of float64 are not added to others */
                 doubles[i] = add ? doubles[i] + values[i] : values[i];
             else
                 floats[i] += (float)values[i];
