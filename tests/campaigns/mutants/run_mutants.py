@@ -31,15 +31,19 @@ FOLDERS, LANGUAGES = (
     ("include/lnrnn", "pyx", "lnrnn"),
     {".c": "c", ".h": "c", ".py": "python", ".pxi": "python"},
 )
-ROOMS = {"torch": "torch_engine", "recognise": "cases", "file": "files", "onnxruntime": "ort", "simd": "simd"}
+ROOMS = {
+    "torch": "torch_engine", "recognise": "cases", "file": "files", "onnxruntime": "ort", "speakers": "data",
+    "file_format": "files", "state_bytes": "sessions",
+}  # fmt: skip
 HANGS = 120
 NEW, GONE = "not run", "gone"
 ENOUGH = 0.95  # the campaign fails if a smaller share of the mutants that can change a result is noticed
 
 
 def tests_of(file: str) -> list[str]:
-    """Returns the folders of tests of a file's room."""
-    rooms = [ROOMS.get(name, name) for name in Path(file).parts[1:-1]]
+    """Returns the folders of tests of a file, by its own name and its folders' names."""
+    names = (Path(file).stem, *Path(file).parts[1:-1])
+    rooms = [ROOMS.get(name, name) for name in names]
     found = [f"tests/{room}" for room in rooms if (ROOT / "tests" / room).is_dir()]
     return found or ["tests/rnn", "tests/norm"]
 
