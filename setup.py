@@ -76,10 +76,10 @@ class BuildExt(build_ext):
         if sys.platform == "win32":
             self.compiler.dll_libraries = []  # zig links the C library
         super().build_extensions()
-        # A program is linked with one import library. The linker also writes those of other modules.
-        for path in Path(self.build_lib).rglob("*.lib"):
-            if path.name != imported(Path(library_name("win32"))).name:
-                path.unlink()
+        if self.system() == "win32":  # The linker writes an import library of each, which nobody needs.
+            modules = [self.get_ext_fullpath(ext.name) for ext in self.extensions]
+            for path in (*modules, Path(self.build_lib, self.shared_libraries()[1])):
+                Path(path).with_suffix(".lib").unlink(missing_ok=True)
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name != core.name:
