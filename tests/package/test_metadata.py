@@ -85,12 +85,12 @@ Cython.Build.cythonize = lambda *_, **__: []
 given, here = {}, Path(sys.argv[1])
 setuptools.setup = lambda **words: given.update(words)
 def link(self):
-    for name in "_core.pyd torch/layouts.pyd liblnrnn_ort.dll liblnrnn.4.dll ../other/their.dll".split():
-        path = here / "lnrnn" / name
+    for name in "_core-cpython torch/layouts liblnrnn_ort liblnrnn.4".split():
+        path = here / f"lnrnn/{name}.lib"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(), path.with_suffix(".lib").touch()
+        path.touch()
 build_ext.build_extensions = link
-build_ext.get_ext_fullpath = lambda self, name: str(here / (name.replace(".", "/") + ".pyd"))
+(here / "their.lib").touch()
 exec(compile(open("setup.py").read(), "setup.py", "exec"))
 command = given["cmdclass"]["build_ext"](setuptools.Distribution())
 command.plat_name, command.build_lib, command.extensions = "win-amd64", str(here), given["ext_modules"]
@@ -102,4 +102,4 @@ print(*sorted(path.relative_to(here).as_posix() for path in here.rglob("*.lib"))
 def test_only_import_libraries_of_the_build_are_removed(tmp_path):
     command = [sys.executable, "-c", LINKED, str(tmp_path)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ran.stdout == "lnrnn/liblnrnn.4.lib other/their.lib\n"
+    assert ran.stdout == "lnrnn/liblnrnn.4.lib their.lib\n"
