@@ -11,7 +11,7 @@ from build_flags import kernel_flags
 
 from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
 from helpers import available_isas
-from wine import WINE, ZIG_WINDOWS
+from wine import WINE, built_for_windows
 
 PARTS = ("PRODUCT", "BF16", "INT8")
 AMX = ("avx512amx", "avx512amx_emulated")  # tests/rnn/test_units.py tests AMX tiles
@@ -37,12 +37,14 @@ def test_every_tile_has_the_bits_of_the_definition(machine, name, part):
             pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
         machine, compiler, emulator = "aarch64", [GCC_AARCH64], [QEMU]
         flags.append("-static")
-    elif machine == "wine":
-        compiler, emulator = ZIG_WINDOWS, [WINE]
-    else:
+    elif machine != "wine":
         compiler = native_compiler()
-    program = built(f"tiles-{machine}-{name}-{part}", compiler, ROOT / "tests/simd/tiles.c", flags)
-    done = subprocess.run([*emulator, str(program)], capture_output=True, text=True)
+    program, source = f"tiles-{machine}-{name}-{part}", ROOT / "tests/simd/tiles.c"
+    if machine == "wine":
+        emulator, made = [WINE], built_for_windows(program, source, flags)
+    else:
+        made = built(program, compiler, source, flags)
+    done = subprocess.run([*emulator, str(made)], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("done\n", 0)
 
 

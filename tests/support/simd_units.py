@@ -26,7 +26,7 @@ from compilers import (
     runs_wasm,
 )
 from helpers import available_isas
-from wine import WINE, ZIG_WINDOWS
+from wine import WINE, built_for_windows
 
 END = -1  # value of `place`: operands and results end at the end of a page of memory
 
@@ -53,8 +53,6 @@ class Unit:
             if not runs_wasm():
                 pytest.skip("needs the package ziglang, and Node")
             machine, compiler, emulator = "wasm32", ZIG_WASM, NODE_WASI
-        elif name.startswith("wine-"):
-            machine, compiler, emulator = "windows", ZIG_WINDOWS, [WINE]
         elif name in EMULATED:
             if not emulates_aarch64():
                 pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
@@ -62,7 +60,10 @@ class Unit:
             flags.append("-static")
         else:
             machine, compiler = platform.machine(), native_compiler()
-        self.command = [*emulator, str(built(f"simd-{machine}-{self.isa}", compiler, source, flags))]
+        if name.startswith("wine-"):
+            self.command = [WINE, str(built_for_windows(f"simd-{name}", source, flags))]
+        else:
+            self.command = [*emulator, str(built(f"simd-{machine}-{self.isa}", compiler, source, flags))]
         self.start()
 
     def start(self) -> None:

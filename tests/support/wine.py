@@ -7,10 +7,12 @@ import importlib.util
 import os
 import shlex
 import tempfile
+from pathlib import Path
 
-from compilers import zig
+from compilers import CFLAGS, KEPT, Unit, objects, zig
+from outcome import done
 
-__all__ = ["WINE", "ZIG_WINDOWS", "runs_wine", "wine_variables"]
+__all__ = ["WINE", "ZIG_WINDOWS", "built_for_windows", "runs_wine", "wine_variables"]
 
 WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
 ZIG_WINDOWS = shlex.split(zig("win-amd64"))
@@ -19,6 +21,15 @@ ZIG_WINDOWS = shlex.split(zig("win-amd64"))
 def runs_wine() -> bool:
     """Returns whether this machine can compile and run code for Windows."""
     return os.path.exists(WINE) and bool(importlib.util.find_spec("ziglang"))
+
+
+def built_for_windows(name: str, source: Path, flags: list[str]) -> Path:
+    """Compiles `source` as compilers.built does. Links without these flags: zig compiles its C library anew for
+    each choice of instructions."""
+    (made,) = objects(ZIG_WINDOWS, [Unit(name, str(source), [*CFLAGS, *flags], ["include"])], KEPT)
+    program = KEPT / f"{name}.exe"
+    done([*ZIG_WINDOWS, made, "-o", str(program)])
+    return program
 
 
 @functools.cache
