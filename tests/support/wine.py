@@ -24,8 +24,8 @@ def runs_wine() -> bool:
 
 
 def built_for_windows(name: str, source: Path, flags: list[str]) -> Path:
-    """Compiles `source` as compilers.built does. Links without these flags: zig compiles its C library anew for
-    each choice of instructions."""
+    """Compiles `source` as compilers.built does. Links without these flags, because zig compiles its C
+    library anew for each choice of instructions."""
     (made,) = objects(ZIG_WINDOWS, [Unit(name, str(source), [*CFLAGS, *flags], ["include"])], KEPT)
     program = KEPT / f"{name}.exe"
     done([*ZIG_WINDOWS, made, "-o", str(program)])

@@ -79,8 +79,8 @@ class Emulated:
 class Wine:
     """A Python for Windows in `folder`, a copy of `windows`, which is python.org's embeddable package."""
 
-    # Debian's wine 8 lacks crealf, which later versions of NumPy need, and bcryptprimitives.dll. pyarrow 19 runs
-    # with this NumPy.
+    # Debian's wine 8 lacks crealf, which later versions of NumPy need, and bcryptprimitives.dll. pyarrow 19
+    # runs with this NumPy.
     OLD = ("numpy<2", "safetensors<0.4.4", "pyarrow<20")
 
     def __init__(self, folder: Path, windows: Path, version: str) -> None:
