@@ -36,6 +36,7 @@ OF_WINDOWS = ("tests/package/test_windows.py", "tests/sessions/test_pool.py")
 # The few tests that run in an emulator, which is about twenty times slower.
 IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/arguments/test_refusals.py", "tests/files/test_io.py")
 FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
+FOR_SCORE = ("pyarrow", "tqdm", "fsspec")
 
 
 def contents(wheel: Path) -> str:
@@ -167,7 +168,7 @@ def in_wine(wheel: Path, python: str, folder: Path, windows: Path, version: str)
     for Windows, the example of ctypes and `lnrnn score` must have the outputs of this machine. Returns a
     summary."""
     machine = Wine(folder, windows, version)
-    machine.install(python, str(wheel), *FOR_TESTS, "onnxruntime>=1.25", "pyarrow")
+    machine.install(python, str(wheel), *FOR_TESTS, "onnxruntime>=1.25", *FOR_SCORE)
     info = machine.run(["-m", "lnrnn", "info"], folder)
     if "team: windows" not in info or f"isa: {lnrnn.cpu_info()['isa']}" not in info:
         raise Wrong(f"a wheel for Windows must have all of this CPU, and lnrnn's own threads:\n{info}")
