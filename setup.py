@@ -75,11 +75,12 @@ class BuildExt(build_ext):
                 ext.define_macros.append(("MS_WIN64", ""))
         if sys.platform == "win32":
             self.compiler.dll_libraries = []  # zig links the C library
+        found = set(Path(self.build_lib).rglob("*.lib"))
         super().build_extensions()
         # A program is linked with one import library. The linker also writes those of other modules.
-        for path in Path(self.build_lib).rglob("*.lib"):
-            if path.name != imported(Path(library_name("win32"))).name:
-                path.unlink()
+        found.add(imported(Path(self.build_lib, self.shared_libraries()[0])))
+        for path in {*Path(self.build_lib).rglob("*.lib")} - found:
+            path.unlink()
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name != core.name:

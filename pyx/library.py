@@ -75,10 +75,8 @@ def rpath(system: str) -> list[str]:
 
 
 def link_plugin(command: list[str], objects: list[str], target: Path, system: str, library: Path) -> None:
-    """Links the plug-in for ONNX Runtime, which loads liblnrnn from its own folder. The runtime may unload it
-    while sessions need it: on Linux a flag keeps it loaded."""
-    stays = ["-Wl,-z,nodelete"] if system not in ("darwin", "win32") else []
-    link(command, objects, target, system, [str(imported(library)), *rpath(system), *stays])
+    """Links the plug-in for ONNX Runtime, which loads liblnrnn from its own folder."""
+    link(command, objects, target, system, [str(imported(library)), *rpath(system)])
 
 
 def imported(library: Path) -> Path:
@@ -101,8 +99,9 @@ def link(command: list[str], objects: list[str], target: Path, system: str, libr
     elif system == "win32":
         own = [f"-Wl,--out-implib,{imported(target)}"]
     else:
-        # With -Bsymbolic the library calls its own functions, even if a program defines the same names.
-        own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic"]
+        # With -Bsymbolic the library calls its own functions, even if a program defines the same names. A
+        # program may unload it while its threads sleep, or while sessions of ONNX Runtime need it.
+        own = [f"-Wl,-soname,{name}", "-Wl,-Bsymbolic", "-Wl,-z,nodelete"]
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # running programs keep the old file
     subprocess.run([*command, *own, *objects, *libraries, "-lm", "-o", str(target)], check=True)

@@ -333,7 +333,8 @@ void lnrnn_pages_huge(void *pages, size_t bytes)
 FILE *lnrnn_file_open(const char *path, uint64_t *bytes)
 {
     struct stat about;
-    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait for a pipe */
+    /* Does not wait for a pipe, and does not make a terminal that of the process. */
+    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     FILE *stream = NULL;
     if (descriptor >= 0 && !fstat(descriptor, &about)) { /* GCOVR_EXCL_BR_LINE: fstat of an open file */
         errno = 0;

@@ -9,7 +9,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <wchar.h>
 #include <windows.h>
 
 /* --- threads ------------------------------------------------------------------------------------------- */
@@ -61,28 +61,32 @@ void lnrnn_on_fork(void (*before)(void), void (*parent)(void), void (*child)(voi
 
 /* --- the machine --------------------------------------------------------------------------------------- */
 
-/* A process of one processor group has an affinity mask. With several groups it may use all processors. */
+/* A process of one processor group has an affinity mask. With several groups it may use all processors. Wine
+ * does not know groups. */
 int lnrnn_processors(void)
 {
     USHORT ids[1], groups = 1;
     DWORD_PTR mask = 0, all;
-    if (GetProcessGroupAffinity(GetCurrentProcess(), &groups, ids)
+    if ((GetProcessGroupAffinity(GetCurrentProcess(), &groups, ids)
+         || GetLastError() != ERROR_INSUFFICIENT_BUFFER)
         && GetProcessAffinityMask(GetCurrentProcess(), &mask, &all) && mask)
         return __builtin_popcountll(mask);
     const DWORD n = GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
     return n ? (int)n : 1;
 }
 
-/* A job, such as a container, can limit its share of all processors, in units of 0.01 %. */
+/* A job, such as a container, can limit its share of all processors, in units of 0.01 %. The limit is a cap,
+ * or the upper end of a range; a weight is none. */
 int lnrnn_within_quota(int cpus)
 {
+    enum { ENABLE = 1, WEIGHT = 2, CAP = 4, RANGE = 16 };
     JOBOBJECT_CPU_RATE_CONTROL_INFORMATION rate = {0};
-    const DWORD hard = JOB_OBJECT_CPU_RATE_CONTROL_ENABLE | JOB_OBJECT_CPU_RATE_CONTROL_HARD_CAP;
     if (!QueryInformationJobObject(NULL, JobObjectCpuRateControlInformation, &rate, sizeof rate, NULL)
-        || (rate.ControlFlags & hard) != hard)
+        || !(rate.ControlFlags & ENABLE) || !(rate.ControlFlags & (CAP | RANGE))
+        || rate.ControlFlags & WEIGHT)
         return cpus;
-    const DWORD all = GetActiveProcessorCount(ALL_PROCESSOR_GROUPS),
-                allowed = (rate.CpuRate * all + 9999) / 10000;
+    const DWORD share = rate.ControlFlags & RANGE ? rate.CpuRate >> 16 : rate.CpuRate,
+                all = GetActiveProcessorCount(ALL_PROCESSOR_GROUPS), allowed = (share * all + 9999) / 10000;
     return allowed && allowed < (DWORD)cpus ? (int)allowed : cpus;
 }
 
@@ -145,28 +149,57 @@ void lnrnn_pages_huge(void *pages, size_t bytes) { (void)pages, (void)bytes; }
 
 /* --- files --------------------------------------------------------------------------------------------- */
 
+/* Writes the path in full to `full`, which has room for MOST characters, after room for a prefix. Windows
+ * permits MAX_PATH characters, and MOST with the prefix \\?\. Returns the beginning, or NULL for a text that
+ * names no file. */
+enum { MOST = 32768, PREFIX = 8 };
+static wchar_t *in_full(const char *path, wchar_t *given, wchar_t *full)
+{
+    if (!MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, given, MOST))
+        return NULL;
+    const DWORD length = GetFullPathNameW(given, MOST, full, NULL);
+    if (!length || length >= MOST)
+        return NULL;
+    if (length < MAX_PATH || !wcsncmp(full, L"\\\\?\\", 4) || !wcsncmp(full, L"\\\\.\\", 4))
+        return full;
+    if (full[0] == L'\\') /* \\server\share */
+        return memcpy(full - 6, L"\\\\?\\UNC", 7 * sizeof *full);
+    return memcpy(full - 4, L"\\\\?\\", 4 * sizeof *full);
+}
+
+static int is_missing(DWORD error)
+{
+    return error == ERROR_FILE_NOT_FOUND || error == ERROR_PATH_NOT_FOUND || error == ERROR_INVALID_NAME
+           || error == ERROR_INVALID_DRIVE || error == ERROR_BAD_NETPATH || error == ERROR_BAD_NET_NAME;
+}
+
 FILE *lnrnn_file_open(const char *path, uint64_t *bytes)
 {
-    struct _stat64 about;
     FILE *stream = NULL;
-    int descriptor = -1;
-    const int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
-    wchar_t *const wide = malloc((size_t)length * sizeof *wide + 1);
-    errno = length ? ENOMEM : ENOENT; /* a text that is not UTF-8 names no file */
-    if (length && wide && MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, length)) {
-        /* Opens a folder with EACCES, so ask first. */
-        const int there = !_wstat64(wide, &about);
-        if (there && (about.st_mode & S_IFMT) != S_IFREG)
-            errno = 0;
-        else if (there)
-            descriptor = _wopen(wide, _O_RDONLY | _O_BINARY | _O_NOINHERIT);
+    HANDLE file = INVALID_HANDLE_VALUE;
+    BY_HANDLE_FILE_INFORMATION about;
+    wchar_t *const given = malloc((2 * MOST + PREFIX) * sizeof *given);
+    const wchar_t *const name = given ? in_full(path, given, given + MOST + PREFIX) : NULL;
+    errno = given ? ENOENT : ENOMEM;
+    if (name) { /* other programs may rename or delete the file meanwhile; the flag is for folders */
+        const DWORD share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+        file = CreateFileW(name, GENERIC_READ, share, NULL, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, NULL);
+        errno = file != INVALID_HANDLE_VALUE ? 0 : is_missing(GetLastError()) ? ENOENT : EACCES;
     }
-    free(wide);
-    if (descriptor >= 0 && !_fstat64(descriptor, &about) && (stream = _fdopen(descriptor, "rb"))) {
-        setvbuf(stream, NULL, _IONBF, 0);
-        *bytes = (uint64_t)about.st_size;
-    } else if (descriptor >= 0)
-        _close(descriptor);
+    free(given);
+    if (file == INVALID_HANDLE_VALUE)
+        return NULL;
+    if (GetFileType(file) == FILE_TYPE_DISK && GetFileInformationByHandle(file, &about)
+        && !(about.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY)) {
+        const int descriptor = _open_osfhandle((intptr_t)file, _O_RDONLY | _O_BINARY);
+        *bytes = (uint64_t)about.nFileSizeHigh << 32 | about.nFileSizeLow;
+        if (descriptor >= 0 && (stream = _fdopen(descriptor, "rb")))
+            setvbuf(stream, NULL, _IONBF, 0);
+        else if (descriptor >= 0) /* closes the file too */
+            _close(descriptor), file = INVALID_HANDLE_VALUE;
+    }
+    if (!stream && file != INVALID_HANDLE_VALUE)
+        CloseHandle(file);
     return stream;
 }
 #else

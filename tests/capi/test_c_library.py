@@ -100,6 +100,23 @@ def test_the_example_program_in_ctypes_has_the_results_of_python(saved):
     assert np.abs(numbers(said) - y).max() < 1e-6
 
 
+UNLOADED = """
+import _ctypes, ctypes, sys, time
+c, n = ctypes.CDLL(sys.argv[1]), 1 << 20
+assert not c.lnrnn_team_use(b"pthread")
+x = (ctypes.c_float * n)()
+c.lnrnn_map(0, ctypes.c_size_t(n), x, x, 4)
+_ctypes.dlclose(c._handle)
+time.sleep(0.2)  # until the threads sleep
+print(x[0])
+"""
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="dlclose of Linux")
+def test_a_program_may_unload_the_library_whose_threads_sleep():
+    assert ran([sys.executable, "-c", UNLOADED, lnrnn.get_library()]) == "1.0\n"
+
+
 # --- one library in a process -------------------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 import warnings
@@ -421,3 +423,26 @@ def test_paths_that_are_no_files_are_refused(tmp_path):
         os.mkfifo(pipe)
     for path in (pipe, tmp_path) if pipe.exists() else (tmp_path,):
         assert "not a regular file" in refused(path)
+
+
+TERMINAL = """
+import contextlib, os, sys, lnrnn
+with contextlib.suppress(ValueError):
+    lnrnn.load(sys.argv[1])
+print(open("/proc/self/stat").read().rpartition(")")[2].split()[4])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the terminal of a process from /proc")
+def test_a_terminal_that_is_refused_does_not_become_that_of_the_process():
+    """A session without a terminal gets the first that it opens, and then its signals."""
+    master, slave = os.openpty()
+    command = [sys.executable, "-c", TERMINAL, os.ttyname(slave)]
+    path = os.pathsep.join(filter(None, (*sys.path, os.getcwd())))
+    done = subprocess.run(
+        command, start_new_session=True, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    os.close(master)
+    os.close(slave)
+    assert (done.stdout, done.stderr) == ("0\n", "")

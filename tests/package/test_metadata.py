@@ -74,3 +74,32 @@ def test_messages_name_the_packages_of_an_extra(plain):
 def test_a_wrong_address_is_refused(tmp_path):
     said = metadata(tmp_path, LNRNN_REPOSITORY="github.com/somebody/lnrnn")
     assert "LNRNN_REPOSITORY must begin with https://, got 'github.com/somebody/lnrnn'" in said
+
+
+# Links for Windows with a linker that writes an import library of each module, and prints those that remain.
+LINKED = """
+import sys, Cython.Build, setuptools
+from pathlib import Path
+from setuptools.command.build_ext import build_ext
+Cython.Build.cythonize = lambda *_, **__: []
+given, here = {}, Path(sys.argv[1])
+setuptools.setup = lambda **words: given.update(words)
+def link(self):
+    for name in "_core-cpython torch/layouts liblnrnn_ort liblnrnn.4".split():
+        path = here / f"lnrnn/{name}.lib"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+build_ext.build_extensions = link
+(here / "their.lib").touch()
+exec(compile(open("setup.py").read(), "setup.py", "exec"))
+command = given["cmdclass"]["build_ext"](setuptools.Distribution())
+command.plat_name, command.build_lib, command.extensions = "win-amd64", str(here), given["ext_modules"]
+command.build_extensions()
+print(*sorted(path.relative_to(here).as_posix() for path in here.rglob("*.lib")))
+"""
+
+
+def test_only_import_libraries_of_the_build_are_removed(tmp_path):
+    command = [sys.executable, "-c", LINKED, str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == "lnrnn/liblnrnn.4.lib their.lib\n"

@@ -16,14 +16,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#if !defined(__wasm__)
+#if defined(_WIN32)
+#include <fcntl.h>
+#include <io.h>
+#include <windows.h>
+#elif !defined(__wasm__)
 #include <sys/mman.h>
 #endif
 
 #include "lnrnn/simd/simd.h"
 
-enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4 };
+/* PAGE: a multiple of the page size of every system */
+enum { FILLER = 0xa5, AROUND = 128, MOST_OPERANDS = 4, PAGE = 64 << 10 };
 #define PER_N ((size_t)1 << 16) /* a size with this bit must be multiplied by n */
 
 #define VECTOR_OF(T)               \
@@ -41,10 +45,10 @@ VECTOR_OF(vi32)
 static void prefetch_anywhere(const char *p)
 {
     v32_prefetch((const float *)p);
-    v32_prefetch((const float *)(p + sysconf(_SC_PAGESIZE))); /* an address that may not be read */
+    v32_prefetch((const float *)(p + PAGE)); /* an address that may not be read */
     v32_prefetch(NULL);
     v32_prefetch_l2((const float *)p);
-    v32_prefetch_l2((const float *)(p + sysconf(_SC_PAGESIZE)));
+    v32_prefetch_l2((const float *)(p + PAGE));
     v32_prefetch_l2(NULL);
 }
 
@@ -192,17 +196,23 @@ static void print_size(size_t size) { printf(" %s%zu", size & PER_N ? "n" : "", 
 static size_t bytes_of(size_t size, size_t n) { return size & PER_N ? (size & ~PER_N) * n : size; }
 
 /* Returns a page that may be read and written, between two that may not. WebAssembly cannot protect pages. */
-static char *page_between_others(size_t page)
+static char *page_between_others(void)
 {
 #if defined(__wasm__)
-    return (char *)calloc(3, page) + page;
+    return (char *)calloc(3, PAGE) + PAGE;
 #else
-    char *p = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED || mprotect(p + page, page, PROT_READ | PROT_WRITE)) {
-        perror("mmap");
+#if defined(_WIN32)
+    char *const p = VirtualAlloc(NULL, 3 * PAGE, MEM_RESERVE, PAGE_NOACCESS);
+    const int failed = !p || !VirtualAlloc(p + PAGE, PAGE, MEM_COMMIT, PAGE_READWRITE);
+#else
+    char *const p = mmap(NULL, 3 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int failed = p == MAP_FAILED || mprotect(p + PAGE, PAGE, PROT_READ | PROT_WRITE);
+#endif
+    if (failed) {
+        perror("pages");
         exit(1);
     }
-    return p + page;
+    return p + PAGE;
 #endif
 }
 
@@ -211,17 +221,17 @@ static const char *run(const operation *op, size_t count, size_t n, long place, 
                        char *results)
 {
     static char *pages[1 + MOST_OPERANDS];
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = bytes_of(op->result, n);
+    const size_t size = bytes_of(op->result, n);
     for (int k = 0; !pages[MOST_OPERANDS] && k <= MOST_OPERANDS; k++)
-        pages[k] = page_between_others(page);
-    char *const out = pages[0] + (place < 0 ? page - size : (size_t)place), *const last = pages[0] + page;
+        pages[k] = page_between_others();
+    char *const out = pages[0] + (place < 0 ? PAGE - size : (size_t)place), *const last = pages[0] + PAGE;
     char *const from = out - pages[0] > AROUND ? out - AROUND : pages[0];
     char *const to = last - (out + size) > AROUND ? out + size + AROUND : last;
     for (size_t i = 0; i < count; i++) {
         const char *in[MOST_OPERANDS], *operand = data;
         for (int k = 0; k < MOST_OPERANDS; k++) {
             const size_t bytes = bytes_of(op->operands[k], n);
-            char *const p = pages[1 + k] + (place < 0 ? page - bytes : (size_t)place);
+            char *const p = pages[1 + k] + (place < 0 ? PAGE - bytes : (size_t)place);
             memcpy(p, operand + i * bytes, bytes);
             operand += count * bytes;
             in[k] = p;
@@ -239,6 +249,9 @@ static const char *run(const operation *op, size_t count, size_t n, long place, 
 
 int main(void)
 {
+#if defined(_WIN32)
+    _setmode(_fileno(stdin), _O_BINARY), _setmode(_fileno(stdout), _O_BINARY);
+#endif
     printf("%d %d\n", V32_LANES, V64_LANES);
     for (const operation *op = operations; op < operations + HOW_MANY; op++) {
         printf("%s", op->name);

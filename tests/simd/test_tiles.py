@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 
@@ -10,6 +11,7 @@ from build_flags import kernel_flags
 
 from compilers import GCC_AARCH64, ISAS, QEMU, ROOT, built, emulates_aarch64, native_compiler
 from helpers import available_isas
+from wine import WINE, built_for_windows
 
 PARTS = ("PRODUCT", "BF16", "INT8")
 AMX = ("avx512amx", "avx512amx_emulated")  # tests/rnn/test_units.py tests AMX tiles
@@ -17,12 +19,12 @@ ARM = ("neon", "neondot", "neonbf16", "neoni8mm")
 
 
 def products() -> list[tuple[str, str, str]]:
-    """Returns a (machine, instruction set, part) for each set of this machine and of an emulated one."""
+    """Returns a (machine, instruction set, part) for each set of this machine, of an emulated one, and of
+    wine if the campaign machines sets WINE_UNITS."""
     here = [(platform.machine(), isa) for isa in available_isas() if isa not in AMX]
-    emulated = [("emulated", isa) for isa in ARM]
-    return [
-        (machine, isa, part) for machine, isa in here + emulated for part in PARTS if part in ISAS[isa][1]
-    ]
+    others = [("emulated", isa) for isa in ARM]
+    others += [("wine", isa) for _, isa in here if "WINE_UNITS" in os.environ]
+    return [(machine, isa, part) for machine, isa in here + others for part in PARTS if part in ISAS[isa][1]]
 
 
 @pytest.mark.parametrize("machine, name, part", products())
@@ -35,10 +37,14 @@ def test_every_tile_has_the_bits_of_the_definition(machine, name, part):
             pytest.skip(f"needs {GCC_AARCH64} and {QEMU}")
         machine, compiler, emulator = "aarch64", [GCC_AARCH64], [QEMU]
         flags.append("-static")
-    else:
+    elif machine != "wine":
         compiler = native_compiler()
-    program = built(f"tiles-{machine}-{name}-{part}", compiler, ROOT / "tests/simd/tiles.c", flags)
-    done = subprocess.run([*emulator, str(program)], capture_output=True, text=True)
+    program, source = f"tiles-{machine}-{name}-{part}", ROOT / "tests/simd/tiles.c"
+    if machine == "wine":
+        emulator, made = [WINE], built_for_windows(program, source, flags)
+    else:
+        made = built(program, compiler, source, flags)
+    done = subprocess.run([*emulator, str(made)], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("done\n", 0)
 
 

@@ -1,11 +1,12 @@
 """Runs the operations of include/lnrnn/simd/simd.h in a program for each instruction set.
 
 If an operation reads past an array, only the program ends, and one test fails. A program also runs in an
-emulator.
+emulator, and in wine if the campaign machines sets WINE_UNITS.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 
@@ -25,6 +26,7 @@ from compilers import (
     runs_wasm,
 )
 from helpers import available_isas
+from wine import WINE, built_for_windows
 
 END = -1  # value of `place`: operands and results end at the end of a page of memory
 
@@ -33,7 +35,9 @@ EMULATED = {"emulated-neon": "neon", "emulated-scalar": "scalar", "emulated-wasm
 
 def unit_names() -> list[str]:
     """A set with a product of bfloat16 adds no operation to simd.h."""
-    return [name for name in available_isas() if "BF16" not in ISAS[name][1]] + [*EMULATED]
+    here = [name for name in available_isas() if "BF16" not in ISAS[name][1]]
+    in_wine = [f"wine-{name}" for name in here if "WINE_UNITS" in os.environ]
+    return [*here, *EMULATED, *in_wine]
 
 
 class Unit:
@@ -42,7 +46,7 @@ class Unit:
     of one of n elements)."""
 
     def __init__(self, name: str) -> None:
-        self.isa, emulator = EMULATED.get(name, name), []
+        self.isa, emulator = EMULATED.get(name, name.removeprefix("wine-")), []
         macro = f"-DLNRNN_ISA_{self.isa.upper()}"
         source, flags = ROOT / "tests/simd/operations.c", [*ISAS[self.isa][2], macro]
         if self.isa == "wasm128":
@@ -56,7 +60,10 @@ class Unit:
             flags.append("-static")
         else:
             machine, compiler = platform.machine(), native_compiler()
-        self.command = [*emulator, str(built(f"simd-{machine}-{self.isa}", compiler, source, flags))]
+        if name.startswith("wine-"):
+            self.command = [WINE, str(built_for_windows(f"simd-{name}", source, flags))]
+        else:
+            self.command = [*emulator, str(built(f"simd-{machine}-{self.isa}", compiler, source, flags))]
         self.start()
 
     def start(self) -> None:

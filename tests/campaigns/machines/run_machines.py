@@ -2,11 +2,12 @@
 
 neon: tests of the C code for aarch64 in an emulator, with all optimisations, by gcc and clang. riscv64: the
 same with plain C, by gcc, whose results must have the bits of this machine. wine: the C code for Windows by
-zig, with all instruction sets, in wine64, with the same bits, and the examples in C and C++. wasm: tests of
-the C code and of the package for JavaScript in Node, by zig. bits32: a build with 32-bit pointers, or for a
-big-endian machine, must fail. musl: tests of the C code with another C library. fresh-3.12, ...: `make demo`
-and `make test` in a new clone with that Python, without settings and variables of this process.
-The name fresh runs all of these parts, and --pytest selects tests.
+zig, with all instruction sets, in wine64, with the same bits, and the examples in C and C++. It includes the
+tests of vectors and tiles, a DLL of another version, and a system that refuses threads, cores and files.
+wasm: tests of the C code and of the package for JavaScript in Node, by zig. bits32: a build with 32-bit
+pointers, or for a big-endian machine, must fail. musl: tests of the C code with another C library.
+fresh-3.12, ...: `make demo` and `make test` in a new clone with that Python, without settings and variables
+of this process. The name fresh runs all of these parts, and --pytest selects tests.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import lnrnn
@@ -42,13 +42,12 @@ from compilers import (
     plugin_units,
     runs_wasm,
     units,
-    zig,
 )
 from outcome import Missing, Wrong, done, needs, run_pytest
 from pythons_here import python_of
+from wine import WINE, ZIG_WINDOWS, runs_wine, wine_variables
 
 GCC_RISCV64, QEMU_RISCV64 = "riscv64-linux-gnu-gcc", "qemu-riscv64"
-WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
 LIBRARY = ROOT / "tests/capi/library.c"
 FILES = sorted(map(str, (ROOT / "tests/data").glob("*.safetensors")))
 # Prefixes of the environment variables that the clone gets.
@@ -102,14 +101,15 @@ def riscv64(options: argparse.Namespace) -> dict[str, str]:
 
 
 def windows(folder: Path) -> None:
-    """Compiles the DLLs of the library and of the plug-in for Windows, and library.exe."""
-    compiler, system = shlex.split(zig("win-amd64")), "win32"
-    shared, library = [*compiler, "-shared"], folder / library_name(system)
-    link(shared, objects(compiler, units("x86_64", []), folder / "objects"), library, system, [])
-    plugin = objects(compiler, plugin_units(), folder / "objects")
+    """Compiles the DLLs of the library and of the plug-in for Windows, library.exe and windows.exe."""
+    system = "win32"
+    shared, library = [*ZIG_WINDOWS, "-shared"], folder / library_name(system)
+    link(shared, objects(ZIG_WINDOWS, units("x86_64", []), folder / "objects"), library, system, [])
+    plugin = objects(ZIG_WINDOWS, plugin_units(), folder / "objects")
     link_plugin(shared, plugin, folder / plugin_name(system), system, library)
-    words = ["-std=gnu11", f"-I{ROOT / 'include'}", str(LIBRARY), str(imported(library))]
-    done([*compiler, *words, "-o", str(folder / "library.exe")])
+    for source in (LIBRARY, LIBRARY.with_name("windows.c")):
+        words = ["-std=gnu11", f"-I{ROOT / 'include'}", str(source), str(imported(library))]
+        done([*ZIG_WINDOWS, *words, "-o", str(folder / f"{source.stem}.exe")])
 
 
 def same_examples(folder: Path) -> None:
@@ -119,29 +119,54 @@ def same_examples(folder: Path) -> None:
     for source in (ROOT / "examples/c_program/c_program.c", ROOT / "examples/cpp_program/cpp_program.cpp"):
         text = [f"-I{ROOT / 'include'}", str(source)]
         there, here = folder / f"{source.stem}.exe", folder / source.stem
-        done(
-            [*shlex.split(zig("win-amd64")), *text, "-lc++", str(folder / "liblnrnn.4.lib"), "-o", str(there)]
-        )
-        needs("c++" if source.suffix == ".cpp" else "cc")
-        native = ["c++" if source.suffix == ".cpp" else "cc", *text, str(own), f"-Wl,-rpath,{own.parent}"]
-        done([*native, "-o", str(here)])
+        library = str(imported(folder / library_name("win32")))
+        done([*ZIG_WINDOWS, *text, "-lc++", library, "-o", str(there)])
+        compiler = "c++" if source.suffix == ".cpp" else "cc"
+        needs(compiler)
+        done([compiler, *text, str(own), f"-Wl,-rpath,{own.parent}", "-o", str(here)])
         said = [done([*run, file], input=given).split() for run in ([WINE, str(there)], [str(here)])]
         if said[0] != said[1] or not said[0]:
             raise Wrong(f"{source.name} prints {said[0]} in wine, and {said[1]} here")
 
 
+def refused_by_windows(folder: Path) -> None:
+    """Runs windows.exe in a folder with a space and an umlaut. Its copy must not start with a library of
+    another major version, and gets a status and a message of the system."""
+    file, other = folder / "large.safetensors", folder / "mein Büro"
+    lnrnn.LSTM(16, 64, seed=0).save(file)
+    said = done([WINE, str(folder / "windows.exe"), file.name], cwd=folder).split()
+    if said != ["passed"]:
+        raise Wrong(f"windows.exe: {said}")
+    shutil.rmtree(other, ignore_errors=True)
+    other.mkdir()
+    library = library_name("win32")
+    program = shutil.copy(folder / "c_program.exe", other)
+    for name, begins in ((library.replace("4", "3"), False), (library, True)):
+        shutil.copy(folder / library, other / name)
+        ran = subprocess.run(
+            [WINE, program, FILES[0]], cwd=other, capture_output=True, text=True, input="",
+            env={**os.environ, "WINEDEBUG": "err+module"},
+        )  # fmt: skip
+        if begins == (ran.returncode != 0) or begins == (f"{library} (which is needed by" in ran.stderr):
+            raise Wrong(f"c_program.exe with {name}: status {ran.returncode}, {ran.stderr}")
+
+
 def wine(options: argparse.Namespace) -> dict[str, str]:
-    if not os.path.exists(WINE) or not find_spec("ziglang"):
+    if not runs_wine():
         raise Missing("needs Debian's wine64 and the package ziglang")
     os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(options.folder.parent / "zig"))
-    os.environ |= {"WINEPREFIX": str(options.folder.resolve() / "wine"), "WINEDEBUG": "-all"}
+    os.environ |= {**wine_variables(), "WINE_UNITS": "1"}
     folder = options.folder.resolve() / "windows"
     folder.mkdir(parents=True, exist_ok=True)
     windows(folder)
     done([WINE, "wineboot"])  # makes the folder of WINEPREFIX, and says so
     same_examples(folder)
+    refused_by_windows(folder)
     names = lnrnn.cpu_info()["available"]
-    return same_bits(names, [WINE, str(folder / "library.exe")], folder) | {"sets": ", ".join(names)}
+    figures = same_bits(names, [WINE, str(folder / "library.exe")], folder) | {"sets": ", ".join(names)}
+    tests = [str(ROOT / "tests/simd/test_tiles.py"), "-k", "wine", *options.pytest]
+    vectors = run_pytest(str(ROOT / "tests/simd/test_simd.py"), tests)
+    return figures | {"vectors and tiles": vectors.splitlines()[-1]}
 
 
 def wasm(options: argparse.Namespace) -> dict[str, str]:

@@ -32,9 +32,11 @@ OF_MACHINE = (
 )  # fmt: skip
 # Tests of the Python module: arguments and their errors, streams, files.
 OF_MODULE = ("tests/arguments/test_refusals.py", "tests/rnn/test_lanes.py", "tests/files/test_io.py")
+OF_WINDOWS = ("tests/package/test_windows.py", "tests/sessions/test_pool.py")
 # The few tests that run in an emulator, which is about twenty times slower.
 IN_EMULATOR = ("tests/norm/test_layer_norm.py", "tests/arguments/test_refusals.py", "tests/files/test_io.py")
 FOR_TESTS = ("pytest>=9", "hypothesis>=6.100", "safetensors>=0.4", "ml_dtypes>=0.4")
+FOR_SCORE = ("pyarrow", "tqdm", "fsspec")
 
 
 def contents(wheel: Path) -> str:
@@ -146,11 +148,27 @@ print(b"".join(y.tobytes() for y in outputs).hex())
 """
 
 
+def same_scores(machine: Wine, folder: Path) -> None:
+    """Raises Wrong unless `lnrnn score` in wine writes the results of this machine."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file, rows = folder / "rows.parquet", [[[0.5, -1.0, k] for _ in range(k)] for k in range(1, 40)]
+    lnrnn.LSTM(3, 8, seed=0).save(folder / "model.safetensors")
+    pq.write_table(pa.table({"x": pa.array(rows, pa.list_(pa.list_(pa.float32())))}), file)
+    words = ["-m", "lnrnn", "score", "--overwrite", "--column", "x", "model.safetensors", file.name]
+    machine.run([*words, "there.parquet"], folder)
+    done([sys.executable, *words, "here.parquet"], cwd=folder)
+    if not pq.read_table(folder / "there.parquet").equals(pq.read_table(folder / "here.parquet")):
+        raise Wrong("lnrnn score has other results in wine")
+
+
 def in_wine(wheel: Path, python: str, folder: Path, windows: Path, version: str) -> str:
-    """Runs the README's program, OF_MACHINE and OF_MODULE. The plug-in in ONNX Runtime for Windows and the
-    example of ctypes must have the outputs of this machine. Returns a summary."""
+    """Runs the README's program, the demo, OF_MACHINE, OF_MODULE and OF_WINDOWS. The plug-in in ONNX Runtime
+    for Windows, the example of ctypes and `lnrnn score` must have the outputs of this machine. Returns a
+    summary."""
     machine = Wine(folder, windows, version)
-    machine.install(python, str(wheel), *FOR_TESTS, "onnxruntime>=1.25")
+    machine.install(python, str(wheel), *FOR_TESTS, "onnxruntime>=1.25", *FOR_SCORE)
     info = machine.run(["-m", "lnrnn", "info"], folder)
     if "team: windows" not in info or f"isa: {lnrnn.cpu_info()['isa']}" not in info:
         raise Wrong(f"a wheel for Windows must have all of this CPU, and lnrnn's own threads:\n{info}")
@@ -166,10 +184,12 @@ def in_wine(wheel: Path, python: str, folder: Path, windows: Path, version: str)
         lines = machine.run(one, folder).splitlines(), done([sys.executable, *other]).splitlines()
         if lines[1][-1] not in lines[0]:  # in wine, there are warnings too
             raise Wrong(f"{one[0]} {one[-1]} has these outputs, and others here: {lines}")
+    same_scores(machine, folder)
+    machine.run(["-m", "lnrnn", "demo"], folder)
     copy_tests(folder / "sources")
-    command = ["-m", "pytest", "-p", "no:cacheprovider", *OF_MACHINE, *OF_MODULE]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", *OF_MACHINE, *OF_MODULE, *OF_WINDOWS]
     output = machine.run(command, folder / "sources")
-    return f"in wine, with ONNX Runtime's plug-in: {output.splitlines()[-1]}"
+    return f"in wine, with ONNX Runtime's plug-in, score and demo: {output.splitlines()[-1]}"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from outcome import Missing, done, needs
 from pythons_here import environment
+from wine import WINE, wine_variables
 
 VERSION = "3.11"
 PACKAGES = (
@@ -16,7 +17,6 @@ PACKAGES = (
     "libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0",
     "liblzma5", "libuuid1", "libsqlite3-0",
 )  # fmt: skip
-WINE = "/usr/lib/wine/wine64"  # Debian's package wine64 puts it outside of PATH
 
 
 def install(python: str, into: Path, version: str, platforms: tuple[str, ...], *packages: str) -> None:
@@ -79,8 +79,9 @@ class Emulated:
 class Wine:
     """A Python for Windows in `folder`, a copy of `windows`, which is python.org's embeddable package."""
 
-    # Debian's wine 8 lacks crealf, which later versions of NumPy need, and bcryptprimitives.dll.
-    OLD = ("numpy<2", "safetensors<0.4.4")
+    # Debian's wine 8 lacks crealf, which later versions of NumPy need, and bcryptprimitives.dll. pyarrow 19
+    # runs with this NumPy.
+    OLD = ("numpy<2", "safetensors<0.4.4", "pyarrow<20")
 
     def __init__(self, folder: Path, windows: Path, version: str) -> None:
         if not os.path.exists(WINE):
@@ -89,7 +90,7 @@ class Wine:
         shutil.copytree(windows, self.root, dirs_exist_ok=True)
         for path in self.root.glob("*._pth"):  # with it, Python ignores PYTHONPATH
             path.unlink()
-        own = {"WINEPREFIX": str(folder / "wine"), "WINEDEBUG": "-all", "PYTHONPATH": f"Z:{self.packages}"}
+        own = {**wine_variables(), "PYTHONPATH": f"Z:{self.packages}"}
         self.environment = environment(folder, **own)
         done([WINE, "wineboot"], env=self.environment)
 

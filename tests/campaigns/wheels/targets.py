@@ -13,7 +13,17 @@ from typing import NamedTuple
 from unittest import mock
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from compilers import library_name, link, link_plugin, objects, plugin_name, plugin_units, units, zig
+from compilers import (
+    imported,
+    library_name,
+    link,
+    link_plugin,
+    objects,
+    plugin_name,
+    plugin_units,
+    units,
+    zig,
+)
 from outcome import Wrong, done
 from pythons_here import environment
 from source_copy import copy_sources
@@ -38,7 +48,7 @@ TARGETS = {
     "win-arm64": Target("win-arm64", "win-arm64", "win_arm64", "win_arm64"),
 }
 # The DLLs that a wheel for Windows may need: Windows' own, Python's and lnrnn's.
-DLLS = rb"(KERNEL32|api-ms-win-crt-[a-z]+-l1-1-0|python3\d+|liblnrnn(\.\d+|_ort))\.dll"
+DLLS = rb"(KERNEL32|api-ms-win-crt-[a-z]+-l1-1-0|python3\d+t?|liblnrnn(\.\d+|_ort))\.dll"
 
 
 # The macros of Python's pyconfig.h for Windows on which extension modules depend.
@@ -48,12 +58,13 @@ PYCONFIG = (
     "SIZEOF_INT 4", "SIZEOF_LONG 4", "SIZEOF_LONG_LONG 8", "SIZEOF_FLOAT 4", "SIZEOF_DOUBLE 8",
     "SIZEOF_WCHAR_T 2", "ALIGNOF_SIZE_T 8", "ALIGNOF_MAX_ALIGN_T 8", "WITH_PYMALLOC 1",
 )  # fmt: skip
-# Prints the folder of the headers, the file that exports the names, and the version.
+# Prints the folder of the headers, the file that exports the names, and the version, with "t" for the build
+# without global lock.
 ASKED = """
 import sys, sysconfig
 library, names = map(sysconfig.get_config_var, ("LIBDIR", "INSTSONAME"))
 exports = f"{library}/{names}" if sysconfig.get_config_var("Py_ENABLE_SHARED") else sys.executable
-print(sysconfig.get_path("include"), exports, *sys.version_info[:2], sep="\\n")
+print(sysconfig.get_path("include"), exports, *sys.version_info[:2], getattr(sys, "abiflags", ""), sep="\\n")
 """
 
 
@@ -71,9 +82,10 @@ def for_windows(target: Target, python: str, folder: Path) -> tuple[list[str], l
     Python's headers differ only by pyconfig.h. NumPy's come from its wheel. The library has all names that
     Python exports on this machine."""
     shutil.rmtree(folder, ignore_errors=True)
-    headers, exports, major, minor = done([python, "-c", ASKED]).splitlines()
+    headers, exports, major, minor, free = done([python, "-c", ASKED]).splitlines()
     shutil.copytree(headers, folder / "python")
-    (folder / "python/pyconfig.h").write_text("".join(f"#define {line}\n" for line in PYCONFIG))
+    macros = [*PYCONFIG, *(["Py_GIL_DISABLED 1"] if free else [])]
+    (folder / "python/pyconfig.h").write_text("".join(f"#define {line}\n" for line in macros))
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     of_python = ["--platform", "win_amd64", "--python-version", f"{major}.{minor}"]
     done([*pip, *of_python, "--dest", str(folder), "numpy>=2"])
@@ -81,9 +93,9 @@ def for_windows(target: Target, python: str, folder: Path) -> tuple[list[str], l
     with ZipFile(wheel) as opened:
         opened.extractall(folder, [name for name in opened.namelist() if "/_core/include/" in name])
     names = re.findall(r" (_?Py\w+)$", done(["nm", "-D", "--defined-only", exports]), re.MULTILINE)
-    library = folder / f"python{major}{minor}.lib"
+    library = folder / f"python{major}{minor}{free}.lib"
     rules = library.with_suffix(".def")
-    rules.write_text("\n".join([f"LIBRARY python{major}{minor}.dll", "EXPORTS", *names, ""]))
+    rules.write_text("\n".join([f"LIBRARY {library.stem}.dll", "EXPORTS", *names, ""]))
     machine = "arm64" if target.suffix == "win_arm64" else "i386:x86-64"
     tool = [sys.executable, "-m", "ziglang", "dlltool", "-m", machine]
     done([*tool, "-d", str(rules), "-l", str(library)])
@@ -158,9 +170,12 @@ def checked_windows(raw: Path, target: Target, into: Path) -> Path:
     (wheel,) = raw.glob(f"*-{target.tag}.whl")
     with ZipFile(wheel) as opened:
         libraries = {name: opened.read(name) for name in opened.namelist() if name.endswith((".dll", ".pyd"))}
+        imports = [name for name in opened.namelist() if name.endswith(".lib")]
     named = {name: set(re.findall(rb"[\w.-]+\.dll", data)) for name, data in libraries.items()}
     if len(named) != 4 or not all(re.fullmatch(DLLS, dll) for dlls in named.values() for dll in dlls):
         raise Wrong(f"{wheel.name} needs these DLLs: {named}")
+    if imports != [f"lnrnn/{imported(Path(library_name('win32')))}"]:
+        raise Wrong(f"{wheel.name} has these import libraries: {imports}")
     into.mkdir(parents=True, exist_ok=True)
     return recompressed(wheel, into / wheel.name)
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import checks  # noqa: E402
 import run_wheels  # noqa: E402
+import targets  # noqa: E402
 import twice  # noqa: E402
 
 from outcome import Wrong  # noqa: E402
@@ -71,3 +72,24 @@ def test_a_wheel_has_licences_and_a_bill_of_materials(tmp_path):
                     target.writestr(name, source.read(name))
         with pytest.raises(Wrong, match=message):
             checks.check_metadata(other)
+
+
+@pytest.mark.parametrize("flags", ["", "t"])
+def test_a_wheel_for_windows_names_the_dll_of_its_python(tmp_path, monkeypatch, flags):
+    """t: the build without global lock, whose headers need a macro. No command runs."""
+    headers, folder = tmp_path / "headers", tmp_path / "windows"
+    headers.mkdir()
+
+    def done(command):
+        if command[1:3] == ["-c", targets.ASKED]:
+            return f"{headers}\npython\n3\n13\n{flags}\n"
+        if "download" in command:
+            ZipFile(folder / "numpy-2-any.whl", "w").close()
+        return "00 T PyList_New\n01 T main\n" if command[0] == "nm" else ""
+
+    monkeypatch.setattr(targets, "done", done)
+    _, library = targets.for_windows(targets.TARGETS["win-amd64"], "python", folder)
+    assert library == [f"-L{folder}", f"-lpython313{flags}"]
+    text = (folder / f"python313{flags}.def").read_text()
+    assert text == f"LIBRARY python313{flags}.dll\nEXPORTS\nPyList_New\n"
+    assert ("#define Py_GIL_DISABLED 1\n" in (folder / "python/pyconfig.h").read_text()) == bool(flags)
