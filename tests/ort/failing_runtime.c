@@ -1,5 +1,5 @@
 /* A library of providers that passes lnrnn's plug-in on to ONNX Runtime. It gives the plug-in the runtime's
- * functions, of which one call may fail. */
+ * functions. One call of them may fail. */
 #include <dlfcn.h>
 #include <string.h>
 
@@ -26,21 +26,12 @@ static long failing;     /* the number of calls until one fails; it goes on belo
 FUNCTIONS(MAY_FAIL)
 PROVIDER_FUNCTIONS(MAY_FAIL)
 
-/* value_name only returns a pointer. An error of node_attribute says that an attribute is left out. */
-static const char *const never[] = {"create_status", "value_name", "node_attribute"};
-
-static int can_fail(const char *name)
-{
-    for (size_t k = 0; k < sizeof never / sizeof *never; k++)
-        if (!strcmp(name, never[k]))
-            return 0;
-    return 1;
-}
-
-/* Takes a function from the runtime's table. Its place gets the function that may fail. */
-#define TAKE(name, position, result, parameters)                              \
-    memcpy(&real.name, &table[position], sizeof table[position]);             \
-    if (__builtin_types_compatible_p(result, OrtStatus *) && can_fail(#name)) \
+/* Takes a function from the runtime's table. Its place gets the function that may fail. value_name only
+ * returns a pointer. An error of node_attribute says that an attribute is left out. */
+#define TAKE(name, position, result, parameters)                      \
+    memcpy(&real.name, &table[position], sizeof table[position]);     \
+    if (__builtin_types_compatible_p(result, OrtStatus *)             \
+        && !strstr("create_status value_name node_attribute", #name)) \
         table[position] = (const void *)may_fail_##name;
 
 static const void *provider_table(void) { return own; }

@@ -43,8 +43,9 @@ def models(rng):
     node.graph.output.append(helper.make_tensor_value_info("Add", FLOAT, None))
     clipped = recurrent(rng, "LSTM", peepholes=0.5, clip=9.0)  # is left
     smaller = recurrent(rng, "RNN")
-    next(a for a in smaller.graph.node[0].attribute if a.name == "hidden_size").i = 1  # contradicts R
-    smaller.graph.node.append(helper.make_node("RNN", ["X", "W", "R"], ["more"], hidden_size=4))
+    next(a for a in smaller.graph.node[-1].attribute if a.name == "hidden_size").i = 1  # contradicts R
+    smaller.graph.node.insert(0, helper.make_node("RNN", ["X", "W", "R"], ["more"], hidden_size=4))
+    smaller.graph.output.append(helper.make_tensor_value_info("more", FLOAT, None))
     own = quantized_lstm.quantized(rng)
     call = called(lnrnn.LSTM(3, 4, seed=0), lengths=True)
     eight = quantized_lstm.proto(own)

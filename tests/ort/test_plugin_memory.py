@@ -112,7 +112,9 @@ def lost_runs(path: str) -> dict[str, list[object]]:
     """Returns the number of requests of a session's first run, and the errors and leaks if one fails."""
     counter, rng, result = watching(path), np.random.default_rng(0), {}
     for name, proto in others(rng).items():
-        given, left, wrong, before = draw_inputs(alone(proto), rng), 0, [], counter.bytes_now()
+        given = draw_inputs(alone(proto), rng)
+        wanted = plugged(proto).run(None, given)
+        left, wrong, before = 0, [], counter.bytes_now()
         for at in itertools.takewhile(lambda _: left <= 0, itertools.count(1)):  # noqa: B023
             session = plugged(proto)
             counter.fail_after(at)
@@ -121,7 +123,7 @@ def lost_runs(path: str) -> dict[str, list[object]]:
             except Exception as error:
                 wrong += [] if "memory" in str(error) else [str(error)]
             left = counter.fail_after(0)
-            agree(session.run(None, given), plugged(proto).run(None, given), 0)
+            agree(session.run(None, given), wanted, 0)
             del session
             wrong += [counter.bytes_now() - before] if counter.bytes_now() != before else []
         result[name] = [at, wrong]

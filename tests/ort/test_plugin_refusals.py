@@ -150,6 +150,12 @@ def test_lengths_beyond_the_steps(rng, length, constant):
         plugged(proto).run(None, given)
 
 
+def test_nodes_of_earlier_opsets_are_left_to_the_runtime(rng, capfd):
+    with pytest.raises(Exception, match="GRU"):
+        left(recurrent(rng, "GRU", opset=6), capfd)
+    assert "the operator must be of opset 7 or later, got 3" in capfd.readouterr().err
+
+
 def test_nodes_of_bfloat16_are_left_to_the_runtime(rng, capfd):
     proto = recurrent(rng, "LSTM", opset=22)
     for array in proto.graph.initializer:

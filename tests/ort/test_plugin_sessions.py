@@ -41,13 +41,6 @@ def test_nodes_in_both_branches_of_an_if_are_taken(rng, tmp_path):
         computed(proto, values, tmp_path)
 
 
-def test_a_file_without_nodes(rng):
-    x = helper.make_tensor_value_info("x", FLOAT, ("N",))
-    proto = helper.make_model(helper.make_graph([], "main", [x], [x]), ir_version=8)
-    given = {"x": np.ones(2, np.float32)}
-    agree(plugged(proto).run(None, given), given.values())
-
-
 def test_threads_do_not_change_a_bit(rng):
     for kind, D in (("LSTM", 1), ("GRU", 2), ("RNN", 1)):
         proto = recurrent(rng, kind, width=64, H=320, D=D)
