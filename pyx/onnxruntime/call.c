@@ -54,7 +54,7 @@ enum { COUNT = sizeof INTEGERS / sizeof *INTEGERS, ATTRIBUTES = COUNT + 1 }; /* 
 int call_is(const ort_functions *ort, const OrtNode *node)
 {
     const char *domain = NULL;
-    return !runtime_failed(ort, ort->node_domain(node, &domain)) && domain && !strcmp(domain, "lnrnn");
+    return !runtime_failed(ort, ort->node_domain(node, &domain)) && !strcmp(domain, "lnrnn");
 }
 
 /* Reads the attributes into c. Fails if an attribute other than peepholes is missing, or if there are unknown

@@ -29,7 +29,7 @@ int runtime_values(const ort_functions *ort, const OrtNode *node, const OrtValue
  * reason if it has another type or more bytes. *used, if not NULL, is the number of bytes. */
 int runtime_attribute(const ort_functions *ort, const OrtNode *node, const char *name, int type, void *data,
                       size_t bytes, size_t *used, char reason[REASON]);
-/* Returns the type of the elements of a value, or 0 if the value is no tensor. *rank is 0 if the rank is
+/* Returns the type of the elements of a value, or 0 if it is NULL or no tensor. *rank is 0 if the rank is
  * unknown. shape (rank): the sizes, -1 if unknown; not written if rank is above `most`. */
 int runtime_type(const ort_functions *ort, const OrtValueInfo *value, int64_t *shape, size_t most,
                  size_t *rank);
@@ -79,9 +79,8 @@ typedef struct {
  * value is `constant`, or left out. */
 typedef struct {
     int place;
-    char *name; /* the name by which `place` is found */
-    void *kept; /* data of the constant */
-    int64_t shape[3];
+    char *name;    /* the name by which `place` is found */
+    int64_t *kept; /* shape and data of the constant */
     run_tensor constant;
 } kernel_value;
 

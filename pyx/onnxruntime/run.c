@@ -42,9 +42,8 @@ static OrtStatus *check_lengths(const kernel *k, const char *name, const run_ten
 
 static OrtStatus *check_sizes(const kernel *k, const char *name, size_t T, size_t B, size_t values)
 {
-    size_t floats;
-    if (__builtin_mul_overflow(T ? T : 1, B, &floats) || __builtin_mul_overflow(floats, values, &floats)
-        || floats > SIZE_MAX / 64)
+    size_t floats; /* T * B fits, because x is in memory unless T or B is 0 */
+    if (__builtin_mul_overflow((T ? T : 1) * B, values, &floats) || floats > SIZE_MAX / 64)
         return kernel_error(k, ORT_INVALID_ARGUMENT,
                             "input %s must fit into memory, got %zu steps and %zu sequences", name, T, B);
     return NULL;

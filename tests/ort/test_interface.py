@@ -47,7 +47,7 @@ def test_each_listed_function_is_used_and_has_its_own_position():
 @pytest.mark.parametrize(
     "version, right",
     [
-        ("1.23.2", False), ("1.9.0", False), ("0.30.0", False),
+        ("1.23.2", False), ("1.9.0", False), ("1", False), ("0.30.0", False),
         ("1.24.0", True), ("1.100.1", True), ("2.0.0", True),
     ],
 )  # fmt: skip

@@ -81,7 +81,7 @@ def test_a_file_of_to_onnx_until_it_is_converted(tmp_path, capfd):
 
 def test_no_advice_where_a_conversion_changes_nothing(tmp_path, capfd):
     lnrnn.to_onnx(lnrnn.LSTM(3, 4, seed=0), tmp_path / "m.onnx", resets=True)
-    assert advice(onnx.load(tmp_path / "m.onnx"), capfd) == ["1"]
+    assert advice(onnx.load(tmp_path / "m.onnx"), capfd, advice="1") == ["1"]
     lnrnn.onnxruntime.session(tmp_path / "m.onnx")
     assert "conversion" not in capfd.readouterr().err
 
@@ -138,10 +138,32 @@ def convolutions(w, product, x):
     return w.node("Add", product(gated), x)
 
 
+def bare_scan(rng):
+    """The step is a product without an activation."""
+
+    def add(w, rng, kind, D, H, x, old):
+        return [w.node("Add", w.node("MatMul", x, w.array(rng.standard_normal((D, H)))), *old)]
+
+    return onnx_loops.scan(rng, "RNN", add=add)
+
+
+def node_and_layer(rng):
+    """A Loop of a GRU, with a layer after it."""
+    proto = onnx_loops.loop(rng, "GRU", rnn_node=True, join="scan output")
+    (body,) = (a.g for a in proto.graph.node[-1].attribute)
+    square = helper.make_tensor("square", FLOAT, (4, 4), np.eye(4).ravel())
+    body.initializer.append(square)
+    body.node.append(helper.make_node("MatMul", [body.output[1].name, "square"], ["product"]))
+    body.node.append(helper.make_node("Sigmoid", ["product"], ["gated"]))
+    body.output[1].name = "gated"
+    return proto
+
+
 SILENT = {
     "node": lambda rng: recurrent(rng, "LSTM"),
     "Loop of a node": lambda rng: onnx_loops.loop(rng, "LSTM", rnn_node=True),
     **{build.__name__: of_nodes(build) for build in (layers, attention, pooling)},
+    **{build.__name__: build for build in (bare_scan, node_and_layer)},
     "convolutions": of_nodes(convolutions, conv=True),
 }
 

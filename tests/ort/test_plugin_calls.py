@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import lnrnn  # noqa: E402
 from networks import WITH_INNER_BIASES, drawn_state, network, normal, parts, zone_out  # noqa: E402
-from onnx_files import FLOAT  # noqa: E402
+from onnx_files import FLOAT, recurrent  # noqa: E402
 from plugin_runs import agree, alone, called, claimed, computed, draw_inputs, left, plugged  # noqa: E402
 
 # The other networks of one direction are nodes of ONNX.
@@ -114,6 +114,36 @@ def fewer_inputs(proto):
     function.node.extend(nodes)
 
 
+def left_out(proto):
+    fewer_inputs(proto)
+    call_of(proto).input.append("")
+    proto.functions[0].input.append("unused")
+
+
+def h0_in_place_of_a_weight(proto):
+    fewer_inputs(proto)
+    for inputs, unused in ((call_of(proto).input, ""), (proto.functions[0].input, "unused")):
+        inputs.append(inputs[1])
+        inputs[1] = unused
+
+
+def back_and_forth(outer, inner, **number):
+    """x passes an operator before the call, and another one in the body."""
+
+    def change(proto):
+        call, (function,), graph = call_of(proto), proto.functions, proto.graph
+        numbers = helper.make_node("Constant", [], ["number"], **number)
+        own = [call.input[0], *["number"][: outer == "Unsqueeze"]]
+        graph.node.insert(0, numbers)
+        graph.node.insert(1, helper.make_node(outer, own, ["moved"]))
+        nodes = [numbers, helper.make_node(inner, ["moved", "number"], [function.input[0]]), *function.node]
+        call.input[0] = function.input[0] = "moved"
+        del function.node[:]
+        function.node.extend(nodes)
+
+    return change
+
+
 def more_outputs(proto):
     call_of(proto).output.append("more")
     proto.functions[0].output.append("x_again")
@@ -187,6 +217,18 @@ LEFT = {
         )
     },
     "a step with lengths": (integer("step", 1), "and no lengths, got bidirectional=0, lengths=1"),
+    "a step of two directions": (
+        lambda p: (integer("step", 1)(p), integer("bidirectional", 1)(p)), "got bidirectional=1, lengths=0",
+    ),
+    "a weight that is left out": (left_out, "input bias_c_l0 must be a constant, got none"),
+    "a state that is left out": (h0_in_place_of_a_weight, "input 1 of the node must be given, got none"),
+    "x is a sequence": (
+        back_and_forth("SequenceConstruct", "SequenceAt", value_int=0),
+        "must be float32 of shape (any, any, 3), got no tensor",
+    ),
+    "x has 9 axes": (
+        back_and_forth("Unsqueeze", "Squeeze", value_ints=range(3, 9)), "got float32 of shape of more axes",
+    ),
     "one input more": (more_inputs, "must have 11 inputs and 3 outputs, got 12 and 3"),
     "one input less": (fewer_inputs, "must have 11 inputs and 3 outputs, got 10 and 3"),
     "one output more": (more_outputs, "must have 11 inputs and 3 outputs, got 11 and 4"),
@@ -209,6 +251,27 @@ def test_other_calls_are_left_to_the_runtime(rng, tmp_path, capfd, change, reaso
     agree(ours, wanted, 0)
     (said,) = left(proto, capfd)
     assert f"lnrnn leaves node '{call_of(proto).name}' (LSTM_" in said and reason in said
+
+
+def test_calls_with_fewer_outputs_are_left_to_the_runtime(rng, tmp_path):
+    proto = lstm()
+    del call_of(proto).output[-1], proto.functions[0].output[-1], proto.graph.output[-1]
+    computed(proto, draw_inputs(alone(proto), rng), tmp_path, 0)
+
+
+def test_each_reason_is_logged_once(rng, capfd):
+    """The runtime asks again after it has inlined the function of a call."""
+    proto, other = lstm(), recurrent(rng, "LSTM", clip=9.0)
+    version(proto)
+    for name in ("a", "b"):
+        node = onnx.NodeProto()
+        node.CopyFrom(other.graph.node[0])
+        node.name, node.output[:] = name, [f"{name}{k}" for k in range(3)]
+        node.input[0] = "x"
+        proto.graph.node.append(node)
+        proto.graph.output.append(helper.make_tensor_value_info(node.output[0], FLOAT, None))
+    proto.graph.initializer.extend(other.graph.initializer)
+    assert len(left(proto, capfd)) == 3
 
 
 @pytest.mark.parametrize("name, shape", [("x", ("T", 2, 4)), ("h0", (1, 1, 4)), ("h0", (2, 4))])
@@ -317,10 +380,10 @@ def test_outputs_that_nothing_reads_or_in_another_order(rng, tmp_path, used):
     call.output[:] = [names[k] if k in used else "" for k in "yhc"]
     inner = [call, helper.make_node("Identity", ["x"], ["again"])]
     ends = [*(names[k] for k in used), "again"]
-    outer = helper.make_function("own", "Wrap", inputs, ends, inner, [*proto.opset_import])
+    outer = helper.make_function("own", "LSTM", inputs, ends, inner, [*proto.opset_import])
     results = [*(f"out_{k}" for k in used), "x_again"]
     del graph.node[:], graph.output[:], graph.value_info[:]
-    graph.node.append(helper.make_node("Wrap", inputs, results, "wrap", domain="own"))
+    graph.node.append(helper.make_node("LSTM", inputs, results, "wrap", domain="own"))
     graph.output.extend(helper.make_tensor_value_info(name, FLOAT, None) for name in results)
     proto.functions.append(outer)
     proto.opset_import.append(helper.make_opsetid("own", 1))

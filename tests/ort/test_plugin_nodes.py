@@ -70,6 +70,7 @@ def test_layout_1_is_layout_0_with_its_axes_swapped(rng, kind, D, lengths):
         ("LSTM", ["Sigmoid", "Tanh", "Tanh"], {}), ("GRU", ["sigmoid", "tanh"], {}),
         ("LSTM", ["HardSigmoid", "Tanh", "Tanh"], {"activation_alpha": [0.2], "activation_beta": [0.5]}),
         ("GRU", ["HardSigmoid", "Tanh"], {"activation_alpha": [0.3], "activation_beta": [0.5]}),
+        ("GRU", ["HardSigmoid", "Tanh"], {}),  # with the defaults of alpha and beta
         ("GRU", ["Sigmoid", "Relu"], {}), ("GRU", ["Sigmoid", "Sigmoid"], {}),
         ("GRU", ["HardSigmoid", "Affine"], {"activation_alpha": [0.3, 1.0], "activation_beta": [0.5, 0.0]}),
     ],
@@ -126,6 +127,23 @@ def test_sizes_that_change_from_run_to_run(rng, kind, T, B):
         ("GRU", {"activations": ["Relu", "Tanh"]}, "with beta 0.5, got Relu (alpha 0, beta 0)"),
         ("LSTM", {"D": 2, "activations": ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Tanh", "Tanh"],
                   "activation_alpha": [0.2], "activation_beta": [0.5]}, "HardSigmoid (alpha 0.2, beta 0.5)"),
+        ("LSTM", {"activations": ["Sigmoid", "Relu", "Tanh"]}, "must have Tanh, got Relu (alpha 0, beta 0)"),
+        ("RNN", {"activations": ["Tanh", "Relu"]}, "activations must have 1 names, got 2"),
+        ("RNN", {"activations": ["Relu", "Relu"]}, "activations must have 1 names, got 2"),
+        *(("RNN", {"activations": ["Affine"], "activation_alpha": [a], "activation_beta": [b]},
+           f"or Affine (1, 0), got Affine (alpha {a:g}, beta {b:g})") for a, b in ((2.0, 0.0), (1.0, 0.5))),
+        *(("GRU", {"activations": ["HardSigmoid", "Tanh"], "activation_alpha": [a], "activation_beta": [b]},
+           f"with beta 0.5, got HardSigmoid (alpha {a:g}, beta {b:g})") for a, b in ((0.0, 0.5), (0.2, 0.4))),
+        *(("GRU", {"D": 2, "activations": ["HardSigmoid", "Tanh"] * 2, "activation_alpha": [0.2, a],
+                   "activation_beta": [0.5, b]}, f"activations, got HardSigmoid (alpha {a:g}, beta {b:g})")
+          for a, b in ((0.3, 0.5), (0.2, 0.4))),
+        ("GRU", {"D": 2, "activations": ["HardSigmoid", "Tanh"] * 2, "activation_alpha": [0.3, 0.0] * 2,
+                 "activation_beta": [0.5, 0.0] * 2}, "activations, got HardSigmoid (alpha 0, beta 0)"),
+        ("GRU", {"activations": ["Sigmoid", "LeakyRelu"]}, "activation_alpha must have 1 numbers, got 0"),
+        ("GRU", {"activations": ["HardSigmoid", "HardSigmoid"], "activation_alpha": [0.2]},
+         "activation_alpha must have 2 numbers, got 1"),
+        ("GRU", {"activations": ["HardSigmoid", "HardSigmoid"], "activation_alpha": [0.2, 0.2],
+                 "activation_beta": [0.5]}, "activation_beta must have 2 numbers, got 1"),
     ],
 )  # fmt: skip
 def test_other_nodes_are_left_to_the_runtime(rng, tmp_path, capfd, kind, more, reason):
@@ -136,13 +154,22 @@ def test_other_nodes_are_left_to_the_runtime(rng, tmp_path, capfd, kind, more, r
     assert f"node 'node' ({kind}) to the runtime" in said and reason in said
 
 
-def test_weights_that_depend_on_inputs_are_left_to_the_runtime(rng, tmp_path):
+def test_an_empty_list_of_activations_is_the_default(rng, tmp_path):
     model = recurrent(rng, "GRU")
-    (R,) = (a for a in model.graph.initializer if a.name == "R")
-    model.graph.initializer.remove(R)
-    model.graph.input.append(helper.make_tensor_value_info("R", FLOAT, R.dims))
-    given = feed(rng, "GRU") | {"R": numpy_helper.to_array(R)}
+    model.graph.node[0].attribute.add(name="activations", type=onnx.AttributeProto.STRINGS)
+    computed(model, feed(rng, "GRU"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["R", "P"])
+def test_weights_that_depend_on_inputs_are_left_to_the_runtime(rng, tmp_path, capfd, name):
+    model = recurrent(rng, "LSTM", peepholes=0.5)
+    (array,) = (a for a in model.graph.initializer if a.name == name)
+    model.graph.initializer.remove(array)
+    model.graph.input.append(helper.make_tensor_value_info(name, FLOAT, array.dims))
+    given = feed(rng, "LSTM") | {name: numpy_helper.to_array(array)}
     computed(model, given, tmp_path, 0)
+    plugged(model, sess_options=options(severity=0))
+    assert "lnrnn leaves node 'node' (LSTM) to the runtime" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("dtype, limit", [("float32", 1e-5), ("bfloat16", 0.02), ("int8", 0.02)])
@@ -159,6 +186,8 @@ def test_dtypes(rng, dtype, limit):
     [({"dtype": "float16"}, "option dtype must be float32, bfloat16 or int8, got float16"),
      ({"threads": "0"}, "option threads must be between 1 and 1024, got 0"),
      ({"threads": "2x"}, "option threads must be between 1 and 1024, got 2x"),
+     ({"threads": "1025"}, "option threads must be between 1 and 1024, got 1025"),
+     ({"threads": "", "dtpye": "int8"}, "lnrnn: (option threads must|the options are)"),
      ({"advice": "no"}, "option advice must be 0 or 1, got no"),
      ({"dtpye": "int8"}, "the options are dtype, float32_nodes, .* got dtpye")],
 )  # fmt: skip

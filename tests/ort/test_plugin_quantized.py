@@ -77,6 +77,15 @@ def test_errors_are_at_most_those_of_the_runtime_s_own_kernel(rng, options, chan
             {"R_zero_point": np.full(D, 9, np.int8)},
             "input R minus its zero point must be -128 .. 127, as in int8, got ",
         ),
+        (
+            quantized(np.random.default_rng(0), np.uint8, zero=128)
+            | {"W": np.full((D, INPUTS, 4 * H), 255, np.uint8), "W_zero_point": np.full(D, 100, np.uint8)},
+            "input W minus its zero point must be -128 .. 127, as in int8, got 155",
+        ),
+        (
+            {"W_scale": np.float32([0.1, 1e37])},
+            "input W_scale must be 0 or 2^-100 .. 2^119, got 1e+37",
+        ),
     ],
 )
 def test_weights_that_int8_does_not_hold_are_left_to_the_runtime(rng, tmp_path, capfd, change, reason):
@@ -84,6 +93,13 @@ def test_weights_that_int8_does_not_hold_are_left_to_the_runtime(rng, tmp_path, 
     assert claimed(made, given, tmp_path)[1] == 0
     (said,) = left(made, capfd)
     assert f"node 'node' (DynamicQuantizeLSTM) to the runtime: {reason}" in said
+
+
+def test_many_inputs_permit_no_weight_of_minus_128(rng, capfd):
+    own = quantized(rng)
+    own["W"] = np.full((D, 132105, 4 * H), -128, np.int8)
+    (said,) = left(proto(own), capfd)
+    assert "input W minus its zero point must be -127 .. 127, as in int8, got -128" in said
 
 
 @pytest.mark.parametrize("columns", [False, True])

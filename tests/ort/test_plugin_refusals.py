@@ -20,7 +20,7 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from onnx_files import GATES, recurrent  # noqa: E402
-from plugin_runs import KINDS, agree, alone, computed, feed, plugged  # noqa: E402
+from plugin_runs import KINDS, agree, alone, computed, feed, left, plugged  # noqa: E402
 
 
 def weight(proto, name, array):
@@ -67,6 +67,21 @@ def test_unknown_directions_are_errors_of_the_runtime(rng, direction):
         plugged(proto)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"activations": ["Tanh"] * 7}, {"activations": ["Sigmoid", "T" * 20]}, {"layout": 2}]
+)
+def test_other_wrong_attributes_are_errors_of_the_runtime(rng, wrong):
+    with pytest.raises(Exception, match="Exception during initialization"):
+        plugged(recurrent(rng, "GRU", **wrong))
+
+
+@pytest.mark.parametrize("H", [4, 16])
+def test_more_sequences_than_memory_can_hold(rng, H):
+    session = plugged(recurrent(rng, "LSTM", D=2, H=H))
+    with pytest.raises(Exception, match=f"fit into memory, got 0 steps and {2**57}"):
+        session.run(None, feed(rng, "LSTM", T=0, B=2**57))
+
+
 @pytest.mark.parametrize("T, B", [(0, 2), (5, 0), (0, 0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_steps_and_no_sequences(rng, kind, T, B):
@@ -86,9 +101,10 @@ def test_no_steps_and_no_sequences(rng, kind, T, B):
 
 
 WRONG = [
-    ("X", (7, 3)), ("X", (7, 3, 4)), ("X", (7, 3, 0)), ("X", (7, 3, 3, 1)), ("X", ()),
+    ("X", (7, 3)), ("X", (1,) * 30), ("X", (7, 3, 4)), ("X", (7, 3, 0)), ("X", (7, 3, 3, 1)), ("X", ()),
     ("sequence_lens", (2,)), ("sequence_lens", (4,)), ("sequence_lens", ()), ("sequence_lens", (3, 1)),
     ("initial_h", (2, 3, 5)), ("initial_h", (1, 3, 4)), ("initial_h", (2, 2, 4)), ("initial_h", (2, 12)),
+    ("initial_h", (2, 3, 4, 1)),
     ("initial_c", (2, 3)), ("initial_c", ()), ("initial_c", (3, 2, 4)), ("initial_c", (0, 3, 4)),
 ]  # fmt: skip
 
@@ -112,7 +128,7 @@ def test_shapes_of_inputs(rng, constant, layout):
             proto.graph.initializer.append(numpy_helper.from_array(given.pop(key), key))
             (old,) = (info for info in proto.graph.input if info.name == key)
             proto.graph.input.remove(old)
-        got = re.escape(f"got {shape}")
+        got = re.escape(f"got {str(shape)[:64]}")  # longer shapes are cut
         with pytest.raises(Exception, match=rf"node 'node' \(LSTM\): input {name} must have shape .*, {got}"):
             session = plugged(proto)
             session.run(None, given)
@@ -132,6 +148,24 @@ def test_lengths_beyond_the_steps(rng, length, constant):
     )
     with pytest.raises(Exception, match=message):
         plugged(proto).run(None, given)
+
+
+def test_nodes_of_earlier_opsets_are_left_to_the_runtime(rng, capfd):
+    with pytest.raises(Exception, match="GRU"):
+        left(recurrent(rng, "GRU", opset=6), capfd)
+    assert "the operator must be of opset 7 or later, got 3" in capfd.readouterr().err
+
+
+def test_nodes_of_bfloat16_are_left_to_the_runtime(rng, capfd):
+    proto = recurrent(rng, "LSTM", opset=22)
+    for array in proto.graph.initializer:
+        numbers = numpy_helper.to_array(array).ravel()
+        array.CopyFrom(helper.make_tensor(array.name, TensorProto.BFLOAT16, array.dims, numbers))
+    for info in [*proto.graph.input, *proto.graph.output]:
+        info.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    with pytest.raises(Exception, match="LSTM"):
+        left(proto, capfd)
+    assert "input R must be of float32, got another type" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
