@@ -78,6 +78,7 @@ TABLES = [
         "A set", "avxvnni", r"\bavxvnni|_avxvnni\b", 7,
         ("include", "pyx", "lnrnn", "docs/api", "docs/how_it_is_built.md", "tests/rnn", "tests/runtime",
          "tests/simd", "tests/support", "tests/campaigns"),
+        others={"tests/campaigns/results/": "results of runs"},
     ),
     Counted(
         "A cell that people train in torch", "icefall", "(?i)icefall", 6,
