@@ -234,7 +234,9 @@ def test_json_of_other_writers_loads(file, ascii_only):
         moved[name] = header[name] | {"data_offsets": [len(content), len(content) + len(arrays[name])]}
         content += arrays[name]
     assert any(h["data_offsets"][0] % 8 for h in moved.values() if h["dtype"] == "F64")
-    moved["__metadata__"] = dict(reversed(metadata.items())) | {"\u043a": "\u20ac \ufb01 \U0001f600 \n\t\\\x7f"}
+    moved["__metadata__"] = dict(reversed(metadata.items())) | {
+        "\u043a": "\u20ac \ufb01 \U0001f600 \n\t\\\x7f"
+    }
     text = json.dumps(moved, ensure_ascii=ascii_only, indent=3).replace(
         '"lnrnn"', '"\\u006cnr\\u006E\\u006e"'
     )
