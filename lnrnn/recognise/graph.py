@@ -368,7 +368,7 @@ def _rank_of_result(value: Value) -> int | None:
 
 def moved_axes(node: Node) -> list[int] | None:
     """Returns the axes that a Squeeze removes or an Unsqueeze adds, or None if they are unknown."""
-    given = constant_input(node, 1) if len(node.inputs) > 1 else None
+    given = constant_input(node, 1)
     axes = attribute(node, "axes") if given is None else given.reshape(-1)
     return None if axes is None else [int(a) for a in axes]
 

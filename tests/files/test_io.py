@@ -85,6 +85,14 @@ def test_a_file_of_bfloat16_or_int8_keeps_the_float32_weights(tmp_path, rng, dty
     np.testing.assert_array_equal(back.to_dtype("float32")(x)[0], whole(x)[0])  # files hold float32 values
 
 
+def test_a_file_keeps_the_rates_of_training(tmp_path):
+    rnn = lnrnn.LSTM(3, 5, num_layers=2)
+    rnn.dropout, rnn.zoneout = 0.25, (0.1, 0.2)
+    rnn.save(tmp_path / "m.safetensors")
+    back = lnrnn.load(tmp_path / "m.safetensors")
+    assert (back.dropout, back.zoneout) == (0.25, (0.1, 0.2))
+
+
 def test_a_file_of_untrained_batch_norm_keeps_the_policy(tmp_path):
     rnn = network(3, 5, norm="batch")
     rnn.overrun = "mean"

@@ -97,3 +97,9 @@ def test_tables_have_only_steps_with_statistics(tmp_path):
         arrays = {each.name: onnx.numpy_helper.to_array(each) for each in stored}
         assert arrays["scale_l0"].shape == arrays["shift_l0"].shape == (rows, 8)
         same(arrays["weight_ih_l0"], rnn.weight_ih_l0)
+
+
+def test_statistics_must_be_known(tmp_path):
+    with pytest.raises(ValueError, match="known_steps must be at least 1, got 0"):
+        lnrnn.to_onnx(lnrnn.RNN(3, 4, norm="batch"), tmp_path / "rnn.onnx")
+    assert not [*tmp_path.iterdir()]
