@@ -12,7 +12,7 @@ import pytest
 import lnrnn
 from networks import network
 
-pytestmark = pytest.mark.skipif(sys.platform != "win32", reason="needs Windows")
+pytestmark = pytest.mark.skipif(sys.platform != "win32", reason="runs on Windows only")
 pytest.importorskip("safetensors", reason="models are saved by the safetensors package")
 
 
