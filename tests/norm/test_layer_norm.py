@@ -206,3 +206,11 @@ def test_a_huge_row_and_many_rows(family):
     assert relative_error(lnrnn.layer_norm(x, x.size), true_layer_norm(x, x.size)) < FORWARD
     x = x[:, :-1].reshape(-1, 2)
     assert absolute_error(lnrnn.layer_norm(x, 2), true_layer_norm(x, 2)) < 2 * FORWARD
+
+
+def test_gradients_of_no_rows_are_zeros():
+    none, ones = np.zeros((0, 4), np.float32), np.ones(4, np.float32)
+    gx, gweight, gbias = lnrnn.layer_norm_backward(none, none, 4, ones, ones)
+    assert gx.shape == (0, 4)
+    assert np.array_equal(gweight, 0 * ones) and np.array_equal(gbias, 0 * ones)
+    assert lnrnn.layer_norm_backward(none, none, 4)[1:] == (None, None)
