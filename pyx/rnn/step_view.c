@@ -166,7 +166,7 @@ size_t lnrnn_step_chunk(lnrnn_step *s, size_t stop, int64_t *left)
 {
     const lnrnn_rnn_plan *p = s->r->plan;
     const size_t rows = p->rows_ahead, steps = stop - s->t;
-    const int ready = s->ahead.w && s->t >= s->ahead_end;
+    const int ready = s->ahead.w && s->t >= s->ahead_end; /* GCOVR_EXCL_BR_LINE: chunks end there */
     /* The first chunk has up to 2 * rows - 1 steps, all other chunks have as many steps as lnrnn_ahead has
      * rows. */
     const size_t chunk = ready                       ? rows
