@@ -23,7 +23,6 @@ from source_copy import build, copy_sources
 FLAGS = "-fprofile-instr-generate -fcoverage-mapping -mllvm -runtime-counter-relocation"
 TOOLS = ("clang", "llvm-profdata", "llvm-cov")
 REASON = re.compile(r"GCOVR_EXCL_(?:BR_)?LINE: \w")
-NAMED = re.compile(r"GCOVR_EXCL_BR_NAME (\w+): \w")
 START, STOP = re.compile(r"GCOVR_EXCL_(?:BR_)?START: \w"), re.compile(r"GCOVR_EXCL_(?:BR_)?STOP")
 
 
@@ -98,17 +97,11 @@ def judge(folder: Path, found: dict[tuple[str, int, int], list[int]]) -> tuple[l
     """Returns the branches that no test takes and no marker explains, and numbers of all kinds."""
     lines = {name: (folder / name).read_text().splitlines() for name, *_ in found}
     reasons = {name: explained(text) for name, text in lines.items()}
-    named = {
-        (Path(name).parent, word) for name, text in lines.items() for word in NAMED.findall("\n".join(text))
-    }
     wrong, numbers = [], Counter[str]()
     for (name, line, column), count in sorted(found.items()):
-        text = lines[name][line - 1]
-        first = re.match(r"\W*(\w*)", text[column - 1 :])[1]
         for times, word in zip(count, ("true", "false"), strict=True):
-            reason = line in reasons[name] or (Path(name).parent, first) in named
-            kind = "taken" if times else "explained" if reason else "not explained"
+            kind = "taken" if times else "explained" if line in reasons[name] else "not explained"
             numbers[kind] += 1
             if kind == "not explained":
-                wrong.append(f"{name}:{line}:{column}: never {word}: {text.strip()}")
+                wrong.append(f"{name}:{line}:{column}: never {word}: {lines[name][line - 1].strip()}")
     return wrong, numbers

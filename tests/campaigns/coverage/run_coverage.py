@@ -9,7 +9,6 @@ exceptions.
 
 The part `branches` builds with clang. It fails if a branch of C is never taken, unless a marker gives the
 reason: `GCOVR_EXCL_BR_LINE: why`, or `GCOVR_EXCL_BR_START: why` and `GCOVR_EXCL_BR_STOP`.
-`GCOVR_EXCL_BR_NAME name: why` is for all conditions of a folder that begin with this name.
 """
 
 from __future__ import annotations
